@@ -11,7 +11,7 @@ from api.engine.deliver import Transports
 from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
 from tests.engine.test_as_simulated import StandingClock, Takes
-from tests.language.drawing import EVENTS, graph_of, sound_graphs
+from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers

@@ -12,7 +12,7 @@ from api.clock import from_us
 from api.engine.deliver import Transports
 from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
-from tests.language.drawing import EVENTS, graph_of, sound_graphs
+from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event

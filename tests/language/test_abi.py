@@ -27,7 +27,7 @@ def declared(text: str) -> AbiEvent:
     return found
 
 
-def test_a_signature_says_names_and_what_is_indexed() -> None:
+def test_a_signature_declares_names_and_indexed_parameters() -> None:
     found = declared("event Transfer(address indexed from, address indexed to, uint value);")
     assert found == AbiEvent(
         "Transfer",
@@ -40,13 +40,13 @@ def test_a_signature_says_names_and_what_is_indexed() -> None:
     assert event_topic(found.canonical) == "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
 
-def test_a_bare_signature_has_the_names_of_its_standard_or_numbers() -> None:
+def test_a_bare_signature_gets_standard_or_numbered_names() -> None:
     assert [each.name for each in declared("Transfer(address,address,uint256)").parameters] == ["from", "to", "value"]
     assert [each.name for each in declared("Moved(address,bool)").parameters] == ["arg0", "arg1"]
     assert {each.indexed for each in declared("Moved(address,bool)").parameters} == {None}
 
 
-def test_tuples_and_arrays_in_each_other() -> None:
+def test_nested_tuples_and_arrays_are_read() -> None:
     found = declared("Filled((address maker, uint8[2][] parts) order, string[] notes)")
     parts = AbiArray(AbiArray(AbiWord("uint", 8), 2), None)
     order = AbiTuple((AbiParameter("maker", ADDRESS), AbiParameter("parts", parts)))
@@ -76,13 +76,13 @@ def test_tuples_and_arrays_in_each_other() -> None:
         ("F(" + "uint a," * 1_000, "2,000"),
     ],
 )
-def test_what_is_wrong_with_a_signature_is_said(text: str, said: str) -> None:
+def test_an_invalid_signature_returns_the_reason(text: str, said: str) -> None:
     found = read_signature(text)
     assert isinstance(found, str)
     assert said in found
 
 
-def test_the_events_of_an_abi() -> None:
+def test_an_abi_returns_its_events() -> None:
     inputs = [
         {"name": "from", "type": "address", "indexed": True},
         {"name": "", "type": "tuple[2]", "components": [{"name": "x", "type": "uint256"}], "indexed": False},
@@ -97,11 +97,11 @@ def test_the_events_of_an_abi() -> None:
 @pytest.mark.parametrize(
     "value", [None, 5, [], [1], {"abi": 5}, [{"type": "event"}], [{"type": "event", "name": "A", "inputs": [{}]}]]
 )
-def test_what_is_no_abi_is_refused(value: object) -> None:
+def test_an_invalid_abi_is_refused(value: object) -> None:
     assert isinstance(read_abi(value), str)
 
 
-def test_mixed_case_of_an_address_has_to_fit() -> None:
+def test_a_mixed_case_address_must_match_its_checksum() -> None:
     mixed = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
     assert checksum_address(mixed.lower()) == mixed
     for fine in (mixed, mixed.lower(), "0x" + mixed[2:].upper()):

@@ -83,7 +83,7 @@ def test_every_kind_has_a_test_of_its_own_above() -> None:
         (InvalidAction(()), (None,)),
     ],
 )
-def test_an_action_knows_its_ways_out(action: Any, ways: tuple[str | None, ...]) -> None:
+def test_an_action_has_its_handles(action: Any, ways: tuple[str | None, ...]) -> None:
     assert action.handles == ways
 
 
@@ -173,7 +173,7 @@ def test_a_body_that_begins_with_a_tag_is_html() -> None:
     assert [SendEmail("s", body).html for body in ("<p>Hi</p>", "\n <!doctype html>", "1 < 2")] == [True, True, False]
 
 
-def test_the_texts_of_an_action_are_all_that_is_filled_in() -> None:
+def test_templates_in_returns_all_templates_of_an_action() -> None:
     hook = SendWebhook(HOOK, {"a": ["x", 1, {"b": "y"}], "{{ not a text }}": None})
     assert [*templates_in(hook)] == [HOOK, "x", "y"]
     assert [*templates_in(UpdateContact({"a": "x", "b": 1}))] == ["x"]

@@ -78,7 +78,7 @@ def test_a_tag_is_an_effect_that_later_nodes_see() -> None:
     assert apply_effects(FACTS, (TagAdded("old"),), NOW) is FACTS
 
 
-def test_a_condition_leaves_by_true_or_false_and_notes_its_verdicts() -> None:
+def test_a_condition_follows_true_or_false_and_records_its_verdicts() -> None:
     graph = line(Condition((Filter("amount", "eq", Decimal("2.5")),)), Exit())
     decision = advance(graph, at("1"), FACTS, NOW)
     verdict = {"path": "amount", "operator": "eq", "value": Decimal("2.5"), "passed": True, "present": True}
@@ -86,7 +86,7 @@ def test_a_condition_leaves_by_true_or_false_and_notes_its_verdicts() -> None:
     assert decision == Decision(at("2", 2), Step("1", "condition", NOW, "branched", handle="true", detail=detail))
 
 
-def test_i10_a_condition_on_what_is_missing_is_false() -> None:
+def test_i10_a_condition_on_a_missing_value_is_false() -> None:
     graph = line(Condition((Filter("contact.country", "eq", "CH"),)), Exit())
     decision = advance(graph, at("1"), FACTS, NOW)
     assert decision.step is not None
@@ -98,7 +98,7 @@ def test_a_condition_without_filters_is_true() -> None:
     assert advance(line(Condition(()), Exit()), at("1"), FACTS, NOW).run.node_id == "2"
 
 
-def test_addresses_are_masked_in_what_is_kept_of_a_verdict() -> None:
+def test_addresses_are_masked_in_recorded_verdicts() -> None:
     paths = ("email", "contact.email", "contact.email.x", "contact")
     decision = advance(line(Condition(tuple(Filter(each, "exists") for each in paths)), Exit()), at("1"), FACTS, NOW)
     assert decision.step is not None
@@ -111,7 +111,7 @@ def test_an_exit_ends_the_entry() -> None:
     assert decision == Decision(Run("e1", "a1", State.EXITED, "1", 2, 1, "exit"), Step("1", "exit", NOW, "exited"), ())
 
 
-def test_a_message_goes_to_the_contacts_wallet_with_its_texts_filled_in() -> None:
+def test_a_message_is_rendered_for_the_contacts_wallet() -> None:
     graph = line(SendInapp("Hi {{ contact.tier }}", "You paid {{ amount }}", {"k": 1}))
     decision = advance(graph, at("1", attempt=3), FACTS, NOW)
     message = InappMessage(message_id("e1", "1"), "1", "0xc", "Hi gold", "You paid 2.50", {"k": 1})
@@ -125,7 +125,7 @@ def test_i7_the_wallet_of_the_event_wins() -> None:
     assert [effect.wallet_address for effect in decision.effects if isinstance(effect, InappMessage)] == ["0xe"]
 
 
-def test_i6_without_a_wallet_the_step_is_tried_again_and_then_dead() -> None:
+def test_i6_without_a_wallet_the_step_is_retried_and_ends_as_dead() -> None:
     facts = Facts("paid", Identifiers(), {}, ContactState("c1"), retries=RetryPolicy((10, 60)))
     graph = line(SendInapp("t", "b"))
     first = advance(graph, at("1"), facts, NOW)
@@ -144,13 +144,13 @@ def test_i6_a_wallet_found_between_attempts_is_used() -> None:
     assert decision.run.state is State.COMPLETED
 
 
-def test_a_text_that_fails_is_dead_at_once_and_says_why() -> None:
+def test_a_template_error_is_dead_at_once_with_its_reason() -> None:
     decision = advance(line(SendInapp("t", "{{ nope }}")), at("1"), FACTS, NOW)
     assert (decision.run.state, decision.run.outcome) == (State.DEAD, "template_error")
     assert decision.run.error == "template_error: the value 'nope' is missing"
 
 
-def test_i2_nothing_published_completes_without_a_step() -> None:
+def test_i2_without_a_published_version_an_entry_completes_without_a_step() -> None:
     decision = advance(None, START, FACTS, NOW)
     assert decision == Decision(Run("e1", "a1", State.COMPLETED, attempt=1, outcome="no_published_version"))
 
@@ -161,18 +161,18 @@ def test_a_cancelled_automation_cancels_before_anything_else() -> None:
     assert decision == Decision(Run("e1", "a1", State.CANCELLED, "1", 1, 1, "automation_inactive"))
 
 
-def test_a_node_that_is_not_there_is_dead() -> None:
+def test_a_missing_node_is_dead() -> None:
     decision = advance(line(Exit()), at("gone"), FACTS, NOW)
     assert (decision.run.state, decision.run.outcome) == (State.DEAD, "node_missing")
     assert advance(Graph(), START, FACTS, NOW).run.outcome == "node_missing"
 
 
-def test_attempts_that_never_came_back_run_out() -> None:
+def test_attempts_without_an_outcome_run_out() -> None:
     decision = advance(line(AddTag("vip")), at("1", attempt=7), FACTS, NOW)
     assert (decision.run.state, decision.run.outcome) == (State.DEAD, "attempts_exhausted")
 
 
-def test_a_node_that_cannot_run_is_dead_unless_it_stands_in_for_the_trigger() -> None:
+def test_an_invalid_node_is_dead_unless_it_replaces_the_trigger() -> None:
     invalid = InvalidAction((Problem("f", "is odd"),))
     assert advance(line(invalid), at("1"), FACTS, NOW).run.error == "node_invalid: f: is odd"
     stand_in = Graph((Node("a", "my_trigger", invalid), Node("b", "exit", Exit())), (Edge("", "a", "b"),))
@@ -190,7 +190,7 @@ def test_a_loop_in_a_draft_ends() -> None:
     assert decisions[-1].run.state is State.DEAD
 
 
-def test_a_walk_takes_all_steps_that_need_no_wait() -> None:
+def test_all_steps_without_a_wait_run_in_one_go() -> None:
     graph = line(AddTag("vip"), Condition((Filter("contact.tags", "contains", "vip"),)), SendInapp("t", "b"), Exit())
     decisions = decide_all(graph, FACTS)
     assert [decision.step.outcome for decision in decisions if decision.step] == [
@@ -226,13 +226,13 @@ def test_conditions_and_texts_see_the_flat_context_and_the_real_contact() -> Non
     }
 
 
-def test_attributes_cannot_pass_for_identifiers() -> None:
+def test_attributes_do_not_override_identifiers() -> None:
     contact = ContactState("c1", Identifiers(email="ann@b.co"), {"email": "x", "id": "y", "tags": "z", "segments": 1})
     seen = full_context(Facts("paid", Identifiers(), {}, contact))["contact"]
     assert seen == {"email": "ann@b.co", "id": "c1", "tags": [], "segments": []}
 
 
-def test_identifiers_of_the_event_come_first() -> None:
+def test_identifiers_of_the_event_take_precedence() -> None:
     found = merge_identifiers(Identifiers("w", None, None, "W"), Identifiers("v", "e", "x", "V"))
     assert found == Identifiers("w", "e", "x")
 
@@ -270,7 +270,7 @@ def facts(draw: st.DrawFn) -> Facts:
 
 
 @given(acyclic_graphs(), facts())
-def test_a_walk_ends_in_a_legal_state_along_the_edges(graph: Graph, known: Facts) -> None:
+def test_decisions_follow_the_edges_to_a_legal_state(graph: Graph, known: Facts) -> None:
     run, decisions = START, decide_all(graph, known)
     for decision in decisions:
         assert decision.run.state is State.RUNNING or (run.state, decision.run.state) in TRANSITIONS
@@ -285,7 +285,7 @@ def test_a_walk_ends_in_a_legal_state_along_the_edges(graph: Graph, known: Facts
 
 
 @given(acyclic_graphs(), facts())
-def test_a_walk_depends_on_nothing_but_its_arguments(graph: Graph, known: Facts) -> None:
+def test_decisions_depend_only_on_their_arguments(graph: Graph, known: Facts) -> None:
     first = decide_all(graph, known)
     assert decide_all(graph, known) == first
     ids = [effect.id for decision in first for effect in decision.effects if isinstance(effect, InappMessage)]
@@ -293,7 +293,7 @@ def test_a_walk_depends_on_nothing_but_its_arguments(graph: Graph, known: Facts)
 
 
 @given(acyclic_graphs(), facts())
-def test_a_step_resumed_from_its_record_goes_on_as_if_never_stopped(graph: Graph, known: Facts) -> None:
+def test_a_run_resumed_from_its_record_makes_the_same_decisions(graph: Graph, known: Facts) -> None:
     """What the engine does after a crash: load run and facts, advance once, and so on."""
     whole = decide_all(graph, known)
     run, current = START, known

@@ -53,7 +53,7 @@ def source() -> LogSource:
     return found
 
 
-def test_what_a_log_has_is_fine() -> None:
+def test_values_of_a_log_are_accepted() -> None:
     assert not isinstance(read_log_sample({"args": FINE}, source()), tuple)
     typed = FINE | {"small": "255", "wide": 5, "to": ANN.upper().replace("X", "x"), "sort": "0x0102ABCD"}
     assert not isinstance(read_log_sample({"args": typed}, source()), tuple)
@@ -86,14 +86,14 @@ def test_what_a_log_has_is_fine() -> None:
         ("to", 5, "to: must be an address"),
     ],
 )
-def test_what_no_log_has_is_said(name: str, value: Any, said: str) -> None:
+def test_a_value_that_no_log_has_is_refused_with_its_parameter(name: str, value: Any, said: str) -> None:
     found = read_log_sample({"args": FINE | {name: value}}, source())
     assert isinstance(found, tuple)
     assert [f"event.args.{said}" in str(each) for each in found] == [True]
 
 
 @given(JSON, st.sampled_from(sorted(FINE)))
-def test_no_value_breaks_a_sample_and_what_passes_is_as_a_log_has_it(value: Any, name: str) -> None:
+def test_any_sample_is_read_and_accepted_values_are_normalised(value: Any, name: str) -> None:
     read_log_sample({"args": FINE | {name: value}}, source())
     parameter = source().abi_event.parameter(name)
     assert parameter is not None
@@ -103,7 +103,7 @@ def test_no_value_breaks_a_sample_and_what_passes_is_as_a_log_has_it(value: Any,
 
 
 @given(st.sampled_from(["uint", "int"]), st.integers(1, 32), st.integers(-(2**256), 2**257))
-def test_numbers_are_held_to_the_bounds_of_their_type(kind: str, size: int, number: int) -> None:
+def test_integers_are_checked_against_the_bounds_of_their_type(kind: str, size: int, number: int) -> None:
     word = AbiWord(kind, 8 * size)
     least, greatest = integer_bounds(word)
     assert (value_problem(word, normalise_argument(word, number)) is None) == (least <= number <= greatest)
@@ -143,7 +143,7 @@ INPUTS: Any = st.none() | st.lists(INPUT | JSON, max_size=3)
 
 
 @given(st.lists(ENTRY, max_size=3) | JSON)
-def test_no_abi_breaks_its_reader_and_what_it_reads_can_be_written(value: Any) -> None:
+def test_any_abi_is_read_and_its_events_can_be_written(value: Any) -> None:
     found = read_abi(value)
     for each in () if isinstance(found, str) else found:
         again = read_signature(each.full)
@@ -155,7 +155,7 @@ def test_no_abi_breaks_its_reader_and_what_it_reads_can_be_written(value: Any) -
 
 
 @given(st.text(alphabet="F(), []uint8address indexed²9_$;tuple", max_size=60))
-def test_no_text_breaks_the_reader_of_signatures(text: str) -> None:
+def test_any_text_is_read_as_a_signature_without_raising(text: str) -> None:
     found = read_signature(text)
     assert isinstance(found, str) or read_signature(found.full) != ""
 
@@ -189,7 +189,7 @@ def nested(depth: int) -> dict[str, Any]:
         ([{"name": "a", "type": "uint08"}], "the type 'uint08', which is not an ABI type"),
     ],
 )
-def test_what_is_wrong_with_an_abi_is_said_with_its_place(inputs: list[Any], said: str) -> None:
+def test_an_invalid_abi_returns_the_reason_with_its_path(inputs: list[Any], said: str) -> None:
     found = read_abi([{"type": "event", "name": "F", "inputs": inputs}])
     assert isinstance(found, str)
     assert said in found
@@ -202,7 +202,7 @@ def test_anonymous_events_are_left_out() -> None:
     assert read_abi(events[:1]) == "has only anonymous events, like LogNote: their logs cannot be identified"
 
 
-def test_types_are_told_from_what_they_hold() -> None:
+def test_a_value_in_the_wrong_form_is_refused_with_the_right_form() -> None:
     kind: AbiType = AbiWord("uint", 8)
     assert value_problem(kind, "5") == "must be of type uint8, as a number: write 5"
     assert value_problem(AbiWord("uint", 256), 5) == "must be of type uint256, as a string of its digits: write '5'"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.language.drawing import EVENTS, SECONDS, contacts, graph_of, sound_graphs
+from tests.language.strategies import EVENTS, SECONDS, contacts, graph_of, sound_graphs
 from tests.language.test_waiting import MESSAGE, NO, WAIT, YES, automation, node
 from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
 from workbench.language.codec import encode
@@ -51,7 +51,7 @@ def paid(*coming: timedelta) -> list[tuple[timedelta, str]]:
     return [(each, "paid") for each in coming]
 
 
-def test_every_event_that_fires_has_an_entry_at_its_own_moment() -> None:
+def test_every_matching_event_starts_an_entry_at_its_time() -> None:
     entries = lived(automation(MESSAGE), *paid(HOUR, DAY))
     assert [told(each) for each in entries] == [
         [("t", "entered", HOUR), ("m", "sent", HOUR)],
@@ -59,7 +59,7 @@ def test_every_event_that_fires_has_an_entry_at_its_own_moment() -> None:
     ]
 
 
-def test_the_filters_of_the_trigger_see_the_event_alone() -> None:
+def test_trigger_filters_see_only_the_event() -> None:
     what = automation(MESSAGE)
     asks = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("contact.plan")), what.graph)
     assert lived(asks, (HOUR, "paid")) == []
@@ -71,26 +71,26 @@ def _filters(path: str) -> Any:
     return (Filter(path, "eq", "pro"),)
 
 
-def test_a_delay_ends_on_the_clock_of_then_between_other_events() -> None:
+def test_a_delay_ends_on_the_virtual_clock_between_other_events() -> None:
     first, second = lived(automation(DELAY, MESSAGE), *paid(HOUR, DAY))
     assert told(first)[-1] == ("m", "sent", 2 * DAY + HOUR)
     assert told(second)[-1] == ("m", "sent", 3 * DAY)
 
 
-def test_who_still_waits_when_the_time_is_over_waits_at_its_node() -> None:
+def test_an_entry_open_at_the_end_waits_at_its_node() -> None:
     (entry,) = lived(automation(DELAY, MESSAGE), (HOUR, "paid"), until=DAY)
     assert (entry.run.state.value, entry.run.node_id, entry.run.due_at) == ("waiting", "d", BEGIN + 2 * DAY + HOUR)
     (entry,) = lived(automation(DELAY, MESSAGE), (HOUR, "paid"), until=2 * DAY + HOUR)
     assert entry.run.state.value == "waiting"
 
 
-def test_what_one_entry_did_to_the_contact_the_next_one_sees() -> None:
+def test_an_entry_sees_what_an_earlier_entry_changed() -> None:
     ask = node("c", "condition", filters=[{"path": "contact.tags", "operator": "contains", "value": "yes"}])
     what = automation(ask, YES, MESSAGE, edges="t>c c:false>yes c:true>m")
     assert [told(each)[-1][0] for each in lived(what, *paid(HOUR, DAY))] == ["yes", "m"]
 
 
-def test_an_event_wakes_everybody_who_waits_for_it() -> None:
+def test_an_event_wakes_every_entry_that_waits_for_it() -> None:
     what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
     entries = lived(what, *paid(HOUR, 2 * HOUR), (DAY, "bought"), *paid(2 * DAY))
@@ -108,21 +108,21 @@ def test_an_event_that_wakes_and_starts_wakes_first() -> None:
     assert told(entries[1])[-1] == ("w", "timed_out", DAY + 2 * HOUR)
 
 
-def test_an_event_comes_before_what_is_due_at_its_moment() -> None:
+def test_an_event_comes_before_an_entry_due_at_the_same_time() -> None:
     what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
     (entry,) = lived(what, (HOUR, "paid"), (2 * DAY + HOUR, "bought"))
     assert told(entry)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
 
 
-def test_the_goal_ends_every_entry_that_began_before_it() -> None:
+def test_the_goal_ends_every_earlier_entry() -> None:
     what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
     entries = lived(what, (HOUR, "bought"), *paid(2 * HOUR, 3 * HOUR), (DAY, "bought"), *paid(2 * DAY))
     assert outcomes(entries) == [("exited", "goal"), ("exited", "goal"), ("completed", "completed")]
 
 
-def test_reentry_policies_look_at_the_entries_before() -> None:
+def test_reentry_policies_use_the_earlier_entries() -> None:
     def policy(name: str, **more: int) -> list[str | None]:
         what = automation(DELAY, MESSAGE, settings={"reentry": {"policy": name} | more})
         return [each.run.outcome for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * DAY, 9 * DAY))]
@@ -132,7 +132,7 @@ def test_reentry_policies_look_at_the_entries_before() -> None:
     assert policy("not_while_running") == ["completed", "reentry", "completed", "completed"]
 
 
-def test_who_was_turned_away_does_not_count_as_having_entered() -> None:
+def test_a_refused_entry_does_not_count_for_reentry() -> None:
     what = automation(MESSAGE, settings={"reentry": {"policy": "once_per", "days": 2}})
     assert [each.run.outcome for each in lived(what, *paid(HOUR, DAY, 2 * DAY + HOUR, 3 * DAY))] == [
         "completed",
@@ -153,7 +153,7 @@ def test_the_cap_counts_messages_of_all_entries_and_of_other_automations() -> No
     assert sends == ["sent", "skipped", "skipped", "sent"]
 
 
-def test_quiet_hours_hold_messages_until_they_end() -> None:
+def test_messages_wait_until_the_quiet_hours_end() -> None:
     what = automation(MESSAGE, settings={"quietHours": {"from": "09:00", "to": "12:00"}})
     (entry,) = lived(what, (timedelta(), "paid"))
     assert told(entry)[-2:] == [("m", "waiting", timedelta()), ("m", "sent", 2 * HOUR)]
@@ -165,7 +165,7 @@ def test_a_loop_of_entries_is_stopped() -> None:
     assert sorted(each.run.outcome or "" for each in entries).count("loop_guard") == 3
 
 
-def test_opting_out_and_missing_addresses_are_told_as_the_engine_tells_them() -> None:
+def test_opt_outs_and_missing_addresses_end_as_in_the_engine() -> None:
     bob = ContactState("bob", Identifiers(external_id="b"), opted_out=("email",))
     mail = node("e", "send_email", subject="Hi", body="Hi")
     sent = EventRecord("e0", "paid", BEGIN, Identifiers(external_id="b"), b"{}")
@@ -175,12 +175,12 @@ def test_opting_out_and_missing_addresses_are_told_as_the_engine_tells_them() ->
     assert [each.step.attempt for each in entry.records if each.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_unpublished_automation_lets_everybody_in_and_does_nothing() -> None:
+def test_an_unpublished_automation_starts_entries_that_do_nothing() -> None:
     entries = lived(SimulatedAutomation(Trigger(), None), *paid(HOUR))
     assert (outcomes(entries), told(entries[0])) == ([("completed", "no_published_version")], [])
 
 
-def test_the_events_that_matter_beside_the_trigger_are_those_of_waits_and_of_the_goal() -> None:
+def test_the_awaited_events_are_those_of_waits_and_of_the_goal() -> None:
     assert {*prepare_backtest(automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}})).awaited} == {
         "bought",
         "sold",
@@ -188,7 +188,7 @@ def test_the_events_that_matter_beside_the_trigger_are_those_of_waits_and_of_the
 
 
 @pytest.mark.parametrize("path", ["plan", "contact.plan"])
-def test_many_events_that_nobody_waits_for_wake_nobody_or_change_nothing(path: str) -> None:
+def test_events_that_no_entry_waits_for_change_nothing(path: str) -> None:
     never = {"event": "paid", "filters": [{"path": path, "operator": "eq", "value": "never"}]}
     entries = lived(automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(each * HOUR for each in range(24))))
     assert {tuple(told(each)) for each in entries} == {
@@ -202,7 +202,7 @@ def test_many_events_that_nobody_waits_for_wake_nobody_or_change_nothing(path: s
     }
 
 
-def test_an_event_that_did_not_pass_may_pass_when_the_contact_has_changed() -> None:
+def test_an_event_can_pass_later_when_the_contact_has_changed() -> None:
     goal = {"event": "bought", "filters": [{"path": "contact.tags", "operator": "contains", "value": "yes"}]}
     what = automation(node("e", "delay", seconds=3_600), YES, DELAY, MESSAGE, settings={"goal": goal})
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
@@ -214,7 +214,7 @@ later = st.lists(st.tuples(SECONDS, st.sampled_from(EVENTS)), max_size=4, unique
 
 
 @given(written=sound_graphs(), contact=contacts, coming=later)
-def test_one_entry_alone_is_what_a_simulation_foretells(
+def test_a_single_entry_ends_as_in_a_simulation(
     written: dict[str, Any], contact: ContactState, coming: list[tuple[int, str]]
 ) -> None:
     what = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), "a")
@@ -249,7 +249,7 @@ def log(after: timedelta, value: str, wallet: str = "0xa", signature: str = "dep
     return EventRecord(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
 
 
-def test_logs_start_what_starts_from_them_and_end_waits_by_their_own_name() -> None:
+def test_logs_start_entries_and_end_waits_by_their_own_name() -> None:
     spec = {
         "type": "onchain_event",
         "chainId": 1,

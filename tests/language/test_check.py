@@ -55,7 +55,7 @@ def found(said: list[tuple[str, str | None, str]], level: str, node_id: str | No
     return any(one[:2] == (level, node_id) and part in one[2] for one in said)
 
 
-def test_a_sound_graph_has_no_remarks() -> None:
+def test_a_valid_graph_has_no_diagnostics() -> None:
     assert remarks([T, TAG, EXIT], "t>tag", "tag>x") == []
 
 
@@ -132,25 +132,25 @@ def test_duplicate_ids_are_refused() -> None:
         ("s:c>x", "s", "has no branch 'c': its branches are a and b"),
     ],
 )
-def test_edges_lead_from_a_way_out_to_a_node(edge: str, node_id: str | None, part: str) -> None:
+def test_edges_lead_from_a_handle_to_a_node(edge: str, node_id: str | None, part: str) -> None:
     nodes = [T, TAG, condition("c", ("a", "exists", None)), WAIT, SPLIT, EXIT]
     row = ["t>tag", "tag>c", "c:true>x", "c:false>w", "w:matched>s", "s:a>x"]
     assert found(remarks(nodes, *row, edge), "error", node_id, part)
 
 
-def test_a_condition_may_use_one_way_out_but_not_none() -> None:
+def test_a_condition_needs_at_least_one_connected_handle() -> None:
     nodes = [T, condition("c", ("a", "exists", None)), EXIT]
     assert remarks(nodes, "t>c", "c:false>x") == []
     assert found(remarks(nodes, "t>c"), "error", "c", "connect true or false to a step")
 
 
 @pytest.mark.parametrize(("node", "ways"), [(WAIT, "matched or timeout"), (SPLIT, "a or b")])
-def test_whatever_branches_leads_somewhere(node: dict[str, Any], ways: str) -> None:
+def test_every_branching_node_needs_an_edge(node: dict[str, Any], ways: str) -> None:
     said = remarks([T, node], f"t>{node['id']}")
     assert said == [("error", node["id"], f"connect {ways} to a step")]
 
 
-def test_what_cannot_be_reached_is_refused() -> None:
+def test_unreachable_nodes_are_refused() -> None:
     said = remarks([T, TAG, EXIT, message("m")], "t>tag", "m>x")
     assert found(said, "error", "m", "cannot be reached")
     assert found(said, "error", "x", "cannot be reached")
@@ -170,12 +170,12 @@ def test_loops_are_refused(edges: list[str], node_id: str) -> None:
     assert found(remarks(nodes, *edges), "error", node_id, "leads back")
 
 
-def test_two_ways_to_one_node_are_no_loop() -> None:
+def test_two_edges_to_one_node_are_not_a_loop() -> None:
     nodes = [T, condition("c", ("a", "exists", None)), TAG]
     assert remarks(nodes, "t>c", "c:true>tag", "c:false>tag") == []
 
 
-def test_an_unknown_kind_and_a_broken_text_are_refused_by_field() -> None:
+def test_an_unknown_kind_and_an_invalid_template_are_refused_by_field() -> None:
     nodes = [T, message("m", title="{{ x", body="{% set a = 1 %}"), {"id": "u", "type": "teleport"}]
     graph = read_graph({"nodes": nodes, "edges": []})
     assert isinstance(graph, Graph)
@@ -187,31 +187,31 @@ def test_an_unknown_kind_and_a_broken_text_are_refused_by_field() -> None:
     } <= refused
 
 
-def test_a_wildcard_trigger_is_said() -> None:
+def test_a_wildcard_trigger_is_a_warning() -> None:
     assert found(remarks([T, TAG], "t>tag", trigger=Trigger()), "warning", None, "every custom event")
 
 
-def test_a_name_that_no_event_can_have_is_said() -> None:
+def test_an_invalid_event_name_is_a_warning() -> None:
     trigger = Trigger(frozenset({"first deposit", "paid"}))
     said = remarks([T, TAG], "t>tag", trigger=trigger)
     assert said == [("warning", None, "'first deposit' is not a valid event name")]
 
 
-def test_an_operator_that_will_be_dropped_is_said_where_it_stands() -> None:
+def test_an_unknown_operator_is_a_warning_at_its_node() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("amount", "gt", 5),))
     said = remarks([T, condition("c", ("a", "lt", 1)), EXIT], "t>c", "c:true>x", trigger=trigger)
     assert found(said, "warning", None, "'gt' on 'amount'")
     assert found(said, "warning", "c", "'lt' on 'a'")
 
 
-def test_an_operator_that_will_be_dropped_is_said_in_waits_and_goals_too() -> None:
+def test_an_unknown_operator_in_a_wait_or_goal_is_a_warning() -> None:
     odd = {"filters": [{"path": "a", "operator": "gt", "value": 1}]}
     nodes = [T, WAIT | {"data": WAIT["data"] | odd}, EXIT]
     said = remarks(nodes, "t>w", "w:matched>x", settings={"goal": {"event": "bought"} | odd})
     assert [one[:2] for one in said] == [("warning", None), ("warning", "w")]
 
 
-def test_what_is_wrong_with_the_settings_refuses_publication() -> None:
+def test_invalid_settings_refuse_publication() -> None:
     graph = read_graph(
         {"nodes": [T, TAG], "edges": [{"source": "t", "target": "tag"}], "settings": {"goals": {}, "goal": {}}}
     )
@@ -222,20 +222,20 @@ def test_what_is_wrong_with_the_settings_refuses_publication() -> None:
     ]
 
 
-def test_a_condition_without_filters_is_said() -> None:
+def test_a_condition_without_filters_is_a_warning() -> None:
     assert found(remarks([T, condition("c"), EXIT], "t>c", "c:true>x"), "warning", "c", "no filters")
 
 
 @pytest.mark.parametrize(
     ("path", "part"), [("payload.amount", "write 'amount'"), ("contact.tier", "in a condition"), ("amount", None)]
 )
-def test_a_path_that_the_trigger_does_not_see_is_said(path: str, part: str | None) -> None:
+def test_a_path_outside_the_flat_context_is_a_warning_in_a_trigger(path: str, part: str | None) -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter(path, "eq", 5),))
     said = remarks([T, TAG], "t>tag", trigger=trigger)
     assert said == [] if part is None else found(said, "warning", None, part)
 
 
-def test_a_shadowed_built_in_is_said_where_it_is_used() -> None:
+def test_an_overridden_built_in_is_a_warning_where_it_is_used() -> None:
     nodes = [
         T,
         condition("c", ("email", "exists", None), ("walletAddress", "exists", None)),
@@ -246,29 +246,29 @@ def test_a_shadowed_built_in_is_said_where_it_is_used() -> None:
     assert len(said) == 2
 
 
-def test_a_message_for_contacts_without_a_wallet_is_said() -> None:
+def test_a_message_without_a_condition_on_the_wallet_is_a_warning() -> None:
     assert found(remarks([T, message("m")], "t>m"), "warning", "m", "without a wallet")
 
 
-def test_an_email_for_contacts_without_an_address_is_said() -> None:
+def test_an_email_without_a_condition_on_the_address_is_a_warning() -> None:
     email = {"id": "e", "type": "send_email", "data": {"subject": "s", "body": "b"}}
     assert found(remarks([T, email], "t>e"), "warning", "e", "without an email address")
     assert remarks([T, condition("c", ("email", "exists", None)), email], "t>c", "c:true>e") == []
 
 
 @pytest.mark.parametrize("path", ["walletAddress", "contact.walletAddress"])
-def test_a_condition_on_the_wallet_settles_its_true_way_only(path: str) -> None:
+def test_a_condition_on_the_wallet_covers_only_its_true_branch(path: str) -> None:
     nodes = [T, condition("c", (path, "exists", None)), message("yes"), message("no")]
     said = remarks(nodes, "t>c", "c:true>yes", "c:false>no")
     assert [one[1] for one in said] == ["no"]
 
 
-def test_a_wallet_filter_on_the_trigger_settles_all() -> None:
+def test_a_wallet_filter_on_the_trigger_covers_the_whole_graph() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("walletAddress", "exists"),))
     assert remarks([T, message("m")], "t>m", trigger=trigger) == []
 
 
-def test_errors_come_first_and_are_those_that_refuse() -> None:
+def test_errors_come_first_and_refuse_publication() -> None:
     graph = read_graph({"nodes": [TAG, T, T], "edges": []})
     assert isinstance(graph, Graph)
     levels = [remark.level for remark in check(Trigger(), graph)]
@@ -285,7 +285,7 @@ def test_ten_thousand_nodes_in_a_row_are_checked() -> None:
     assert [(remark.level, remark.node_id) for remark in ring] == [("error", "9999")]
 
 
-def test_an_adversarial_graph_is_checked_in_one_go() -> None:
+def test_an_adversarial_graph_is_checked_in_linear_time() -> None:
     same = tuple(Node("n", "exit", Exit()) for _ in range(10_000))
     loops = tuple(Edge("", "n", "n", handle) for handle in (None, "true") * 5_000)
     assert len(errors(check(PAID, Graph(same, loops)))) >= 20_000
@@ -296,7 +296,7 @@ def test_an_adversarial_graph_is_checked_in_one_go() -> None:
     assert [(remark.level, remark.node_id) for remark in said] == [("warning", "0"), ("warning", "end")]
 
 
-def test_a_list_of_the_contact_is_asked_what_it_contains() -> None:
+def test_a_comparison_with_a_list_of_the_contact_is_a_warning() -> None:
     said = "contact.segments is a list: test whether it contains a value"
     for operator, value in (("eq", "whales"), ("neq", "whales"), ("in", ["whales"])):
         node = condition("c", ("contact.segments", operator, value))

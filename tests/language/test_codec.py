@@ -42,7 +42,7 @@ def test_minus_zero_is_zero() -> None:
 
 
 @pytest.mark.parametrize("number", [b"1e309", b"-1e309", b"1e-309", b"1e400", b"1e130000", b"0e130000", b"0e-20000"])
-def test_a_number_past_1e308_is_unfit_whatever_its_form(number: bytes) -> None:
+def test_a_number_past_1e308_is_refused_in_every_form(number: bytes) -> None:
     assert "number outside" in (storage_problem(decode(number)) or "")
 
 
@@ -60,7 +60,7 @@ def test_a_decimal_has_at_most_400_digits(digits: int, fits: bool) -> None:
     "raw",
     [b"", b"01", b"+1", b".5", b"1.", b"NaN", b"Infinity", b"-Infinity", b"1e99999999999999999999", b"9" * 5_000],
 )
-def test_what_is_no_number_of_json_is_malformed(raw: bytes) -> None:
+def test_an_invalid_json_number_is_malformed(raw: bytes) -> None:
     with pytest.raises(MalformedJsonError):
         decode(raw)
 
@@ -82,7 +82,7 @@ def test_text_must_be_utf_8(raw: bytes) -> None:
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 @pytest.mark.parametrize("depth", [1_025, 5_000, 100_000])
-def test_nesting_without_end_is_malformed_and_harmless(opening: bytes, depth: int) -> None:
+def test_endless_nesting_is_malformed(opening: bytes, depth: int) -> None:
     with pytest.raises(MalformedJsonError):
         decode(opening * depth)
 
@@ -94,7 +94,7 @@ def test_values_are_at_most_32_levels_deep(depth: int, fits: bool) -> None:
 
 
 @pytest.mark.parametrize("value", ["\0", {"\0": 1}, [[{"a": "x\0"}]], "\ud800"])
-def test_nul_and_lone_surrogates_are_unfit_at_any_depth(value: object) -> None:
+def test_nul_and_lone_surrogates_are_refused_at_any_depth(value: object) -> None:
     assert storage_problem(value) == "contains U+0000 or an unpaired surrogate"  # type: ignore[arg-type]
 
 
@@ -114,7 +114,7 @@ def test_duplicate_keys_keep_the_last_value() -> None:
         (rb'"\uD83Dx\uDE00"', rb'"\u0000x\u0000"'),
     ],
 )
-def test_unpaired_surrogate_escapes_are_mended_and_nothing_else(raw: bytes, mended: bytes) -> None:
+def test_only_unpaired_surrogate_escapes_are_replaced(raw: bytes, mended: bytes) -> None:
     assert replace_lone_surrogates(raw) == mended
 
 
@@ -124,7 +124,7 @@ def test_a_compact_text_keeps_decimals_as_they_were_written() -> None:
     )
 
 
-def test_python_values_become_what_the_service_would_receive() -> None:
+def test_python_values_are_normalised_as_the_service_would_receive_them() -> None:
     assert normalise({"a": 0.1, "b": (1, 2), "c": 1e22}) == {"a": Decimal("0.1"), "b": [1, 2], "c": Decimal("1e22")}
 
 

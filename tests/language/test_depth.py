@@ -33,7 +33,7 @@ def cut(value: Any, levels: int) -> Any:
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])
-def test_only_what_is_too_deep_is_cut(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_values_that_are_too_deep_are_cut(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "CUT_DEPTH", levels)
     chance = Random(levels)
     for _ in range(500):
@@ -45,13 +45,13 @@ def test_only_what_is_too_deep_is_cut(levels: int, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "text", [b'"' + b'\\"' * 300_000, b'"\\' * 200_000, b"[" * 400_000, b"]" * 400_000, b'{"a":' * 50_000]
 )
-def test_what_is_no_json_is_gone_through_once(text: bytes) -> None:
+def test_invalid_json_is_scanned_once(text: bytes) -> None:
     assert len(truncate_depth(text)) <= len(text) + 4
 
 
 @pytest.mark.parametrize("depth", [33, CUT_DEPTH - 2, CUT_DEPTH, 1_025, 5_000, 40_000])
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
-def test_d10_a_payload_of_any_depth_is_refused_by_its_name(depth: int, opening: bytes, closing: bytes) -> None:
+def test_d10_a_payload_that_is_too_deep_is_refused_by_its_field(depth: int, opening: bytes, closing: bytes) -> None:
     payload = b'{"x":' + opening * depth + b"1" + closing * depth + b"}"
     refused = read_event(b'{"event": "a", "contact": {"externalId": "u"}, "payload": ' + payload + b"}", 0)
     assert refused == (Problem("payload", "is nested more than 32 levels deep"),)
@@ -63,6 +63,6 @@ def test_d10_a_deep_unknown_field_is_dropped_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("size", [1_048_577, 8_000_000])
-def test_an_event_over_a_megabyte_is_not_looked_into(size: int) -> None:
+def test_an_event_over_a_megabyte_is_not_parsed(size: int) -> None:
     body = b'{"event": "a", "contact": {"externalId": "u"}, "x": "' + b"y" * size + b'"}'
     assert read_event(body, 0) == (Problem("", "is larger than 1048576 bytes"),)

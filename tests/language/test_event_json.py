@@ -76,7 +76,7 @@ def test_malformed_json_after_a_field_of_the_wrong_type_is_still_malformed() -> 
         (b'{"event":"e","contact":{"externalId":"u"},"unknown":"', b'"}'),
     ],
 )
-def test_d3_invalid_utf_8_is_refused_wherever_it_stands(text: bytes, around: tuple[bytes, bytes]) -> None:
+def test_d3_invalid_utf_8_is_refused_in_every_field(text: bytes, around: tuple[bytes, bytes]) -> None:
     assert refused(around[0] + text + around[1]) == [""]
 
 
@@ -104,12 +104,12 @@ def test_d5_a_surrogate_pair_is_a_character() -> None:
     assert accepted(body(contact={"externalId": "😀"})).identifiers.external_id == "😀"
 
 
-def test_a_dropped_field_may_hold_anything_that_is_json() -> None:
+def test_a_dropped_field_may_have_any_json_value() -> None:
     assert accepted(rb'{"event":"e","contact":{"externalId":"u","x":"\ud800"},"y":"\u0000"}') == accepted(body())
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"01", b"+1", b".5", b"1.", b"1e", b"--1"])
-def test_d6_what_is_no_number_is_malformed(number: bytes) -> None:
+def test_d6_an_invalid_number_is_malformed(number: bytes) -> None:
     assert refused(with_payload(number)) == [""]
 
 
@@ -167,7 +167,7 @@ def test_d10_a_payload_is_at_most_32_levels_deep(depth: int, fits: bool) -> None
 @pytest.mark.parametrize("depth", [1_025, 5_000, 100_000])
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 @pytest.mark.parametrize("field", [b"payload", b"attributes", b"contact", b"event", b"unknown"])
-def test_d10_endless_nesting_is_refused_wherever_it_stands(field: bytes, opening: bytes, depth: int) -> None:
+def test_d10_endless_nesting_is_refused_in_every_field(field: bytes, opening: bytes, depth: int) -> None:
     raw = b'{"event":"e","contact":{"externalId":"u"},"' + field + b'":' + opening * depth
     assert isinstance(read(raw), tuple)
     assert isinstance(read(opening * depth), tuple)
@@ -186,7 +186,7 @@ def test_d10_endless_nesting_is_refused_wherever_it_stands(field: bytes, opening
         (b'{"event":"e","contact":{"externalId":"u"},"attributes":{"a":[],"a":1}}', body(attributes={"a": 1})),
     ],
 )
-def test_d11_the_last_of_duplicate_keys_wins_on_both_roads(twice: bytes, once: bytes) -> None:
+def test_d11_the_last_of_duplicate_keys_wins_on_both_paths(twice: bytes, once: bytes) -> None:
     first, second = accepted(twice), accepted(once)
     assert decode(first.payload) == decode(second.payload)
     assert (first.name, first.identifiers, first.attributes) == (second.name, second.identifiers, second.attributes)
@@ -213,7 +213,7 @@ def test_every_problem_is_named_at_once() -> None:
     }
 
 
-def test_an_empty_name_is_named_beside_a_field_of_the_wrong_type() -> None:
+def test_an_empty_name_is_reported_together_with_a_field_of_a_wrong_type() -> None:
     assert set(refused(b'{"event":"","contact":5}')) == {"event", "contact"}
 
 

@@ -98,7 +98,7 @@ odd_texts = [
 
 
 @given(st.lists(usual.map(encode) | bodies.map(encode) | st.sampled_from(odd_texts), max_size=24))
-def test_many_at_once_are_judged_like_each_alone(raws: list[bytes]) -> None:
+def test_many_events_at_once_are_read_like_each_alone(raws: list[bytes]) -> None:
     found, problems = read_history(raws, NOW_US)
     events = map(
         Event,
@@ -118,7 +118,7 @@ def test_many_at_once_are_judged_like_each_alone(raws: list[bytes]) -> None:
     st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes))),
     st.sampled_from(["auto", "milliseconds", "microseconds"]),
 )
-def test_a_moment_is_what_python_says_it_is(moment: datetime, zone: timezone, precision: str) -> None:
+def test_a_timestamp_is_read_as_python_reads_it(moment: datetime, zone: timezone, precision: str) -> None:
     text = moment.replace(tzinfo=zone).isoformat(timespec=precision)
     moment_us = (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
     assert parse_timestamp(text) == (moment_us if FIRST_US <= moment_us <= LAST_US else None)
@@ -146,18 +146,18 @@ odd_moments = st.sampled_from(
 @given(
     st.lists(moments | st.datetimes().map(lambda moment: f"{moment.isoformat()}Z")), st.lists(odd_moments, max_size=1)
 )
-def test_moments_are_read_together_as_each_alone(usual: list[str], odd: list[str | None]) -> None:
+def test_timestamps_are_read_together_as_each_alone(usual: list[str], odd: list[str | None]) -> None:
     texts = [*usual, *odd]
     assert parse_timestamps(texts) == [None if text is None else parse_timestamp(text) for text in texts]
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_judged_without_raising(raw: bytes) -> None:
+def test_any_bytes_are_read_without_raising(raw: bytes) -> None:
     assert read_event(raw, NOW_US)
 
 
 @given(st.binary(max_size=12), st.sampled_from([b'{"event":"e","contact":{"externalId":"u"},"payload":{"a":%b}}']))
-def test_a_payload_that_is_stored_unread_can_be_read(part: bytes, around: bytes) -> None:
+def test_a_payload_that_is_stored_undecoded_can_be_decoded(part: bytes, around: bytes) -> None:
     found = read_event(around % part, NOW_US)
     if isinstance(found, Event):
         assert storage_problem(decode(found.payload)) is None
@@ -195,7 +195,7 @@ def test_an_accepted_payload_keeps_its_value(payload: dict[str, Any]) -> None:
 
 
 @given(values)
-def test_json_goes_out_as_it_came_in(value: Any) -> None:
+def test_json_is_written_as_it_was_read(value: Any) -> None:
     raw = replace_lone_surrogates(json.dumps(value).encode())
     try:
         read = decode(raw)

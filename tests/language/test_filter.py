@@ -70,7 +70,7 @@ def test_a_present_null(operator: str, value: Any, expected: bool) -> None:
         ("empty", None, False),
     ],
 )
-def test_equality_is_that_of_json(path: str, value: Any, equal: bool) -> None:
+def test_equality_follows_json(path: str, value: Any, equal: bool) -> None:
     assert passed(path, "eq", value) is equal
     assert passed(path, "neq", value) is not equal
 
@@ -88,7 +88,7 @@ def test_equality_is_that_of_json(path: str, value: Any, equal: bool) -> None:
         ("one", None, False),
     ],
 )
-def test_in_looks_into_an_array_only(path: str, value: Any, expected: bool) -> None:
+def test_in_accepts_only_an_array(path: str, value: Any, expected: bool) -> None:
     assert passed(path, "in", value) is expected
 
 
@@ -110,7 +110,7 @@ def test_in_looks_into_an_array_only(path: str, value: Any, expected: bool) -> N
         ("yes", True, False),
     ],
 )
-def test_contains_is_a_part_of_a_text_or_an_element(path: str, value: Any, expected: bool) -> None:
+def test_contains_matches_a_part_of_a_text_or_an_element(path: str, value: Any, expected: bool) -> None:
     assert passed(path, "contains", value) is expected
 
 
@@ -119,7 +119,7 @@ def test_an_unknown_operator_is_dropped() -> None:
     assert matches([Filter("one", "eq", 1), Filter("one", "matches", "x")], CONTEXT)
 
 
-def test_all_filters_must_pass_and_none_is_all() -> None:
+def test_all_filters_must_pass_and_no_filters_pass() -> None:
     assert matches([], CONTEXT)
     assert not matches([Filter("one", "eq", 1), Filter("one", "eq", 2)], CONTEXT)
 
@@ -147,7 +147,7 @@ def test_a_path_is_a_literal_key_and_then_dots_into_objects(path: str, value: An
     assert value_at(path, CONTEXT) == value
 
 
-def test_verdicts_tell_what_was_found() -> None:
+def test_verdicts_have_the_actual_values() -> None:
     filters = [Filter("one", "eq", "1"), Filter("nowhere", "exists"), Filter("nothing", "exists")]
     assert explain(filters, CONTEXT) == (
         Verdict("one", "eq", "1", False, True, 1),

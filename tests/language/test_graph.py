@@ -64,7 +64,7 @@ def test_the_contracts_in_app_flow_is_read() -> None:
 
 
 @pytest.mark.parametrize("kind", ["app_event", "custom_event", "app-event", "custom-event", "appevent"])
-def test_trigger_nodes_know_all_aliases(kind: str) -> None:
+def test_trigger_nodes_accept_all_aliases(kind: str) -> None:
     assert only_action(kind) == TriggerNode()
 
 
@@ -96,7 +96,7 @@ def test_each_kind_has_its_action() -> None:
         ("condition", {"filters": "x"}, "graph.nodes[0].data.filters"),
     ],
 )
-def test_a_node_that_cannot_run_is_read_and_says_why(kind: str, data: Any, field: str) -> None:
+def test_an_invalid_node_is_read_with_its_problems(kind: str, data: Any, field: str) -> None:
     assert reasons(kind, data) == [field]
 
 
@@ -123,7 +123,7 @@ def test_a_node_that_cannot_run_is_read_and_says_why(kind: str, data: Any, field
         ({"nodes": [{"id": "a", "type": "exit", "data": {"x": [[[]]] * 2, "y": "\ud800"}}]}, "graph"),
     ],
 )
-def test_a_shape_that_is_no_graph_is_refused(value: Any, field: str) -> None:
+def test_an_invalid_shape_is_refused(value: Any, field: str) -> None:
     assert problems(value) == [field]
 
 
@@ -134,7 +134,7 @@ def test_null_is_absent() -> None:
     assert graph({"edges": [edge | {"sourceHandle": ""}]}).edges == (Edge("", "a", "b"),)
 
 
-def test_the_start_is_the_trigger_or_else_the_first_node() -> None:
+def test_the_start_is_the_trigger_or_the_first_node() -> None:
     first, trigger = {"id": "a", "type": "exit"}, {"id": "t", "type": "app_event"}
     assert graph({"nodes": [first, trigger]}).start == Node("t", "app_event", TriggerNode())
     assert graph({"nodes": [first]}).start == Node("a", "exit", Exit())

@@ -38,7 +38,7 @@ def outcome(contact_id: str, holdout: int) -> str | None:
     ).run.outcome
 
 
-def test_the_contacts_with_the_smallest_numbers_are_held_out_and_stay_so_when_it_grows() -> None:
+def test_the_lowest_buckets_are_held_out_also_when_the_holdout_grows() -> None:
     contacts = [str(number) for number in range(1_000)]
     held = {each for each in contacts if outcome(each, 10) == "holdout"}
     assert held == {each for each in contacts if bucket("a", HOLDOUT_NODE_ID, each) < 10}
@@ -46,7 +46,7 @@ def test_the_contacts_with_the_smallest_numbers_are_held_out_and_stay_so_when_it
     assert held < {each for each in contacts if outcome(each, 20) == "holdout"}
 
 
-def test_who_is_held_out_gets_nothing_and_counts_as_let_in() -> None:
+def test_a_held_out_entry_sends_nothing_and_counts_as_entered() -> None:
     contact = next(str(number) for number in range(100) if bucket("a", HOLDOUT_NODE_ID, str(number)) < 50)
     trace = simulate(SimulatedAutomation(Trigger(), graph(holdout=50), "a"), event(), ContactState(contact), NOW)
     assert (trace.state, trace.outcome, trace.tags) == (State.COMPLETED, "holdout", ())
@@ -55,13 +55,13 @@ def test_who_is_held_out_gets_nothing_and_counts_as_let_in() -> None:
     assert advance(graph(holdout=50), run, Facts("paid", Identifiers(), {}, ContactState(contact)), NOW).run.step == 1
 
 
-def test_a_described_contact_that_is_nobody_is_not_held_out() -> None:
+def test_a_described_contact_without_an_id_is_not_held_out() -> None:
     automations = [SimulatedAutomation(Trigger(), graph(holdout=50), str(number)) for number in range(20)]
     nobody = ContactState("00000000-0000-8000-8000-000000000000")
     assert {simulate(each, event(), nobody, NOW).outcome for each in automations} == {"completed"}
 
 
-def test_nobody_is_held_out_of_what_has_begun() -> None:
+def test_a_run_that_has_begun_is_not_held_out() -> None:
     facts = Facts("paid", Identifiers(), {}, ContactState("6"))
     begun = Run("e", "a", State.RUNNING, "g", step=1, attempt=1)
     assert advance(graph(holdout=50), begun, facts, NOW).run.outcome == "completed"
@@ -73,14 +73,14 @@ def test_a_holdout_is_a_whole_percentage_up_to_half(wrong: object) -> None:
     assert str(problem) == "graph.settings.holdout: must be a whole percentage from 1 to 50"
 
 
-def test_without_a_goal_there_is_nothing_to_compare() -> None:
+def test_a_holdout_without_a_goal_is_a_warning() -> None:
     fields = [each.field for each in check(Trigger(), graph(holdout=10)) if each.field]
     assert "graph.settings.holdout" in fields
     compared = check(Trigger(), graph(holdout=10, goal={"event": "bought"}))
     assert "graph.settings.holdout" not in [each.field for each in compared]
 
 
-def test_a_paused_run_rests_where_it_is_without_using_up_an_attempt() -> None:
+def test_a_pause_keeps_the_node_and_uses_up_no_attempt() -> None:
     run = Run("e", "a", State.RUNNING, "g", step=1, attempt=2, since=NOW)
     facts = Facts("paid", Identifiers(), {}, ContactState("c"), paused=True)
     assert advance(graph(), run, facts, NOW).run == Run("e", "a", State.PAUSED, "g", step=1, attempt=1, since=NOW)
@@ -88,7 +88,7 @@ def test_a_paused_run_rests_where_it_is_without_using_up_an_attempt() -> None:
     assert advance(graph(), run, stopped, NOW).run.state is State.CANCELLED
 
 
-def test_who_is_held_out_is_so_even_when_every_attempt_was_cut_short() -> None:
+def test_a_holdout_applies_after_attempts_without_an_outcome() -> None:
     spent = Run("e", "a", State.RUNNING, attempt=20)
     contacts = [str(number) for number in range(100)]
     ends = {

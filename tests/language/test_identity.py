@@ -13,7 +13,7 @@ def has(**kinds: set[IdentifierKind]) -> dict[str, frozenset[IdentifierKind]]:
     return {contact: frozenset(known) for contact, known in kinds.items()}
 
 
-def test_nobody_known_is_a_new_contact_with_all_identifiers() -> None:
+def test_unknown_identifiers_are_a_new_contact() -> None:
     assert resolve_identity((EXTERNAL, WALLET), {}, {}) == Resolution(None, (WALLET, EXTERNAL))
 
 
@@ -29,19 +29,19 @@ def test_the_first_match_wins_in_the_order_wallet_email_external_id() -> None:
     assert resolve_identity((EXTERNAL,), owners, kinds).contact_id == "c"
 
 
-def test_h1_an_email_moves_to_the_contact_of_the_wallet_it_came_with() -> None:
+def test_h1_an_email_moves_to_the_contact_of_the_wallet_sent_with_it() -> None:
     found = resolve_identity(
         (WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, has(a={IdentifierKind.WALLET}, b={IdentifierKind.EMAIL})
     )
     assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"),))
 
 
-def test_h2_an_email_with_a_matching_wallet_replaces_the_own_one() -> None:
+def test_h2_an_email_with_a_matching_wallet_replaces_the_contacts_email() -> None:
     found = resolve_identity((WALLET, EMAIL), {WALLET: "a"}, has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL}))
     assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "replaced", None),))
 
 
-def test_h2_a_moved_email_that_replaces_one_leaves_both_facts() -> None:
+def test_h2_a_moved_email_that_replaces_one_is_two_conflicts() -> None:
     kinds = has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL}, b={IdentifierKind.EMAIL})
     found = resolve_identity((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, kinds)
     assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"), Conflict(EMAIL, "replaced", None)))
@@ -65,14 +65,14 @@ def test_a_new_wallet_does_not_replace_that_of_the_contact_its_email_matched() -
     assert found == Resolution("a", (), (Conflict(WALLET, "kept", None),))
 
 
-def test_another_email_beside_a_matching_external_id_is_kept_out() -> None:
+def test_another_email_with_a_matching_external_id_is_not_added() -> None:
     found = resolve_identity(
         (OTHER_EMAIL, EXTERNAL), {EXTERNAL: "a"}, has(a={IdentifierKind.EMAIL, IdentifierKind.EXTERNAL_ID})
     )
     assert found == Resolution("a", (), (Conflict(OTHER_EMAIL, "kept", None),))
 
 
-def test_missing_identifiers_are_filled_in() -> None:
+def test_missing_identifiers_are_added() -> None:
     found = resolve_identity((WALLET, EMAIL, EXTERNAL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL}))
     assert found == Resolution("a", (WALLET, EXTERNAL))
 

@@ -36,7 +36,7 @@ def people(draw: st.DrawFn) -> ContactRecord:
 
 
 @given(people(), people())
-def test_what_is_gained_and_taken_back_leaves_what_was(keep: ContactRecord, absorbed: ContactRecord) -> None:
+def test_a_merge_that_is_undone_restores_the_contact(keep: ContactRecord, absorbed: ContactRecord) -> None:
     gained = plan_merge(keep, absorbed).gained
     merged = apply_merge(keep, gained)
     assert merged is not None
@@ -45,9 +45,7 @@ def test_what_is_gained_and_taken_back_leaves_what_was(keep: ContactRecord, abso
 
 
 @given(people(), people())
-def test_nothing_the_contact_has_is_overwritten_and_nothing_is_forgotten(
-    keep: ContactRecord, absorbed: ContactRecord
-) -> None:
+def test_a_merge_overwrites_nothing_and_loses_nothing(keep: ContactRecord, absorbed: ContactRecord) -> None:
     found = plan_merge(keep, absorbed)
     merged = apply_merge(keep, found.gained)
     assert merged is not None
@@ -67,7 +65,7 @@ def test_the_kinds_of_value_count() -> None:
     assert (found.gained.attributes, found.lost) == ({"new": "x"}, {"n": True})
 
 
-def test_an_attribute_with_another_value_since_stays() -> None:
+def test_an_attribute_that_changed_since_the_merge_stays() -> None:
     gained = ContactRecord(attributes={"plan": "pro", "city": "Rome"}, tags=("vip",))
     rest = undo_merge(ContactRecord(attributes={"plan": "gold", "city": "Rome", "own": 1}, tags=("own", "vip")), gained)
     assert (rest.contact.attributes, rest.contact.tags, rest.kept_attributes) == (
@@ -77,10 +75,10 @@ def test_an_attribute_with_another_value_since_stays() -> None:
     )
 
 
-def test_two_halves_that_are_too_much_are_not_one() -> None:
+def test_a_merge_over_the_attribute_limit_is_refused() -> None:
     keep = ContactRecord(attributes={f"a{number}": 1 for number in range(MAX_CONTACT_ATTRIBUTES)})
     assert apply_merge(keep, ContactRecord(attributes={"b": 1})) is None
 
 
-def test_what_was_written_later() -> None:
+def test_attributes_written_after_the_merge_are_found() -> None:
     assert attributes_since_merge({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}) == {"b": 3, "c": 4}

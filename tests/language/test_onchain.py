@@ -38,7 +38,7 @@ def source() -> LogSource:
     return found
 
 
-def test_a_trigger_on_a_chain() -> None:
+def test_a_trigger_spec_is_read_as_a_log_source() -> None:
     found = trigger()
     assert found.type == "onchain_event"
     assert found.source is not None
@@ -68,20 +68,20 @@ def test_a_trigger_on_a_chain() -> None:
         ({"filters": 5}, "triggerSpec.filters: must be an array"),
     ],
 )
-def test_what_is_wrong_is_said(changes: dict[str, Any], said: str) -> None:
+def test_problems_name_their_field(changes: dict[str, Any], said: str) -> None:
     found = read_trigger(SPEC | changes)
     assert isinstance(found, tuple)
     assert said in "; ".join(map(str, found))
 
 
-def test_custom_events_of_the_same_name_are_something_else() -> None:
+def test_custom_events_of_the_same_name_do_not_match() -> None:
     minted = trigger(signature="mint(address to)")
     assert not fires(minted, "mint", {})
     assert minted.matches_event("mint", on_chain=True)
     assert not Trigger().matches_event("mint", on_chain=True)
 
 
-def test_filters_that_can_never_pass_are_remarked_on() -> None:
+def test_filters_that_can_never_pass_are_warnings() -> None:
     filters = [
         {"path": "value", "operator": "eq", "value": 5},
         {"path": "to", "operator": "in", "value": [ANN]},
@@ -92,7 +92,7 @@ def test_filters_that_can_never_pass_are_remarked_on() -> None:
     assert f"to must be in lower case: write {ANN.lower()}" in remarks
 
 
-def test_a_sample_becomes_what_a_log_has() -> None:
+def test_a_sample_is_normalised_to_the_form_of_a_log() -> None:
     found = read_log_sample({"type": "onchain_event", "args": {"to": ANN, "value": 10**30}}, source())
     assert isinstance(found, Event)
     assert (found.name, found.identifiers.wallet, found.on_chain) == ("Transfer", ANN.lower(), True)
@@ -109,13 +109,13 @@ def test_a_sample_becomes_what_a_log_has() -> None:
         ({"args": {"to": ANN, "amount": 1}}, "event.args.amount: is not a parameter of Transfer"),
     ],
 )
-def test_what_no_contract_logs_is_refused(sample: dict[str, Any], said: str) -> None:
+def test_an_invalid_sample_is_refused(sample: dict[str, Any], said: str) -> None:
     found = read_log_sample(sample, source())
     assert isinstance(found, tuple)
     assert said in "; ".join(map(str, found))
 
 
-def test_a_log_that_was_kept_is_a_sample_whatever_others_call_its_parameters() -> None:
+def test_a_stored_log_is_a_sample_under_any_parameter_names() -> None:
     kept = {"signature": "Transfer(address,address,uint256)", "args": {"to": ANN, "value": "5", "amount": "5"}}
     found = read_log_sample(kept, source())
     assert isinstance(found, Event)

@@ -37,30 +37,30 @@ def sent_to(
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_j12_what_a_contact_opted_out_of_is_skipped(channel: str) -> None:
+def test_j12_a_channel_with_an_opt_out_is_skipped(channel: str) -> None:
     contact = msgspec.structs.replace(ANN, opted_out=(channel,))
     assert sent_to(contact, CHANNELS[channel]) == ("skipped", {"cause": "opted_out"}, 0)
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_the_other_channels_go_on(channel: str) -> None:
+def test_other_channels_are_not_skipped(channel: str) -> None:
     contact = msgspec.structs.replace(ANN, opted_out=tuple(CHANNELS.keys() - {channel}))
     assert sent_to(contact, CHANNELS[channel])[::2] == ("sent", 1)
 
 
-def test_nobody_waits_for_the_morning_to_skip_a_message() -> None:
+def test_an_opt_out_is_skipped_without_waiting_for_quiet_hours() -> None:
     night = QuietHours(time(22), time(8), "timezone")
     assert sent_to(ANN, CHANNELS["email"], night)[0] == "waiting"
     contact = msgspec.structs.replace(ANN, opted_out=("email",))
     assert sent_to(contact, CHANNELS["email"], night)[0] == "skipped"
 
 
-def test_whom_nothing_reaches_is_skipped_before_it_fails() -> None:
+def test_an_opt_out_is_checked_before_the_address() -> None:
     nobody = ContactState("c2", Identifiers(), opted_out=("inapp", "email"))
     assert {sent_to(nobody, CHANNELS[channel])[0] for channel in ("inapp", "email")} == {"skipped"}
 
 
-def test_a_described_contact_may_have_opted_out() -> None:
+def test_a_described_contact_may_have_opt_outs() -> None:
     assert contact_from({"email": "ann@b.co", "optedOut": ["email"]}).opted_out == ("email",)
     for wrong, reason in (
         ("email", "must be an array of strings"),

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.language.drawing import NOW, any_graphs, contacts, events, graph_of, later, sound_graphs
+from tests.language.strategies import NOW, any_graphs, contacts, events, graph_of, later, sound_graphs
 from workbench.language.advance import RequiredFacts, advance, attribution_window, max_duration, required_facts
 from workbench.language.check import check, errors
 from workbench.language.codec import decode
@@ -63,7 +63,7 @@ def test_a_simulation_ends_along_the_edges(
 
 
 @given(any_graphs() | sound_graphs(), events(), contacts, later, pasts)
-def test_check_refuses_what_could_not_run(
+def test_check_refuses_graphs_that_cannot_run(
     written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def test_check_refuses_what_could_not_run(
 
 
 @given(sound_graphs())
-def test_check_lets_sound_graphs_through(written: object) -> None:
+def test_check_accepts_valid_graphs(written: object) -> None:
     assert errors(check(ANY, graph_of(written))) == ()  # type: ignore[arg-type]
 
 
@@ -147,7 +147,7 @@ class Miser:
 
 
 @given(sound_graphs(), events(), contacts, later, pasts)
-def test_what_is_needed_is_enough(
+def test_the_required_facts_are_enough(
     written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ NIGHTS = st.sampled_from(
 
 
 @given(sound_graphs(), events(), st.booleans(), later, STARTS, ZONES, NIGHTS)
-def test_no_simulation_ends_later_than_its_horizon(
+def test_no_simulation_ends_after_its_attribution_window(
     written: dict[str, Any],
     event: Event,
     known: bool,

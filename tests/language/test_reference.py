@@ -14,11 +14,11 @@ LANGUAGE = Path(__file__).parents[2] / "workbench" / "language"
 
 
 @pytest.mark.parametrize("kind", NODE_KINDS)
-def test_every_kind_of_node_is_in_the_table(kind: str) -> None:
+def test_every_node_kind_is_documented(kind: str) -> None:
     assert re.search(rf"^\| .*`{kind}`", PAGE, re.MULTILINE)
 
 
-def test_every_word_for_what_happened_is_explained() -> None:
+def test_every_outcome_is_documented() -> None:
     source = "".join((LANGUAGE / name).read_text() for name in ("nodes.py", "advance.py", "decision.py"))
     outcomes = set(re.findall(r'record_step\(ctx, "(\w+)"', source))
     causes = set(re.findall(r'(?:fail_permanently\(ctx|Failure)\(?, ?"(\w+)"', source)) - {
@@ -30,7 +30,7 @@ def test_every_word_for_what_happened_is_explained() -> None:
     assert {word for word in outcomes | causes if f"`{word}`" not in PAGE} == set()
 
 
-def test_the_example_of_settings_is_valid_and_whole() -> None:
+def test_the_example_settings_are_valid_and_complete() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     found = read_settings(json.loads(example), "settings")
     assert found.problems == ()

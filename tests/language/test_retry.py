@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from workbench.language.run import DEFAULT_POLICY, INAPP_DELAYS_S, JITTER, RetryPolicy, delay_after, uniform_policy
 
 
-def test_in_app_messages_are_tried_six_times_over_seven_hours() -> None:
+def test_in_app_messages_have_six_attempts_over_seven_hours() -> None:
     assert INAPP_DELAYS_S == (10, 60, 600, 3_600, 21_600)
     assert DEFAULT_POLICY.max_attempts("inapp") == 6
 
 
 @pytest.mark.parametrize(("attempt", "left"), [(1, True), (4, True), (5, True), (6, False), (7, False), (1_000, False)])
-def test_after_the_last_delay_no_try_is_left(attempt: int, left: bool) -> None:
+def test_no_attempt_is_left_after_the_last_delay(attempt: int, left: bool) -> None:
     assert (delay_after(INAPP_DELAYS_S, attempt, "e") is not None) is left
 
 

@@ -28,12 +28,12 @@ def check_after(schema: str, table: str, start: str) -> str:
     return text[: text.index(")))" if "((" in text[:40] else "))") + 2]
 
 
-def test_the_database_knows_the_states(schema: str) -> None:
+def test_the_database_has_the_same_states(schema: str) -> None:
     check = check_after(schema, "entries", "state ")
     assert set(re.findall(r"'(\w+)'", check)) == {state.value for state in State}
 
 
-def test_the_database_knows_the_moves(schema: str) -> None:
+def test_the_database_has_the_same_transitions(schema: str) -> None:
     check = check_after(schema, "entry_transitions", "CONSTRAINT known_move")
     found = re.findall(r"\('(\w+)', *'(\w+)'\)", check)
     assert len(found) == len(set(found))
@@ -42,7 +42,7 @@ def test_the_database_knows_the_moves(schema: str) -> None:
 
 @pytest.mark.parametrize("new", list(State))
 @pytest.mark.parametrize("old", list(State))
-def test_only_moves_of_the_table_can_be_made(old: State, new: State) -> None:
+def test_only_transitions_of_the_table_are_possible(old: State, new: State) -> None:
     run = Run("e", "a", old)
     if (old, new) in TRANSITIONS:
         assert run.to(new).state is new
@@ -51,7 +51,7 @@ def test_only_moves_of_the_table_can_be_made(old: State, new: State) -> None:
             run.to(new)
 
 
-def test_a_terminal_state_is_left_only_by_a_replay_or_by_a_log_that_is_back() -> None:
+def test_only_a_replay_or_a_returned_log_leaves_a_terminal_state() -> None:
     left = {(State.DEAD, State.PENDING), (State.CANCELLED, State.PENDING)}
     assert {(old, new) for old, new in TRANSITIONS if old in TERMINAL} == left
 
@@ -64,17 +64,17 @@ def test_every_state_can_be_reached_from_pending_and_end() -> None:
     assert {old for old, _ in TRANSITIONS} >= set(State) - TERMINAL
 
 
-def test_a_claim_is_an_attempt() -> None:
+def test_a_claim_counts_as_an_attempt() -> None:
     run = Run("e", "a", State.RETRYING, "n", step=2, attempt=1, due_at=NOW)
     assert run.claimed() == Run("e", "a", State.RUNNING, "n", step=2, attempt=2)
 
 
-def test_the_next_node_starts_with_its_first_attempt() -> None:
+def test_the_next_node_starts_at_attempt_one() -> None:
     run = Run("e", "a", State.RUNNING, "n", step=2, attempt=3, error="x")
     assert run.at("m") == Run("e", "a", State.RUNNING, "m", step=3, attempt=1)
 
 
-def test_a_message_has_one_id_for_ever() -> None:
+def test_a_message_id_never_changes() -> None:
     assert message_id("5e6f", "welcome") == "e58d412d-3b2d-8d6f-8b64-37c67ba28cc7"
 
 
@@ -85,6 +85,6 @@ def test_message_ids_are_uuids_of_version_8_and_differ() -> None:
     assert all(str(uuid.UUID(each)) == each for each in ids)
 
 
-def test_a_step_is_shown_without_what_is_not_there() -> None:
+def test_a_step_is_encoded_without_empty_fields() -> None:
     step = Step("n", "exit", NOW + timedelta(0), "exited")
     assert (step.attempt, step.handle, step.detail) == (1, None, {})

@@ -20,7 +20,7 @@ from workbench.language.graph import (
 )
 
 
-def test_settings_stand_beside_nodes_and_edges() -> None:
+def test_settings_are_part_of_the_graph() -> None:
     written = {
         "reentry": {"policy": "once_per", "days": 7},
         "goal": {"event": "Paid", "filters": [{"path": "plan", "operator": "eq", "value": "pro"}]},
@@ -38,7 +38,7 @@ def test_settings_stand_beside_nodes_and_edges() -> None:
 
 
 @pytest.mark.parametrize("written", [None, {}, {"goal": None}, {"reentry": {"policy": "always"}}])
-def test_nothing_said_means_that_every_event_enters(written: Any) -> None:
+def test_without_settings_every_event_enters(written: Any) -> None:
     assert read_settings(written, "s") == AutomationSettings()
 
 
@@ -74,7 +74,7 @@ def test_the_attribute_with_the_zone_is_called_timezone() -> None:
         ({"frequencyCap": {"messages": 0, "seconds": 366 * 86_400 + 1}}, ["s.frequencyCap.messages", "s.frequencyCap.seconds"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_and_left_out(written: Any, fields: list[str]) -> None:
+def test_an_invalid_setting_is_reported_and_left_out(written: Any, fields: list[str]) -> None:
     found = read_settings(written, "s")
     assert [problem.field for problem in found.problems] == fields
     assert found == AutomationSettings(problems=found.problems)

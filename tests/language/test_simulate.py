@@ -79,7 +79,7 @@ def test_the_other_branch_ends_the_entry() -> None:
     assert (trace.steps[1].handle, trace.state, trace.outcome) == ("false", State.COMPLETED, "completed")
 
 
-def test_no_match_tells_which_filter_and_what_was_there() -> None:
+def test_a_trace_without_a_match_has_the_verdicts() -> None:
     filters: list[dict[str, Any]] = [
         {"path": "amount", "operator": "eq", "value": 2.5},
         {"path": "email", "operator": "exists"},
@@ -94,7 +94,7 @@ def test_no_match_tells_which_filter_and_what_was_there() -> None:
     )
 
 
-def test_another_name_does_not_match_though_its_filters_pass() -> None:
+def test_another_name_does_not_match_even_if_its_filters_pass() -> None:
     trace = simulate(automation(), event("refund"), contact_from(None), NOW)
     assert (trace.matched, trace.name_matched, trace.steps, trace.state) == (False, False, (), None)
 
@@ -117,13 +117,13 @@ def test_without_a_wallet_retries_pass_on_the_virtual_clock_and_the_entry_is_dea
     assert (trace.state, trace.outcome, trace.messages) == (State.DEAD, "no_wallet", ())
 
 
-def test_another_retry_policy_is_obeyed() -> None:
+def test_the_retry_policy_can_be_set() -> None:
     found = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
     trace = simulate(automation(), found, contact_from(None), NOW, SimulationInput(retries=RetryPolicy(())))
     assert [step.attempt for step in trace.steps if step.outcome == "failed"] == [1]
 
 
-def test_a_failing_text_is_dead_and_names_the_missing_value() -> None:
+def test_a_failing_template_is_dead_and_names_the_missing_value() -> None:
     trace = simulate(automation(), event(payload={"amount": 1}), contact_from(None), NOW)
     assert (trace.state, trace.outcome) == (State.DEAD, "template_error")
     assert trace.error == "template_error: the value before it has no key 'tier'"
@@ -139,7 +139,7 @@ def test_i2_an_unpublished_automation_matches_and_sends_nothing() -> None:
     )
 
 
-def test_the_event_leaves_its_attributes_and_identifiers_on_the_contact() -> None:
+def test_the_event_updates_attributes_and_identifiers_of_the_contact() -> None:
     contact = ContactState("c1", Identifiers(email="a@b.co"), {"tier": "gold", "age": 3})
     found = apply_event(
         contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}, attributes={"tier": "iron"})
@@ -147,7 +147,7 @@ def test_the_event_leaves_its_attributes_and_identifiers_on_the_contact() -> Non
     assert found == ContactState("c1", Identifiers("0xa", "a@b.co"), {"tier": "iron", "age": 3})
 
 
-def test_an_email_follows_the_wallet_it_came_with() -> None:
+def test_an_email_moves_with_the_wallet_sent_with_it() -> None:
     contact = ContactState("c1", Identifiers("0xa", "a@b.co"))
     found = apply_event(contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}))
     assert found.identifiers == Identifiers("0xa", "x@y.co")
@@ -169,7 +169,7 @@ def test_a_trace_is_json_with_exact_numbers() -> None:
     assert b"node_id" not in encode(trace)
 
 
-def test_a_described_contact_is_taken_as_the_service_would_store_it() -> None:
+def test_a_described_contact_is_normalised_as_the_service_would_store_it() -> None:
     described = {
         "id": "c1",
         "email": "Ann@Example.com",
@@ -204,7 +204,7 @@ def test_a_described_contact_is_taken_as_the_service_would_store_it() -> None:
         ({"segments": {}}, "contact.segments"),
     ],
 )
-def test_an_odd_description_names_its_field(described: Any, field: str) -> None:
+def test_an_invalid_description_names_its_field(described: Any, field: str) -> None:
     found = read_contact(described)
     assert isinstance(found, tuple)
     assert all(isinstance(problem, Problem) for problem in found)

@@ -52,17 +52,17 @@ def enters(policy: ReentryPolicy, days: int = 0, **past: Any) -> bool:
         ("not_while_running", {"entered_at": NOW - 99 * DAY, "running": True}, False),
     ],
 )
-def test_a_contact_enters_again_as_the_policy_says(policy: ReentryPolicy, past: dict[str, Any], may: bool) -> None:
+def test_reentry_follows_the_policy(policy: ReentryPolicy, past: dict[str, Any], may: bool) -> None:
     assert enters(policy, 7 if policy == "once_per" else 0, **past) is may
 
 
-def test_an_entry_that_is_not_let_in_has_taken_no_step_and_says_why() -> None:
+def test_a_refused_entry_has_no_step_and_a_cause() -> None:
     decision = advance(graph(reentry=Reentry("once")), START, knowing(entered_at=NOW), NOW)
     step = Step("t", "app_event", NOW, "refused", detail={"cause": "once"})
     assert decision == Decision(Run("e1", "a1", State.CANCELLED, "t", 0, 1, "reentry"), step)
 
 
-def test_who_is_in_is_not_asked_again() -> None:
+def test_a_running_entry_is_not_checked_for_reentry_again() -> None:
     running = Run("e1", "a1", State.RUNNING, "n", 1, 1)
     assert advance(graph(reentry=Reentry("once")), running, knowing(entered_at=NOW), NOW).run.state is State.COMPLETED
 
@@ -74,7 +74,7 @@ def test_i12_an_automation_that_starts_itself_by_its_webhook_is_stopped() -> Non
     assert decision == Decision(Run("e1", "a1", State.CANCELLED, "t", 0, 1, "loop_guard"), step)
 
 
-def test_without_a_webhook_there_is_no_loop_to_guard_against() -> None:
+def test_the_loop_guard_applies_only_to_graphs_with_a_webhook() -> None:
     assert advance(graph(), START, knowing(recent=10 * LOOP_LIMIT), NOW).run.state is State.RUNNING
 
 
@@ -86,7 +86,7 @@ def bought(plan: str = "pro", event: str = "bought", event_id: str | None = "v1"
 
 
 @pytest.mark.parametrize("run", [START, Run("e1", "a1", State.RUNNING, "n", 1, 2, since=NOW)])
-def test_the_goal_ends_an_entry_wherever_it_is(run: Run) -> None:
+def test_the_goal_ends_an_entry_at_any_node(run: Run) -> None:
     decision = advance(graph(Delay(DAY), goal=GOAL), run, knowing(bought("free"), bought()), NOW)
     at = run.node_id or "t"
     assert (decision.run.state, decision.run.outcome, decision.run.node_id, decision.run.since) == (
@@ -100,17 +100,17 @@ def test_the_goal_ends_an_entry_wherever_it_is(run: Run) -> None:
 
 
 @pytest.mark.parametrize("arrival", [bought("free"), bought(event="sold")])
-def test_another_event_is_no_goal(arrival: LaterEvent) -> None:
+def test_another_event_is_not_the_goal(arrival: LaterEvent) -> None:
     assert advance(graph(goal=GOAL), START, knowing(arrival), NOW).run.state is State.RUNNING
 
 
-def test_an_event_that_is_goal_and_awaited_ends_the_entry() -> None:
+def test_an_event_that_is_both_goal_and_awaited_ends_the_entry() -> None:
     waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW - DAY).claimed()
     decision = advance(graph(WaitForEvent("bought", (), 2 * DAY), goal=Goal("bought")), waiting, knowing(bought()), NOW)
     assert (decision.run.state, decision.run.outcome) == (State.EXITED, "goal")
 
 
-def test_a_simulated_event_has_no_id_to_tell() -> None:
+def test_a_simulated_event_has_no_id_in_the_step() -> None:
     decision = advance(graph(goal=Goal("bought")), START, knowing(bought(event_id=None)), NOW)
     assert decision.step is not None
     assert decision.step.detail == {"event": "bought"}
@@ -146,11 +146,11 @@ CAP = FrequencyCap(3, DAY)
         (graph(), Run("e1", "a1", State.RUNNING, "gone", 1, 1), RequiredFacts()),
     ],
 )
-def test_only_what_can_matter_is_asked_for(shape: Graph | None, run: Run, wanted: RequiredFacts) -> None:
+def test_only_facts_that_can_matter_are_required(shape: Graph | None, run: Run, wanted: RequiredFacts) -> None:
     assert required_facts(shape, run) == wanted
 
 
-def test_a_failure_outside_takes_the_place_of_the_decision_that_asked_for_it() -> None:
+def test_a_failed_effect_replaces_the_decision_that_requested_it() -> None:
     decision = effect_failed(graph(HOOK), AT_N, Failure("http_500", "the receiver answered 500"), FACTS, NOW)
     delay = delay_after(WEBHOOK_DELAYS_S, 1, "e1")
     assert delay is not None
@@ -159,13 +159,13 @@ def test_a_failure_outside_takes_the_place_of_the_decision_that_asked_for_it() -
     assert decision == Decision(Run("e1", "a1", State.RETRYING, "n", 1, 1, None, error, NOW + delay), step)
 
 
-def test_a_failure_for_good_is_not_tried_again() -> None:
+def test_a_permanent_failure_is_not_retried() -> None:
     decision = effect_failed(graph(HOOK), AT_N, Failure("gone", "410", permanent=True), FACTS, NOW)
     assert (decision.run.state, decision.run.outcome, decision.run.error) == (State.DEAD, "gone", "gone: 410")
 
 
 @pytest.mark.parametrize(("asked", "waits"), [(timedelta(hours=2), timedelta(hours=2)), (30 * DAY, DAY)])
-def test_a_receiver_may_ask_for_patience_up_to_a_day(asked: timedelta, waits: timedelta) -> None:
+def test_retry_after_is_honoured_up_to_one_day(asked: timedelta, waits: timedelta) -> None:
     decision = effect_failed(graph(HOOK), AT_N, Failure("http_429", "too many", retry_after=asked), FACTS, NOW)
     assert decision.run.due_at == NOW + waits
 

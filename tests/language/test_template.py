@@ -50,7 +50,7 @@ def failure(source: str, context: dict[str, Any] | None = None) -> str:
         ("a\r\nb\r", "a\nb\n"),
     ],
 )
-def test_texts_say_what_they_mean(source: str, text: str) -> None:
+def test_templates_render_values(source: str, text: str) -> None:
     assert render(source, CONTEXT) == text
 
 
@@ -148,7 +148,7 @@ def test_m6_a_missing_value_fails_and_is_named(source: str, part: str) -> None:
         ("{{ max * max * max * max }}", "too many digits"),
     ],
 )
-def test_a_value_of_the_wrong_type_fails_and_is_told_without_its_content(source: str, part: str) -> None:
+def test_a_value_of_a_wrong_type_fails_without_showing_its_content(source: str, part: str) -> None:
     said = failure(source)
     assert part in said
     assert "Ann" not in said
@@ -195,7 +195,7 @@ def test_a_value_of_the_wrong_type_fails_and_is_told_without_its_content(source:
         "a\ud800b",
     ],
 )
-def test_m4_what_is_not_allowed_is_refused_when_it_is_written(source: str) -> None:
+def test_m4_forbidden_syntax_is_refused_when_compiled(source: str) -> None:
     with pytest.raises(TemplateError):
         compile_template(source)
 
@@ -205,18 +205,18 @@ def test_a_text_that_cannot_be_stored_is_a_failure(source: str) -> None:
     assert failure(source) == "contains U+0000 or an unpaired surrogate"
 
 
-def test_m9_a_text_sees_its_context_and_nothing_else() -> None:
+def test_m9_a_template_sees_only_its_context() -> None:
     for name in ("range", "dict", "lipsum", "cycler", "joiner", "namespace", "config", "environment", "context", "env"):
         assert failure(f"{{{{ {name} }}}}", {}) == f"the value {name!r} is missing"
 
 
-def test_rendering_leaves_the_context_alone() -> None:
+def test_rendering_does_not_change_the_context() -> None:
     context = {"list": [1, 2], "_budget": "own"}
     assert render("{% for x in list %}{{ x }}{% endfor %}", context) == "12"
     assert context == {"list": [1, 2], "_budget": "own"}
 
 
-def test_paths_are_what_a_text_looks_at() -> None:
+def test_paths_are_those_that_a_template_reads() -> None:
     source = "{{ a }} {{ payload.b.c }} {{ contact['tier']|upper }} {% for x in l.m %}{{ x.y }}{{ loop.index }}{{ z }}{% endfor %}"
     assert compile_template(source).paths == {"a", "payload.b.c", "contact.tier", "l.m", "z"}
     assert compile_template("plain").paths == frozenset()
@@ -233,7 +233,7 @@ def test_output_is_at_most_256_kb(size: int, fits: bool, character: str) -> None
         assert "makes more than" in failure("{{ a }}{{ b }}", context)
 
 
-def test_floats_of_python_are_printed_as_the_numbers_they_show() -> None:
+def test_python_floats_are_printed_as_written() -> None:
     assert render("{{ a }} {{ a + 0.2 }} {{ b }}", {"a": 0.1, "b": 1e22}) == "0.1 0.3 10000000000000000000000"
     assert render("{{ a == 0.1 }}", {"a": 0.1}) == "true" == render("{{ a == 0.1 }}", {"a": Decimal("0.1")})
 
@@ -258,7 +258,7 @@ def test_floats_of_python_are_printed_as_the_numbers_they_show() -> None:
         ("plain", "plain"),
     ],
 )
-def test_a_text_that_is_nothing_but_a_value_is_that_value(source: str, value: Any) -> None:
+def test_a_template_of_one_expression_evaluates_to_its_value(source: str, value: Any) -> None:
     context = {"amount": Decimal("2.50"), "flag": True, "nothing": None, "list": [1, {"a": "b"}], "name": "ann"}
     found = evaluate(source, context, RenderBudget())
     assert (found, type(found)) == (value, type(value))
@@ -273,12 +273,12 @@ def test_a_text_that_is_nothing_but_a_value_is_that_value(source: str, value: An
         ("{{ text }}", "makes more than"),
     ],
 )
-def test_a_value_that_cannot_be_kept_is_refused(source: str, reason: str) -> None:
+def test_a_value_that_cannot_be_stored_is_refused(source: str, reason: str) -> None:
     with pytest.raises(TemplateError, match=reason):
         evaluate(source, {"amount": 10**200, "text": "x" * 262_144}, RenderBudget())
 
 
-def test_texts_that_share_a_budget_share_its_output() -> None:
+def test_templates_with_one_budget_share_its_output() -> None:
     budget, context = RenderBudget(), {"text": "x" * 100_000}
     evaluate("{{ text }}", context, budget)
     evaluate("> {{ text }}", context, budget)
@@ -286,7 +286,7 @@ def test_texts_that_share_a_budget_share_its_output() -> None:
         evaluate("{{ text }}", context, budget)
 
 
-def test_m7_html_escapes_values_once_and_texts_escape_nothing() -> None:
+def test_m7_html_escapes_values_once_and_text_escapes_nothing() -> None:
     context = {"name": "<script>alert('&')</script>", "list": ["<"]}
     assert render("<b>{{ name }}</b>", context, html=True) == (
         "<b>&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;</b>"
@@ -303,11 +303,11 @@ def test_m7_html_escapes_values_once_and_texts_escape_nothing() -> None:
         assert "<" not in render(source, context, html=True)
 
 
-def test_m7_a_value_with_braces_is_not_filled_in_again() -> None:
+def test_m7_a_value_with_braces_is_not_evaluated_again() -> None:
     context = {"name": "{{ secret }}", "secret": "s"}
     assert render("{{ name }}", context) == render("{{ name }}", context, html=True) == "{{ secret }}"
     assert evaluate("{{ name }}", context, RenderBudget()) == "{{ secret }}"
 
 
-def test_values_can_stand_in_an_address() -> None:
+def test_values_can_be_part_of_a_url() -> None:
     assert render("{{ 'a b/c?d&é' | urlencode }}", {}) == "a%20b%2Fc%3Fd%26%C3%A9"

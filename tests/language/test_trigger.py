@@ -38,7 +38,7 @@ def test_names_come_from_both_fields_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"event": None, "eventNames": None}, {"eventNames": []}, {"event": ""}])
-def test_no_name_at_all_is_the_wildcard(spec: dict[str, Any]) -> None:
+def test_a_trigger_without_names_is_the_wildcard(spec: dict[str, Any]) -> None:
     found = read_trigger({"type": "app_event"} | spec)
     assert found == Trigger()
     assert isinstance(found, Trigger)
@@ -72,7 +72,7 @@ def test_what_is_wrong_is_named(spec: dict[str, Any], field: str) -> None:
     assert problems({"type": "app_event"} | spec) == [field]
 
 
-def test_a_null_value_is_a_value_and_exists_needs_none() -> None:
+def test_null_is_a_value_and_exists_needs_no_value() -> None:
     filters = [{"path": "a", "operator": "eq", "value": None}, {"path": "b", "operator": "exists"}]
     found = read_trigger({"type": "app_event", "filters": filters})
     assert found == Trigger(filters=(Filter("a", "eq", None), Filter("b", "exists", None)))

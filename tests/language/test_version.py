@@ -24,7 +24,7 @@ def test_the_code_has_the_version_of_the_package() -> None:
 
 @pytest.mark.usefixtures("later")
 @pytest.mark.parametrize("notebook", ["0.9", "0.9.0", "0.10.4", "0.12", "0.12.99", "0.12.0.dev1+g12", "0.12rc1"])
-def test_a_server_serves_notebooks_of_its_own_version_and_of_those_it_promises(notebook: str) -> None:
+def test_a_server_supports_its_own_version_and_the_promised_older_ones(notebook: str) -> None:
     assert (supported_range(), incompatibility(notebook)) == (("0.9", "0.12"), None)
 
 
@@ -44,5 +44,5 @@ def test_a_server_serves_notebooks_of_its_own_version_and_of_those_it_promises(n
         ("9999999.1", "not a version"),
     ],
 )
-def test_others_are_told_what_to_do(notebook: str, why: str) -> None:
+def test_other_versions_get_instructions(notebook: str, why: str) -> None:
     assert why in (incompatibility(notebook) or "")

@@ -84,7 +84,7 @@ def test_a_wait_that_nothing_ends_times_out() -> None:
     assert (trace.state, trace.tags) == (State.COMPLETED, ("no",))
 
 
-def test_an_event_that_comes_later_ends_it_at_its_moment() -> None:
+def test_a_later_event_ends_a_wait_at_its_time() -> None:
     trace = ran(BRANCHED, ScheduledEvent(4 * DAY, event("bought")))
     assert told(trace)[3:] == [("w", "waiting", 3), ("w", "matched", 4), ("yes", "tagged", 4)]
 
@@ -98,7 +98,7 @@ def test_only_events_within_the_wait_count(after: timedelta, tag: str) -> None:
     assert ran(BRANCHED, ScheduledEvent(after, event("bought"))).tags == (tag,)
 
 
-def test_events_may_be_described_in_any_order_and_others_are_passed_over() -> None:
+def test_later_events_may_be_in_any_order_and_others_are_ignored() -> None:
     trace = ran(
         BRANCHED,
         ScheduledEvent(9 * DAY, event("x")),
@@ -108,7 +108,7 @@ def test_events_may_be_described_in_any_order_and_others_are_passed_over() -> No
     assert trace.tags == ("yes",)
 
 
-def test_filters_of_a_wait_see_the_event_that_came_and_the_contact_it_left() -> None:
+def test_filters_of_a_wait_see_the_later_event_and_the_updated_contact() -> None:
     filters = [
         {"path": path, "operator": "eq", "value": value} for path, value in (("size", 2), ("contact.plan", "pro"))
     ]
@@ -120,12 +120,12 @@ def test_filters_of_a_wait_see_the_event_that_came_and_the_contact_it_left() -> 
     assert told(trace)[1:3] == [("w", "waiting", 0), ("w", "matched", 1 / 8)]
 
 
-def test_later_events_leave_their_mark_on_the_contact() -> None:
+def test_later_events_update_the_contact() -> None:
     trace = ran(automation(DELAY, MESSAGE), ScheduledEvent(DAY, event("x", attributes={"plan": "pro"})))
     assert [message.body for message in trace.messages] == ["pro"]  # type: ignore[union-attr]
 
 
-def test_texts_go_on_seeing_the_event_that_started_the_entry() -> None:
+def test_templates_see_the_event_that_started_the_entry_after_a_wait() -> None:
     message = node("m", "send_inapp", title="{{ event }}", body="b")
     trace = ran(automation(WAIT, message, edges="t>w w:matched>m"), ScheduledEvent(DAY, event("bought")))
     assert [message.title for message in trace.messages] == ["paid"]  # type: ignore[union-attr]
@@ -138,13 +138,13 @@ def test_the_goal_ends_the_entry_early() -> None:
     assert (trace.state, trace.outcome, trace.messages) == (State.EXITED, "goal", ())
 
 
-def test_an_event_that_is_not_quite_the_goal_leaves_the_delay_as_it_was() -> None:
+def test_an_event_that_fails_the_goals_filters_does_not_change_a_delay() -> None:
     goal = {"event": "bought", "filters": [{"path": "plan", "operator": "eq", "value": "pro"}]}
     what = automation(DELAY, YES, settings={"goal": goal})
     assert told(ran(what, ScheduledEvent(DAY, event("bought")))) == told(ran(what))
 
 
-def test_a_message_in_the_night_goes_out_in_the_morning() -> None:
+def test_a_message_in_quiet_hours_is_sent_when_they_end() -> None:
     what = automation(MESSAGE, YES, settings={"quietHours": {"from": "22:00", "to": "08:00"}})
     trace = simulate(what, event(attributes={"timezone": "Asia/Tokyo"}), contact_from(None), NOW + 4 * HOUR)
     assert told(trace) == [
@@ -155,7 +155,7 @@ def test_a_message_in_the_night_goes_out_in_the_morning() -> None:
     ]
 
 
-def test_the_cap_counts_what_was_sent_before_and_what_the_run_sends() -> None:
+def test_the_cap_counts_earlier_messages_and_those_of_the_run() -> None:
     messages = [MESSAGE | {"id": f"m{number}"} for number in range(3)]
     what = automation(*messages, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
     assert [step.outcome for step in ran(what).steps] == ["entered", "sent", "sent", "skipped"]
@@ -163,18 +163,18 @@ def test_the_cap_counts_what_was_sent_before_and_what_the_run_sends() -> None:
     assert [step.outcome for step in ran(what, history=before).steps] == ["entered", "sent", "skipped", "skipped"]
 
 
-def test_the_past_decides_who_enters() -> None:
+def test_the_history_decides_about_reentry() -> None:
     trace = ran(automation(YES, settings={"reentry": {"policy": "once"}}), history=ContactHistory(entered_at=NOW))
     assert (trace.matched, trace.state, trace.outcome, trace.tags) == (True, State.CANCELLED, "reentry", ())
 
 
-def test_tags_added_before_a_wait_or_a_retry_are_still_there_after_it() -> None:
+def test_tags_added_before_a_wait_or_a_retry_remain() -> None:
     has = node("c", "condition", filters=[{"path": "contact.tags", "operator": "contains", "value": "yes"}])
     what = automation(YES, DELAY, has, NO, edges="t>yes yes>d d>c c:true>no")
     assert ran(what).tags == ("yes", "no")
 
 
-def test_what_is_written_to_the_contact_is_listed() -> None:
+def test_changes_of_the_contact_are_listed() -> None:
     what = automation(
         node("u", "update_contact", attributes={"a": 1, "b": "{{ event }}"}),
         node("v", "update_contact", attributes={"a": 2}),
@@ -184,7 +184,7 @@ def test_what_is_written_to_the_contact_is_listed() -> None:
     assert (trace.attributes, trace.removed_tags) == ({"a": 2, "b": "paid"}, ("old",))
 
 
-def test_a_trace_tells_messages_apart_by_their_channel() -> None:
+def test_messages_in_a_trace_have_their_channel() -> None:
     what = automation(
         MESSAGE,
         node("e", "send_email", subject="s", body="b"),
@@ -202,6 +202,6 @@ def test_a_trace_tells_messages_apart_by_their_channel() -> None:
 
 
 @pytest.mark.parametrize("now", [EARLIEST, LATEST])
-def test_a_thousand_years_of_waiting_are_still_dates(now: datetime) -> None:
+def test_a_thousand_waits_of_a_year_are_valid_dates(now: datetime) -> None:
     delays = [node(str(number), "delay", seconds=366 * 86_400) for number in range(999)]
     assert len(ran(automation(*delays), now=now).steps) == 1 + 2 * 999

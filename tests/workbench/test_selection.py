@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from api.embedded import Server
 from api.query.limits import check_functions
-from tests.language.drawing import graph_of
+from tests.language.strategies import graph_of
 from workbench.backtest.source import ContactSample, EventSelection, select
 from workbench.language.codec import decode, encode, normalise
 from workbench.language.event import Identifiers

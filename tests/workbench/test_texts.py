@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.language.drawing import any_graphs, filters, sound_graphs
+from tests.language.strategies import any_graphs, filters, sound_graphs
 from tests.workbench.test_waiting_and_rules import winback
 from tests.workbench.test_writing import STEPS, branching, new, thanks, write
 from workbench import Automation, InvalidAutomationError

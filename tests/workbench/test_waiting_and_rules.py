@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.language.drawing import sound_graphs
+from tests.language.strategies import sound_graphs
 from tests.workbench.test_writing import branching, new, ways
 from workbench import Automation, InvalidArgumentError
 from workbench.duration import seconds_of

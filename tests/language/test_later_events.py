@@ -31,7 +31,7 @@ def test_later_events_are_read_as_they_would_be_posted() -> None:
     assert read(None) == read([]) == ((), [])
 
 
-def test_an_event_is_judged_at_the_moment_at_which_it_comes() -> None:
+def test_an_event_is_validated_at_the_time_of_its_arrival() -> None:
     tomorrow = BOUGHT | {"occurredAt": "2026-11-21T10:00:00Z"}
     assert read([{"afterSeconds": 86_400, "event": tomorrow}])[1] == []
     assert read([{"afterSeconds": 60, "event": tomorrow}])[1] == ["events[0].event.occurredAt"]

@@ -14,7 +14,7 @@ def times(number: int, **payload: Any) -> list[Payload]:
     return [payload] * number
 
 
-def test_paths_and_types_that_are_new_or_gone_are_said_with_the_counts_of_both_sides() -> None:
+def test_new_and_gone_paths_and_types_are_reported_with_both_counts() -> None:
     before = times(100, usd=5, asset="a", old={"x": 1})
     recent = times(60, usd="5", asset="a", plan="pro")
     assert schema_changes(before, recent) == (
@@ -25,7 +25,7 @@ def test_paths_and_types_that_are_new_or_gone_are_said_with_the_counts_of_both_s
     )
 
 
-def test_what_became_clearly_more_or_less_frequent_is_said() -> None:
+def test_clearly_more_or_less_frequent_paths_are_reported() -> None:
     before = times(180, usd=5, coupon="x") + times(20, usd=None)
     recent = times(90, usd=5) + times(100, usd=None, coupon="x")
     assert schema_changes(before, recent) == (
@@ -47,11 +47,11 @@ def test_what_became_clearly_more_or_less_frequent_is_said() -> None:
         ([], []),
     ],
 )
-def test_small_samples_and_rare_values_are_not_said(before: list[Payload], recent: list[Payload]) -> None:
+def test_small_samples_and_rare_values_are_not_reported(before: list[Payload], recent: list[Payload]) -> None:
     assert schema_changes(before, recent) == ()
 
 
-def test_two_samples_of_the_same_traffic_show_no_drift() -> None:
+def test_two_samples_of_the_same_traffic_show_no_change() -> None:
     chance = Random(11)
 
     def sample(number: int) -> list[Payload]:
@@ -63,7 +63,7 @@ def test_two_samples_of_the_same_traffic_show_no_drift() -> None:
     assert [found for _ in range(20) if (found := schema_changes(sample(500), sample(chance.randint(20, 500))))] == []
 
 
-def test_a_path_says_how_often_it_is_missing_null_and_what_is_in_it_most() -> None:
+def test_a_path_has_its_missing_and_null_rates_and_top_values() -> None:
     payloads = [{"a": "x", "b": 1}, {"a": "x", "b": True}, {"a": None, "b": 1}, {"b": 1.5}, {"a": "y" * 201, "b": "1"}]
     a, b = summarise_paths(payloads)
     assert (a.count, a.missing, a.missing_rate, a.nulls, a.null_rate) == (4, 1, 0.2, 1, 0.25)

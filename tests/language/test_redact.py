@@ -76,7 +76,7 @@ PATHS = st.sampled_from(["contact.email", "email", "contact['email']", "(contact
 
 
 @given(PATHS, st.lists(FILTERS, max_size=4), st.booleans())
-def test_whatever_a_text_does_with_an_address_only_its_mask_comes_out(path: str, chain: list[str], html: bool) -> None:
+def test_a_text_shows_only_the_mask_of_an_address(path: str, chain: list[str], html: bool) -> None:
     text = "{{ " + " | ".join([path, *chain]) + " }}"
     true, told = traced(
         {"type": "send_inapp", "data": {"title": text, "body": text}},
@@ -91,7 +91,7 @@ def test_whatever_a_text_does_with_an_address_only_its_mask_comes_out(path: str,
     assert "q" not in tells(told).lower()
 
 
-def test_conditions_decide_by_the_true_address_and_tell_of_the_mask() -> None:
+def test_conditions_decide_on_the_true_address_and_show_the_mask() -> None:
     filters = [{"path": "contact.copy", "operator": "eq", "value": EMAIL.upper()}]
     true, told = traced(
         {"type": "update_contact", "data": {"attributes": {"copy": "{{ contact.email | upper }}"}}},
@@ -104,13 +104,13 @@ def test_conditions_decide_by_the_true_address_and_tell_of_the_mask() -> None:
     assert (verdict["passed"], verdict["actual"]) == (True, "Z•••@EXAMPLE.COM")
 
 
-def test_what_fails_says_why_without_the_address() -> None:
+def test_an_error_shows_no_address() -> None:
     true, told = traced({"type": "send_inapp", "data": {"title": "{{ contact[contact.email | upper] }}", "body": "-"}})
     assert true.error == told.error == "template_error: the value before it has no such key"
     assert told.steps[-1].detail["error"] in told.error
 
 
-def test_what_would_be_otherwise_with_the_mask_is_not_told() -> None:
+def test_results_that_differ_for_the_mask_are_hidden() -> None:
     fits = "{{ 1 / ((contact.email | length) - " + str(len(mask_email(EMAIL))) + ") }}"
     true, told = traced(
         {"type": "send_inapp", "data": {"title": fits, "body": "-"}},
@@ -122,7 +122,7 @@ def test_what_would_be_otherwise_with_the_mask_is_not_told() -> None:
     assert told.attributes == {"copy": "•••"}
 
 
-def test_verdicts_of_the_trigger_and_of_waits_tell_of_the_mask() -> None:
+def test_verdicts_of_the_trigger_and_of_waits_show_the_mask() -> None:
     filters = [{"path": "email", "operator": "contains", "value": "qqq@"}]
     wait = {"type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 60, "filters": filters}}
     later = ScheduledEvent(timedelta(seconds=5), Event("b", Identifiers()))
@@ -134,7 +134,7 @@ def test_verdicts_of_the_trigger_and_of_waits_tell_of_the_mask() -> None:
     assert [each.verdicts[0].actual for each in told.missed] == [mask_email(EMAIL)]
 
 
-def test_who_may_see_everything_is_told_everything() -> None:
+def test_a_reader_with_full_access_sees_everything() -> None:
     true, _ = traced({"type": "send_inapp", "data": {"title": "{{ contact.email }}", "body": "-"}})
     assert true.messages[0].title == EMAIL
     assert isinstance(ANN, ContactState)

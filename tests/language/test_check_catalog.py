@@ -39,7 +39,7 @@ def trigger(name: str = "deposit", *paths: str) -> Trigger:
 WAIT = {"type": "wait_for_event", "data": {"event": "purchas", "timeoutSeconds": 1}}
 
 
-def test_an_event_that_never_came_is_said_where_it_is_named_with_the_nearest() -> None:
+def test_an_event_that_was_never_received_is_reported_with_the_nearest_name() -> None:
     came = "was received in the last 30 days; did you mean"
     assert said(trigger("deposits"), graph(WAIT, goal={"event": "trades"})) == [
         (None, "triggerSpec", f"no event 'deposits' {came} 'deposit'?"),
@@ -64,7 +64,7 @@ def test_an_event_that_never_came_is_said_where_it_is_named_with_the_nearest() -
         "payload.amountUsd",
     ],
 )
-def test_what_was_seen_or_is_ours_is_not_said(path: str) -> None:
+def test_observed_and_built_in_names_are_not_reported(path: str) -> None:
     nodes = [
         {"type": "condition", "data": {"filters": asked(path)}},
         {"type": "send_inapp", "data": {"title": "t", "body": f"{{{{ {path} }}}}"}},
@@ -72,7 +72,7 @@ def test_what_was_seen_or_is_ours_is_not_said(path: str) -> None:
     assert said(trigger(), graph(*nodes)) == []
 
 
-def test_a_value_that_was_never_sent_is_said_with_the_nearest() -> None:
+def test_a_property_that_was_never_sent_is_reported_with_the_nearest_path() -> None:
     message = "'amountUSD' was never seen in deposit: did you mean 'amountUsd'?"
     nodes: list[dict[str, Any]] = [
         {"type": "condition", "data": {"filters": asked("payload.amountUSD")}},
@@ -89,7 +89,7 @@ def test_a_value_that_was_never_sent_is_said_with_the_nearest() -> None:
     ]
 
 
-def test_a_wait_and_a_goal_are_judged_by_their_own_event() -> None:
+def test_waits_and_goals_are_checked_against_their_own_event() -> None:
     wait = {
         "type": "wait_for_event",
         "data": {"event": "purchase", "timeoutSeconds": 1, "filters": asked("amountUsd") + asked("plan")},
@@ -104,11 +104,11 @@ def test_a_wait_and_a_goal_are_judged_by_their_own_event() -> None:
 @pytest.mark.parametrize(
     "start", [Trigger(filters=(Filter("x", "exists"),)), trigger("trade", "x")], ids=["a wildcard", "not looked into"]
 )
-def test_values_of_events_that_nobody_looked_into_are_not_judged(start: Trigger) -> None:
+def test_properties_of_events_that_were_not_examined_are_not_reported(start: Trigger) -> None:
     assert said(start, graph()) == []
 
 
-def test_several_events_together_have_the_paths_of_each() -> None:
+def test_several_events_have_the_paths_of_each() -> None:
     both = Trigger(
         frozenset({"deposit", "purchase"}),
         (Filter("plan", "exists"), Filter("amountUsd", "exists"), Filter("x", "exists")),
@@ -118,7 +118,7 @@ def test_several_events_together_have_the_paths_of_each() -> None:
     ]
 
 
-def test_a_key_of_the_payload_that_hides_a_built_in_is_said_where_it_is_used() -> None:
+def test_a_payload_key_that_hides_a_built_in_is_reported_where_it_is_used() -> None:
     seen = CatalogFacts(("deposit",), {"deposit": frozenset({"email", "event.id"})})
     nodes = [{"type": "send_inapp", "data": {"title": "{{ email }}", "body": "{{ contact.email }} {{ event }}"}}]
     message = "'email' is a key of deposit's payload, which hides the built-in value"
@@ -129,7 +129,7 @@ def test_a_key_of_the_payload_that_hides_a_built_in_is_said_where_it_is_used() -
     ]
 
 
-def test_events_are_known_by_name_once_each() -> None:
+def test_events_of_returns_every_name_once() -> None:
     assert events_of(trigger(), graph(WAIT, WAIT, goal={"event": "deposit"})) == ("deposit", "purchas")
 
 
@@ -138,7 +138,7 @@ def asks_for(name: object, operator: str = "contains") -> dict[str, Any]:
     return {"type": "condition", "data": {"filters": filters}}
 
 
-def test_a_segment_that_nobody_defined_is_said_with_the_nearest() -> None:
+def test_an_undefined_segment_is_reported_with_the_nearest_name() -> None:
     seen = msgspec.structs.replace(SEEN, segments=("whales",))
     shape = graph(asks_for("wales"), asks_for("whales"), asks_for("x"), asks_for(5))
     assert said(trigger(), shape, seen) == [
@@ -165,7 +165,7 @@ def on_chain(chain_id: int = 1) -> Trigger:
     return found
 
 
-def test_chains_that_nobody_reads_and_logs_that_nobody_keeps() -> None:
+def test_chains_that_are_not_followed_and_logs_that_are_not_stored_are_reported() -> None:
     waits = graph(
         {"type": "wait_for_event", "data": {"event": f"{TOKEN}:B", "timeoutSeconds": 1}}, goal={"event": f"{TOKEN}:A"}
     )

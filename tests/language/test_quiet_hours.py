@@ -36,7 +36,7 @@ def at(text: str) -> datetime:
         (NIGHT, "America/Los_Angeles", "2026-12-31 07:00", "2026-12-31 16:00"),
     ],
 )
-def test_it_is_quiet_on_the_contacts_clock(hours: QuietHours, zone: Any, now: str, until: str | None) -> None:
+def test_quiet_hours_follow_the_contacts_clock(hours: QuietHours, zone: Any, now: str, until: str | None) -> None:
     assert quiet_until(hours, zone, at(now)) == (None if until is None else at(until))
 
 
@@ -53,7 +53,7 @@ def test_it_is_quiet_on_the_contacts_clock(hours: QuietHours, zone: Any, now: st
         (time(8), "2026-10-24 22:30", "2026-10-25 07:00"),  # a night of one hour more
     ],
 )
-def test_nights_in_which_clocks_change_end_too(end: time, now: str, until: str) -> None:
+def test_quiet_hours_end_when_clocks_change(end: time, now: str, until: str) -> None:
     assert quiet_until(QuietHours(time(0, 5), end), "Europe/Zurich", at(now)) == at(until)
 
 
@@ -62,7 +62,7 @@ def test_nights_in_which_clocks_change_end_too(end: time, now: str, until: str) 
     [None, "", "Zurich", "Europe/Nowhere", "Europe", "Europe/", "Europe/../Europe/Zurich", "../../etc/passwd", "/etc/passwd",
      "Europe/Zurich\0", "UTC+1", "tzdata", "a/b/c/d", "\ud800", "x" * 10_000, 5, True, ["UTC"]],
 )  # fmt: skip
-def test_what_is_no_time_zone_is_utc(name: Any) -> None:
+def test_an_invalid_time_zone_is_utc(name: Any) -> None:
     assert time_zone(name) is UTC
 
 
@@ -78,7 +78,7 @@ zones = st.sampled_from(
 
 
 @given(clocks, clocks, zones, moments)
-def test_after_the_quiet_hours_it_is_not_quiet(start: time, end: time, zone: str, now: datetime) -> None:
+def test_quiet_hours_end_at_their_end(start: time, end: time, zone: str, now: datetime) -> None:
     if start == end:
         return
     hours = QuietHours(start, end)

@@ -37,7 +37,7 @@ def reasons(
     return explain_stored_event(LARGE, standing, came, None).reasons
 
 
-def test_every_reason_is_named() -> None:
+def test_every_reason_is_reported() -> None:
     assert reasons(name="trade", amount="100") == ("other_event", "filters")
     assert reasons(AutomationState(active=False)) == ("inactive",)
     assert reasons(AutomationState(active=False, archived=True)) == ("archived",)
@@ -57,18 +57,18 @@ def test_every_reason_is_named() -> None:
         ("chain_reorg", ("dropped",)),
     ],
 )
-def test_an_entry_speaks_for_itself(outcome: str | None, expected: tuple[str, ...]) -> None:
+def test_an_existing_entry_is_explained_by_its_outcome(outcome: str | None, expected: tuple[str, ...]) -> None:
     entry = StartedEntry("e", "completed", outcome, "once")
     why = explain_stored_event(LARGE, AutomationState(active=False), ObservedEvent(True, {"amount": 1}), entry)
     assert (why.matched, why.reasons, why.cause) == (True, expected, "once")
 
 
-def test_the_verdicts_tell_what_was_found() -> None:
+def test_the_verdicts_have_the_actual_values() -> None:
     (verdict,) = explain_stored_event(LARGE, ON, ObservedEvent(True, {"amount": "100"}), None).verdicts
     assert (verdict.passed, verdict.present, verdict.actual) == (False, True, "100")
 
 
-def test_whether_it_was_on_is_told_by_its_switches() -> None:
+def test_the_activation_changes_decide_whether_it_was_active() -> None:
     hour = timedelta(hours=1)
     switches = [
         ActivationChange(NOON, True),
@@ -80,7 +80,7 @@ def test_whether_it_was_on_is_told_by_its_switches() -> None:
     assert was_active_at([], NOON, now=False) is False
 
 
-def test_what_has_not_happened_is_simulated_with_what_did() -> None:
+def test_a_hypothetical_event_is_simulated_with_the_real_history() -> None:
     nodes = [{"id": "t", "type": "app_event", "data": {}}, {"id": "x", "type": "add_tag", "data": {"tag": "vip"}}]
     edges = [{"source": "t", "target": "x"}]
     graph = read_graph({"nodes": nodes, "edges": edges, "settings": {"reentry": {"policy": "once"}}})

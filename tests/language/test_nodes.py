@@ -74,11 +74,11 @@ def detail(decision: Decision) -> dict[str, Any]:
     return decision.step.detail
 
 
-def test_the_table_has_a_row_for_every_action() -> None:
+def test_every_action_has_a_handler() -> None:
     assert set(HANDLERS) == set(typing.get_args(Action))
 
 
-def test_an_email_goes_to_the_contact_with_its_texts_filled_in() -> None:
+def test_an_email_is_rendered_for_the_contact() -> None:
     decision = at(SendEmail("Hi {{ contact.tier }}", "{{ amount }} {{ html }}"))
     message = EmailMessage(message_id("e1", "n"), "n", "ann@b.co", "Hi gold", "2.50 <b>", html=False)
     step = Step("n", "kind", NOW, "sent", detail={"messageId": message.id})
@@ -92,13 +92,13 @@ def test_the_email_address_of_the_event_wins() -> None:
     ]
 
 
-def test_m7_values_stand_escaped_in_html_and_as_they_are_in_text() -> None:
+def test_m7_values_are_escaped_in_html_and_unchanged_in_text() -> None:
     (message,) = at(SendEmail("{{ html }}", "<p title='{{ html }}'>{{ html | upper }}</p>")).effects
     assert isinstance(message, EmailMessage)
     assert (message.subject, message.body, message.html) == ("<b>", "<p title='&lt;b&gt;'>&lt;B&gt;</p>", True)
 
 
-def test_without_an_email_address_the_step_is_tried_again_by_the_schedule_of_emails() -> None:
+def test_without_an_email_address_the_step_is_retried_by_the_schedule_of_emails() -> None:
     facts = Facts("paid", Identifiers(), {}, ContactState("c1"))
     decision = at(SendEmail("s", "b"), facts)
     assert (decision.run.state, decision.run.error) == (
@@ -129,7 +129,7 @@ def test_j8_a_subject_that_would_break_the_header_is_refused(subject: str) -> No
     assert (decision.run.state, decision.run.outcome, decision.effects) == (State.DEAD, "invalid_header", ())
 
 
-def test_a_webhook_posts_json_in_which_a_lone_value_stays_what_it_is() -> None:
+def test_a_webhook_posts_json_in_which_a_single_expression_keeps_its_type() -> None:
     body = {"amount": "{{ amount }}", "text": "got {{ amount }}", "tags": "{{ contact.tags }}", "n": [1, None, True]}
     (message,) = at(SendWebhook("https://a.co/{{ html | urlencode }}", body)).effects
     assert isinstance(message, WebhookMessage)
@@ -143,7 +143,7 @@ def test_a_webhook_with_a_text_posts_the_text() -> None:
     assert message.body == "amount=2.50"
 
 
-def test_a_webhook_without_a_body_posts_the_event_as_it_came() -> None:
+def test_a_webhook_without_a_body_posts_the_event() -> None:
     (message,) = at(SendWebhook("https://a.co")).effects
     assert isinstance(message, WebhookMessage)
     ids = {"contactId": "c1", "automationId": "a1", "entryId": "e1", "walletAddress": "0xc", "email": "ann@b.co"}
@@ -165,7 +165,7 @@ def test_a_webhook_without_a_body_posts_the_event_as_it_came() -> None:
         (SendEmail("{{ nope }}", "b"), "template_error"),
     ],
 )
-def test_what_cannot_be_filled_in_is_dead_at_once(action: Action, outcome: str) -> None:
+def test_a_template_that_cannot_be_rendered_is_dead_at_once(action: Action, outcome: str) -> None:
     decision = at(action)
     assert (decision.run.state, decision.run.outcome, decision.effects) == (State.DEAD, outcome, ())
 
@@ -181,7 +181,7 @@ def test_all_texts_of_a_webhook_share_one_budget() -> None:
     assert at(SendWebhook("https://a.co", loops)).run.outcome == "template_error"
 
 
-def test_a_tag_is_taken_off_and_later_nodes_see_it() -> None:
+def test_a_removed_tag_is_missing_for_later_nodes() -> None:
     decision = at(RemoveTag("old"))
     assert (decision.step, decision.effects) == (
         Step("n", "kind", NOW, "untagged", detail={"tag": "old"}),
@@ -191,7 +191,7 @@ def test_a_tag_is_taken_off_and_later_nodes_see_it() -> None:
     assert apply_effects(FACTS, (TagRemoved("other"),), NOW) is FACTS
 
 
-def test_attributes_are_merged_and_later_nodes_see_them() -> None:
+def test_merged_attributes_are_visible_to_later_nodes() -> None:
     decision = at(UpdateContact({"tier": "iron", "paid": "{{ amount }}", "said": "got {{ amount }}", "n": 3}))
     values = {"tier": "iron", "paid": Decimal("2.50"), "said": "got 2.50", "n": 3}
     assert (decision.effects, detail(decision)) == (
@@ -201,7 +201,7 @@ def test_attributes_are_merged_and_later_nodes_see_them() -> None:
     assert apply_effects(FACTS, decision.effects, NOW).contact.attributes == {"timezone": "Asia/Tokyo"} | values
 
 
-def test_a_contact_with_too_many_attributes_gets_no_more() -> None:
+def test_a_contact_at_the_attribute_limit_is_not_updated() -> None:
     full = Facts(
         "paid", Identifiers(), {}, ContactState("c1", attributes={str(number): number for number in range(1_000)})
     )
@@ -209,7 +209,7 @@ def test_a_contact_with_too_many_attributes_gets_no_more() -> None:
     assert at(UpdateContact({"more": 2}), full).run.outcome == "invalid_attribute"
 
 
-def test_a_delay_waits_from_the_moment_it_is_reached() -> None:
+def test_a_delay_counts_from_when_it_is_reached() -> None:
     decision = at(Delay(DAY))
     waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
     told = Step("n", "kind", NOW, "waiting", detail={"cause": "delay", "until": "2026-11-21T10:00:00Z"})
@@ -237,7 +237,7 @@ def test_a_wait_begins_when_it_is_reached() -> None:
     assert at(WAIT) == Decision(WAITING, told)
 
 
-def test_the_event_that_passes_the_filters_is_a_match() -> None:
+def test_an_event_that_passes_the_filters_ends_the_wait() -> None:
     decision = waited(NOW + HOUR, bought(HOUR / 2, "free"), bought(HOUR))
     step = Step("n", "kind", NOW + HOUR, "matched", handle="matched", detail={"event": "bought", "eventId": "v1"})
     assert decision == Decision(AT.at("matched"), step)
@@ -248,23 +248,23 @@ def test_the_event_that_passes_the_filters_is_a_match() -> None:
     [bought(HOUR, "free"), bought(HOUR, event="sold"), bought(timedelta()), bought(-HOUR)],
     ids=["not the filters", "another event", "the moment it began", "before it began"],
 )
-def test_another_event_changes_nothing_and_is_not_told(arrival: LaterEvent) -> None:
+def test_another_event_changes_nothing(arrival: LaterEvent) -> None:
     assert waited(NOW + 2 * HOUR, arrival) == Decision(WAITING)
 
 
-def test_the_wait_ends_at_its_time() -> None:
+def test_the_wait_times_out() -> None:
     decision = waited(NOW + DAY)
     step = Step("n", "kind", NOW + DAY, "timed_out", handle="timeout", detail={"event": "bought"})
     assert decision == Decision(AT.at("timeout"), step)
 
 
-def test_what_counts_is_when_the_event_came_not_when_somebody_looks() -> None:
+def test_an_event_counts_by_when_it_was_received() -> None:
     late = NOW + 2 * DAY
     assert waited(late, bought(DAY)).run.node_id == "matched"
     assert waited(late, bought(DAY + HOUR)).run.node_id == "timeout"
 
 
-def test_a_split_follows_the_contacts_share() -> None:
+def test_a_split_follows_the_contacts_bucket() -> None:
     branches = Split((Branch("a", 50), Branch("b", 50)))
     number = bucket("a1", "n", "c1")
     way = "a" if number < 50 else "b"
@@ -295,7 +295,7 @@ def test_quiet_hours_use_up_no_attempt() -> None:
     assert held.run.claimed().attempt == 4
 
 
-def test_systems_do_not_sleep() -> None:
+def test_webhooks_ignore_quiet_hours() -> None:
     assert at(SendWebhook("https://a.co"), now=LATE, settings=NIGHT).run.node_id == "None"
 
 
@@ -307,7 +307,7 @@ def sent_at(*moments: datetime) -> Facts:
 
 
 @pytest.mark.parametrize("action", [SendInapp("t", "b"), SendEmail("s", "b")])
-def test_a_message_too_many_is_skipped_and_the_run_goes_on(action: Action) -> None:
+def test_a_message_over_the_cap_is_skipped_and_the_run_continues(action: Action) -> None:
     decision = at(action, sent_at(NOW - HOUR, NOW - DAY / 2), settings=CAP)
     step = Step("n", "kind", NOW, "skipped", detail={"cause": "frequency_cap", "messages": 2})
     assert decision == Decision(AT.at("None"), step)
@@ -318,7 +318,7 @@ def test_the_period_of_the_cap_moves_with_the_clock() -> None:
     assert not at(SendInapp("t", "b"), sent_at(NOW - HOUR, NOW - DAY + HOUR), settings=CAP).effects
 
 
-def test_the_messages_of_a_run_count_too_but_not_its_webhooks() -> None:
+def test_messages_of_the_run_count_towards_the_cap_and_webhooks_do_not() -> None:
     facts = sent_at()
     facts = apply_effects(facts, (WebhookMessage("w", "n", "https://a.co", ""),), NOW)
     facts = apply_effects(
@@ -329,6 +329,6 @@ def test_the_messages_of_a_run_count_too_but_not_its_webhooks() -> None:
     assert not at(SendInapp("t", "b"), facts, settings=CAP).effects
 
 
-def test_whom_nothing_reaches_is_skipped_before_it_fails() -> None:
+def test_an_opt_out_is_checked_before_the_address() -> None:
     nobody = msgspec.structs.replace(sent_at(NOW, NOW), contact=ContactState("c1"))
     assert at(SendInapp("t", "b"), nobody, settings=CAP).run.state is State.RUNNING

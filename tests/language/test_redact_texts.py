@@ -21,7 +21,7 @@ from workbench.language.redact import MessageTexts, redact_texts
         ("{% if contact.tier %}{{ contact.email }}{% endif %}", True),
     ],
 )
-def test_a_text_is_told_unless_its_template_looks_at_an_address(template: str, tells: bool) -> None:
+def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, tells: bool) -> None:
     told = redact_texts(SendInapp(template, "plain"), MessageTexts("filled in", "plain"))
     assert told == MessageTexts(template if tells else "filled in", "plain")
     assert redact_texts(SendEmail("plain", template), MessageTexts("plain", "filled in")).body == told.subject
@@ -36,23 +36,23 @@ def test_a_text_is_told_unless_its_template_looks_at_an_address(template: str, t
         ("{{ tier }}", "as sent"),
     ],
 )
-def test_bodies_of_webhooks_are_told_in_the_same_way(body: object, told: str) -> None:
+def test_webhook_bodies_follow_the_same_rule(body: object, told: str) -> None:
     url = "https://x.example/{{ email | urlencode }}"
     assert redact_texts(SendWebhook(url, body), MessageTexts(None, "as sent", "https://x.example/a")) == MessageTexts(
         None, told, url
     )
 
 
-def test_an_event_that_was_sent_on_as_it_came_has_its_address_masked() -> None:
+def test_the_default_webhook_body_has_its_address_masked() -> None:
     sent = '{"type":"a","data":{"contactId":"c","email":"ann@example.com","payload":{"n":1.50}}}'
     told = redact_texts(SendWebhook("https://x.example/"), MessageTexts(None, sent, "https://x.example/"))
     assert told.body == sent.replace("ann@", "a•••@")
 
 
 @pytest.mark.parametrize("action", [None, Exit()])
-def test_nothing_is_told_of_a_message_whose_template_nobody_knows(action: Action | None) -> None:
+def test_texts_of_an_unknown_template_are_hidden(action: Action | None) -> None:
     assert redact_texts(action, MessageTexts("s", None, None)) == MessageTexts("•••", None, None)
 
 
-def test_what_was_erased_stays_away() -> None:
+def test_erased_texts_stay_empty() -> None:
     assert redact_texts(SendInapp("{{ email }}", "{{ email }}"), MessageTexts(None, None)) == MessageTexts(None, None)

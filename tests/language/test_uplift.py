@@ -24,13 +24,13 @@ SIDES = st.integers(1, 500).flatmap(lambda n: st.integers(0, n).map(lambda reach
         (UpliftGroup(10, 10), UpliftGroup(10, 0), (0.6075, 1.0)),
     ],
 )
-def test_intervals_are_those_of_the_paper(
+def test_intervals_equal_those_of_the_paper(
     left: UpliftGroup, right: UpliftGroup, published: tuple[float, float]
 ) -> None:
     assert newcombe_interval(left, right) == pytest.approx(published, abs=5e-5)
 
 
-def test_the_interval_by_hand() -> None:
+def test_the_interval_equals_one_computed_by_hand() -> None:
     """50 of 100 against 30 of 100. z² = 3.8415.
 
     Wilson, 50: (0.5 ± 1.96 sqrt(0.25/100 + 3.8415/40000) shifted) = 0.40383 to 0.59617; 30: 0.21895 to 0.39585.
@@ -44,7 +44,7 @@ def test_the_interval_by_hand() -> None:
 
 
 @given(SIDES, SIDES)
-def test_an_interval_holds_the_difference_and_turns_round_with_the_sides(left: UpliftGroup, right: UpliftGroup) -> None:
+def test_an_interval_contains_the_difference_and_mirrors_with_the_groups(left: UpliftGroup, right: UpliftGroup) -> None:
     low, high = newcombe_interval(left, right)
     assert -1 - 1e-9 <= low <= left.rate - right.rate <= high <= 1 + 1e-9
     assert newcombe_interval(right, left) == pytest.approx((-high, -low))
@@ -61,9 +61,7 @@ def test_an_interval_holds_the_difference_and_turns_round_with_the_sides(left: U
         (UpliftGroup(1_000, 100), UpliftGroup(1_000, 200), "fewer"),
     ],
 )
-def test_a_verdict_is_given_only_where_there_is_enough(
-    treated: UpliftGroup, held_out: UpliftGroup, verdict: str
-) -> None:
+def test_small_groups_have_no_numbers(treated: UpliftGroup, held_out: UpliftGroup, verdict: str) -> None:
     found = lift(treated, held_out)
     assert found.verdict == verdict
     assert (found == Lift("too_few")) is (verdict == "too_few")
@@ -77,7 +75,7 @@ def waiting(edges: list[tuple[str, str]], **seconds: int) -> Graph:
     return found
 
 
-def test_the_horizon_is_the_longest_way_and_a_week() -> None:
+def test_the_attribution_window_is_the_longest_path_and_a_week() -> None:
     graph = waiting([("t", "a"), ("a", "c"), ("t", "b"), ("b", "c")], a=10, b=30, c=5, unreached=1_000)
     assert max_duration(graph) == timedelta(seconds=35)
     assert attribution_window(graph) == timedelta(days=7, seconds=35)
@@ -85,7 +83,7 @@ def test_the_horizon_is_the_longest_way_and_a_week() -> None:
     assert max_duration(Graph()) == timedelta()
 
 
-def test_the_longest_wait_has_quiet_hours_and_tries_of_messages() -> None:
+def test_the_longest_wait_includes_quiet_hours_and_retries() -> None:
     nodes = [{"id": "t", "type": "app_event"}, {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}]
     edges, night = [{"source": "t", "target": "m"}], {"quietHours": {"from": "22:00", "to": "08:00"}}
     plain, quiet = (read_graph({"nodes": nodes, "edges": edges, "settings": each}) for each in ({}, night))
