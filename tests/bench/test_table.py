@@ -68,6 +68,6 @@ def a_slice(others: float | None, refused: int = 0) -> Slice:
     return Slice(10, 1_000, refused, 1.0, {}, [], {}, others)
 
 
-def test_a_reader_is_told_how_busy_others_were_and_what_was_refused() -> None:
+def test_a_note_reports_the_load_of_other_processes_and_the_rejected_events() -> None:
     assert circumstances([a_slice(0.5), a_slice(1.5), a_slice(None)]) == "others kept 1.00 cores busy, at most 1.50"
     assert circumstances([a_slice(None, refused=100)]) == "100 of 1,100 events were answered 503"

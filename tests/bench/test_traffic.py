@@ -31,7 +31,7 @@ def test_no_key_comes_twice() -> None:
     assert len(set(keys)) == 2_000
 
 
-def test_everybody_who_returns_is_introduced_once() -> None:
+def test_every_returning_contact_is_introduced_once() -> None:
     introduced = {each["contact"]["email"] for each in events(traffic.introductions(), 1_000)}
     returning = {each["contact"]["email"] for each in events(traffic.bodies(100, new_every=0), 300)}
     assert returning == introduced
