@@ -1,4 +1,4 @@
-"""Contacts: one person with everything stored about them, and merging two contacts that are the same person."""
+"""Contacts: everything stored about one person, and merging two contacts of the same person."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -39,7 +39,7 @@ class _ContactRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TimelineItem(msgspec.Struct, frozen=True):
-    """One thing that happened to a contact; `kind` is event, entry, message or conflict."""
+    """One item of a contact's timeline; `kind` is event, entry, message or conflict."""
 
     kind: str
     id: str
@@ -50,15 +50,15 @@ class TimelineItem(msgspec.Struct, frozen=True):
 
 _SHOWN_ITEMS = 20
 _TIMELINE_LIMIT = 1_000
-_TIMELINE_PAGE = 500
+_TIMELINE_PAGE = 500  # items in one request; the service returns no more
 
 
 class Contact:
-    """A person. Shows what is stored; every method that changes it does so on the server and returns it."""
+    """A contact, displayed with its fields and timeline. Methods that change it do so on the server and return it."""
 
     def __init__(self, connection: Connection, row: _ContactRow) -> None:
         self._connection = connection
-        self._row: _ContactRow | None = row  # None once it was erased
+        self._row: _ContactRow | None = row  # None after it was erased
         self._id = row.id
 
     @property
@@ -68,7 +68,7 @@ class Contact:
 
     @property
     def email(self) -> str | None:
-        """The email address, masked unless your key has pii:read."""
+        """The email address; masked unless your key has pii:read."""
         return self._stored().email
 
     @property
@@ -78,58 +78,59 @@ class Contact:
 
     @property
     def external_id(self) -> str | None:
-        """Its id in your own system."""
+        """The contact's id in your own system."""
         return self._stored().external_id
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes that events and automations set."""
+        """The attributes that events and automations set, by name."""
         return self._stored().attributes
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Its tags."""
+        """The tags of the contact."""
         return self._stored().tags
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """The segments it is in."""
+        """The names of the segments that contain the contact."""
         return self._stored().segments
 
     @property
     def opted_out(self) -> tuple[str, ...]:
-        """The channels it is opted out of."""
+        """The channels that the contact opted out of: inapp, email, webhook."""
         return self._stored().opted_out
 
-    @usage_example('.opt_out("email"); there are inapp, email, webhook')
+    @usage_example('.opt_out("email"), or "inapp", "webhook"')
     def opt_out(self, *channels: str) -> Self:
-        """Stop sending to it through these channels; automations skip such messages."""
+        """Opt the contact out of channels: automations skip its messages there. Returns the contact."""
         return self._set_opt_outs(channels, opted_out=True)
 
-    @usage_example('.opt_in("email"), when the contact asks for it')
+    @usage_example('.opt_in("email")')
     def opt_in(self, *channels: str) -> Self:
-        """Send to it through these channels again, including emails that it had unsubscribed from."""
+        """Opt the contact in again, also after it unsubscribed from emails: only if the person asked for it."""
         return self._set_opt_outs(channels, opted_out=False)
 
     @usage_example('.tag("vip")')
     def tag(self, *tags: str) -> Self:
-        """Add tags."""
+        """Add tags. Returns the contact."""
         return self._update(self._connection.post(self._path("/tags"), {"add": [*tags]}))
 
     @usage_example('.untag("vip")')
     def untag(self, *tags: str) -> Self:
-        """Remove tags."""
+        """Remove tags. Returns the contact."""
         return self._update(self._connection.post(self._path("/tags"), {"remove": [*tags]}))
 
     def refresh(self) -> Self:
-        """Read it again."""
+        """Read the contact again and return it."""
         return self._update(self._connection.get(self._path()))
 
     @property
     def timeline(self) -> "pl.DataFrame":
-        """What happened to it, newest first: at, kind (event, entry, message, conflict), sentence, id, detail (JSON).
+        """A polars frame of the newest 1,000 events, entries, messages and identity conflicts, newest first.
 
-        The newest 1,000 rows; `.events(limit=…)` goes back further.
+        Columns: at (UTC), kind (event, entry, message, conflict), sentence, id, detail (JSON). `.events(limit=…)`
+        goes further back.
         """
         items = self._items(_TIMELINE_LIMIT)
         rows = [(item.at, item.kind, item.sentence, item.id, _json(item.detail)) for item in items]
@@ -137,7 +138,10 @@ class Contact:
 
     @usage_example(".events() or .events(limit=10_000)")
     def events(self, limit: int = _TIMELINE_LIMIT) -> "pl.DataFrame":
-        """Return its events, newest first: at, event, occurred_at, payload (JSON), idempotency_key, id."""
+        """Return a polars frame of the contact's events, newest first.
+
+        Columns: at and occurred_at (UTC), event, payload (JSON), idempotency_key, id.
+        """
         items = self._items(limit, "event")
         rows = []
         for item in items:
@@ -151,28 +155,32 @@ class Contact:
 
     @usage_example('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
     def explain(self, automation: object, event: EventToExplain = None, *, limit: int = 20) -> Explanations:
-        """Return why an automation (or the one of that name) did or did not start on its newest events, filter by filter.
+        """Return why an automation did or did not start on the contact's newest events, filter by filter.
 
-        `event`: the id of one of them, or an event that has not happened. The server evaluates the version that was live when the event
-        came, with the engine's own rules, on the contact as it is today.
+        `automation`: an automation or its name. `event`: the id of one event, or an event that has not happened. The
+        server applies the engine's rules to the version that was live when the event arrived, and to the contact as
+        it is today.
         """
         return explain(self._connection, self._stored().id, automation, event, limit)
 
     def export(self) -> dict[str, Any]:
-        """Return everything stored about it: `contact`, `events`, `entries` with their steps, `messages`, oldest first."""
+        """Return everything stored about the contact: contact, events, entries with steps, messages; oldest first."""
         exported: dict[str, Any] = self._connection.get(self._path("/export"))
         return exported
 
     def erase(self) -> str:
-        """Erase identifiers, attributes, payloads and texts permanently. Its rows still count. Your key needs contacts:erase."""
+        """Erase the contact's identifiers, attributes, payloads and texts permanently; return a summary.
+
+        Its events and entries remain and still count in reports. Your key needs contacts:erase.
+        """
         body = self._connection.delete(self._path())
         self._row = None
         ended = quantity(body["cancelledEntries"], "entry", "entries")
-        return f"Erased: nothing identifies {self._id} any more. Its events still count; {ended} ended."
+        return f"Erased: the data of {self._id} does not identify a person. Its events still count; {ended} cancelled."
 
     def _set_opt_outs(self, channels: tuple[str, ...], *, opted_out: bool) -> Self:
         if not channels:
-            raise InvalidArgumentError('name a channel: "inapp", "email" or "webhook"')
+            raise InvalidArgumentError('Pass at least one channel: "inapp", "email" or "webhook"')
         return self._update(self._connection.put(self._path("/opt-outs"), dict.fromkeys(channels, opted_out)))
 
     def _update(self, body: Any) -> Self:
@@ -185,7 +193,7 @@ class Contact:
 
     def _stored(self) -> _ContactRow:
         if self._row is None:
-            raise NotFoundError("this contact was erased")
+            raise NotFoundError(f"Contact {self._id} was erased")
         return self._row
 
     def _items(self, limit: int, kind: str | None = None) -> list[TimelineItem]:
@@ -241,7 +249,7 @@ class Contact:
             "contact.html.j2",
             title=f"Contact {self._id}",
             counts=self._counts(),
-            known=(_CONTACT_COLUMNS, self._fields()),
+            fields=(_CONTACT_COLUMNS, self._fields()),
             conflicts=[f"{moment(conflict.at)}: {conflict.sentence}" for conflict in conflicts],
             timeline=_timeline_table(items),
             note="More: .timeline, .events(), .explain(automation)" if len(items) == _SHOWN_ITEMS else "",
@@ -277,13 +285,15 @@ def _json(value: Any) -> str:
 def contact(connection: Connection, contact_id: str | None, identifier: Mapping[str, str]) -> Contact:
     """Return a contact by its id or by one identifier."""
     if (contact_id is None) == (not identifier):
-        raise InvalidArgumentError('name one: wb.contact("0198…"), or wb.contact(email="ada@example.com")')
+        raise InvalidArgumentError(
+            'Pass an id or an identifier: wb.contact("0198…") or wb.contact(email="ada@example.com")'
+        )
     if contact_id is not None:
         return Contact(connection, msgspec.convert(connection.get(f"/contacts/{contact_id}"), _ContactRow))
     names = {"wallet_address": "walletAddress", "external_id": "externalId"}
-    sent = {names.get(name, name): value for name, value in identifier.items()}
-    # a POST, so that identifiers stay out of URLs and of the logs that record them
-    return Contact(connection, msgspec.convert(connection.post("/contacts/find", {"contact": sent}), _ContactRow))
+    body = {"contact": {names.get(name, name): value for name, value in identifier.items()}}
+    # A POST, so that identifiers stay out of URLs, which proxies and servers write to their logs.
+    return Contact(connection, msgspec.convert(connection.post("/contacts/find", body), _ContactRow))
 
 
 class _MovedFields(msgspec.Struct, frozen=True, rename="camel"):
@@ -312,15 +322,15 @@ class _MergeRow(msgspec.Struct, frozen=True):
 
 
 class Merge:
-    """A preview of a merge. `.apply()` merges, then `.undo()` can revert it. Shows itself."""
+    """A preview of a merge, displayed as a table. `.apply()` merges the contacts, `.undo()` reverts the merge."""
 
     def __init__(self, connection: Connection, row: _MergeRow) -> None:
         self._connection, self._row = connection, row
-        self._note = "This is a preview: .apply() merges."
+        self._note = "This is a preview. .apply() merges the contacts."
 
     @property
     def id(self) -> str | None:
-        """The merge's id once it was applied, as in the audit log."""
+        """The id of the merge in the audit log; None before it is applied."""
         return self._row.id
 
     @property
@@ -336,27 +346,27 @@ class Merge:
     def apply(self) -> Self:
         """Merge the two contacts. Your key needs automations:write."""
         if self._row.id is not None:
-            raise InvalidArgumentError("it is merged already: .undo() reverts it")
+            raise InvalidArgumentError("The contacts are merged already. .undo() reverts the merge")
         pair = {"keep": self._row.keep, "absorb": self._row.absorbed}
         self._row = msgspec.convert(self._connection.post("/contacts/merge", pair), _MergeRow)
-        self._note = f"Merged.{_background_note(self._row.pending)} .undo() reverts it."
+        self._note = f"Merged.{_background_note(self._row.pending)} .undo() reverts the merge."
         return self
 
     def undo(self) -> Self:
-        """Split them into two contacts again; raises ConflictError naming later changes that prevent it."""
+        """Split the contact into two again. Raises ConflictError, with the later changes that prevent it."""
         if self._row.id is None:
-            raise InvalidArgumentError("it is not merged: .apply() does that")
+            raise InvalidArgumentError("The contacts are not merged. .apply() merges them")
         body = self._connection.post(f"/contacts/merges/{self._row.id}/undo")
         self._row = msgspec.structs.replace(self._row, id=None)
         changed = f" Later values of {join_and(body['stays'])} are kept." if body["stays"] else ""
         self._note = (
             f"Reverted.{changed}{_background_note(body['pending'])} "
-            "Events that arrived in between stay with the contact that they arrived for."
+            "Events that arrived while they were merged stay with the contact that they arrived for."
         )
         return self
 
     def headline(self) -> str:
-        """Return which contact becomes which."""
+        """Return a sentence: the absorbed contact becomes the kept one."""
         return f"Contact {self._row.absorbed} {'is' if self._row.id else 'becomes'} contact {self._row.keep}"
 
     def _rows(self) -> Sequence[tuple[str, str, str]]:
@@ -367,7 +377,7 @@ class Merge:
             quantity(row.rows.messages, "message"),
         )
         sets = (("tag", moves.tags), ("opted out of", moves.opted_out), ("segment", moves.segments))
-        hidden = "finds the kept contact, which shows its own"
+        hidden = "still identifies the kept contact, which keeps its own"
         lost = "hidden: the kept contact has its own"
         return [
             *((_IDENTIFIERS[name], text, "moves") for name, text in moves.identifiers.items()),
@@ -385,12 +395,12 @@ class Merge:
         return table(_MERGE_COLUMNS, self._rows(), title=self.headline(), note=self._note)
 
 
-_MERGE_COLUMNS = (TableColumn("of the absorbed contact"), TableColumn("value"), TableColumn("what becomes of it"))
+_MERGE_COLUMNS = (TableColumn("of the absorbed contact"), TableColumn("value"), TableColumn("result"))
 _IDENTIFIERS = {"walletAddress": "wallet", "email": "email", "externalId": "external id"}
 
 
 def _background_note(pending: bool) -> str:
-    return " Its events follow in the background." if pending else ""
+    return " Its events are moved in the background." if pending else ""
 
 
 def merge(connection: Connection, keep: str, absorb: str) -> Merge:

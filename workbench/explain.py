@@ -1,4 +1,4 @@
-"""Why an automation did or did not start on the events of a contact: in sentences, filter by filter, with near misses."""
+"""Explanations: why an automation did or did not start on a contact's events, filter by filter, with near misses."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +21,7 @@ EventToExplain: TypeAlias = str | Mapping[str, Any] | None
 
 @runtime_checkable
 class Named(Protocol):
-    """An automation, of which only the name is needed. A protocol, since `automation` imports this module."""
+    """An automation. A protocol, because `automation` imports this module; only the name is needed."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ class ExplainedEntry(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """Why one event started the automation, or did not. `verdicts`: every filter of the trigger, with the actual value."""
+    """Why one event did or did not start the automation. `verdicts`: each trigger filter with the actual value."""
 
     event_id: str | None
     event: str
@@ -56,50 +56,49 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 
     def sentence(self) -> str:
         """Return the reasons as a sentence."""
-        # With the wrong event, filters that failed as well say nothing new.
+        # The filters are written for another event, so their failures would not explain anything.
         reasons = [reason for reason in self.reasons if reason != "filters" or "other_event" not in self.reasons]
-        text = "; ".join(map(self._reason_text, reasons))
-        if text:
+        texts = []
+        for reason in reasons:
+            match reason:
+                case "other_event":
+                    texts.append(f"it starts on {words.join_or(self.wants)}, not on {self.event}")
+                case "filters":
+                    failed = [
+                        f"it requires that {words.condition(verdict)}, but {words.actual_value(verdict)}"
+                        for verdict in self.verdicts
+                        if not verdict.passed
+                    ]
+                    texts.append(words.join_and(failed))
+                case "reentry":
+                    cause = words.CAUSE_WORDS.get(self.cause or "", "it does not enter again")
+                    texts.append(f"the contact entered before: {cause}")
+                case _:
+                    texts.append(_REASONS[reason])
+        if text := "; ".join(texts):
             return f"{text[0].upper()}{text[1:]}."
         if self.entry is None:
             return "It would start."
         return f"It started. {words.ending(self.entry.state, self.entry.outcome, None)}"
 
-    def _reason_text(self, reason: str) -> str:
-        match reason:
-            case "other_event":
-                return f"it starts on {words.join_or(self.wants)}, not on {self.event}"
-            case "filters":
-                failed = [verdict for verdict in self.verdicts if not verdict.passed]
-                return words.join_and(
-                    [
-                        f"it requires that {words.condition(verdict)}, but {words.actual_value(verdict)}"
-                        for verdict in failed
-                    ]
-                )
-            case "reentry":
-                cause = words.CAUSE_WORDS.get(self.cause or "", "it does not enter again")
-                return f"the contact entered before: {cause}"
-            case _:
-                return _REASONS[reason]
-
     def row(self) -> tuple[str, str, str, str]:
-        """Return the cells of a table row."""
+        """Return the cells of a table row; the mark is ✓ for started, ○ for matched only, ✗ for not matched."""
         mark = ("○" if self.reasons else "✓") if self.matched else "✗"
         return moment(self.at), self.event, mark, self.sentence()
 
 
 _REASONS = {
-    "not_there_yet": "the automation did not exist yet",
+    "not_there_yet": "the automation did not exist at that time",
     "archived": "the automation was archived",
     "inactive": "the automation was switched off or paused",
     "held_out": "the contact is in the holdout",
-    "dry_run": "it was a dry run, which starts nothing",
-    "unpublished": "nothing was published, so nothing was done",
-    "loop_guard": "the automation starts itself over and over",
-    "dropped": "a reorganization of the chain dropped the log",
-    "before_live": "its block is older than the activation of the automation",
-    "no_entry": "its trigger fits, but nothing was started: imported history starts nothing, nor does a log without its confirmations",
+    "dry_run": "it was a dry run, which does not start automations",
+    "unpublished": "the automation was not published",
+    "loop_guard": "the automation keeps starting itself",
+    "dropped": "a chain reorganization removed the log",
+    "before_live": "the block is older than the activation of the automation",
+    "no_entry": "the trigger matches, but there is no entry: imported history does not start automations, "
+    "nor does a log that lacks confirmations",
 }
 
 
@@ -111,7 +110,7 @@ class Explanations(Sequence[Explanation]):
         self._explanations = tuple(explanations)
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with one row per event."""
+        """Return a polars frame, one row per event: at (UTC), event, matched, reasons, sentence, event_id, entry_id."""
         import polars as pl
 
         rows = [
@@ -138,7 +137,7 @@ class Explanations(Sequence[Explanation]):
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def headline(self) -> str:
-        """Return how many of the events started it."""
+        """Return a sentence with the number of events that started the automation."""
         started = sum(explanation.matched and not explanation.reasons for explanation in self)
         state = "" if self._active else " It is switched off now."
         return f"{started} of {words.quantity(len(self), 'event')} started “{self._automation}”.{state}"
@@ -155,20 +154,31 @@ class Explanations(Sequence[Explanation]):
 
     def _repr_html_(self) -> str:
         detailed = [explanation for explanation in self if explanation.event_fits][:_MAX_DETAILED]
-        whys = [(f"{explanation.event}, {moment(explanation.at)}", explanation.verdicts) for explanation in detailed]
+        verdicts = [
+            (f"{explanation.event}, {moment(explanation.at)}", explanation.verdicts) for explanation in detailed
+        ]
         rows = [explanation.row() for explanation in self]
-        return html("explained.html.j2", title=self.headline(), columns=_COLUMNS, rows=rows, whys=whys)
+        return html("explained.html.j2", title=self.headline(), columns=_COLUMNS, rows=rows, verdicts=verdicts)
 
 
 _MAX_DETAILED = 5
-_COLUMNS = (TableColumn("at (UTC)"), TableColumn("event"), TableColumn(""), TableColumn("why"))
+_COLUMNS = (TableColumn("at (UTC)"), TableColumn("event"), TableColumn(""), TableColumn("reason"))
 
 
 def explain(
     connection: Connection, contact_id: str, automation: object, event: EventToExplain, limit: int
 ) -> Explanations:
-    """Ask the server, which evaluates with the engine's own rules."""
-    request: dict[str, Any] = {"automationId": _automation_id(connection, automation), "limit": limit}
+    """Return the server's explanations for the newest `limit` events of a contact, or for one event."""
+    name = automation.name if isinstance(automation, Named) else automation
+    if not isinstance(name, str):
+        raise InvalidArgumentError('Pass an automation or its name: .explain("Thanks for the deposit")')
+    # An archived automation is explained too, unless another one has taken its name.
+    for archived in ("false", "true"):
+        if rows := connection.get("/automations", name=name, archived=archived)["automations"]:
+            break
+    else:
+        raise NotFoundError(f"Automation not found on the server: {name!r}. Save it first: .save() or .publish()")
+    request: dict[str, Any] = {"automationId": str(rows[0]["id"]), "limit": limit}
     match event:
         case str():
             request["eventId"] = event
@@ -177,17 +187,7 @@ def explain(
         case None:
             pass
         case _:
-            raise InvalidArgumentError('event must be an id, or an event like {"event": "deposit", "payload": {…}}')
+            raise InvalidArgumentError('event must be an id or an object: {"event": "deposit", "payload": {…}}')
     body = connection.post(f"/contacts/{contact_id}/explain", request)
     explanations = msgspec.convert(body["explanations"], tuple[Explanation, ...])
     return Explanations(body["automation"], body["active"], explanations)
-
-
-def _automation_id(connection: Connection, automation: object) -> str:
-    name = automation.name if isinstance(automation, Named) else automation
-    if not isinstance(name, str):
-        raise InvalidArgumentError('name an automation: .explain("Thanks for the deposit")')
-    for archived in ("false", "true"):
-        if rows := connection.get("/automations", name=name, archived=archived)["automations"]:
-            return str(rows[0]["id"])
-    raise NotFoundError(f"no automation {name!r} is saved: .save() or .publish() it first")

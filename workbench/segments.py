@@ -1,6 +1,7 @@
-"""Segments: named groups of contacts, defined by a query that the engine refreshes, or audiences, which do not change.
+"""Segments: named groups of contacts.
 
-An audience is made from the contacts of a frame, and remembers the query that the frame came from.
+A segment is defined by a query, which the engine runs again at an interval, or is an audience: the contacts of a
+frame, which do not change. An audience stores the query that its frame came from.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from workbench.frames import Result
 
 
+_MAX_PART = 200_000  # contacts of an audience in one request
+_TIMEOUT_S = 65.0  # the service runs a query for up to a minute, or rejects the request
+
+
 class _MemberChange(msgspec.Struct, frozen=True):
     entered: int
     departed: int
@@ -56,25 +61,25 @@ class SegmentRecord(msgspec.Struct, frozen=True, rename="camel"):
     last_error: str | None
     failing_since: str | None
     revision: int
-    daily: list[int | None] = []
+    daily: list[int | None] = []  # sizes of the last days, oldest first
     found: _QueryResult | None = None
     change: _MemberChange | None = None
 
     def size_a_week_ago(self) -> int | None:
-        """Return the size a week ago, or the first one since then; None for a younger segment."""
+        """Return the size a week ago, or the next known one; None for a segment that is younger."""
         if len(self.daily) <= 7:
             return None
         return next((size for size in self.daily[-8:] if size is not None), None)
 
     def state(self) -> tuple[str, str]:
-        """Return its state and a colour."""
+        """Return the state as a word and a colour."""
         if self.kind == "audience":
             return ("frozen", "busy") if self.refreshed_at is not None else ("incomplete", "warn")
         return ("failing", "bad") if self.last_error is not None else ("fresh", "good")
 
 
 class Segment:
-    """A named group of contacts. Shows its size, its last refresh, and what the last call changed."""
+    """A named group of contacts, displayed with its size, its last refresh, and the changes of the last call."""
 
     def __init__(self, connection: Connection, record: SegmentRecord) -> None:
         self._connection = connection
@@ -82,7 +87,7 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Its name in conditions, in SQL and in reports."""
+        """The name of the segment, in conditions, SQL and reports."""
         return self._record.name
 
     @property
@@ -92,43 +97,46 @@ class Segment:
 
     @property
     def sql(self) -> str | None:
-        """The query that defines it; of an audience, the query that its frame came from, or None."""
+        """The query of the segment; of an audience, the query of its frame, or None."""
         return self._record.sql or self._record.provenance.get("sql")
 
     @property
     def params(self) -> Any:
-        """The values of the query."""
+        """The values of the query's `:name` parameters."""
         return self._record.params if self._record.sql else self._record.provenance.get("params")
 
     @property
     def every(self) -> timedelta | None:
-        """How often it is refreshed; None for an audience."""
+        """The interval between refreshes; None for an audience."""
         seconds = self._record.every_seconds
         return None if seconds is None else timedelta(seconds=seconds)
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Of an audience: `rows`, `unknown`, and of a frame that came from `wb.sql` also `sql`, `params`, `queryHash`, `watermark`."""
+        """The origin of an audience: `rows` and `unknown`; for a result of `wb.sql` also its query and watermark."""
         return self._record.provenance
 
     def members(self) -> "Result":
-        """Return a polars frame of its contacts: contact_id, entered_at, external_id, email, wallet_address."""
+        """Return a polars frame of the contacts: contact_id, entered_at (UTC), external_id, email, wallet_address."""
         return built_in(self._connection, "segment_members", {"segment": self.name})
 
     def history(self) -> "Report":
-        """Return a frame of its size after each change and at the last refresh (at, size, entered, departed), drawn as a chart."""
+        """Return a frame, displayed as a chart, with the size after each change and at the last refresh.
+
+        Columns: at (UTC), size, entered, departed.
+        """
         from workbench.display.charts import report
 
         rows = built_in(self._connection, "segment_sizes", {"segment": self.name})
         return report(rows, "segment_sizes", f"Contacts in {self.name}")
 
     def refresh(self) -> Self:
-        """Refresh it now, and show what that changed. Raises SqlError when its query does not work any more."""
+        """Run the query now, and return the segment, which displays the changes. Raises SqlError if the query fails."""
         self._record = _write(self._connection, "POST", f"/segments/{self.name}/refresh", {}, self._record.sql or "")
         return self
 
     def delete(self) -> None:
-        """Delete it. Raises InvalidRequestError naming the automations and segments that use it."""
+        """Delete the segment. Raises InvalidRequestError, with their names, if automations or segments use it."""
         try:
             self._connection.delete(f"/segments/{self.name}")
         except ConflictError as error:
@@ -155,8 +163,9 @@ class Segment:
             trend=trend(record.daily) if sum(size is not None for size in record.daily) > 1 else "",
             notes=self._notes(),
             failing=record.last_error is not None,
-            standing=self._refresh_text(),
-            how=f'In an automation: .when("contact.segments", contains="{self.name}"). Its contacts: .members(); over time: .history()',
+            refresh=self._refresh_text(),
+            how=f'In an automation: .when("contact.segments", contains="{self.name}"). '
+            "Contacts: .members(); sizes over time: .history()",
         )
 
     def _change_text(self) -> str:
@@ -174,7 +183,7 @@ class Segment:
         if record.last_error is not None:
             notes.append(
                 f"Refreshing has failed since {moment(record.failing_since)}: {record.last_error}. "
-                f"The contacts are those of {moment(record.refreshed_at)}."
+                f"The contacts are those of the refresh at {moment(record.refreshed_at)}."
             )
         if record.found is not None and record.found.unknown:
             notes.append(f"{quantity(record.found.unknown, 'id')} left out: unknown or erased contacts.")
@@ -187,7 +196,8 @@ class Segment:
         if self.every is None:
             rows = quantity(record.provenance.get("rows", record.size), "row")
             origin = " from wb.sql" if "queryHash" in record.provenance else ""
-            return f"An audience, which does not change: {rows}{origin}, {moment(record.refreshed_at) or 'incomplete'} (UTC)."
+            stored = f"{moment(record.refreshed_at)} (UTC)" if record.refreshed_at is not None else "incomplete"
+            return f"An audience, which does not change: {rows}{origin}, {stored}."
         interval = duration(self.every)
         if interval.count(" ") == 1:
             interval = interval.removeprefix("1 ")
@@ -195,7 +205,7 @@ class Segment:
 
 
 class Segments(Sequence[Segment]):
-    """The segments of the organization: a table, and a sequence; `wb.segments["whales"]` is one of them."""
+    """The segments of the organization: a sequence, displayed as a table. `wb.segments["whales"]` is one segment."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -203,7 +213,7 @@ class Segments(Sequence[Segment]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the segments."""
         return tuple(record.name for record in self._records.refresh())
 
     @usage_example('wb.segments.define("whales", sql="SELECT contact_id FROM …", every="1h")')
@@ -216,11 +226,14 @@ class Segments(Sequence[Segment]):
         params: Mapping[str, Any] | None = None,
         **values: Any,
     ) -> Segment:
-        """Create or change a segment: the contacts that a query returns, refreshed by the engine. Returns it refreshed.
+        """Create or change the segment of the contacts that a query returns; return it after its first refresh.
 
-        The query is one SELECT as for `wb.sql`, with a column contact_id; write `:least` in it and pass `least=value` (or
-        `params={"name": value}` for a name that is a parameter of this call). `every`: how often it is refreshed, from a minute to a week
-        (default: an hour). Raises SqlError with the position of the error.
+        `sql`: one SELECT as for `wb.sql`, with a column contact_id. For `:least` in the query pass `least=value`, or
+        `params={"name": value}` for a name that is a parameter of this method. `every`: the interval between
+        refreshes, from a minute to a week (default: an hour).
+
+        Raises SqlError with the position of an error in the query, InvalidRequestError for an invalid name or
+        interval, and InvalidArgumentError if `name` is an audience.
         """
         body = _query_body(sql, values, params, ("self", "name", "sql", "every", "params"))
         if every is not None:
@@ -230,7 +243,7 @@ class Segments(Sequence[Segment]):
             return Segment(self._connection, _write(self._connection, "POST", "/segments", {"name": name} | body, sql))
         if existing.kind == "audience":
             raise InvalidArgumentError(
-                f"{name!r} is an audience: choose another name, or wb.segments[{name!r}].delete() first"
+                f"{name!r} is an audience: choose another name, or delete it with wb.segments[{name!r}].delete()"
             )
         body = {"params": None} | body | {"revision": existing.revision}
         segment = Segment(self._connection, _write(self._connection, "PUT", f"/segments/{name}", body, sql))
@@ -241,26 +254,25 @@ class Segments(Sequence[Segment]):
     def preview(
         self, sql: str, *, name: str | None = None, params: Mapping[str, Any] | None = None, **values: Any
     ) -> "QueryPreview":
-        """Return how many contacts a query returns, and what that would change in the segment `name`. Nothing is written."""
+        """Return how many contacts a query returns, and the changes in the segment `name`; nothing is stored.
+
+        `params` and `values` as for `define`. Raises SqlError with the position of the error.
+        """
         body = _query_body(sql, values, params, ("self", "sql", "name", "params"))
         body |= {"name": name} if name is not None else {}
         return QueryPreview(_send(self._connection, "POST", "/segments/preview", body, sql))
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with a row for each: name, kind, size, week_ago, refreshed_at, last_error."""
+        """Return a polars frame with one row per segment.
+
+        Columns: name, kind (query or audience), size, week_ago (size), refreshed_at (UTC), last_error.
+        """
         import polars as pl
 
-        rows = [
-            (
-                record.name,
-                record.kind,
-                record.size,
-                record.size_a_week_ago(),
-                record.refreshed_at,
-                record.last_error,
-            )
-            for record in self._records.refresh()
-        ]
+        rows = []
+        for record in self._records.refresh():
+            sizes = record.size, record.size_a_week_ago()
+            rows.append((record.name, record.kind, *sizes, record.refreshed_at, record.last_error))
         schema = {
             "name": pl.String,
             "kind": pl.String,
@@ -276,7 +288,7 @@ class Segments(Sequence[Segment]):
         if isinstance(index, str):
             records = {record.name: record for record in self._records.refresh()}
             if index not in records:
-                raise _not_defined(index, tuple(records))
+                raise _not_found(index, tuple(records))
             return Segment(self._connection, records[index])
         return list(self)[index]
 
@@ -305,7 +317,7 @@ class Segments(Sequence[Segment]):
 
 
 class QueryPreview:
-    """What a query for a segment returns: `size` contacts, some of them in `sample`; it took `seconds`."""
+    """The result of a preview: `size` contacts, some of their ids in `sample`, and the `seconds` of the query."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.size: int = body["size"]
@@ -315,7 +327,7 @@ class QueryPreview:
         self._unknown: int = body["unknown"]
 
     def sentence(self) -> str:
-        """Return the figures as sentences."""
+        """Return the size, the duration and the changes as sentences."""
         sentences = [f"{quantity(self.size, 'contact')}, found in {self.seconds:.1f} s."]
         if self._change is not None:
             sentences.append(f"{self._change['entered']:,} would enter, {self._change['departed']:,} would leave.")
@@ -363,22 +375,27 @@ def _cells(record: SegmentRecord) -> tuple[str, str, str, str, str]:
     return record.name, f"{record.size:,}", growth, moment(record.refreshed_at), state
 
 
-_AUDIENCE_PART = 200_000  # contacts in each request
-
-
 def audience(connection: Connection, contacts: object, name: str) -> Segment:
-    """Store the contacts of a frame under a name, in place of the audience of that name, if there is one."""
+    """Store the contacts of a frame as an audience; it replaces an audience of the same name."""
     ids = _contact_ids(contacts)
     existing = _find(connection, name)
     if existing is not None and existing.kind == "query":
         raise InvalidArgumentError(f"{name!r} is defined by a query: choose another name for the audience")
-    provenance = _provenance(contacts)
-    more = len(ids) > _AUDIENCE_PART
-    body = {"name": name, "contactIds": ids[:_AUDIENCE_PART], "provenance": provenance, "more": more}
+    origin = {
+        "sql": getattr(contacts, "statement", None),
+        "params": dict(getattr(contacts, "params", None) or {}) or None,
+        "queryHash": getattr(contacts, "query_hash", None),
+        "watermark": getattr(contacts, "watermark", None),
+    }
+    # A frame derived from a result has other rows than the query, so it has no provenance.
+    provenance = {key: value for key, value in origin.items() if value is not None} if origin["sql"] else {}
+    more = len(ids) > _MAX_PART
+    body = {"name": name, "contactIds": ids[:_MAX_PART], "provenance": provenance, "more": more}
     revision = {"revision": existing.revision} if existing is not None else {}
     record = _write(connection, "POST", "/segments", body | revision)
-    for start in range(_AUDIENCE_PART, len(ids), _AUDIENCE_PART):
-        end = start + _AUDIENCE_PART
+    for start in range(_MAX_PART, len(ids), _MAX_PART):
+        end = start + _MAX_PART
+        # The revision ties the part to this upload: the service rejects parts of two uploads for one audience.
         part = {"contactIds": ids[start:end], "more": end < len(ids), "revision": record.revision}
         record = _write(connection, "POST", f"/segments/{name}/contacts", part)
     return Segment(connection, record)
@@ -392,31 +409,20 @@ def _contact_ids(contacts: object) -> list[str]:
     if columns is not None:
         if "contact_id" not in columns:
             raise InvalidArgumentError(
-                f"the frame has no column contact_id, but {join_and([str(column) for column in columns]) or 'none at all'}; "
-                'if another column has the contacts: frame.rename({"id": "contact_id"})'
+                f"The frame has no column contact_id; its columns: {', '.join(map(str, columns)) or 'none'}. "
+                'If another column has the contacts, rename it: frame.rename({"id": "contact_id"})'
             )
         contacts = contacts["contact_id"]  # type: ignore[index]
     ids = plain_value(contacts)
     if isinstance(ids, str) or not isinstance(ids, Sequence):
         raise InvalidArgumentError(
-            'an audience is made from a frame with a column contact_id: wb.audience(frame, name="invited")'
+            'An audience needs a frame with a column contact_id, or a list of ids: wb.audience(frame, name="invited")'
         )
     return [str(contact_id) for contact_id in ids if contact_id is not None]
 
 
-def _provenance(contacts: object) -> dict[str, Any]:
-    """Return the query that a frame came from; empty for a frame made from such a frame."""
-    origin = {
-        "sql": getattr(contacts, "statement", None),
-        "params": dict(getattr(contacts, "params", None) or {}) or None,
-        "queryHash": getattr(contacts, "query_hash", None),
-        "watermark": getattr(contacts, "watermark", None),
-    }
-    return {name: value for name, value in origin.items() if value is not None} if origin["sql"] else {}
-
-
 def segment_names(connection: Connection) -> tuple[str, ...] | None:
-    """Return the names of all segments; None when the server or the key does not allow it."""
+    """Return the names of all segments; None if the server is away or the key may not read them."""
     try:
         return tuple(record.name for record in _list_segments(connection))
     except WorkbenchError:
@@ -424,12 +430,12 @@ def segment_names(connection: Connection) -> tuple[str, ...] | None:
 
 
 def require_segment(connection: Connection, name: object) -> None:
-    """Raise NotFoundError, with the nearest name, unless there is a segment of that name."""
+    """Raise NotFoundError, with the nearest name, if a segment does not exist."""
     names = segment_names(connection)
     if not isinstance(name, str):
-        raise InvalidArgumentError(f'segment={name!r} is not the name of a segment: segment="whales"')
+        raise InvalidArgumentError(f'segment={name!r} is not the name of a segment. Write it like segment="whales"')
     if names is not None and name not in names:
-        raise _not_defined(name, names)
+        raise _not_found(name, names)
 
 
 def _list_segments(connection: Connection) -> tuple[SegmentRecord, ...]:
@@ -438,8 +444,8 @@ def _list_segments(connection: Connection) -> tuple[SegmentRecord, ...]:
 
 def _find(connection: Connection, name: str) -> SegmentRecord | None:
     if not isinstance(name, str):
-        raise InvalidArgumentError(f'{name!r} is not the name of a segment: "whales"')
-    # No segment can have another name, and one with a slash would be another route.
+        raise InvalidArgumentError(f'{name!r} is not the name of a segment. Write it like "whales"')
+    # Other names are never valid, and one with a slash would request another route.
     if not name.isascii() or not all(letter.isalnum() or letter in "_-" for letter in name or " "):
         return None
     try:
@@ -448,8 +454,8 @@ def _find(connection: Connection, name: str) -> SegmentRecord | None:
         return None
 
 
-def _not_defined(name: str, names: Sequence[str]) -> NotFoundError:
-    return NotFoundError(f"there is no segment {name!r}{suggestion(name, names, '. wb.segments lists the segments')}")
+def _not_found(name: str, names: Sequence[str]) -> NotFoundError:
+    return NotFoundError(f"Segment not found: {name!r}{suggestion(name, names, '. wb.segments lists the segments')}")
 
 
 def _query_body(query: object, keywords: Mapping[str, Any], params: object, options: Collection[str]) -> dict[str, Any]:
@@ -459,14 +465,12 @@ def _query_body(query: object, keywords: Mapping[str, Any], params: object, opti
 
 
 def _write(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str = "") -> SegmentRecord:
-    """Change a segment and return it; `query` is the one that a SqlError would be about."""
+    """Change a segment and return it."""
     return msgspec.convert(_send(connection, method, path, body, query), SegmentRecord)
 
 
-_TIMEOUT_S = 65.0  # the service answers within a minute, or rejects the request
-
-
 def _send(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> Any:
+    """Send a request about a segment and return the response body. Raises SqlError with a position in `query`."""
     response = connection.request(method, path, body=body, timeout_s=_TIMEOUT_S)
     if response.status == 400 and isinstance(response.body, dict) and response.body.get("field") == "sql":
         raise sql_error(query, response)

@@ -7,7 +7,7 @@ import msgspec
 
 from workbench.connection import Connection
 from workbench.display.html import TableColumn, plain, table
-from workbench.display.words import CAUSE_WORDS, outcome
+from workbench.display.words import CAUSE_WORDS, DELIVERY_WORDS, outcome
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError
 from workbench.simulate import complete_event
@@ -65,6 +65,44 @@ class TestSent(Sequence[TestMessage]):
 
     def __repr__(self) -> str:
         return plain(_COLUMNS, self._rows(), _NO_MESSAGES)
+
+    def _repr_html_(self) -> str:
+        return table(_COLUMNS, self._rows(), title="Test messages", note=_NOTE if self else "", empty=_NO_MESSAGES)
+
+
+def send_test(
+    connection: Connection,
+    automation_id: str,
+    draft: Draft,
+    event: Mapping[str, Any],
+    to: Mapping[str, str],
+    node: str | None,
+) -> TestSent:
+    """Send the messages of a draft for `event` to the addresses `to`, or only the message of one node.
+
+    Raises InvalidArgumentError without an address, and InvalidRequestError if the event does not start the automation.
+    """
+    # Re-entry, caps and the holdout do not apply: a test shows what a message looks like, not whether it would be sent.
+    if not to:
+        raise InvalidArgumentError('add an address: email="me@example.com", wallet_address="0x…" or url="https://…"')
+    trigger, _ = draft.language()
+    receivers = {"walletAddress" if name == "wallet_address" else name: address for name, address in to.items()}
+    body = {"event": complete_event(event, trigger, None), "to": receivers}
+    answer = connection.post(
+        f"/automations/{automation_id}/test", body | ({"nodeId": node} if node is not None else {})
+    )
+    return TestSent(msgspec.convert(answer["messages"], list[TestMessage]))
+
+
+_COLUMNS = tuple(map(TableColumn, ("step", "channel", "outcome", "why", "title")))
+_CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
+_REASON_TEXTS = DELIVERY_WORDS | {
+    # Only test sends have these reasons.
+    "no_address": "you gave no address for it",
+    "too_many": "a test sends at most 20 messages: pass node=… to test this step alone",
+    "opted_out": "the owner of this address has unsubscribed",
+}
+_NO_MESSAGES)
 
     def _repr_html_(self) -> str:
         return table(_COLUMNS, self._rows(), title="Test messages", note=_NOTE if self else "", empty=_NO_MESSAGES)

@@ -256,7 +256,7 @@ class Dashboard:
             "days": _page_table(*stats.goal.table()),
             "percents": stats.goal.percents(),
             "dates": [day.day.isoformat() for day in stats.goal.by_day if day.treated.contacts],
-            "said": notice,
+            "notice": notice,
         }
 
     def _ipython_display_(self) -> None:

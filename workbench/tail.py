@@ -1,6 +1,7 @@
-"""Recently arrived events with their outcomes: as a frame, or one by one as they arrive.
+"""Recent events with their outcomes: as a frame, or one by one as they arrive.
 
-Rejected events and duplicates are kept for seven days. Of a rejected event only the keys and the types of the values are kept.
+The server keeps rejected events and duplicates for seven days, and of a rejected event only the keys and the types of
+the values.
 """
 
 import sys
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
 Outcomes: TypeAlias = str | Iterable[str] | None
 
 _PATH = "/events/recent"
-_MAX_STREAM_S = 86_400  # the server ends a longer stream
+_MAX_STREAM_S = 86_400  # the server ends a stream after a day
 _RECONNECT_PAUSES_S = (0.2, 0.6, 2.0, 5.0)
-_MAX_CELL_LENGTH = 160
+_MAX_CELL_LENGTH = 160  # characters
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An event and its outcome: accepted, deduplicated, dry_run or rejected."""
+    """An event and its outcome: accepted, deduplicated, dry_run or rejected.
+
+    `field`, `error` and `body` are set for rejected events; `body` has the type in place of each value.
+    """
 
     id: str
     at: datetime
@@ -53,7 +57,7 @@ class ReceivedEvent(msgspec.Struct, frozen=True, rename="camel"):
             case "accepted":
                 return f"started {quantity(self.entries, 'automation')}" if self.entries else "started nothing"
             case "deduplicated":
-                return "a duplicate by its idempotency key, so nothing happened again"
+                return "a duplicate by its idempotency key: nothing was stored"
             case "dry_run":
                 return f"would start {quantity(self.matched_automations or 0, 'automation')}"
             case _:
@@ -64,7 +68,7 @@ class ReceivedEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TailMessage(msgspec.Struct, frozen=True):
-    """An event with the cursor after it; without an event it is a heartbeat, or `lost` says why the connection broke."""
+    """An event and the cursor after it. Without an event it is a heartbeat, or with `lost` a lost connection."""
 
     cursor: str
     event: ReceivedEvent | None = None
@@ -72,9 +76,9 @@ class TailMessage(msgspec.Struct, frozen=True):
 
 
 class EventTail:
-    """Events as they arrive. Iterate over it with `for`, which ends after its seconds or when it is interrupted.
+    """Events as they arrive: iterate over it with `for`, which ends after the given seconds or when interrupted.
 
-    At the end of a cell it shows itself: in a notebook as a live table, elsewhere as lines.
+    At the end of a cell the events are displayed: in a notebook as a live table, elsewhere as lines.
     """
 
     def __init__(self, connection: Connection, outcomes: Outcomes, seconds: float | None) -> None:
@@ -83,30 +87,32 @@ class EventTail:
         self._seconds = inf if seconds is None else seconds
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
-        """Yield events from now on; resumes where it was when the connection breaks or the server restarts."""
+        """Yield events from now on. When the connection breaks or the server restarts, it resumes at the last event."""
         return (message.event for message in self.follow() if message.event is not None)
 
     def follow(self, cursor: str = "", *, keep_trying: bool = False) -> Iterator[TailMessage]:
         """Yield events after `cursor` (default: from now on), heartbeats and lost connections.
 
-        With `keep_trying` it reconnects for ever; otherwise it raises when no connection was made at all, or four tries failed.
+        Raises the connection's error if the first connection fails, or four attempts to reconnect fail; with
+        `keep_trying` it reconnects until its time is over.
         """
         until = environment.monotonic_s() + self._seconds
         pauses = iter(_RECONNECT_PAUSES_S)
         while (left_s := until - environment.monotonic_s()) > 0:
             pause = _RECONNECT_PAUSES_S[0]
             try:
-                for message in self._messages(cursor, left_s):
+                for message in self._connect(cursor, left_s):
                     cursor, pauses = message.cursor, iter(_RECONNECT_PAUSES_S)
                     yield message
             except (ConnectionFailedError, UnavailableError, UnknownOutcomeError) as error:
                 pause = next(pauses, _RECONNECT_PAUSES_S[-1] if keep_trying else 0.0)
+                # Without a cursor nothing was received yet, and a wrong URL should be reported at once.
                 if not pause or not (cursor or keep_trying):
                     raise
                 yield TailMessage(cursor, lost=str(error))
             environment.sleep(pause)
 
-    def _messages(self, cursor: str, left_s: float) -> Iterator[TailMessage]:
+    def _connect(self, cursor: str, left_s: float) -> Iterator[TailMessage]:
         """Yield the messages of one connection, for about `left_s` seconds."""
         seconds = None if left_s > _MAX_STREAM_S else ceil(left_s)
         with self._connection.stream_lines(
@@ -119,13 +125,14 @@ class EventTail:
                     cursor = value
                 elif name == "data":
                     event = msgspec.convert(decode(value.encode()), ReceivedEvent)
-                elif not name:  # an empty line ends a message of an event stream; a comment is a heartbeat
+                elif not name:
+                    # A message of an event stream ends with an empty line. A comment (an empty name) is a heartbeat.
                     yield TailMessage(cursor, event)
                     event = None
 
     def _ipython_display_(self) -> None:
         if environment.in_kernel():
-            self._window().show()
+            self.live_view().show()
             return
         try:
             for event in self:
@@ -134,56 +141,58 @@ class EventTail:
         except KeyboardInterrupt:
             return
 
-    def _window(self) -> "LiveView":
+    def live_view(self) -> "LiveView":
+        """Return the live table of a notebook; `.show()` displays it."""
         from workbench.display.widgets import LiveView
 
-        return LiveView(lambda cursor: map(_window_row, self.follow(cursor, keep_trying=True)))
+        return LiveView(lambda cursor: map(_widget_row, self.follow(cursor, keep_trying=True)))
 
     def __repr__(self) -> str:
         return "Events as they arrive: for event in wb.events.tail(seconds=30): print(event)"
 
 
-def _window_row(message: TailMessage) -> "tuple[str, Row | None, str]":
+def _widget_row(message: TailMessage) -> "tuple[str, Row | None, str]":
+    """Return the cursor, the row of an event, and the reason of a lost connection, for the live view."""
     event = message.event
     if event is None:
         return message.cursor, None, message.lost
     content = event.payload if event.outcome in ("accepted", "dry_run") else event.body
-    label = "what was sent, types for values" if event.outcome == "rejected" else "payload"
+    label = "body (types in place of values)" if event.outcome == "rejected" else "payload"
     detail = {"contact": event.contact_id, "idempotency key": event.idempotency_key, label: content}
     present = {name: value for name, value in detail.items() if value is not None}
     row: Row = {
         "at": event.at.strftime("%H:%M:%S"),
         "outcome": event.outcome,
         "event": event.event or "(no name)",
-        "said": event.sentence(),
+        "result": event.sentence(),
         "detail": msgspec.json.format(encode(present), indent=2).decode(),
     }
     return message.cursor, row, ""
 
 
 def recent(connection: Connection, outcomes: Outcomes, limit: int) -> "pl.DataFrame":
-    """Return the newest events as a frame, the newest last."""
+    """Return the newest events as a frame, newest last."""
     events = _newest(connection, _joined(outcomes), limit)
-    titles = ("at (UTC)", "outcome", "event", "what became of it", "idempotency key", "contact")
+    titles = ("at (UTC)", "outcome", "event", "result", "idempotency key", "contact")
     rows = []
     for event in events:
         ids = (short(event.idempotency_key), short(event.contact_id))
         rows.append((moment(event.at), event.outcome, event.event or "", event.sentence(), *ids))
-    empty = "None yet. wb.events.send(…) sends one."
+    empty = "No events yet. wb.events.send(…) sends one."
     return _frame(events, _RECENT_COLUMNS, titles, rows, title=f"Events: {len(events)}", empty=empty)
 
 
 def rejected(connection: Connection, limit: int) -> "pl.DataFrame":
-    """Return the newest rejected events as a frame, the newest last."""
+    """Return the newest rejected events as a frame, newest last."""
     events = _newest(connection, "rejected", limit)
-    titles = ("at (UTC)", "event", "why it was rejected", "what was sent, types for values")
+    titles = ("at (UTC)", "event", "error", "body (types in place of values)")
     rows = []
     for event in events:
         body = _json(event.body) or ""
         cell = body if len(body) <= _MAX_CELL_LENGTH else f"{body[:_MAX_CELL_LENGTH]}…"
         rows.append((moment(event.at), event.event or "", event.error or "", cell))
     title = f"Rejected events: {len(events)}"
-    note = "Requests rejected for their key or their rate (401, 403, 429) are not recorded."
+    note = "Requests with an invalid key (401, 403) or over the rate limit (429) are not recorded."
     empty = f"No event was rejected in the last seven days. {note}"
     return _frame(events, _REJECTED_COLUMNS, titles, rows, title=title, note=note, empty=empty)
 

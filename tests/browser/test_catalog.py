@@ -35,7 +35,7 @@ def test_the_catalog_and_the_tail_in_a_notebook(page: Page, lab: Lab, running: R
     # Only a Lab that was started for tests exposes its app to the page; the widget must work without it.
     page.evaluate("() => [window.exposed, window.jupyterapp] = [window.jupyterapp, undefined]")
     browser.locator(".paths tr", has_text="asset").locator(".insert").click()
-    expect(browser.locator(".said")).to_have_text("Inserted a cell below.")
+    expect(browser.locator(".notice")).to_have_text("Inserted a cell below.")
     page.evaluate("() => void (window.jupyterapp = window.exposed)")
     browser.locator("tr[data-event]").press("d")
     browser.locator("tr[data-event]").press("d")

@@ -79,17 +79,17 @@ def tail_row(number: int, **changed: Any) -> dict[str, Any]:
         "at": "10:00:00",
         "outcome": "accepted",
         "event": f"e{number}",
-        "said": "s",
+        "result": "s",
         "detail": "d",
     } | changed
 
 
-def tell(page: Page, *rows: dict[str, Any], state: str = "following", why: str = "") -> None:
-    message = {"rows": rows, "state": state, "why": why}
-    page.evaluate("message => window.tell({told: (window.told = (window.told ?? 1) + 1), ...message})", message)
+def tell(page: Page, *rows: dict[str, Any], state: str = "following", reason: str = "") -> None:
+    message = {"rows": rows, "state": state, "reason": reason}
+    page.evaluate("message => window.tell({update: (window.updates = (window.updates ?? 1) + 1), ...message})", message)
 
 
-HELLO = {"told": 1, "rows": [], "state": "connecting", "why": ""}
+HELLO = {"update": 1, "rows": [], "state": "connecting", "reason": ""}
 
 
 def test_untrusted_text_is_shown_as_text(page: Page) -> None:
@@ -99,7 +99,10 @@ def test_untrusted_text_is_shown_as_text(page: Page) -> None:
     expect(page.locator(".detail .note")).to_contain_text(EVIL)
     page.locator("summary").click()
     expect(page.locator(".detail pre")).to_have_text(EVIL)
-    show_tail = json.loads(json.dumps(HELLO)) | {"why": EVIL, "rows": [tail_row(1, event=EVIL, said=EVIL, detail=EVIL)]}
+    show_tail = json.loads(json.dumps(HELLO)) | {
+        "reason": EVIL,
+        "rows": [tail_row(1, event=EVIL, result=EVIL, detail=EVIL)],
+    }
     show(page, TailWindow, {"hello": show_tail})
     page.locator("tr.event").click()
     expect(page.locator("tr.detail pre")).to_have_text(EVIL)
@@ -135,17 +138,17 @@ def test_a_capped_list_is_searched_by_the_kernel(page: Page) -> None:
 def test_code_is_copied_if_cells_cannot_be_inserted(page: Page) -> None:
     show(page, CatalogWindow, {"look": LOOKED}, event="deposit")
     page.locator(".detail .bar .insert").click()
-    expect(page.locator(".said")).to_have_text("Cells cannot be inserted from here: copy it instead.")
+    expect(page.locator(".notice")).to_have_text("Cannot insert cells here: copy the code instead.")
     page.evaluate("() => document.addEventListener('copy', () => (window.copied = String(document.getSelection())))")
     page.locator(".detail .bar .copy").click()
-    expect(page.locator(".said")).to_have_text("Copied.")
+    expect(page.locator(".notice")).to_have_text("Copied.")
     assert page.evaluate("window.copied ?? navigator.clipboard.readText()") == "the code"
 
 
 def test_an_error_of_the_kernel_is_shown(page: Page) -> None:
     show(page, CatalogWindow, {"list": LISTED, "look": {"error": EVIL}})
     page.locator("tr[data-event]").first.click()
-    expect(page.locator(".said")).to_have_text(EVIL)
+    expect(page.locator(".notice")).to_have_text(EVIL)
 
 
 @pytest.mark.parametrize("window", [CatalogWindow, TailWindow])
@@ -176,7 +179,7 @@ def test_the_tail_pauses_filters_and_limits_its_rows(page: Page) -> None:
     page.locator("input").fill("PAID")
     expect(rows).to_have_count(1)
     page.locator(".chip.rejected").click()
-    expect(page.locator("tbody")).to_have_text("Nothing that fits the filter.")
+    expect(page.locator("tbody")).to_have_text("No events match the filter.")
     page.keyboard.press("d")
     assert keys_outside(page) == []
 
@@ -185,14 +188,14 @@ def test_the_tail_shows_the_state_of_its_connection(page: Page) -> None:
     show(page, TailWindow, {"hello": HELLO})
     steps: list[tuple[str, str, str]] = [
         ("following", "", "live"),
-        ("lost", "no answer", "connection lost, trying again"),
+        ("lost", "no answer", "connection lost, reconnecting"),
         ("following", "", "live"),
         ("ended", "the key was revoked", "ended"),
     ]
-    for state, why, text in steps:
-        tell(page, state=state, why=why)
+    for state, reason, text in steps:
+        tell(page, state=state, reason=reason)
         expect(page.locator(".state")).to_have_text(text)
-        expect(page.locator(".tail")).to_contain_text(why)
+        expect(page.locator(".tail")).to_contain_text(reason)
 
 
 def test_messages_in_the_wrong_order_lose_no_rows(page: Page) -> None:
@@ -217,9 +220,9 @@ def test_a_row_keeps_the_focus_while_rows_are_added(page: Page) -> None:
 
 def test_a_slow_answer_is_awaited_once_the_kernel_has_responded(page: Page) -> None:
     show(page, CatalogWindow, {})
-    page.evaluate("() => window.tell({id: window.sent[0].id, heard: true})")
+    page.evaluate("() => window.tell({id: window.sent[0].id, received: true})")
     page.clock.run_for(60_000)
-    expect(page.locator(".said")).to_have_text("")
+    expect(page.locator(".notice")).to_have_text("")
     page.evaluate("answer => window.tell({...answer, id: window.sent[0].id})", LISTED)
     expect(page.locator("tr[data-event]")).to_have_count(3)
 
@@ -241,12 +244,12 @@ STATS = {
     "days": {"heads": ["entered on", "rate"], "numbers": [1], "rows": [["2026-11-22", "12.5%"]]},
     "percents": [10, 13],
     "dates": ["2026-11-21", "2026-11-22"],
-    "said": "",
+    "notice": "",
 }
 
 
 def test_the_dashboard_refreshes_and_replays_dead_letters(page: Page) -> None:
-    show(page, LiveWindow, {"look": STATS, "replay": STATS | {"said": "2 entries are tried again."}})
+    show(page, LiveWindow, {"look": STATS, "replay": STATS | {"notice": "2 entries are tried again."}})
     expect(page.locator(".head")).to_contain_text(EVIL)
     expect(page.locator(".lines p").nth(1)).to_have_text(EVIL)
     expect(page.locator(".live svg.spark")).to_be_visible()

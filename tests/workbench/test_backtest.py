@@ -209,7 +209,7 @@ def test_what_could_not_be_known_is_said_in_particular(wb: Workbench) -> None:
         (lambda a: a.backtest(against="published"), "was never published"),
         (lambda a: a.backtest(against="draft"), "was never published"),
         (lambda a: a.backtest(processes=-1), "processes=-1"),
-        (lambda a: a.backtest(segment="whale"), "there is no segment 'whale'"),
+        (lambda a: a.backtest(segment="whale"), "Segment not found: 'whale'"),
         (lambda a: a.backtest(segment=7), "not the name of a segment"),
         (lambda a: Automation.from_json(a.to_json()).backtest(), "not connected"),
     ],

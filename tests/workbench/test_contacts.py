@@ -109,9 +109,9 @@ def test_an_entry_of_somebody_erased_tells_only_that_it_happened(wb: Workbench) 
 
 def test_what_is_wrong_is_said_in_words(wb: Workbench, running: Running) -> None:
     eve = somebody(wb, "eve")
-    with pytest.raises(InvalidArgumentError, match="name one"):
+    with pytest.raises(InvalidArgumentError, match="Pass an id or an identifier"):
         wb.contact()
-    with pytest.raises(InvalidArgumentError, match="name a channel"):
+    with pytest.raises(InvalidArgumentError, match="at least one channel"):
         eve.opt_out()
     with pytest.raises(InvalidRequestError, match="must name a channel"):
         eve.opt_out("fax")

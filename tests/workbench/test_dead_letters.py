@@ -99,4 +99,4 @@ def test_where_nothing_failed_that_is_said(wb: Workbench) -> None:
 
 
 def test_what_a_receiver_refused_is_told_apart_from_who_was_not_let_in() -> None:
-    assert (words.entry_outcome("refused"), words.outcome("refused")) == ("the receiver rejected it", "did not enter")
+    assert (words.entry_outcome("refused"), words.outcome("refused")) == ("rejected by the receiver", "did not enter")

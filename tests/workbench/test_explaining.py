@@ -34,7 +34,7 @@ def test_why_it_did_and_did_not_match(running: Running) -> None:
     )
     assert would[0].sentence() == "The contact entered before: contacts enter only once."
     assert contact.explain(gift, event=told[3].event_id)[0] == told[3]
-    with pytest.raises(NotFoundError, match="no automation"):
+    with pytest.raises(NotFoundError, match="Automation not found"):
         contact.explain("nobody wrote this")
-    with pytest.raises(InvalidArgumentError, match="name an automation"):
+    with pytest.raises(InvalidArgumentError, match="Pass an automation"):
         contact.explain(7)

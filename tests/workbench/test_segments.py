@@ -178,7 +178,7 @@ def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
 
 
 def test_a_large_frame_goes_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_AUDIENCE_PART", 1)
+    monkeypatch.setattr(segments, "_MAX_PART", 1)
     ids = wb.sql(BIG, least=200)["contact_id"].to_list()
     made = wb.audience(ids, name="parts")
     assert (made.size, made.provenance) == (3, {"rows": 3, "unknown": 0})
@@ -187,11 +187,11 @@ def test_a_large_frame_goes_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_no_audience_is_explained(wb: Workbench) -> None:
-    with pytest.raises(InvalidArgumentError, match="no column contact_id, but id and email"):
+    with pytest.raises(InvalidArgumentError, match="no column contact_id; its columns: id, email"):
         wb.audience(pl.DataFrame({"id": ["a"], "email": ["b"]}), name="x")
     with pytest.raises(InvalidRequestError, match="must be the id of a contact"):
         wb.audience(["ann"], name="x")
-    with pytest.raises(InvalidArgumentError, match="an audience is made from a frame"):
+    with pytest.raises(InvalidArgumentError, match="An audience needs a frame"):
         wb.audience("ann", name="x")
     wb.segments.define("by-query", sql=BIG, least=1)
     with pytest.raises(InvalidArgumentError, match="is defined by a query"):

@@ -203,7 +203,7 @@ def test_a_step_that_several_branches_lead_to_is_written_once() -> None:
         ("", "expected sentences"),
         ("If a deposit comes", "line 1, column 1: expected “When”, found If a deposit comes"),
         ("When a deposit event arrives, and amount is high:", r"line 1, column 45: expected a value: “a text”, a number"),
-        ("When a x event arrives:\n  • Sing a song.", "line 2, column 5: expected how a step begins: Send the in-app message, "),
+        ("When a x event arrives:\n  • Sing a song.", "line 2, column 5: expected the start of a step: Send the in-app message, "),
         ("When a x event arrives:\n\n  • Wait 3 moons.", "line 3, column 10: expected a duration, like 2 days 3 hours, found 3 moons"),
         ("When a x event arrives:\n  • Add the tag vip.", "line 2, column 17: expected a tag in “quotes”"),
         ("When a x event arrives:\n  • Add the tag “vip", "line 2, column 17: expected a tag closed with ”"),

@@ -115,7 +115,7 @@ def test_the_live_view_has_failures_tried_again(wb: Workbench) -> None:
     told = live.answer({"ask": "look"})
     assert told["dead"]["rows"][0][0] == "template_error"
     assert told["lines"][:1] == ["1 entry: 1 dead."]
-    assert live.answer({"ask": "replay", "cause": "template_error"})["said"].startswith("1 entry is tried again")
+    assert live.answer({"ask": "replay", "cause": "template_error"})["notice"].startswith("1 entry is tried again")
     until(lambda: automation.entries().latest.attempts == 1 and automation.entries().latest.ended, "it failed again")
     assert "1 dead" in repr(live)
 

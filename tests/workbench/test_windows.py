@@ -38,10 +38,10 @@ def wb(running: Running) -> Workbench:
 
 
 def test_the_widget_gets_texts_and_counts_alone(wb: Workbench) -> None:
-    listed = wb.catalog._answered({"ask": "list", "text": "depo"})
+    listed = wb.catalog.answer({"ask": "list", "text": "depo"})
     (deposit,) = (each for each in listed["events"] if each["event"] == "deposit")
     assert len(deposit["perDay"]) == len(listed["days"])
-    looked = wb.catalog._answered({"ask": "look", "event": "deposit"})
+    looked = wb.catalog.answer({"ask": "look", "event": "deposit"})
     assert looked["title"].startswith("deposit: ")
     assert texts_and_numbers([listed, looked])
 
@@ -141,12 +141,12 @@ class Page:
 
 def test_a_lost_connection_is_said_and_resumed_where_it_was_lost(script: Script) -> None:
     script.answers = [streaming("1", "2", broken=True), streaming("3"), REVOKED]
-    page = Page(script.tail()._window())
+    page = Page(script.tail().live_view())
     page.ask("hello")
     until(lambda: "ended" in page.states, "the revoked key ends it")
     assert page.events == ["e", "e", "e"]
     assert script.asked == [None, "after-2", "after-3"]
-    assert "does not know this key" in page.sent[-1]["why"]
+    assert "does not know this key" in page.sent[-1]["reason"]
     again = page.ask("hello")
     assert [row["number"] for row in again["rows"]] == [1, 2, 3]
     assert again["state"] == "ended"
@@ -155,12 +155,12 @@ def test_a_lost_connection_is_said_and_resumed_where_it_was_lost(script: Script)
 def test_a_server_that_is_away_or_busy_is_said_and_tried_again(script: Script) -> None:
     away = [answering(status, "application/json", b'{"error": "not now"}') for status in (503, 502, 429)]
     script.answers = [away[0], streaming("1"), *away[1:], streaming("2"), REVOKED]
-    page = Page(script.tail()._window())
+    page = Page(script.tail().live_view())
     page.ask("hello")
     until(lambda: "ended" in page.states, "the revoked key ends it")
     assert page.events == ["e", "e"]
     assert script.asked == [None, None, "after-1", "after-1", "after-1", "after-2"]
-    assert any("not now" in said["why"] for said in page.sent if said["state"] == "lost")
+    assert any("not now" in said["reason"] for said in page.sent if said["state"] == "lost")
 
 
 def test_what_nobody_thought_of_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_what_nobody_thought_of_is_said_and_tried_again(monkeypatch: pytest.Monk
 
 def test_a_cell_that_shows_a_tail_ends_when_it_follows(script: Script) -> None:
     script.answers = [streaming("1"), REVOKED]
-    following = script.tail()._window()
+    following = script.tail().live_view()
     following.show()
     assert following._started.is_set()
 

@@ -1,7 +1,7 @@
 """Cards: how a node looks in pictures and on the canvas. Also the ids of nodes that are written without one.
 
-Text is measured without a browser, because a picture cannot measure itself: widths are estimated on the wide side, so that lines are
-cut too early rather than too late. Sizes are in pixels.
+Text is measured without a browser, because a picture cannot measure itself: widths are estimated on the wide side, so
+that lines are cut too early rather than too late. Sizes are in pixels.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Charts of built-in reports and backtests, and `Report`, the frame that displays its chart, its table and its SQL.
 
-Altair draws the charts and vl-convert renders them to SVG here, so they need no network and stay in saved notebooks. Both are optional
-(`pip install "event-workbench[notebook]"`). Colours are mid-tones that work on light and dark pages.
+Altair draws the charts and vl-convert renders them to SVG here, so they need no network and stay in saved notebooks.
+Both are optional (`pip install "event-workbench[notebook]"`). Colours are mid-tones that work on light and dark
+pages.
 """
 
 import importlib.util
@@ -22,7 +23,7 @@ from workbench.display.words import duration, quantity
 from workbench.errors import MissingDependencyError
 from workbench.frames import Result
 
-alt.renderers.enable("svg")  # Altair's default renderer needs the network, and JupyterLab has an older Vega
+alt.renderers.enable("svg")  # the default renderer loads Vega from the network
 
 Chart: TypeAlias = alt.Chart | alt.LayerChart
 
@@ -53,7 +54,7 @@ _COLUMN_WORDS = {
 
 
 def chart(name: str, frame: pl.DataFrame, every: str = "period") -> Chart:
-    """Return the chart of a report; `every` is its unit of time. Raise MissingDependencyError if Altair is not installed."""
+    """Return the chart of a report; `every`: its unit of time. Raises MissingDependencyError without Altair."""
     if importlib.util.find_spec("altair") is None or importlib.util.find_spec("vl_convert") is None:
         raise MissingDependencyError('Charts need Altair: pip install "event-workbench[notebook]"')
     floats = frame.with_columns(selectors.decimal().cast(pl.Float64))
@@ -70,7 +71,8 @@ def chart_html(name: str, frame: pl.DataFrame, every: str = "period") -> str:
     try:
         drawn = chart(name, frame, every)
     except MissingDependencyError as error:
-        return Markup(html("line.html.j2", text=str(error), state="", look="", note="", block=""))  # noqa: S704  our own template, which escapes
+        hint = html("line.html.j2", text=str(error), state="", look="", note="", block="")
+        return Markup(hint)  # noqa: S704  our own template, which escapes
     styled = (
         drawn.configure(background="transparent", font=_FONT)
         .configure_view(stroke=None)
@@ -83,7 +85,10 @@ def chart_html(name: str, frame: pl.DataFrame, every: str = "period") -> str:
 
 
 class Report(ShownFrame, Result):
-    """The result of a built-in report. `wb.sql(report.statement, as_of=report, **report.params)` runs the same query again."""
+    """A built-in report, displayed as a chart with its table and SQL.
+
+    `wb.sql(report.statement, as_of=report, **report.params)` runs the same query again.
+    """
 
     _name: str
     _every: str
@@ -93,7 +98,7 @@ class Report(ShownFrame, Result):
         return chart(self._name, pl.DataFrame(self), self._every)
 
     def _forget_origin(self) -> None:
-        # A frame that was changed in place is no longer the answer to the query, so it loses the table, too.
+        # A frame that was changed in place is not the result of the query, so it loses the table as well.
         super()._forget_origin()
         self.view = None
 
@@ -105,7 +110,7 @@ class Report(ShownFrame, Result):
 
 
 def report(rows: Result, name: str, title: str, warnings: Sequence[str] = ()) -> Report:
-    """Return the result of a query as a report; `warnings` are sentences about it."""
+    """Return the result of a query as a report; `warnings`: sentences to show with it."""
     result = Report(rows)
     params = rows.params or {}
     result._every = params.get("every", "period")
@@ -165,7 +170,8 @@ def _funnel(frame: pl.DataFrame) -> Any:
 
 
 def _split_funnel(named: pl.DataFrame, steps: list[str]) -> Chart:
-    """Return the funnel by group, for the largest groups; the rows are in order of size, and the table has the others."""
+    """Return the funnel by group, for the largest groups; the table below the chart has all of them."""
+    # The rows of the report are ordered by the size of their group.
     largest = named["part"].unique(maintain_order=True).head(len(_COLOURS)).to_list()
     base = _chart(named.filter(pl.col("part").is_in(largest)), height=alt.Step(18, **{"for": "offset"})).encode(
         x=alt.X("of_first:Q", axis=alt.Axis(format="%"), title="% of step 1"),
@@ -173,7 +179,7 @@ def _split_funnel(named: pl.DataFrame, steps: list[str]) -> Chart:
         yOffset=alt.YOffset("part:N", sort=largest),
     )
     title = None if named["part"].n_unique() == len(largest) else f"the {len(largest)} largest"
-    legend = alt.Legend(offset=52)  # pixels: the label of a bar of 100 % is beside the chart
+    legend = alt.Legend(offset=52)  # pixels; leaves room for the label of a bar of 100 %
     bars = base.mark_bar().encode(color=alt.Color("part:N", title=title, sort=largest, scale=_PALETTE, legend=legend))
     labels = base.mark_text(align="left", dx=4, fontSize=10, color=_GREY).encode(text="text:N")
     return alt.LayerChart(layer=[bars, labels])
@@ -224,7 +230,7 @@ def _active_users(frame: pl.DataFrame) -> Any:
 def _segment_sizes(frame: pl.DataFrame) -> Any:
     points = alt.OverlayMarkDef(color=_BLUE) if frame.height < 40 else False
     brief = frame.select(pl.col("at").max() - pl.col("at").min() < timedelta(minutes=1)).item()
-    labels = "%H:%M:%S" if brief else alt.Undefined  # the default would show milliseconds
+    labels = "%H:%M:%S" if brief else alt.Undefined  # below a minute the default shows milliseconds
     return (
         _chart(frame, height=_HEIGHT)
         .mark_line(point=points, interpolate="step-after", color=_BLUE)

@@ -19,7 +19,7 @@ from workbench.language.trigger import Trigger
 
 Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal", "invalid", "added", "changed"]
 Chosen: TypeAlias = Mapping[str, Point] | None
-"""Positions that a person chose; None for the automatic layout."""
+"""Positions that a user chose; None for the automatic layout."""
 
 STAYING = frozenset({"failed", "refused", "held_out", "waiting", "goal"})
 """Outcomes after which a run does not follow an edge."""
@@ -36,9 +36,9 @@ _ARROW = 7  # pixels between the end of an edge and its card
 
 
 class RunPath(msgspec.Struct, frozen=True):
-    """The path of one run, or of many: marks at nodes, edges (node, handle) that were followed, and times since the start.
+    """The path of one run, or of many: marks at nodes, the edges (node, handle) followed, and times since the start.
 
-    `notes` at nodes replace the times; `shares` are shown at the edges of nodes with branches.
+    `notes` at nodes replace the times; `shares` appear at the edges of nodes with branches.
     """
 
     marks: dict[str, Mark]
@@ -68,7 +68,7 @@ class _DrawnEdge(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> int:
-        """Followed edges are drawn last, above the others."""
+        """The drawing order: followed edges are drawn last, above the others."""
         return int(self.look == "strong")
 
 
@@ -97,7 +97,15 @@ def draw(
     trigger: Trigger, graph: Graph, path: RunPath | None = None, chosen: Chosen = None
 ) -> tuple[str, float, float]:
     """Return the SVG document, its width and its height in pixels."""
-    nodes, edges = graph.by_id, _edges_in_order(graph)
+    nodes = graph.by_id
+    order = {node.id: index for index, node in enumerate(graph.nodes)}
+
+    def rank(edge: Edge) -> tuple[int, int]:
+        handles = nodes[edge.source].handles
+        return order[edge.source], handles.index(edge.handle) if edge.handle in handles else len(handles)
+
+    # A draft may have edges to nodes that were deleted. The order of branches decides which card is on the left.
+    edges = sorted((edge for edge in graph.edges if edge.source in order and edge.target in order), key=rank)
     card_of = {node.id: cards.card(node, trigger, graph) for node in nodes.values()}
     if chosen:
         left, top = min(x for x, _ in chosen.values()) - MARGIN, min(y for _, y in chosen.values()) - MARGIN
@@ -133,17 +141,6 @@ def draw(
     return document, width, height
 
 
-def _edges_in_order(graph: Graph) -> list[Edge]:
-    """Return the edges between nodes that exist, ordered by source and branch."""
-    order = {node.id: index for index, node in enumerate(graph.nodes)}
-
-    def rank(edge: Edge) -> tuple[int, int]:
-        handles = graph.by_id[edge.source].handles
-        return order[edge.source], handles.index(edge.handle) if edge.handle in handles else len(handles)
-
-    return sorted((edge for edge in graph.edges if edge.source in order and edge.target in order), key=rank)
-
-
 def _leaves_at(source: Node, edge: Edge) -> float:
     """Return the share of the card's width at which an edge leaves."""
     handles = source.handles
@@ -177,7 +174,7 @@ def _drawn_edge(
     label = cards.label(source, edge.handle, share)
     room = WIDTH / (len(source.handles) + 1) - _LABEL_PADDING / 2
     if share and cards.long(label, _LABEL_SIZE) > room:
-        label = share  # of a label that is too long, the number matters more than the name
+        label = share  # there is no room for both, and the number matters more than the name
     label = label if share else cards.cut(label, _LABEL_SIZE, room)
     look: Literal["plain", "strong", "faded"] = "plain"
     if path is not None:

@@ -1,7 +1,8 @@
 """HTML for notebooks: small templates with everything escaped, tables, pictures as data URIs.
 
-JupyterLab strips inline SVG and styles in untrusted notebooks but keeps `<img>` and `<details>`. So pictures are always images, and
-every page can be read without its colours. Colours are mid-tones that work on light and dark pages.
+JupyterLab strips inline SVG and styles in untrusted notebooks but keeps `<img>` and `<details>`. So pictures are
+always images, and every page can be read without its colours. Colours are mid-tones that work on light and dark
+pages.
 
 Tables exist twice: as HTML, and as text for terminals.
 """

@@ -1,10 +1,10 @@
-"""Positions of cards and routes of edges: where a person put the cards, or else a layered layout from top to bottom.
+"""Positions of cards and routes of edges: the positions that a user chose, or else a layered layout from top to bottom.
 
-The layout has the usual four steps (Sugiyama): assign layers by longest path; add placeholders where an edge passes a layer; order each
-layer by the average position of its neighbours; move each layer as close to its neighbours as order and distance allow. Loops and edges
-to missing nodes, which drafts may have, are ignored.
+The layout has the usual four steps (Sugiyama): assign layers by longest path; add placeholders where an edge passes a
+layer; order each layer by the average position of its neighbours; move each layer as close to its neighbours as order
+and distance allow. Loops and edges to missing nodes, which drafts may have, are ignored.
 
-Cards that a person moved stay where they are. Then edges are routed around the cards that are in their way.
+Cards that a user placed stay there, and edges are routed around the cards between their ends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,18 +26,15 @@ COLUMN_WIDTH, ROW_GAP, MARGIN = 316, 54, 14  # pixels
 _CELL = (300, 130)  # pixels for a card and its surroundings where the height of the card is unknown
 _MAX_COORDINATE = 1_000_000  # pixels; beyond that no canvas shows anything
 
-_Vertex: TypeAlias = tuple[
-    str, ...
-]  # ("node", id), or ("passing", source, target, layer) for an edge that passes a layer
+_Vertex: TypeAlias = tuple[str, ...]
+"""("node", id), or ("passing", source, target, layer) for an edge that passes a layer."""
 _Neighbours: TypeAlias = dict[_Vertex, list[_Vertex]]
 _SWEEPS = 9  # odd: the last sweep goes down, which puts the first branch on the left
 _PASSING_WIDTH = 0.35  # of a node's width
 
 _CURVE_SAMPLES = 24
-_CLEARANCE, _DETOUR = (
-    8.0,
-    20.0,
-)  # pixels: an edge nearer than this touches the card; a detour passes it at this distance
+_CLEARANCE = 8.0  # pixels; an edge nearer than this touches the card
+_DETOUR = 20.0  # pixels between a card and an edge that is routed around it
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -95,7 +92,7 @@ def grid_positions(nodes: Sequence[str], links: Sequence[Link]) -> dict[str, dic
 
 
 def chosen_positions(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> dict[str, Point] | None:
-    """Return the positions that a person chose. None if a node has no position, or all are those of `grid_positions`."""
+    """Return the positions that a user chose; None if a node has no position, or all are those of `grid_positions`."""
     points: dict[str, Point] = {}
     for node in nodes:
         point = point_of(node)
@@ -134,8 +131,8 @@ def position_below(points: Mapping[str, Point], source: str) -> dict[str, int]:
 
 def layer_nodes(nodes: Sequence[str], links: Iterable[Link]) -> Layout:
     """Return the layered layout of `nodes`. `links` are in the order of the branches, left to right."""
-    known = set(nodes)
-    complete = [link for link in dict.fromkeys(links) if link[0] in known and link[1] in known]
+    existing = set(nodes)
+    complete = [link for link in dict.fromkeys(links) if link[0] in existing and link[1] in existing]
     acyclic = _without_loops(nodes, complete)
     layers, chains = _layers(nodes, acyclic)
     above: _Neighbours = {}
@@ -163,7 +160,8 @@ def layer_nodes(nodes: Sequence[str], links: Iterable[Link]) -> Layout:
 
 
 def _without_loops(nodes: Sequence[str], links: Sequence[Link]) -> list[Link]:
-    """Return the links without those that lead back to a node on the path to them (depth-first search, without recursion)."""
+    """Return the links without those that lead back to a node on the path to them."""
+    # A depth-first search with its own stack: a long chain of nodes would exceed Python's recursion limit.
     targets_of: dict[str, list[str]] = {}
     for source, target in links:
         targets_of.setdefault(source, []).append(target)
@@ -218,7 +216,7 @@ def _layers(nodes: Sequence[str], links: Sequence[Link]) -> tuple[list[list[_Ver
 
 
 def _reorder(layers: Sequence[list[_Vertex]], neighbours: _Neighbours, branches: _Neighbours) -> None:
-    """Sort each layer by the average place of its neighbours in the layer before; siblings by the order of their branches."""
+    """Sort each layer by the average place of its neighbours in the layer before, then by the order of branches."""
     for before, layer in pairwise(layers):
         index = {vertex: place for place, vertex in enumerate(before)}
         branch = {vertex: place for parent in before for place, vertex in enumerate(branches.get(parent, ()))}
@@ -230,10 +228,8 @@ def _reorder(layers: Sequence[list[_Vertex]], neighbours: _Neighbours, branches:
 
 
 def _align(layer: Sequence[_Vertex], at: dict[_Vertex, float], neighbours: _Neighbours) -> None:
-    """Move the vertices of a layer as close as possible to the middle of their neighbours.
-
-    Least squares with the order and the distances kept: isotonic regression, by pooling adjacent violators.
-    """
+    """Move the vertices of a layer as close as possible to the middle of their neighbours."""
+    # Least squares that keeps order and distances: isotonic regression, by pooling adjacent violators.
     offsets = [0.0]
     for left, right in pairwise(layer):
         offsets.append(offsets[-1] + (_width(left) + _width(right)) / 2)
@@ -255,11 +251,11 @@ def _width(vertex: _Vertex) -> float:
     return 1.0 if vertex[0] == "node" else _PASSING_WIDTH
 
 
-# Routes around cards that a person placed
+# Routes around cards that a user placed
 
 
 def route_edges(boxes: Mapping[str, Box], edges: Iterable[tuple[Key, str, str, float]]) -> dict[Key, Route]:
-    """Return the routes of edges that are not free to go straight down.
+    """Return the routes of edges that have cards in their way.
 
     An edge is a key, its source, its target, and the share of the card's width (0 to 1) at which it leaves the source.
     """
@@ -284,7 +280,8 @@ def route_edge(start: Point, end: Point, others: Iterable[Box]) -> Route:
     at = start
     for box in between:
         aside = box.right <= min(at[0], end[0]) - _CLEARANCE or box.left >= max(at[0], end[0]) + _CLEARANCE
-        if aside or box.bottom <= at[1]:  # most cards: no need to sample the curve
+        # The comparison is cheap and excludes most cards; only the others need samples of the curve.
+        if aside or box.bottom <= at[1]:
             continue
         curve = _curve(at, end)
         if not any(box.touches(*point) for point in curve):
@@ -314,7 +311,7 @@ def _curve(start: Point, end: Point) -> list[Point]:
 
 
 def _free_x(x: float, boxes: Sequence[Box], side: int) -> float:
-    """Return the first x to the left (-1) or right (1) that is beside all boxes."""
+    """Return the first x to the left (-1) or right (1) that touches none of the boxes."""
     for _ in boxes:
         hit = next((box for box in boxes if box.left - _CLEARANCE < x < box.right + _CLEARANCE), None)
         if hit is None:

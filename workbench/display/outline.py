@@ -1,10 +1,11 @@
 """An automation as an outline: a tree of steps, in the order in which sentences and Python code write them.
 
-A graph allows any edge; text only has sequence and indentation. The outline is the bridge: the branches of a step are nested blocks,
-the step where they join again follows them, and an edge to a step that is already written becomes a GoTo.
+A graph allows any edge; text only has sequence and indentation. The outline is the bridge: the branches of a step are
+nested blocks, the step where they join again follows them, and an edge to a step that is already written becomes a
+GoTo.
 
-An outline covers only what sentences and verbs can express. Writers compare the automation that their text would build with the
-original and list the rest as extra fields (`text/remainder.py`).
+An outline covers only what sentences and verbs can express. Writers compare the automation that their text would
+build with the original and list the rest as extra fields (`text/remainder.py`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,16 +24,14 @@ from workbench.language.trigger import is_app_event, is_trigger
 JsonObject: TypeAlias = dict[str, Any]
 TRIGGER_ID = "trigger"
 _STEP_KINDS = frozenset(kind for kind in NODE_KINDS if not is_trigger(kind))
-_MAX_DEPTH = (
-    40  # nested branches; deeper ones cannot be read, and drafts with loops in odd places would recurse too far
-)
+_MAX_DEPTH = 40  # nested branches; deeper ones are unreadable, and some drafts with loops would recurse too far
 _LOG_FIELDS = ("chainId", "contract", "signature", "walletArg", "confirmations", "createContacts")
 
 
 class OutlineStep(msgspec.Struct, frozen=True):
-    """One node. `id` is None if it follows from what the node does; `branches` are (handle, block) pairs of a node that branches.
+    """One node. `id` is None if it is the id that `free_id` would choose. `branches`: (handle, block) pairs.
 
-    `raw`: the data do not fit the words of this kind, so they are written as they are.
+    `raw`: the data do not fit the words of this kind, so they are written as JSON.
     """
 
     kind: str
@@ -58,10 +57,10 @@ Block: TypeAlias = tuple[OutlineStep | GoTo | End, ...]
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """An automation without its extra fields. No `events` means any event. `id` is that of the trigger node.
+    """An automation without its extra fields. No `events` means any event. `id`: that of the trigger node.
 
-    `logs`: the source of an on-chain trigger, as in the trigger spec; empty for other triggers. `other`: a trigger type without a verb.
-    `line`: the line of the sentence about the trigger, 0 if the outline was not read from sentences.
+    `logs`: the source of an on-chain trigger, as in the trigger spec; empty for other triggers. `other`: a trigger type
+    without a verb. `line`: the line of the sentence about the trigger, 0 if the outline was not read from sentences.
     """
 
     name: str
@@ -84,7 +83,7 @@ def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> 
         logs = {"confirmations": 0, "createContacts": False} | {key: spec[key] for key in _LOG_FIELDS if key in spec}
     outline = Outline(
         name,
-        _events(spec),
+        _event_names(spec),
         tuple(_filters(spec.get("filters")) or ()),
         _settings(settings) if isinstance(settings, dict) else {},
         logs=logs,
@@ -119,7 +118,7 @@ def handles_of(kind: str, data: Mapping[str, Any]) -> tuple[str | None, ...]:
 
 
 def canonical(kind: str, data: Mapping[str, Any]) -> JsonObject | None:
-    """Return the part of a node's data that sentences and verbs of its kind can express; None if they cannot express it at all."""
+    """Return the part of a node's data that sentences and verbs of its kind express; None if they cannot express it."""
     match kind, data:
         case "send_inapp", {"title": str(title), "body": str(body)}:
             extra = {"data": data["data"]} if isinstance(data.get("data"), dict) else {}
@@ -152,7 +151,7 @@ def canonical(kind: str, data: Mapping[str, Any]) -> JsonObject | None:
 
 
 class _Walk:
-    """Walks a graph once, in the order of writing. `named`: steps whose ids are written because a GoTo refers to them."""
+    """Walks a graph once, in the order of writing. `named`: steps with a written id, because a GoTo refers to them."""
 
     def __init__(self, nodes: Mapping[str, JsonObject], edges: Iterable[JsonObject], named: Iterable[str] = ()) -> None:
         self._nodes = nodes
@@ -201,15 +200,15 @@ class _Walk:
         if len(handles) < 2:
             return OutlineStep(kind, data, node_id, raw=raw), self._targets.get((node["id"], None))
         targets = [self._targets.get((node["id"], handle)) for handle in handles]
-        meeting = self._meeting(targets) or join
-        blocks = [self._block(target, meeting, depth + 1) for target in targets]
-        return OutlineStep(kind, data, node_id, tuple(zip(map(str, handles), blocks, strict=True)), raw), meeting
+        join = self._join(targets) or join
+        blocks = [self._block(target, join, depth + 1) for target in targets]
+        return OutlineStep(kind, data, node_id, tuple(zip(map(str, handles), blocks, strict=True)), raw), join
 
-    def _meeting(self, starts: Iterable[str | None]) -> str | None:
-        """Return the nearest node that all branches reach.
+    def _join(self, starts: Iterable[str | None]) -> str | None:
+        """Return the node where branches meet: the nearest one that all branches reach.
 
-        Failing that, return one that was written after all branches that stop before it: `b.exit()` in one branch of a fork does not
-        keep the steps after the fork from following the other branches.
+        If there is none, return a node that follows all branches that end before it: with `b.exit()` in one branch of
+        a fork, the steps after the fork still follow the other branches.
         """
         reached = [self._reachable(start) for start in starts]
         nearest = [node_id for nodes in reached for node_id in nodes]
@@ -218,14 +217,15 @@ class _Walk:
             return shared
         last_ranks = [self._last_rank(nodes) for nodes in reached]
         for node_id in nearest:
-            elsewhere = [rank for rank, nodes in zip(last_ranks, reached, strict=True) if node_id not in nodes]
-            several = len(reached) - len(elsewhere) > 1
-            if all(rank is not None and rank < self._rank[node_id] and (rank >= 0 or several) for rank in elsewhere):
+            ended = [rank for rank, nodes in zip(last_ranks, reached, strict=True) if node_id not in nodes]
+            several = len(reached) - len(ended) > 1
+            # An empty branch (-1) counts as ended only if at least two other branches reach the node.
+            if all(rank is not None and rank < self._rank[node_id] and (rank >= 0 or several) for rank in ended):
                 return node_id
         return None
 
     def _last_rank(self, reached: Collection[str]) -> int | None:
-        """Return the rank of the last node of a branch in which every path ends in an exit; -1 for an empty branch, else None."""
+        """Return the rank of a branch's last node if all its paths end in an exit; -1 if it is empty, else None."""
         if not reached:
             return -1
         stops = all(
@@ -236,7 +236,7 @@ class _Walk:
         return max(map(self._rank.__getitem__, reached)) if stops else None
 
     def _reachable(self, start: str | None) -> dict[str, None]:
-        """Return the nodes reached from `start`, itself included, nearest first."""
+        """Return `start` and the nodes that it leads to, nearest first."""
         reached: dict[str, None] = {start: None} if start is not None and start in self._nodes else {}
         queue = [*reached]
         for node_id in queue:
@@ -249,14 +249,14 @@ class _Walk:
         return reached
 
 
-def _events(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _event_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
     single, several = spec.get("event"), spec.get("eventNames")
     names = [single, *several] if isinstance(several, list) else [single]
     return tuple(dict.fromkeys(name.lower() for name in names if isinstance(name, str) and EVENT_NAME.fullmatch(name)))
 
 
 def _filters(value: Any) -> list[JsonObject] | None:
-    """Return filters as the verbs write them; None if the verbs cannot write one of them."""
+    """Return filters in the form that verbs write; None if the verbs cannot write one of them."""
     if not isinstance(value, list | tuple):
         return None
     filters: list[JsonObject] = []
@@ -295,7 +295,7 @@ def _is_wait(seconds: Any) -> bool:
 
 
 def _settings(settings: JsonObject) -> JsonObject:
-    """Return the settings as the verbs write them. Invalid ones are left out, and so are those that the verbs cannot write."""
+    """Return the settings that verbs can write, in the form that they write; others become extra fields."""
     canonical: JsonObject = {}
     for name, value in settings.items():
         if read_settings({name: value}, "").problems:

@@ -189,7 +189,8 @@ def as_page(shape: Shape) -> dict[str, Any]:
 def code(event: str, days: int, keys: Sequence[str] | None = None) -> str:
     """Return Python code that queries such events, or the values below some keys.
 
-    Names of events and keys come from outside, so they are passed as parameters and quoted with `repr`, never put into the SQL.
+    Names of events and keys come from outside, so they are passed as parameters and quoted with `repr`, never put
+    into the SQL.
     """
     if keys is None:
         return f'wb.sql("""{_EVENTS_SQL}""", event={event!r}, days={days:d})'

@@ -1,4 +1,4 @@
-"""One run of an automation, real or simulated, as a page: headline, path on the graph, messages, decisions, steps."""
+"""The page of one run, real or simulated: headline, path on the graph, messages, decisions and steps."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ VerdictGroup = tuple[str, tuple[Verdict, ...]]
 
 
 class RunPage(msgspec.Struct, frozen=True):
-    """The contents of the page. `receives` is the title above the messages; `email_from` the sender, if it is known."""
+    """The contents of the page. `receives`: the title above the messages. `email_from`: the sender, if known."""
 
     headline: str
     subtitle: str
@@ -46,7 +46,7 @@ class RunPage(msgspec.Struct, frozen=True):
 
 
 def explanations(verdicts: tuple[Verdict, ...], steps: Sequence[Step]) -> list[VerdictGroup]:
-    """Return the verdicts on the filters of the trigger and of each condition, with titles that say how they came out."""
+    """Return the verdicts on the filters of the trigger and of each condition, with the result as a title."""
     groups: list[VerdictGroup] = []
     if verdicts:
         passed = all(verdict.passed for verdict in verdicts)

@@ -1,7 +1,7 @@
-"""A whole automation in plain English, indented by branch. `workbench.text.parse` reads it back: change both together.
+"""An automation in plain English, indented by branch. `workbench.text.parse` reads it back: change both together.
 
-Texts are written in “curly quotes”, or as JSON where quotes would be ambiguous. A message of several lines may follow its sentence,
-each line after a `|`. A step with an id that does not follow from what it does has the id in brackets at the end.
+Texts are in “curly quotes”, or JSON where quotes would be ambiguous. A message of several lines follows its sentence, each
+line after a `|`. A step whose id is not the default one has the id in brackets at the end.
 """
 
 import json
@@ -31,7 +31,7 @@ IF_RECEIVED = ". If received"
 
 
 def sentences(trigger: Trigger, graph: Graph) -> list[str]:
-    """Return the alternative text of a graph's picture: the trigger, the rules, and a line for each node, without branches."""
+    """Return the alternative text of a graph's picture: the trigger, the rules, and one line per node."""
     when = f"When a {words.event_names(trigger)} event arrives" if trigger.names else "When any event arrives"
     if trigger.source is not None:
         when = f"When there is a {words.event_names(trigger)}"
@@ -65,7 +65,7 @@ def outline_lines(outline: Outline) -> list[str]:
 
 
 def node_sentence(kind: str, data: Mapping[str, Any]) -> str:
-    """Return what a single node does, without its branches."""
+    """Return what one node does, without its branches."""
     if is_trigger(kind):
         return "the trigger"
     words_data = canonical(kind, data)
@@ -162,7 +162,7 @@ def _step(step: OutlineStep | GoTo | End) -> Iterator[str]:
             yield f"• {first_heading}:{label}"
             yield from _block(first, 1) or [f"  • {NOTHING_MORE}"]
             for (_, block), heading in zip(others, headings, strict=True):
-                # An empty “Otherwise” is left out; branches of a split are its data, so each has a heading.
+                # An empty “Otherwise” is left out. The branches of a split are its data, so each needs a heading.
                 if block or step.kind == "split" or step.raw:
                     yield f"  {heading}:"
                     yield from _block(block, 1) or [f"  • {NOTHING_MORE}"]
@@ -198,7 +198,7 @@ def _sentence(step: OutlineStep) -> tuple[str, str | None]:
 
 
 def _headings(step: OutlineStep) -> list[str]:
-    """Return the heading of each branch; the first one begins with what the step does."""
+    """Return the heading of each branch; the first one starts with what the step does."""
     data = step.data
     if step.raw:
         first, *others = [f"Branch {text(handle)}" for handle, _ in step.branches]

@@ -1,12 +1,13 @@
-"""Widgets: the page asks, Python answers with what to show, and no state is kept in the notebook file.
+"""Widgets: the page sends requests, and Python answers with the data to display. The notebook file stores no state.
 
-Most of the content comes from outside (event names, payloads), so it travels as text and numbers, and the page never sets it as HTML.
-Questions are answered on a thread of their own where the front end supports that (JupyterLab does), so also while a cell runs.
+Most of the content comes from outside (event names, payloads), so it is sent as text and numbers, and the page never
+sets it as HTML. Where the front end supports it (JupyterLab does), requests are answered on their own thread, also
+while a cell runs.
 
-`LiveView` follows a stream of events: one thread reads, another sends batches to the page, ten times a second. The page reports every
-few seconds that it is visible. After a minute without a report (closed tabs do not report) the threads end, and when the page comes
-back, following continues where it ended. Only a WorkbenchError, such as a rejected key, ends it for good; after any other error it
-reconnects. All threads are daemons, so they end with the kernel.
+`LiveView` follows a stream of events: one thread reads, another sends batches to the page, ten times a second. The
+page reports every few seconds that it is visible. After a minute without a report the threads end, because the server
+allows only a few followers, and closed tabs do not say goodbye. When the page reports again, following continues from
+the cursor.
 """
 
 import threading
@@ -25,45 +26,46 @@ from workbench.errors import WorkbenchError
 Content: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[Content], Content]
 Row: TypeAlias = dict[str, str | int]
-StreamSteps: TypeAlias = Callable[[str], Iterator[tuple[str, Row | None, str]]]
-"""From a cursor: tuples of the next cursor, a row (None: a heartbeat), and the reason why the connection was lost (empty: it was not)."""
+Follow: TypeAlias = Callable[[str], Iterator[tuple[str, Row | None, str]]]
+"""Follows a stream from a cursor. Yields the next cursor, a row or None, and the reason if the connection was lost."""
 
-MAX_ROWS = 500  # here and in the page
+MAX_ROWS = 500  # as in tail.js
 AWAY_S = 60.0
-_LEAVE_GRACE_S = 12.0  # another page with the same widget has this long to report
+_LEAVE_GRACE_S = 12.0  # pages report every 8 s, so another page with the same widget reports before this is over
 _SEND_INTERVAL_S = 0.1
 _CHECK_INTERVAL_S = 5.0
-_START_TIMEOUT_S = 3.0  # a cell waits until following has begun, so that events of the next cell are included
+_START_TIMEOUT_S = 3.0  # a cell waits until following has started, so that events of the next cell are included
 _RECONNECT_S = 5.0
 _STATIC = Path(__file__).parent.parent / "static"
-_TEXT_IN_COPIES = "Run this cell for the live view."
+_COPY_TEXT = "Run this cell for the live view."
 
 
 class _Window(anywidget.AnyWidget):
-    """Answers questions by their id. A first reply, `heard`, tells the page that the kernel is alive."""
+    """Answers requests by their id. A first reply, `received`, tells the page that the kernel is alive."""
 
-    own_id = Unicode("").tag(sync=True)  # the page finds the cell of the widget by it
+    own_id = Unicode("").tag(sync=True)  # by this id the page finds the cell of the widget
 
     def __init__(self, answer: Answer, **traits: Any) -> None:
         self._answer = answer
         super().__init__(**traits)
         self.own_id = str(self.model_id)
-        self.on_msg(self._on_question)
+        self.on_msg(self._on_request)
 
-    def _on_question(self, _widget: Any, question: Content, _buffers: Any) -> None:
-        self.send({"id": question.get("id"), "heard": True})
+    def _on_request(self, _widget: Any, request: Content, _buffers: Any) -> None:
+        self.send({"id": request.get("id"), "received": True})
         try:
-            content = self._answer(question)
+            content = self._answer(request)
         except WorkbenchError as error:
             content = {"error": str(error)}
         except Exception as error:
-            self.send({"id": question.get("id"), "error": f"{type(error).__name__}: {error}"})
+            # A bug: the page shows it at once, and the kernel's log has the traceback.
+            self.send({"id": request.get("id"), "error": f"{type(error).__name__}: {error}"})
             raise
-        self.send({"id": question.get("id"), **content})
+        self.send({"id": request.get("id"), **content})
 
 
 class CatalogWindow(_Window):
-    """A list of events with search, or the details of one. Asks `list` (`text`) and `look` (`event`)."""
+    """A list of events with search, or one event. Requests: `list` (`text`) and `look` (`event`)."""
 
     event = Unicode("").tag(sync=True)
 
@@ -72,24 +74,24 @@ class CatalogWindow(_Window):
 
 
 class TailWindow(_Window):
-    """Events as they arrive. Asks `hello`, `here` while it is visible, and `leave`; receives `rows` and `state`."""
+    """Events as they arrive. Requests: `hello`, `here` while visible, and `leave`; it receives `rows` and `state`."""
 
     _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'tail.js').read_text()}"
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'tail.css').read_text()}"
 
 
 class LiveWindow(_Window):
-    """The figures of one automation. Asks `look`, and `replay` (`cause`)."""
+    """The figures of one automation. Requests: `look`, and `replay` (`cause`)."""
 
     _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'live.js').read_text()}"
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'live.css').read_text()}"
 
 
 def show(window: _Window, static: str) -> None:
-    """Show a widget, and below it the HTML for copies of the notebook, which is hidden while the widget is alive."""
+    """Display a widget, and below it the static HTML for copies of the notebook, hidden while the widget is alive."""
     display: Any = IPython.display  # untyped
     bundle, metadata = window._repr_mimebundle_() or ({}, {})
-    display.display({**bundle, "text/plain": _TEXT_IN_COPIES}, raw=True, metadata=metadata)
+    display.display({**bundle, "text/plain": _COPY_TEXT}, raw=True, metadata=metadata)
     if static:
         display.display(display.HTML(f'<div class="ewb-static">{static}</div>'))
 
@@ -97,8 +99,8 @@ def show(window: _Window, static: str) -> None:
 class LiveView:
     """The stream behind one widget, and the threads that follow it."""
 
-    def __init__(self, steps: StreamSteps) -> None:
-        self._steps = steps
+    def __init__(self, follow: Follow) -> None:
+        self._follow = follow
         self._lock = threading.Lock()
         self._rows: deque[Row] = deque(maxlen=MAX_ROWS)
         self._unsent: list[Row] = []
@@ -107,21 +109,21 @@ class LiveView:
         self._state, self._reason = "resting", ""
         self._cursor = ""
         self._row_count = 0
-        self._update_count = 0  # the page drops updates that overtook each other
-        self._generation = 0  # of threads; those of an older generation end
+        self._update_count = 0  # by this number the page recognizes an update that another one overtook
+        self._generation = 0  # threads of an older generation end
         self._visible_at = 0.0
         self.window = TailWindow(self.answer)
 
     def show(self) -> None:
-        """Show the widget; return when it follows, so that later events are in it."""
+        """Display the widget; return when it follows the stream, so that it receives all later events."""
         self.answer({"ask": "here"})
         show(self.window, "")
         self._started.wait(_START_TIMEOUT_S)
 
-    def answer(self, question: Content) -> Content:
-        """Answer the page: `hello` asks for all rows, `here` says that it is visible, `leave` that it no longer is."""
+    def answer(self, request: Content) -> Content:
+        """Answer the page: `hello` asks for all rows, `here` reports that it is visible, `leave` that it was closed."""
         with self._lock:
-            leaves = question.get("ask") == "leave"
+            leaves = request.get("ask") == "leave"
             self._visible_at = environment.monotonic_s() - (AWAY_S - _LEAVE_GRACE_S if leaves else 0.0)
             if self._state == "resting" and not leaves:
                 self._generation += 1
@@ -129,43 +131,41 @@ class LiveView:
                 for work in (self._read, self._send):
                     name = f"tail-{work.__name__}"
                     threading.Thread(target=work, args=(self._generation,), daemon=True, name=name).start()
-            return self._update(list(self._rows) if question.get("ask") == "hello" else [])
+            return self._update(list(self._rows) if request.get("ask") == "hello" else [])
 
     def _update(self, rows: list[Row]) -> Content:
         self._update_count += 1
-        return {"told": self._update_count, "rows": rows, "state": self._state, "why": self._reason}
+        return {"update": self._update_count, "rows": rows, "state": self._state, "reason": self._reason}
 
     def _read(self, generation: int) -> None:
-        while (reason := self._follow(generation)) is None:
-            environment.sleep(_RECONNECT_S)
+        """Follow the stream until it ends. A WorkbenchError (a rejected key) ends it; other errors reconnect."""
+        reason: str | None = None
+        while reason is None:
+            try:
+                for cursor, row, lost in self._follow(self._cursor):
+                    if not self._add(generation, cursor, row, lost):
+                        return
+                reason = "The time limit of the live view was reached."
+            except WorkbenchError as error:
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001  the top of the thread: only the page can show the error
+                if not self._add(generation, self._cursor, None, f"{type(error).__name__}: {error}"):
+                    return
+                environment.sleep(_RECONNECT_S)
         with self._lock:
             if generation == self._generation:
                 self._set_state("ended", reason)
 
-    def _follow(self, generation: int) -> str | None:
-        """Follow the stream until it ends; return the reason, or None to reconnect."""
-        try:
-            for cursor, row, lost in self._steps(self._cursor):
-                if not self._take(generation, cursor, row, lost):
-                    return ""
-        except WorkbenchError as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001  the top of the thread: the page shows the error, nothing else could
-            reason = f"{type(error).__name__}: {error}"
-            return None if self._take(generation, self._cursor, None, reason) else ""
-        return "The time limit of the live view was reached."
-
-    def _take(self, generation: int, cursor: str, row: Row | None, lost: str) -> bool:
-        """Keep what the stream gave; return False if a newer generation follows it by then."""
+    def _add(self, generation: int, cursor: str, row: Row | None, lost: str) -> bool:
+        """Store a step of the stream; return False if a newer generation of threads follows it."""
         with self._lock:
             if generation != self._generation:
                 return False
             self._cursor = cursor
             if row is not None:
                 self._row_count += 1
-                numbered = row | {
-                    "number": self._row_count
-                }  # the page drops rows that it received twice by their number
+                # The page may receive a row twice, in an answer and in an update, and recognizes it by the number.
+                numbered = row | {"number": self._row_count}
                 self._rows.append(numbered)
                 self._unsent.append(numbered)
                 self._changed.set()
@@ -181,7 +181,7 @@ class LiveView:
     def _send(self, generation: int) -> None:
         while True:
             self._changed.wait(_CHECK_INTERVAL_S)
-            environment.sleep(_SEND_INTERVAL_S)  # gather a batch: one message for each event would flood the page
+            environment.sleep(_SEND_INTERVAL_S)  # one message per event would overload the page
             with self._lock:
                 if generation != self._generation:
                     return

@@ -1,6 +1,6 @@
-"""Filters, steps, outcomes and messages in plain words. `sentences` describes whole automations.
+"""Filters, steps, outcomes and messages in words, for notebook pages, the canvas, text output and the command line.
 
-One place for these words: notebook pages, the canvas, text output and CLI all take them from here.
+`sentences` describes whole automations.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ OUTCOME_WORDS = {
     "failed": "failed",
     "completed": "reached the end",
     "exit": "stopped at an exit",
-    "no_published_version": "no published version, so nothing was done",
+    "no_published_version": "the automation has no published version",
     "reentry": "the contact entered before",
     "loop_guard": "the automation keeps starting itself",
     "holdout": "held out for comparison",
@@ -80,11 +80,22 @@ OUTCOME_WORDS = {
     "no_wallet": "the contact has no wallet",
     "no_email": "the contact has no email address",
     "template_error": "a template could not be filled in",
-    "invalid_header": "the email subject is not valid",
     "invalid_url": "the webhook URL is not valid",
     "invalid_attribute": "the value cannot be stored in a contact",
     "node_invalid": "a step is not set up correctly",
     "attempts_exhausted": "all attempts failed",
+}
+# As in api/engine/deliver.py, which this package cannot import; the entry's error also has the detail.
+DELIVERY_WORDS = {
+    "busy": "too many deliveries are waiting for this endpoint",
+    "unreachable": "could not connect",
+    "tls_failed": "TLS failed: the certificate is not valid, or the server does not speak TLS",
+    "refused": "rejected by the receiver",
+    "not_signed_in": "the mail server rejected the user name or password",
+    "no_answer": "no response: the message may have arrived",
+    "gone": "the endpoint no longer exists",
+    "invalid_header": "a header contains a line break or an encoded word",
+    "invalid_address": "not a valid address",
 }
 CAUSE_WORDS = {
     "delay": "",
@@ -99,12 +110,12 @@ CAUSE_WORDS = {
 }
 
 _SEGMENTS_PATH = "contact.segments"
-_MAX_COUNTED_ENTRIES = 100_000  # the server counts states of the newest ones only
+_MAX_COUNTED_ENTRIES = 100_000  # the server counts the states of the newest 100,000 entries only
 _UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
 def value(content: Any) -> str:
-    """Return a value for people to read: texts in quotes, numbers plain, alternatives joined by “or”."""
+    """Return a JSON value in words: texts in quotes, numbers plain, the items of a list joined by “or”."""
     match content:
         case None:
             return "nothing (null)"
@@ -181,19 +192,19 @@ def condition(item: Filter | Verdict) -> str:
 
 
 def conditions(filters: Iterable[Filter | Verdict]) -> str:
-    """Return all filters in words: `a is 1 and b is set`; empty for none."""
+    """Return all filters in words: `a is 1 and b is set`; empty if there are no filters."""
     return " and ".join(condition(item) for item in filters)
 
 
 def actual_value(verdict: Verdict) -> str:
-    """Return the value that a filter was applied to, as a clause; a near miss is pointed out."""
+    """Return the actual value at the path of a filter as a clause, with the reason of a near miss."""
     if verdict.operator in OPERATORS and not verdict.present:
         return f"{verdict.path} is not set"
     return f"it is {actual_cell(verdict)}" if verdict.operator in OPERATORS else actual_cell(verdict)
 
 
 def actual_cell(verdict: Verdict) -> str:
-    """Return the value that a filter was applied to, for a table cell; a near miss is pointed out."""
+    """Return the actual value at the path of a filter for a table cell, with the reason of a near miss."""
     if verdict.operator not in OPERATORS:
         return "ignored: unknown operator"
     if not verdict.present:
@@ -204,11 +215,12 @@ def actual_cell(verdict: Verdict) -> str:
     text = value(short(actual) if isinstance(actual, str) else actual)
     if verdict.passed:
         return text
-    for wanted in _options(verdict.value) if verdict.operator == "in" else (verdict.value,):
-        if isinstance(actual, str) and isinstance(wanted, str) and actual.lower() == wanted.lower():
-            return f"{text}, not {value(wanted)}: letter case matters"
-        if type(actual) is not type(wanted) and str(actual).lower() == str(wanted).lower():
-            return f"{text}, {_type_name(actual)}; {value(wanted)} is {_type_name(wanted)}, so they are different"
+    # Filters compare without coercion, so "100" and 100, or "USDC" and "usdc", look equal to a reader but are not.
+    for expected in _options(verdict.value) if verdict.operator == "in" else (verdict.value,):
+        if isinstance(actual, str) and isinstance(expected, str) and actual.lower() == expected.lower():
+            return f"{text}, not {value(expected)}: letter case matters"
+        if type(actual) is not type(expected) and str(actual).lower() == str(expected).lower():
+            return f"{text}, {_type_name(actual)}; {value(expected)} is {_type_name(expected)}, so they are different"
     return text
 
 
@@ -247,7 +259,7 @@ def assignments(attributes: Mapping[str, Any]) -> str:
 
 
 def step_title(node: Node) -> str:
-    """Return what a node does, with what matters about it."""
+    """Return what a node does: `send the email “Welcome”`."""
     match node.action:
         case SendInapp(title=text):
             return f"send the in-app message {value(text)}"
@@ -305,22 +317,24 @@ def _where(filters: Sequence[Filter]) -> str:
 
 
 def outcome(word: str | None) -> str:
-    """Return an outcome in words."""
-    return OUTCOME_WORDS.get(word or "", (word or "").replace("_", " "))
+    """Return the outcome of a step in words."""
+    key = word or ""
+    return OUTCOME_WORDS.get(key) or DELIVERY_WORDS.get(key) or key.replace("_", " ")
 
 
 def entry_outcome(word: str | None) -> str:
-    """Return the outcome of an entry in words. `refused` differs: of a step it means that the contact did not enter."""
-    return "the receiver rejected it" if word == "refused" else outcome(word)
+    """Return the outcome of an entry in words."""
+    # An entry that failed has the reason of its delivery. As the outcome of a step, `refused` means “did not enter”.
+    return DELIVERY_WORDS.get(word or "") or outcome(word)
 
 
 def ending(state: State | str | None, word: str | None, error: str | None) -> str:
     """Return the state of an entry, with its reason, as a sentence."""
     match state, word:
         case State.COMPLETED, "no_published_version":
-            return "No version was published, so nothing was done."
+            return "Completed: the automation has no published version."
         case State.COMPLETED, "holdout":
-            return "Held out for comparison: nothing was done."
+            return "Held out for comparison: no message was sent."
         case State.EXITED, "goal":
             return "Stopped: the goal was reached."
         case State.CANCELLED, _:
@@ -344,7 +358,7 @@ def ending(state: State | str | None, word: str | None, error: str | None) -> st
 
 
 def entry_counts(states: Mapping[str, int]) -> str:
-    """Return the number of entries, and how many are in which state: `3 entries: 1 waiting, 2 completed`."""
+    """Return the number of entries by state: `3 entries: 1 waiting, 2 completed`."""
     total = sum(states.values())
     if not total:
         return "No entries yet"
@@ -362,7 +376,8 @@ class ContactWrites(msgspec.Struct, frozen=True):
 
 
 def contact_writes(steps: Iterable[Step]) -> ContactWrites:
-    """Return what steps wrote to the contact. Steps of an erased contact have no detail, so they add nothing."""
+    """Return the tags and attributes that steps wrote to the contact."""
+    # Erasing a contact removes the details of its steps, hence the guards.
     tags: list[str] = []
     removed_tags: list[str] = []
     attributes: dict[str, None] = {}
@@ -380,7 +395,7 @@ def contact_writes(steps: Iterable[Step]) -> ContactWrites:
 
 
 def effects(messages: int, writes: ContactWrites, *, done: bool) -> str:
-    """Return the effects of a run: `send 1 message and add the tag “vip”` (`done`: `sent …`); empty if there are none."""
+    """Return the effects of a run: `send 1 message and add the tag “vip”` (`done`: `sent …`); may be empty."""
     parts = [f"{'sent' if done else 'send'} {quantity(messages, 'message')}"] if messages else []
     verbs = ("added", "removed") if done else ("add", "remove")
     for verb, tags in zip(verbs, (writes.tags, writes.removed_tags), strict=True):
@@ -392,7 +407,7 @@ def effects(messages: int, writes: ContactWrites, *, done: bool) -> str:
 
 
 def message_parts(message: Message) -> tuple[str, str, str]:
-    """Return the title, the text and the destination of a message."""
+    """Return the title, the body and the destination of a message."""
     match message:
         case InappMessage(title=title, body=body, wallet_address=wallet):
             return title, body, f"in-app message to wallet {short(wallet)}"
@@ -409,7 +424,7 @@ def message_line(message: Message) -> str:
 
 
 def step_detail(step: Step) -> str:
-    """Return the detail of a step: its error, when it waits until, or what it wrote."""
+    """Return the detail of a step: its error, the end of its wait, the tag or attributes, the event, or the cause."""
     detail = step.detail
     match step.outcome:
         case "failed":
@@ -429,6 +444,6 @@ def step_detail(step: Step) -> str:
 
 
 def waiting_until(step: Step) -> str:
-    """Return when a step stops waiting: ` until 2026-11-23 08:00 UTC`; empty if that is unknown."""
+    """Return the end of a wait: ` until 2026-11-23 08:00 UTC`; empty if the step does not have it."""
     until = step.detail.get("until")
     return f" until {to_minute(until)} UTC" if until else ""

@@ -1,72 +1,72 @@
-// The figures of one automation, asked for again while somebody looks; a cause of failure has a button that tries it again.
+// The figures of one automation, refreshed while the page is visible. Each cause of failure has a button that replays its entries.
 
-const EVERY_MS = 3000;
-const SHARE = 20; // of the time, asking takes no more than a twentieth
+const REFRESH_MS = 3000;
+const MAX_LOAD = 1 / 20; // the share of the time in which the server answers this widget, however slow it is
 
 /** Return the widget of one model and element, with `start` and `end`. */
 function live(model, el) {
-  const [ask, endAsking] = asking(model);
+  const [ask, endRequests] = openRequests(model);
   let timer = 0;
   let ended = false;
-  let opened = false;
+  let daysOpen = false;
 
   const head = h("div", { class: "head" });
   const lines = h("div", { class: "lines", "aria-live": "off" });
   const tables = h("div");
-  const said = h("div", { class: "said soft", role: "status" }, "Reading …");
-  const root = h("div", { class: "ewb-widget live" }, head, lines, tables, said);
-  const endHush = hush(root);
+  const notice = h("div", { class: "notice soft", role: "status" }, "Reading …");
+  const root = h("div", { class: "ewb-widget live" }, head, lines, tables, notice);
+  const endKeys = keepKeys(root);
   el.append(root);
 
   function table({ heads, numbers, rows }, buttons = () => []) {
-    const side = (_, index) => (numbers.includes(index) ? "num" : null);
-    const more = buttons(rows[0] ?? []).length > 0;
+    const alignment = (_, index) => (numbers.includes(index) ? "num" : null);
+    const hasButtons = buttons(rows[0] ?? []).length > 0;
     return h(
       "table",
       {},
-      h("thead", {}, h("tr", {}, heads.map((name, index) => h("th", { class: side(name, index) }, name)), more && h("th", {}))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: side(cell, index) }, cell)), more && h("td", {}, buttons(row))))),
+      h("thead", {}, h("tr", {}, heads.map((name, index) => h("th", { class: alignment(name, index) }, name)), hasButtons && h("th", {}))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: alignment(cell, index) }, cell)), hasButtons && h("td", {}, buttons(row))))),
     );
   }
 
-  function draw(told) {
-    head.replaceChildren(told.title, ...told.pills.map(([text, look]) => h("span", { class: `pill ${look}` }, text)));
-    lines.replaceChildren(...told.lines.map((line) => h("p", {}, line)));
-    if (told.percents.length > 1) lines.append(spark(told.percents, told.dates, { unit: " %" }));
-    const parts = [h("div", { class: "scroll" }, table(told.steps))];
-    if (told.dead.rows.length) parts.push(h("div", { class: "part" }, "Failed permanently"), h("div", { class: "scroll dead" }, table(told.dead, ([cause]) => (cause ? [h("button", { onclick: () => replay(cause) }, "Try again")] : []))));
-    if (told.days.rows.length) parts.push(h("details", { open: opened, ontoggle: (event) => (opened = event.currentTarget.open) }, h("summary", {}, "Goal by day"), table(told.days)));
+  function draw(stats) {
+    head.replaceChildren(stats.title, ...stats.pills.map(([text, look]) => h("span", { class: `pill ${look}` }, text)));
+    lines.replaceChildren(...stats.lines.map((line) => h("p", {}, line)));
+    if (stats.percents.length > 1) lines.append(spark(stats.percents, stats.dates, { unit: " %" }));
+    const parts = [h("div", { class: "scroll" }, table(stats.steps))];
+    if (stats.dead.rows.length) parts.push(h("div", { class: "part" }, "Failed permanently"), h("div", { class: "scroll dead" }, table(stats.dead, ([cause]) => (cause ? [h("button", { onclick: () => replay(cause) }, "Try again")] : []))));
+    if (stats.days.rows.length) parts.push(h("details", { open: daysOpen, ontoggle: (event) => (daysOpen = event.currentTarget.open) }, h("summary", {}, "Goal by day"), table(stats.days)));
     tables.replaceChildren(...parts);
-    if (told.said) said.textContent = told.said;
-    else if (said.textContent.endsWith("…")) said.textContent = "";
+    if (stats.notice) notice.textContent = stats.notice;
+    else if (notice.textContent.endsWith("…")) notice.textContent = ""; // the request under way has ended
   }
 
   async function replay(cause) {
     clearTimeout(timer);
-    said.textContent = "Trying again …";
+    notice.textContent = "Trying again …";
     await look({ ask: "replay", cause });
   }
 
-  async function look(question) {
-    const began = performance.now();
+  async function look(request) {
+    const startedAt = performance.now();
     try {
-      draw(await ask(question));
+      draw(await ask(request));
       root.dataset.state = "live";
     } catch (error) {
       root.dataset.state = "gone";
-      said.textContent = error.message;
+      notice.textContent = error.message;
     }
     clearTimeout(timer);
-    if (!ended) timer = setTimeout(again, Math.max(EVERY_MS, (performance.now() - began) * SHARE));
+    if (!ended) timer = setTimeout(refresh, Math.max(REFRESH_MS, (performance.now() - startedAt) / MAX_LOAD));
   }
 
-  /** Ask again, but not while nobody looks, text is being marked, or a button is about to be pressed: drawing would take it away. */
-  function again() {
-    const seen = document.visibilityState === "visible" && root.offsetParent !== null;
-    const marked = document.getSelection();
-    const busy = (marked && !marked.isCollapsed && root.contains(marked.focusNode)) || (document.activeElement?.tagName === "BUTTON" && root.contains(document.activeElement));
-    if (seen && !busy) look({ ask: "look" });
-    else timer = setTimeout(again, EVERY_MS);
+  function refresh() {
+    const visible = document.visibilityState === "visible" && root.offsetParent !== null;
+    const selection = document.getSelection();
+    // Drawing replaces the elements, so it would end a selection of text and take the focus from a button.
+    const inUse = (selection && !selection.isCollapsed && root.contains(selection.focusNode)) || (document.activeElement?.tagName === "BUTTON" && root.contains(document.activeElement));
+    if (visible && !inUse) look({ ask: "look" });
+    else timer = setTimeout(refresh, REFRESH_MS);
   }
 
   return {
@@ -74,8 +74,8 @@ function live(model, el) {
     end() {
       ended = true;
       clearTimeout(timer);
-      endAsking();
-      endHush();
+      endRequests();
+      endKeys();
       root.remove();
     },
   };
@@ -83,8 +83,8 @@ function live(model, el) {
 
 export default {
   render({ model, el }) {
-    const shown = live(model, el);
-    shown.start();
-    return shown.end;
+    const widget = live(model, el);
+    widget.start();
+    return widget.end;
   },
 };

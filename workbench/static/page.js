@@ -1,11 +1,12 @@
-// What our widgets share. It stands before each of them in one module. Texts are set as texts, never as HTML: they come from strangers.
+// Functions that all widgets use. Python puts this file before the file of each widget, and both are one module.
+// Contents are set as text, never as HTML: event names and payloads come from outside.
 
-const HEARD_WITHIN_MS = 15000;
-const ANSWERED_WITHIN_MS = 120000; // longer than Python waits for the server
-const NO_ANSWER = "There is no answer yet. Try again.";
+const RECEIPT_TIMEOUT_MS = 15000;
+const ANSWER_TIMEOUT_MS = 120000; // longer than Python waits for the server
+const NO_ANSWER = "No answer yet. Try again.";
 const NO_KERNEL = "The kernel does not answer. It is busy, or it was stopped: then run the cell again.";
 
-/** Make an element: `h("td", {class: "num"}, "1", child)`; what is null or false is left out, `on…` listens. */
+/** Return an element: `h("td", {class: "num"}, "1", child)`. Skips null and false; `on…` adds a listener. */
 function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -17,19 +18,19 @@ function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Make these the children of an element. What stays is not touched: it keeps the focus and what is selected in it. */
-function arrange(element, wanted) {
-  const staying = new Set(wanted);
+/** Replace the children of an element. Children that stay are not moved: moving one would lose its focus and selection. */
+function setChildren(element, children) {
+  const staying = new Set(children);
   for (const child of [...element.children]) if (!staying.has(child)) child.remove();
   let next = element.firstChild;
-  for (const child of wanted) {
+  for (const child of children) {
     if (child === next) next = next.nextSibling;
     else element.insertBefore(child, next);
   }
 }
 
-/** Keep plain keys inside: JupyterLab in command mode would take `d d` for «delete the cell». */
-function hush(element) {
+/** Keep plain keys inside the widget; return a function that ends it. In JupyterLab's command mode `d d` deletes the cell. */
+function keepKeys(element) {
   const stop = (event) => {
     if (!event.ctrlKey && !event.metaKey && !["Shift", "Control", "Meta", "Alt"].includes(event.key)) event.stopPropagation();
   };
@@ -37,76 +38,84 @@ function hush(element) {
   return () => element.removeEventListener("keydown", stop);
 }
 
-/** Draw a bar for each count; `unit` is said behind the highest. */
+/** Return a bar chart of counts; the title has the largest one with its `unit`. */
 function spark(counts, days, { width = 124, height = 22, unit = " a day" } = {}) {
-  const make = (tag, attributes) => {
+  const svg = (tag, attributes) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     return element;
   };
-  const most = Math.max(...counts, 1);
+  const largest = Math.max(...counts, 1);
   const step = width / Math.max(counts.length, 1);
-  const picture = make("svg", { width, height, role: "img", class: "spark" });
-  const title = make("title", {});
-  title.textContent = counts.length ? `${days[0]} to ${days[days.length - 1]}, at most ${most.toLocaleString("en")}${unit}` : "";
-  picture.append(title, make("rect", { class: "ground", y: height - 1, width, height: 1 }));
+  const picture = svg("svg", { width, height, role: "img", class: "spark" });
+  const title = svg("title", {});
+  title.textContent = counts.length ? `${days[0]} to ${days[days.length - 1]}, at most ${largest.toLocaleString("en")}${unit}` : "";
+  picture.append(title, svg("rect", { class: "baseline", y: height - 1, width, height: 1 }));
   counts.forEach((count, index) => {
     if (!count) return;
-    const high = Math.max((count / most) * (height - 2), 1.5);
-    picture.append(make("rect", { x: index * step, y: height - 1 - high, width: Math.max(step - 1, 1), height: high }));
+    const bar = Math.max((count / largest) * (height - 2), 1.5); // a small count must not look like zero
+    picture.append(svg("rect", { x: index * step, y: height - 1 - bar, width: Math.max(step - 1, 1), height: bar }));
   });
   return picture;
 }
 
-/** Return a function that asks Python and promises its answer, and one that ends that. */
-function asking(model) {
-  const waiting = new Map();
+/**
+ * Return a function that sends a request to Python and returns a promise of its answer, and a function that ends this.
+ *
+ * Python first confirms that it received the request, so that a slow answer can be told from a kernel that is not running.
+ */
+function openRequests(model) {
+  const pending = new Map();
   let number = 0;
-  const own = Math.random().toString(36).slice(2); // every view of a model hears all answers
-  const hear = (answer) => {
-    const found = waiting.get(answer?.id);
-    if (!found) return;
-    clearTimeout(found.timer);
-    if (answer.heard) {
-      found.timer = setTimeout(() => hear({ id: answer.id, error: NO_ANSWER }), ANSWERED_WITHIN_MS);
+  const view = Math.random().toString(36).slice(2); // every view of a model receives all answers
+  const receive = (answer) => {
+    const request = pending.get(answer?.id);
+    if (!request) return;
+    clearTimeout(request.timer);
+    if (answer.received) {
+      request.timer = setTimeout(() => receive({ id: answer.id, error: NO_ANSWER }), ANSWER_TIMEOUT_MS);
       return;
     }
-    waiting.delete(answer.id);
-    if (answer.error !== undefined) found.refuse(new Error(answer.error));
-    else found.accept(answer);
+    pending.delete(answer.id);
+    if (answer.error !== undefined) request.reject(new Error(answer.error));
+    else request.resolve(answer);
   };
-  model.on("msg:custom", hear);
-  const ask = (question) =>
-    new Promise((accept, refuse) => {
-      const id = `${own}-${(number += 1)}`;
-      const timer = setTimeout(() => hear({ id, error: NO_KERNEL }), HEARD_WITHIN_MS);
-      waiting.set(id, { accept, refuse, timer });
+  model.on("msg:custom", receive);
+  const ask = (request) =>
+    new Promise((resolve, reject) => {
+      const id = `${view}-${(number += 1)}`;
+      const timer = setTimeout(() => receive({ id, error: NO_KERNEL }), RECEIPT_TIMEOUT_MS);
+      pending.set(id, { resolve, reject, timer });
       try {
-        model.send({ ...question, id });
+        model.send({ ...request, id });
       } catch {
-        hear({ id, error: NO_KERNEL });
+        receive({ id, error: NO_KERNEL });
       }
     });
   const end = () => {
-    model.off("msg:custom", hear);
-    waiting.forEach(({ timer }) => clearTimeout(timer));
+    model.off("msg:custom", receive);
+    pending.forEach(({ timer }) => clearTimeout(timer));
   };
   return [ask, end];
 }
 
-/** Insert a code cell below the one that shows a widget; false where the notebook cannot be reached (not JupyterLab). */
+/**
+ * Insert a code cell below the cell of a widget; return false if that is not possible.
+ *
+ * JupyterLab gives its document model to every widget, but does not promise this interface; other front ends do not have it.
+ */
 function insertBelow(model, root, source) {
   const notebook = model.widget_manager?.context?.model?.sharedModel;
   if (typeof notebook?.insertCell !== "function") return false;
-  const shows = (cell) => JSON.stringify(cell.toJSON().outputs ?? []).includes(model.get("own_id"));
-  const place = notebook.cells.findIndex(shows);
-  if (place < 0) return false;
-  notebook.insertCell(place + 1, { cell_type: "code", source, metadata: {} });
+  const showsWidget = (cell) => JSON.stringify(cell.toJSON().outputs ?? []).includes(model.get("own_id"));
+  const index = notebook.cells.findIndex(showsWidget);
+  if (index < 0) return false;
+  notebook.insertCell(index + 1, { cell_type: "code", source, metadata: {} });
   setTimeout(() => root.closest(".jp-Cell")?.nextElementSibling?.scrollIntoView({ block: "nearest" }), 100);
   return true;
 }
 
-/** Copy a text; in pages without a clipboard of their own the old way. */
+/** Copy a text. Pages over plain HTTP have no `navigator.clipboard`, so `execCommand` is the fallback. */
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);

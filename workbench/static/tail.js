@@ -1,98 +1,95 @@
-// The live tail: the newest rows on top, paused and filtered here; Python sends what came, and how the connection stands.
+// The live tail: events as they arrive, newest first. Python sends rows and the state of its connection to the server;
+// pausing and filtering happen here.
 
-const KEPT = 500;
-const DRAWN = 200;
-const HERE_MS = 8000;
-const OUTCOMES = { accepted: "accepted", deduplicated: "known before", dry_run: "dry run", rejected: "rejected" };
-const STATES = { connecting: "connecting …", following: "live", lost: "connection lost, trying again", ended: "ended", resting: "resting", gone: "not running" };
+const MAX_ROWS = 500;
+const MAX_DRAWN_ROWS = 200; // more would make drawing slow while events arrive quickly
+const VISIBLE_REPORT_MS = 8000; // Python stops following a minute after the last report
+const OUTCOMES = { accepted: "accepted", deduplicated: "duplicate", dry_run: "dry run", rejected: "rejected" };
+const STATES = { connecting: "connecting …", following: "live", lost: "connection lost, reconnecting", ended: "ended", resting: "resting", gone: "not running" };
 
 /** Return the widget of one model and element, with `start` and `end`. */
 function tail(model, el) {
-  const [ask, endAsking] = asking(model);
-  const hidden = new Set();
-  let kept = [];
-  let waiting = [];
+  const [ask, endRequests] = openRequests(model);
+  const hiddenOutcomes = new Set();
+  let shown = [];
+  let whilePaused = []; // rows that arrived while paused
   let paused = false;
   let frame = 0;
   let timer = 0;
   let text = "";
-  let known = 0; // the number up to which rows are not taken again
-  let told = 0;
+  let dropped = 0; // rows up to this number were cleared or pushed out, and must not return
+  let lastUpdate = 0;
 
   const light = h("span", { class: "light" });
   const state = h("span", { class: "state", role: "status" }, STATES.connecting);
-  const why = h("div", { class: "soft", "aria-live": "polite" });
-  const pause = h("button", { class: "pause", onclick: toggle }, "Pause");
+  const reason = h("div", { class: "soft", "aria-live": "polite" });
+  const pause = h("button", { class: "pause", onclick: togglePause }, "Pause");
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter by text", oninput: () => ((text = filter.value.trim().toLowerCase()), draw()) });
-  const chips = Object.entries(OUTCOMES).map(([outcome, name]) => h("button", { class: `chip ${outcome}`, "aria-pressed": "true", onclick: (event) => choose(outcome, event.currentTarget) }, name));
+  const chips = Object.entries(OUTCOMES).map(([outcome, name]) => h("button", { class: `chip ${outcome}`, "aria-pressed": "true", onclick: (event) => toggleOutcome(outcome, event.currentTarget) }, name));
   const rows = h("tbody");
-  const heads = ["at (UTC)", "outcome", "event", "what became of it"];
+  const heads = ["at (UTC)", "outcome", "event", "result"];
   const table = h("table", {}, h("thead", {}, h("tr", {}, heads.map((name) => h("th", {}, name)))), rows);
   const root = h(
     "div",
     { class: "ewb-widget tail" },
-    h("div", { class: "bar" }, light, state, h("span", { class: "grow" }), chips, filter, pause, h("button", { onclick: clear, title: "Forget what is shown" }, "Clear")),
+    h("div", { class: "bar" }, light, state, h("span", { class: "grow" }), chips, filter, pause, h("button", { onclick: clear, title: "Remove the rows shown here" }, "Clear")),
     h("div", { class: "scroll" }, table),
-    why,
+    reason,
   );
-  const endHush = hush(root);
+  const endKeys = keepKeys(root);
   el.append(root);
 
-  /** Take what Python says; of how it stands, what it said last: its threads may overtake each other. */
-  function hearAll(said) {
-    if (said.told > told) {
-      told = said.told;
-      stand(said.state, said.why);
+  function receive(update) {
+    // Updates may overtake each other, because two threads of Python send them: an older one must not replace the state.
+    if (update.update > lastUpdate) {
+      lastUpdate = update.update;
+      setState(update.state, update.reason);
     }
-    take(said.rows);
+    addRows(update.rows);
   }
 
-  function stand(name, reason) {
+  function onMessage(message) {
+    if (message.id === undefined && message.rows) receive(message); // with an id it is an answer
+  }
+
+  function setState(name, text) {
     root.dataset.state = name;
     state.textContent = STATES[name] ?? name;
-    why.textContent = reason;
+    reason.textContent = text;
   }
 
-  function hear(said) {
-    if (said.id === undefined && said.rows) hearAll(said);
+  function addRows(rows) {
+    const present = new Set([...shown, ...whilePaused].map((row) => row.number));
+    const added = rows.filter((row) => row.number > dropped && !present.has(row.number));
+    if (!added.length) return;
+    if (paused) whilePaused = merge(whilePaused, added);
+    else shown = merge(shown, added);
+    if (!frame) frame = requestAnimationFrame(draw); // one drawing for all messages of a frame
   }
 
-  function take(rows) {
-    const here = new Set([...kept, ...waiting].map((each) => each.number));
-    const came = rows.filter((each) => each.number > known && !here.has(each.number));
-    if (!came.length) return;
-    if (paused) waiting = joined(waiting, came);
-    else kept = joined(kept, came);
-    soon();
-  }
-
-  function joined(before, came) {
-    const all = before.concat(came).sort((one, other) => one.number - other.number);
-    if (all.length > KEPT) known = Math.max(known, all.at(-KEPT - 1).number);
-    return all.slice(-KEPT);
-  }
-
-  function soon() {
-    if (!frame) frame = requestAnimationFrame(draw);
+  function merge(before, added) {
+    const all = before.concat(added).sort((one, other) => one.number - other.number);
+    if (all.length > MAX_ROWS) dropped = Math.max(dropped, all.at(-MAX_ROWS - 1).number);
+    return all.slice(-MAX_ROWS);
   }
 
   function draw() {
     cancelAnimationFrame(frame);
     frame = 0;
-    pause.textContent = paused ? `Resume${waiting.length ? ` (${waiting.length} new)` : ""}` : "Pause";
-    const found = kept.filter(fits).slice(-DRAWN).reverse();
-    const nothing = () => h("tr", {}, h("td", { colspan: heads.length, class: "soft" }, kept.length ? "Nothing that fits the filter." : "Nothing has come yet."));
-    arrange(rows, found.length ? found.map((each) => (each.drawn ??= row(each))).flat() : [nothing()]);
+    pause.textContent = paused ? `Resume${whilePaused.length ? ` (${whilePaused.length} new)` : ""}` : "Pause";
+    const matching = shown.filter(matches).slice(-MAX_DRAWN_ROWS).reverse();
+    const empty = () => h("tr", {}, h("td", { colspan: heads.length, class: "soft" }, shown.length ? "No events match the filter." : "No events yet."));
+    setChildren(rows, matching.length ? matching.map((row) => (row.elements ??= drawRow(row))).flat() : [empty()]);
   }
 
-  function fits(each) {
-    return !hidden.has(each.outcome) && (!text || `${each.event} ${each.said} ${each.detail}`.toLowerCase().includes(text));
+  function matches(row) {
+    return !hiddenOutcomes.has(row.outcome) && (!text || `${row.event} ${row.result} ${row.detail}`.toLowerCase().includes(text));
   }
 
-  function row(each) {
-    const detail = h("tr", { class: "detail", hidden: true }, h("td", { colspan: heads.length }, h("pre", {}, each.detail)));
+  function drawRow(row) {
+    const detail = h("tr", { class: "detail", hidden: true }, h("td", { colspan: heads.length }, h("pre", {}, row.detail)));
     const open = () => (detail.hidden = !detail.hidden);
-    const pressed = (event) => {
+    const onKey = (event) => {
       if (event.ctrlKey || event.metaKey || !["Enter", " "].includes(event.key)) return;
       event.preventDefault();
       open();
@@ -100,64 +97,64 @@ function tail(model, el) {
     return [
       h(
         "tr",
-        { class: "event", tabindex: 0, role: "button", "aria-label": `${each.event}, ${OUTCOMES[each.outcome]}: details`, onclick: open, onkeydown: pressed },
-        h("td", { class: "fixed" }, each.at),
-        h("td", { class: "fixed" }, h("span", { class: `pill ${each.outcome}` }, OUTCOMES[each.outcome] ?? each.outcome)),
-        h("td", {}, each.event),
-        h("td", {}, each.said),
+        { class: "event", tabindex: 0, role: "button", "aria-label": `${row.event}, ${OUTCOMES[row.outcome]}: details`, onclick: open, onkeydown: onKey },
+        h("td", { class: "fixed" }, row.at),
+        h("td", { class: "fixed" }, h("span", { class: `pill ${row.outcome}` }, OUTCOMES[row.outcome] ?? row.outcome)),
+        h("td", {}, row.event),
+        h("td", {}, row.result),
       ),
       detail,
     ];
   }
 
-  function choose(outcome, chip) {
-    if (!hidden.delete(outcome)) hidden.add(outcome);
-    chip.setAttribute("aria-pressed", String(!hidden.has(outcome)));
+  function toggleOutcome(outcome, chip) {
+    if (!hiddenOutcomes.delete(outcome)) hiddenOutcomes.add(outcome);
+    chip.setAttribute("aria-pressed", String(!hiddenOutcomes.has(outcome)));
     draw();
   }
 
-  function toggle() {
+  function togglePause() {
     paused = !paused;
     if (!paused) {
-      kept = joined(kept, waiting);
-      waiting = [];
+      shown = merge(shown, whilePaused);
+      whilePaused = [];
     }
     draw();
   }
 
   function clear() {
-    known = Math.max(known, ...kept.concat(waiting).map((each) => each.number));
-    kept = [];
-    waiting = [];
+    dropped = Math.max(dropped, ...shown.concat(whilePaused).map((row) => row.number));
+    shown = [];
+    whilePaused = [];
     draw();
   }
 
-  async function speak(word) {
+  async function report(word) {
     try {
-      hearAll(await ask({ ask: word }));
+      receive(await ask({ ask: word }));
     } catch (error) {
-      stand("gone", error.message);
+      setState("gone", error.message);
     }
   }
 
   return {
     async start() {
       draw();
-      model.on("msg:custom", hear);
-      await speak("hello");
-      timer = setInterval(() => speak("here"), HERE_MS);
+      model.on("msg:custom", onMessage);
+      await report("hello");
+      timer = setInterval(() => report("here"), VISIBLE_REPORT_MS);
     },
     end() {
       clearInterval(timer);
       cancelAnimationFrame(frame);
-      model.off("msg:custom", hear);
-      endAsking();
+      model.off("msg:custom", onMessage);
+      endRequests();
       try {
         model.send({ ask: "leave" });
       } catch {
-        // the kernel was stopped, and its threads with it
+        // The kernel is not running, so its threads have ended already.
       }
-      endHush();
+      endKeys();
       root.remove();
     },
   };
@@ -165,8 +162,8 @@ function tail(model, el) {
 
 export default {
   render({ model, el }) {
-    const shown = tail(model, el);
-    shown.start();
-    return shown.end;
+    const widget = tail(model, el);
+    widget.start();
+    return widget.end;
   },
 };

@@ -1,5 +1,9 @@
-"""An automation as sentences and as Python code, and back. Nothing is lost on the way: what the words cannot express follows them
-as extra fields."""
+"""An automation as sentences and as Python code, and back, without loss.
+
+Both forms end with extra fields: the parts of the automation that the words cannot express. To find them, the text is
+read back at once and compared with the automation, so a new node kind or key needs no new grammar
+(docs/decisions/0032).
+"""
 
 from typing import Any
 
@@ -31,7 +35,7 @@ def to_sentences(draft: Draft) -> str:
 
 
 def from_sentences(name: str, text: str) -> Draft:
-    """Return the draft that sentences describe; raise InvalidAutomationError with the line, and what was expected there."""
+    """Return the draft that sentences describe. Raises InvalidAutomationError with the line and the expected text."""
     lines = lines_of(text)
     border = next((index for index, line in enumerate(lines) if line.text == _EXTRA_FIELDS), len(lines))
     draft = build(read(name, lines[:border]))

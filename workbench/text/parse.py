@@ -1,7 +1,7 @@
-"""Sentences read back into an outline: the inverse of `display/sentences.py`.
+"""The parser of sentences: it returns the outline that `display/sentences.py` writes.
 
 A recursive-descent parser over lines. Indentation gives the blocks, and a `Scanner` reads each line from left to right.
-Every error names the line, the column and what was expected there, because people edit these texts by hand.
+Every error has the line, the column and what was expected there, because users edit these texts by hand.
 """
 
 import json
@@ -188,11 +188,11 @@ class Scanner:
         return value
 
 
-def _refuse_constant(_: str) -> NoReturn:
-    raise ValueError("NaN and Infinity are not JSON")
+def _reject_constant(_: str) -> NoReturn:
+    raise ValueError("NaN and Infinity are not JSON")  # Python's decoder would accept them
 
 
-_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)  # Decimal keeps every digit
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_reject_constant)  # Decimal keeps every digit
 
 
 def _trigger(name: str, line: Scanner) -> Outline:
@@ -312,7 +312,7 @@ class _Parser:
             return (GoTo(node_id, line.number),)
         opening = scanner.maybe(*_OPENINGS)
         if opening is None:
-            scanner.expected(f"how a step begins: {', '.join(known.strip() for known in _OPENINGS)}")
+            scanner.expected(f"the start of a step: {', '.join(start.strip() for start in _OPENINGS)}")
         return (msgspec.structs.replace(self._sentence(opening, scanner, line), line=line.number),)
 
     def _sentence(self, opening: str, scanner: Scanner, line: Line) -> OutlineStep:

@@ -1,6 +1,6 @@
-"""An outline as calls of verbs. The calls are executed to build the automation, or printed as Python code.
+"""An outline as calls of verbs, which are executed to build the automation, or printed as Python code.
 
-One list of calls serves both, so the printed code builds exactly the automation that it was printed from.
+Both use one list of calls, so the printed code builds exactly the automation that it was printed from.
 """
 
 import re
@@ -26,7 +26,7 @@ _MAX_INLINE_CALLS = 2  # of a branch; longer chains are easier to read one call 
 
 
 class VerbCall(msgspec.Struct, frozen=True):
-    """A verb with its arguments. `line`: the line of the sentence it comes from, 0 if there is none."""
+    """A verb with its arguments. `line`: the line of its sentence; 0 if it was not read from sentences."""
 
     verb: str
     arguments: tuple[Any, ...] = ()
@@ -72,7 +72,7 @@ class _AutomationBuilder(AutomationVerbs):
 
 
 def build(outline: Outline) -> Draft:
-    """Return the automation of an outline; raise InvalidAutomationError, with the line if there is one, if a verb refuses it."""
+    """Return the automation of an outline. Raises InvalidAutomationError, with the line, if a verb rejects it."""
     builder: _AutomationBuilder = _execute(_AutomationBuilder(Draft(outline.name)), calls_of(outline))
     return builder._draft
 
@@ -227,7 +227,8 @@ def _call_lines(call: VerbCall, depth: int) -> list[str]:
     *before, branch = call.arguments
     chain = [*map(_one_line, branch.calls)] if len(branch.calls) <= _MAX_INLINE_CALLS else [None]
     if None not in chain:
-        line = f"{margin}.{call.verb}({''.join(f'{literal(item)}, ' for item in before)}lambda b: b{''.join(map(str, chain))})"
+        arguments_before = "".join(f"{literal(item)}, " for item in before)
+        line = f"{margin}.{call.verb}({arguments_before}lambda b: b{''.join(map(str, chain))})"
         if len(line) <= _WIDTH:
             return [line]
     return [

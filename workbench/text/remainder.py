@@ -1,7 +1,7 @@
 """Extra fields: the parts of an automation that sentences and verbs cannot express, as paths with values.
 
-Positions, keys that other programs added, ids of edges and the order of nodes belong here. They are computed by comparing the payload
-that the text would build with the original, so nothing can be forgotten. Paths:
+Positions, keys that other programs added, ids of edges and the order of nodes belong here. They are computed by
+comparing the payload that the text would build with the original, so nothing can be forgotten. Paths:
 
     nodes.send_inapp.data.label      a key of a node, by the node's id
     edges.trigger-send_inapp.id      a key of an edge, by its source, handle and target
@@ -62,7 +62,10 @@ def find_extras(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> Extras:
 
 
 def apply_extras(made: Mapping[str, Any], extras: Extras) -> JsonObject:
-    """Return a payload with its extra fields; raise InvalidAutomationError for a path to a node, edge or object that does not exist."""
+    """Return a payload with its extra fields.
+
+    Raises InvalidAutomationError for a path to a node, edge or object that does not exist.
+    """
     tree = _tree(normalise(made))
     values = normalise(extras.values)
     positions = values.pop("positions", {})
@@ -90,15 +93,15 @@ def _tree(payload: JsonObject) -> JsonObject:
         "triggerSpec": payload["triggerSpec"],
         "graph": {key: value for key, value in graph.items() if key not in (*_LISTS, "settings")},
     }
-    for name, key_of in (("nodes", lambda node: node["id"]), ("edges", _edge_key)):
+
+    def edge_key(edge: JsonObject) -> str:
+        return "-".join(filter(None, (edge["source"], edge.get("sourceHandle"), edge["target"])))
+
+    for name, key_of in (("nodes", lambda node: node["id"]), ("edges", edge_key)):
         items = graph.get(name) or []
         by_key = {key_of(item): item for item in items}
         tree[name] = by_key if len(by_key) == len(items) else items
     return tree | ({"settings": graph["settings"]} if "settings" in graph else {})
-
-
-def _edge_key(edge: JsonObject) -> str:
-    return "-".join(filter(None, (edge["source"], edge.get("sourceHandle"), edge["target"])))
 
 
 def _compare(path: Path, made: Any, wanted: Any, values: dict[Path, Any], without: list[Path]) -> None:
