@@ -102,53 +102,5 @@ _REASON_TEXTS = DELIVERY_WORDS | {
     "too_many": "a test sends at most 20 messages: pass node=… to test this step alone",
     "opted_out": "the owner of this address has unsubscribed",
 }
-_NO_MESSAGES)
-
-    def _repr_html_(self) -> str:
-        return table(_COLUMNS, self._rows(), title="Test messages", note=_NOTE if self else "", empty=_NO_MESSAGES)
-
-
-def send_test(
-    connection: Connection,
-    automation_id: str,
-    draft: Draft,
-    event: Mapping[str, Any],
-    to: Mapping[str, str],
-    node: str | None,
-) -> TestSent:
-    """Send the messages of a draft for `event` to the addresses `to`, or only the message of one node.
-
-    Raises InvalidArgumentError without an address, and InvalidRequestError if the event does not start the automation.
-    """
-    # Re-entry, caps and the holdout do not apply: a test shows what a message looks like, not whether it would be sent.
-    if not to:
-        raise InvalidArgumentError('add an address: email="me@example.com", wallet_address="0x…" or url="https://…"')
-    trigger, _ = draft.language()
-    receivers = {"walletAddress" if name == "wallet_address" else name: address for name, address in to.items()}
-    body = {"event": complete_event(event, trigger, None), "to": receivers}
-    answer = connection.post(
-        f"/automations/{automation_id}/test", body | ({"nodeId": node} if node is not None else {})
-    )
-    return TestSent(msgspec.convert(answer["messages"], list[TestMessage]))
-
-
-_COLUMNS = tuple(map(TableColumn, ("step", "channel", "outcome", "why", "title")))
-_CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
-# The reasons of api/channels/outcome.py with the texts of api/engine/deliver.py, which this package cannot import, and
-# three that only test sends have: no_address, too_many and opted_out.
-_REASON_TEXTS = {
-    "no_address": "you gave no address for it",
-    "too_many": "a test sends at most 20 messages: pass node=… to test this step alone",
-    "no_answer": "no response: the message may have arrived",
-    "unreachable": "could not connect",
-    "tls_failed": "TLS failed: the certificate is not valid, or the server does not speak TLS",
-    "refused": "rejected by the receiver",
-    "gone": "the endpoint no longer exists",
-    "busy": "too many deliveries are waiting for this endpoint",
-    "not_signed_in": "the mail server rejected the user name or password",
-    "invalid_address": "not a valid address",
-    "invalid_header": "a header contains a line break or an encoded word",
-    "opted_out": "the owner of this address has unsubscribed",
-}
 _NO_MESSAGES = "No message is sent for this event."
 _NOTE = "Marked as tests and not counted. No contact received them."
