@@ -87,7 +87,7 @@ class Workbench(Reports):
 
         With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or
         `.to_parquet(path)`. `as_of=frame` (an earlier result, or its `.watermark`) reads app_events as they were for
-        that result. Other tables are read as they are now.
+        that result. Other tables keep no history, so with it they are an error.
 
         Tables and their columns:
 
