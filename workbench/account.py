@@ -178,6 +178,7 @@ class Keys(Sequence[Key]):
         return plain(_KEY_COLUMNS, self._rows())
 
     def _repr_html_(self) -> str:
+        # The server's processes cache a key for up to two seconds.
         return table(_KEY_COLUMNS, self._rows(), title="Keys", note="Revoking takes effect within five seconds.")
 
     def _rows(self) -> list[tuple[str, ...]]:

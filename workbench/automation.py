@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class SavedAutomation:
     """The server that an automation belongs to, and its record there. Shared by all values made from one automation.
 
-    `record` is None until it is saved. `archived`: an archived automation has this name, and no other one has it.
+    `record`: None until it is saved. `archived`: an archived automation has this name, and no other one has it.
     """
 
     def __init__(
@@ -253,6 +253,7 @@ class Automation(AutomationVerbs):
         """Publish the content of an earlier version as a new version. Unpublished changes stay in the draft."""
         before = self._saved()
         self._server.record = record = publishing.rollback(self._connected(), before, version)
+        # The server replaces the saved draft; changes that were never saved exist only in this value.
         return self._with(record.draft()) if publishing.unchanged(self._draft, before) else self
 
     @property
@@ -332,7 +333,7 @@ class Automation(AutomationVerbs):
             raise InvalidAutomationError("pass a receipt of wb.events.send, an idempotency key or an event id")
         elif event.dry_run:
             raise NotFoundError("a dry run starts no entry: send the event with a live key and without test=True")
-        elif not event.accepted and not event.unknown:
+        elif not event.accepted and not event.unknown:  # an event with an unknown outcome may have been stored
             raise NotFoundError(f"that event was not stored, so it started nothing: {event.error}")
         else:
             key = event.idempotency_key

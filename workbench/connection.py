@@ -109,6 +109,8 @@ class Connection:
         sent = {name: value for name, value in params.items() if value is not None}
         return retry(lambda: self._json(self.request("GET", path, params=sent)), _READ_PAUSES_S)
 
+    # Writes are sent once: after a lost response a repetition could do the same thing twice.
+
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Post a JSON object once and return the decoded response."""
         return self._json(self.request("POST", path, body={} if body is None else body))
@@ -251,6 +253,7 @@ def _response(response: httpx.Response) -> Response:
         decoded = Response(response.status_code, decode(raw), raw)
     except MalformedJsonError:
         return Response(response.status_code, None, raw)
+    # Here and not in `check`, so that every caller gets it, also those that handle other errors themselves.
     if decoded.status == 400 and [problem.field for problem in decoded.problems] == [VERSION_HEADER]:
         raise VersionError(decoded.problems[0].reason, status=decoded.status, request_id=decoded.request_id)
     return decoded

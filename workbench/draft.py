@@ -75,13 +75,14 @@ class Draft(msgspec.Struct, frozen=True):
         if not self.as_read:  # a payload that was only read comes back unchanged, also without positions
             links = [(edge["source"], edge["target"]) for edge in self.edges]
             grid = grid_positions([node["id"] for node in self.nodes], links)
+            # `| node` last, so that a position that a user chose wins.
             nodes = [{"id": node["id"], "type": node["type"], "position": grid[node["id"]]} | node for node in nodes]
         graph = {"nodes": nodes, "edges": [*self.edges]} | self.extra_keys
         return {"name": self.name, "triggerSpec": self.trigger, "graph": graph}
 
     def language(self) -> tuple[Trigger, Graph]:
         """Return trigger and graph as the engine reads them; raise InvalidAutomationError if their shape is wrong."""
-        payload = normalise(self.payload())
+        payload = normalise(self.payload())  # as the server receives it, with exact decimals
         trigger, graph = read_trigger(payload["triggerSpec"]), read_graph(payload["graph"])
         problems = [*(trigger if isinstance(trigger, tuple) else ()), *(graph if isinstance(graph, tuple) else ())]
         if isinstance(trigger, tuple) or isinstance(graph, tuple):
@@ -179,7 +180,7 @@ def _open_ends(graph: Graph) -> tuple[OpenEnd, ...]:
 def new_draft(name: str, events: tuple[str, ...], node_id: str | None = None) -> Draft:
     """Return a draft with a trigger and no steps. Without event names every custom event starts it."""
     names = [event_name(event) for event in events]
-    spec: JsonObject = {"type": "app_event"}
+    spec: JsonObject = {"type": "app_event"}  # the wildcard, as it names no event
     if len(names) == 1:
         spec["event"] = names[0]
     elif names:
@@ -355,7 +356,7 @@ def read_where(where: Where | None) -> list[JsonObject]:
         )
     filters = []
     for path, value in where.items():
-        # A mapping whose only key is an operator is a filter; any other mapping is a value to compare with.
+        # A mapping with an operator as its only key is a filter; any other mapping is a value to compare with.
         if isinstance(value, Mapping) and len(value) == 1 and value.keys() <= FilterArguments.__annotations__.keys():
             filters.append(read_filter(path, value))
         else:

@@ -199,6 +199,7 @@ class Entry:
 
     def _repr_html_(self) -> str:
         row, version = self._row, self._read_version()
+        # An entry that succeeded is described by its effects, any other by its end.
         effects = words.effects(len(self.messages), words.contact_writes(self.steps), done=True)
         headline = words.ending(self.state, self.outcome, self.error).removesuffix(".")
         if self.state in (State.COMPLETED, State.EXITED) and effects:

@@ -74,7 +74,7 @@ class _ExportRun:
 
     def write_events(self) -> None:
         """Write a file for every month that has events, unless a file with the same fingerprint exists."""
-        until, first = self._query("export_bounds", {}).row(0)
+        until, first = self._query("export_bounds", {}).row(0)  # ten seconds ago: events under way are left out
         since = datetime(1, 1, 1, tzinfo=UTC)  # the first file also has events dated before the first month
         for month, month_end in _months(first, until) if first is not None else ():
             end = min(month_end, until)
@@ -107,7 +107,7 @@ class _ExportRun:
         after, full = _FIRST_ID, True
         while full:
             page = self._query(f"export_{table}", values | {"after": after, "limit": _PAGE_ROWS})
-            full = page.height == _PAGE_ROWS
+            full = page.height == _PAGE_ROWS  # a page that is not full is the last one
             after = page["id"][-1] if full else after
             self.rows[table] += page.height
             self._progress.show(str(file.relative_to(self.path)), f"{self.rows[table]:,} {table}", "busy")

@@ -16,7 +16,7 @@ from workbench.publish import AutomationRecord, Impact, Version
 class Plan(msgspec.Struct, frozen=True):
     """The differences between a version and a draft. Shows itself. True if there are any.
 
-    `against` is None if nothing is published. `note` says why publishing would be refused.
+    `against`: the version, or None before the first publication. `note` says why publishing would be refused.
     """
 
     draft: Draft

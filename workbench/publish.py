@@ -1,7 +1,7 @@
 """Automations on the server: find, save, publish, switch on and off, and what a publication means for running entries.
 
-Every write names the revision that it started from, so two people who edit the same automation get a ConflictError, not
-a lost change. Entries that already run finish on the version they entered.
+Every write names the revision that it started from. If two users edit the same automation, the second gets a
+ConflictError and no change is lost. Entries that already run finish on the version they entered.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ Overdue = Literal["run", "cancel"]
 class EarlierEntries(msgspec.Struct, frozen=True, rename="camel"):
     """The number of entries of a version that are at a step in a state.
 
-    `version` is None for entries from before the first publication. `then` says what the server does with them.
+    `version`: None for entries from before the first publication. `then` says what the server does with them.
     """
 
     version: int | None

@@ -297,7 +297,7 @@ def simulate_draft(
         until = None if arguments.until is None else now + arguments.until
         input_ = SimulationInput(later=later_events, until=until)
         trace = simulate(automation, read_sample_event(event, trigger, now), contact, now, input_)
-    began_at = trace.steps[0].at if trace.steps else now
+    began_at = trace.steps[0].at if trace.steps else now  # the clock of the server, if it simulated
     source = SimulationSource(draft, arguments, connection, began_at, email_from)
     return Simulation(source, trigger, graph, event, trace, note)
 
@@ -315,7 +315,7 @@ def _simulate_on_server(
         "automationId": arguments.automation_id,
     }
     body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event}
-    body |= {name: value for name, value in options.items() if value is not None}
+    body |= {name: value for name, value in options.items() if value is not None}  # without a contact: the stored one
     answer = connection.post("/simulate", body)
     return msgspec.convert(answer, Trace), answer.get("emailFrom", "")
 

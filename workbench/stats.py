@@ -1,4 +1,4 @@
-"""How an automation is doing: entries by state, counts per step, failures, and the goal rate.
+"""The statistics of an automation: entries by state, counts per step, failures, and the goal rate.
 
 The goal rate counts contacts by the side they were on when they first entered: treated, or held out. With both sides
 the difference is a lift with a 95 % interval. `Stats` is one reading; `Dashboard` is a widget that reads again every
@@ -36,10 +36,10 @@ class Day(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of the contacts that first entered in the last `days` reached the goal in time.
+    """The share of the contacts that first entered in the last `days` and reached the goal in time.
 
-    `goal` is None if the automation has none. `later_entries` are entries of contacts that had entered before; they do
-    not count. `mixed` contacts were on both sides. `unknown` contacts have too many events to read. `cut_at` is the
+    `goal`: None for an automation without a goal. `later_entries` are entries of contacts that had entered before; they
+    do not count. `mixed` contacts were on both sides. `unknown` contacts have too many events to read. `cut_at` is the
     time from which entries count, if there are too many to count them all.
     """
 
@@ -219,6 +219,7 @@ def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:
     current = msgspec.convert(connection.get(path), AutomationRecord)
     counts = connection.get(f"{path}/stats")
     goal = msgspec.convert(connection.get(f"{path}/goal", days=days), GoalRate)
+    # Entries run on the live version; the draft may have other steps.
     version = publish.live_version(connection, current)
     graph = read_graph(current.graph if version is None else version.graph)
     titles = {node.id: words.step_title(node) for node in graph.nodes} if isinstance(graph, Graph) else {}
@@ -261,11 +262,12 @@ class Dashboard:
 
     def _ipython_display_(self) -> None:
         stats = self._read()
-        if not environment.in_kernel():
+        if not environment.in_kernel():  # a terminal has no widgets
             sys.stdout.write(f"{stats!r}\n")
             return
         from workbench.display.widgets import LiveWindow, show
 
+        # The HTML is for viewers without a kernel, such as a notebook that is opened again.
         show(LiveWindow(self.answer), stats._repr_html_())
 
     def __repr__(self) -> str:

@@ -69,7 +69,7 @@ def simulate(
     `attributes`, `tags` and `segments`. `events` are later events of that contact:
     `[{"event": "purchase", "after": "2h"}]`. Raises InvalidArgumentError for an event or contact that is not valid.
     """
-    draft = from_json(automation.to_json())
+    draft = from_json(automation.to_json())  # without a connection, so that the interpreter runs in this process
     return TestRun(simulate_draft(draft, SimulationArguments(_event(event, payload), contact, now, events), None))
 
 

@@ -120,7 +120,7 @@ class StepVerbs(MethodHints, ABC):
         `{"amountUsd": {"is_in": [1, 2]}}`. Continue with `.then(lambda b: …)` for contacts that sent it in time and
         `.otherwise(lambda b: …)` for the others. Both branches lead to the steps written after that.
         """
-        name = awaited_name(event)
+        name = awaited_name(event)  # an event or a log: a log's name contains its contract, so they cannot collide
         data = {"event": name, "filters": read_where(where), "timeoutSeconds": seconds_of(within, "within")}
         return self._fork("wait_for_event", data, node)
 
@@ -194,13 +194,15 @@ class StepVerbs(MethodHints, ABC):
 
     def _fork(self, kind: str, data: JsonObject, node: str | None) -> Self:
         draft = with_node(self._draft, kind, data, handles_of(kind, data), node)
-        handles = tuple(handle for _, handle in draft.ends if handle is not None)
+        handles = tuple(
+            handle for _, handle in draft.ends if handle is not None
+        )  # none for a kind that does not branch
         return self._with(
             msgspec.structs.replace(draft, fork=Fork(draft.nodes[-1]["id"], handles)) if handles else draft
         )
 
     def _along(self, handles: tuple[str, ...], steps: "Branch", hint: str) -> Self:
-        """Add steps after one handle of the last fork; raise InvalidAutomationError with `hint` if there is none."""
+        """Add steps after one handle of the last fork; raise InvalidAutomationError with `hint` without one."""
         draft, fork = self._draft, self._draft.fork
         handle = next((handle for handle in fork.handles if handle in handles), None) if fork is not None else None
         if fork is None or handle is None:

@@ -44,6 +44,7 @@ class Workbench(Reports):
         self._connection = Connection(self.url, key or environment.variable("WORKBENCH_KEY"))
         self.catalog = Catalog(self._connection)
         self.segments = Segments(self._connection)
+        # A secret key only sends events, and a workbench key cannot send them (docs/keys.md).
         events_key = events_key or environment.variable(environment.EVENTS_KEY_VARIABLE)
         self.events = Events(self.url, events_key, reader=self._connection)
 
@@ -120,7 +121,7 @@ class Workbench(Reports):
 
     @usage_example('wb.structs(frame, "payload")')
     def structs(self, frame: "pl.DataFrame", *columns: str) -> "pl.DataFrame":
-        """Return a frame whose JSON columns are structs, with exact numbers.
+        """Return a frame with JSON columns as structs, with exact numbers.
 
         For example `wb.structs(frame, "payload").unnest("payload")`.
         """
@@ -246,7 +247,7 @@ class Workbench(Reports):
         try:
             events = len(self.catalog)
             actions = permissions(self._connection)
-        except WorkbenchError as error:
+        except WorkbenchError as error:  # the repr of a Workbench must not raise
             return "not connected", str(error), "bad"
         may = join_and([action for action, allowed in actions if allowed])
         may_not = join_or([action for action, allowed in actions if not allowed])

@@ -1,4 +1,4 @@
-"""What failed permanently, at the notebook: seen by cause, and tried again."""
+"""Dead letters in a notebook: listed by cause, and replayed."""
 
 import polars as pl
 import pytest
@@ -18,7 +18,7 @@ def wb(running: Running) -> Workbench:
 
 
 def failing(wb: Workbench, name: str, how_many: int = 2) -> Automation:
-    """An automation some of whose entries have failed permanently, for want of a name."""
+    """Return an automation with entries that failed permanently, because the event has no name."""
     automation = wb.automation(name).on(f"{name}:event").send_inapp(title="Hi {{ who }}", body="!").publish()
     for _ in range(how_many):
         wb.events.send(f"{name}:event", wallet_address=WALLET)
@@ -26,7 +26,7 @@ def failing(wb: Workbench, name: str, how_many: int = 2) -> Automation:
     return automation
 
 
-def test_what_failed_for_good_is_seen_by_cause_with_attempts(wb: Workbench) -> None:
+def test_dead_letters_are_grouped_by_cause(wb: Workbench) -> None:
     letters = failing(wb, "failing").dead_letters()
     [letter] = letters
     assert (letter.cause, letter.node_id, letter.entries, letter.attempts) == ("template_error", "send_inapp", 2, 1)
@@ -40,27 +40,27 @@ def test_what_failed_for_good_is_seen_by_cause_with_attempts(wb: Workbench) -> N
     assert frame.schema["last_at"] == pl.Datetime("us", "UTC")
 
 
-def test_it_is_seen_of_all_automations_together(wb: Workbench) -> None:
+def test_dead_letters_of_all_automations_are_listed_together(wb: Workbench) -> None:
     failing(wb, "together", 1)
     letters = wb.dead_letters()
-    assert "together" in [each.automation for each in letters]
+    assert "together" in [letter.automation for letter in letters]
     assert "together" in repr(letters)
     assert "Failed permanently" in letters._repr_html_()
 
 
-def test_it_is_seen_in_sql_one_by_one(wb: Workbench) -> None:
+def test_dead_letters_are_rows_in_sql(wb: Workbench) -> None:
     automation = failing(wb, "in-sql")
     frame = wb.sql("SELECT * FROM dead_letters WHERE automation = :name ORDER BY entry_id DESC", name="in-sql")
-    assert frame["entry_id"].to_list() == [each.id for each in automation.entries()]
+    assert frame["entry_id"].to_list() == [entry.id for entry in automation.entries()]
     assert (
         frame.select("cause", "node_id", "attempts", "automation_version").rows()
         == [("template_error", "send_inapp", 1, 1)] * 2
     )
     assert frame.schema["died_at"] == pl.Datetime("us", "UTC")
-    assert [each.attempts for each in automation.entries()] == [1, 1]
+    assert [entry.attempts for entry in automation.entries()] == [1, 1]
 
 
-def test_it_is_replayed_by_cause_or_all_at_once(wb: Workbench) -> None:
+def test_dead_letters_are_replayed_by_cause_or_all_at_once(wb: Workbench) -> None:
     automation = failing(wb, "again")
     letters = automation.dead_letters()
     replayed = letters.replay("template_error")
@@ -68,17 +68,17 @@ def test_it_is_replayed_by_cause_or_all_at_once(wb: Workbench) -> None:
     until(lambda: len(automation.entries(state="dead")) == 2, "they failed again")
     assert automation.dead_letters().replay() == Replayed(2)
     until(lambda: len(automation.entries(state="dead")) == 2, "they failed again")
-    steps = [(each.node_id, each.outcome) for each in automation.entries().latest.refresh().steps]
+    steps = [(step.node_id, step.outcome) for step in automation.entries().latest.refresh().steps]
     assert steps == [("trigger", "entered"), *[("send_inapp", "failed")] * 3]
 
 
-def test_a_cause_that_nobody_died_of_is_met_with_those_there_are(wb: Workbench) -> None:
+def test_an_unknown_cause_is_answered_with_the_known_causes(wb: Workbench) -> None:
     letters = failing(wb, "which-cause", 1).dead_letters()
     with pytest.raises(NotFoundError, match="the cause 'no_wallet': the causes are template_error"):
         letters.replay("no_wallet")
 
 
-def test_automations_that_are_off_are_passed_over_and_that_is_said(wb: Workbench) -> None:
+def test_entries_of_inactive_automations_are_not_replayed(wb: Workbench) -> None:
     automation = failing(wb, "off-dead", 1).deactivate()
     letters = wb.dead_letters()
     assert "off-dead (off)" in repr(letters)
@@ -88,7 +88,7 @@ def test_automations_that_are_off_are_passed_over_and_that_is_said(wb: Workbench
         automation.dead_letters().replay()
 
 
-def test_where_nothing_failed_that_is_said(wb: Workbench) -> None:
+def test_no_dead_letters_are_one_sentence(wb: Workbench) -> None:
     letters = wb.automation("sound").on("sound:event").add_tag("x").publish().dead_letters()
     assert (len(letters), repr(letters), letters.causes) == (0, "Nothing has failed permanently.", ())
     assert "Nothing has failed permanently." in letters._repr_html_()
@@ -98,5 +98,5 @@ def test_where_nothing_failed_that_is_said(wb: Workbench) -> None:
     assert "nothing" in Replayed(0)._repr_html_()
 
 
-def test_what_a_receiver_refused_is_told_apart_from_who_was_not_let_in() -> None:
+def test_a_refused_message_and_a_refused_entry_have_different_texts() -> None:
     assert (words.entry_outcome("refused"), words.outcome("refused")) == ("rejected by the receiver", "did not enter")

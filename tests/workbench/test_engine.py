@@ -1,4 +1,4 @@
-"""Without a login, `wb.engine()` says how to get one; with one it holds no session that it does not use."""
+"""`wb.engine()`: errors without a login, and no session that stays open."""
 
 import pytest
 from sqlalchemy import NullPool
@@ -13,12 +13,12 @@ from workbench import InvalidArgumentError, Workbench
         ("acme", "WORKBENCH_DSN is not a database URL; it looks like postgresql://login:password@host:5432/workbench"),
     ],
 )
-def test_what_is_missing_is_said(dsn: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_invalid_dsn_is_reported(dsn: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_DSN", dsn)
     with pytest.raises(InvalidArgumentError, match=sentence):
         Workbench().engine()
 
 
-def test_no_session_is_held_between_two_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_session_is_kept_between_two_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_DSN", "postgresql://reader:x@127.0.0.1:9/workbench")
     assert isinstance(Workbench("http://127.0.0.1:9").engine().pool, NullPool)

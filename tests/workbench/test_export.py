@@ -1,4 +1,4 @@
-"""An export holds what is there, goes on where it broke off, and is a history that another organization can import."""
+"""Exports are complete, resume after an interruption, and can be imported into another organization."""
 
 import subprocess
 import sys
@@ -34,19 +34,19 @@ class Operator:
         self._environment.pop("DATABASE_URL", None)
 
     def run(self, *arguments: str | Path) -> str:
-        """Run a command; return what it says."""
+        """Run a command and return its output."""
         command = [sys.executable, "-m", "api", *map(str, arguments)]
         done = subprocess.run(command, check=False, env=self._environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def organization(self, name: str, scopes: str = "sql:read,pii:read") -> Workbench:
-        """Make an organization; return a workbench for it."""
+        """Create an organization and return a workbench for it."""
         self.run("org", "create", name)
         return Workbench(self._url, self.key(name, scopes))
 
     def key(self, name: str, scopes: str) -> str:
-        """Make a key for notebooks."""
+        """Create a key for notebooks."""
         return self.run("key", "create", "--org", name, "--kind", "workbench", "--scopes", scopes).strip()
 
 
@@ -86,7 +86,7 @@ def test_an_export_is_imported_as_the_same_history(operator: Operator, wb: Workb
         assert copy.sql(query).equals(wb.sql(query))
 
 
-def test_events_lie_by_month_and_a_complete_month_is_kept(wb: Workbench, tmp_path: Path) -> None:
+def test_events_are_written_by_month_and_a_complete_month_is_kept(wb: Workbench, tmp_path: Path) -> None:
     first = wb.export(str(tmp_path), tables=["events"])
     files = sorted((tmp_path / "events").rglob("*.parquet"))
     assert [file.relative_to(tmp_path).as_posix() for file in files] == [
@@ -101,7 +101,7 @@ def test_events_lie_by_month_and_a_complete_month_is_kept(wb: Workbench, tmp_pat
     assert pl.read_parquet(files[1]).equals(frame)
 
 
-def test_a_month_is_written_anew_when_it_is_another(
+def test_a_month_is_written_again_when_it_changes(
     operator: Operator, running: Running, wb: Workbench, tmp_path: Path
 ) -> None:
     late = tmp_path / "late.ndjson"
@@ -120,7 +120,7 @@ def test_a_month_is_written_anew_when_it_is_another(
     assert "Email addresses are left out" in repr(analyst.export(tmp_path, tables=["events"]))
 
 
-def test_an_interrupted_file_is_not_there(tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_no_file(tmp_path: Path) -> None:
     program = """
 import os, pathlib, signal, sys, threading
 import polars as pl
@@ -139,7 +139,7 @@ write_parquet(frames(), pathlib.Path(sys.argv[1]) / "a.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_emails_that_are_masked_are_left_out_and_that_is_said(
+def test_masked_emails_are_left_out_and_reported(
     operator: Operator, running: Running, wb: Workbench, tmp_path: Path
 ) -> None:
     analyst = Workbench(running.url, operator.key("exporting", "sql:read"))
@@ -148,6 +148,6 @@ def test_emails_that_are_masked_are_left_out_and_that_is_said(
     assert pl.read_parquet(tmp_path / "contacts" / "part-0.parquet")["email"].is_null().all()
 
 
-def test_a_table_there_is_not_is_named(wb: Workbench, tmp_path: Path) -> None:
+def test_an_unknown_table_is_refused_with_the_known_tables(wb: Workbench, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="'events', 'contacts', 'messages', 'entries'"):
         wb.export(tmp_path, tables=["people"])

@@ -1,4 +1,4 @@
-"""Keys seen to from a notebook."""
+"""API keys, managed from a notebook."""
 
 import subprocess
 import sys
@@ -11,14 +11,14 @@ from workbench import InvalidArgumentError, NotFoundError, PermissionDeniedError
 
 @pytest.fixture(scope="module")
 def wb(running: Running) -> Workbench:
-    """Somebody who may administer keys."""
+    """A workbench whose key may manage keys."""
     command = [sys.executable, "-m", "api", "key", "create", "--org", "demo", "--kind", "workbench"]
     scopes = ["--scopes", "events:read,keys:admin", "--name", "admin"]
     made = subprocess.run([*command, *scopes], env=running.environment(), capture_output=True, text=True, check=True)
     return Workbench(running.url, made.stdout.strip())
 
 
-def test_a_key_is_made_rolled_and_revoked(wb: Workbench, running: Running) -> None:
+def test_a_key_is_created_rolled_and_revoked(wb: Workbench, running: Running) -> None:
     made = wb.keys.create("live", name="shop")
     for shown in (repr(made), made._repr_html_(), repr(wb.keys), wb.keys._repr_html_()):
         assert made.secret not in shown
@@ -26,14 +26,14 @@ def test_a_key_is_made_rolled_and_revoked(wb: Workbench, running: Running) -> No
     sender = Workbench(running.url, events_key=made.secret)
     assert sender.events.send("keys:made", external_id="u1").accepted
     rolled = wb.keys.roll("shop", overlap="2h")
-    old, new = [each for each in wb.keys if each.name == "shop"]
+    old, new = [key for key in wb.keys if key.name == "shop"]
     assert (old.standing, new.id) == ("ending", rolled.key.id)
     assert old.status_text().startswith("works until 2")
     assert wb.keys.revoke("shop").standing == "revoked"
     assert wb.keys.revoke(old).status_text().startswith("revoked 2")
 
 
-def test_a_name_must_mean_one_key(wb: Workbench) -> None:
+def test_an_ambiguous_or_unknown_key_name_is_refused(wb: Workbench) -> None:
     for _ in range(2):
         wb.keys.create("test", name="twins")
     with pytest.raises(InvalidArgumentError, match="2 keys have the name 'twins': pass the id of one"):
@@ -42,6 +42,6 @@ def test_a_name_must_mean_one_key(wb: Workbench) -> None:
         wb.keys.roll("nobody")
 
 
-def test_a_key_without_the_right_sees_none(running: Running) -> None:
+def test_listing_keys_requires_a_scope(running: Running) -> None:
     with pytest.raises(PermissionDeniedError, match="keys:admin"):
         _ = running.workbench().keys

@@ -1,4 +1,4 @@
-"""What a change means, in words; and what publishing it would meet."""
+"""Differences between automations in words, and previews of a publication."""
 
 from typing import Any
 
@@ -16,65 +16,110 @@ from workbench.language.codec import same_json
 
 
 def lines(before: Automation, after: Automation) -> list[str]:
-    return [str(each) for each in changes(before.to_json(), after.to_json()).items]
+    return [str(change) for change in changes(before.to_json(), after.to_json()).items]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "texts"),
     [
-        (thanks(), thanks().add_tag("vip"), ["+ add_tag_vip: Add the tag “vip”", "→ send_inapp: leads to add_tag_vip, before: no step"]),
-        (thanks(), new().on("deposit").where("amountUsd", eq=100), ["- send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD arrived”", "→ trigger: leads to no step, before: send_inapp"]),
-        (new().on("a").send_email("Hi", "x"), new().on("a").send_email("Hello", "x"), ["~ send_email: subject: “Hello”, before: “Hi”"]),
-        (new().on("a").delay("1d", node="d"), new().on("a").delay("36h", node="d"), ["~ d: waits: 1 day 12 hours, before: 1 day"]),
-        (new().on("a"), new().on("b", "a").where("x", eq=1), ["~ trigger: starts on b or a, before: a", "~ trigger: asks x is 1, before: nothing"]),
-        (new().on("a").add_tag("x"), new().on("a").add_tag("x", node="mark"), ["= mark: was add_tag_x; its counts start at 0 again"]),
-        (new().on("a").split({"x": 50, "y": 50}).add_tag("t"), new().on("a").split({"x": 50, "y": 50}, node="s").add_tag("t"), ["= s: was split; its counts start at 0 again; contacts are assigned to branches again"]),
-        (new().on("a").split({"x": 50, "y": 50}), new().on("a").split({"x": 10, "y": 90}), ["~ split: splits: 10 % “x” and 90 % “y”, before: 50 % “x” and 50 % “y”"]),
-        (thanks().reentry("once"), thanks().reentry(every="2d"), ["~ settings: once in 2 days per contact, before: once per contact"]),
+        (
+            thanks(),
+            thanks().add_tag("vip"),
+            ["+ add_tag_vip: Add the tag “vip”", "→ send_inapp: leads to add_tag_vip, before: no step"],
+        ),
+        (
+            thanks(),
+            new().on("deposit").where("amountUsd", eq=100),
+            [
+                "- send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD arrived”",
+                "→ trigger: leads to no step, before: send_inapp",
+            ],
+        ),
+        (
+            new().on("a").send_email("Hi", "x"),
+            new().on("a").send_email("Hello", "x"),
+            ["~ send_email: subject: “Hello”, before: “Hi”"],
+        ),
+        (
+            new().on("a").delay("1d", node="d"),
+            new().on("a").delay("36h", node="d"),
+            ["~ d: waits: 1 day 12 hours, before: 1 day"],
+        ),
+        (
+            new().on("a"),
+            new().on("b", "a").where("x", eq=1),
+            ["~ trigger: starts on b or a, before: a", "~ trigger: asks x is 1, before: nothing"],
+        ),
+        (
+            new().on("a").add_tag("x"),
+            new().on("a").add_tag("x", node="mark"),
+            ["= mark: was add_tag_x; its counts start at 0 again"],
+        ),
+        (
+            new().on("a").split({"x": 50, "y": 50}).add_tag("t"),
+            new().on("a").split({"x": 50, "y": 50}, node="s").add_tag("t"),
+            ["= s: was split; its counts start at 0 again; contacts are assigned to branches again"],
+        ),
+        (
+            new().on("a").split({"x": 50, "y": 50}),
+            new().on("a").split({"x": 10, "y": 90}),
+            ["~ split: splits: 10 % “x” and 90 % “y”, before: 50 % “x” and 50 % “y”"],
+        ),
+        (
+            thanks().reentry("once"),
+            thanks().reentry(every="2d"),
+            ["~ settings: once in 2 days per contact, before: once per contact"],
+        ),
         (thanks(), thanks().goal("paid", where={"a": 1}), ["~ settings: until paid, where a is 1"]),
-        (branching(), branching().with_extras({"edges.if_plan-true-add_tag_pro_customer.target": "add_tag_seen"}), ["→ if_plan: yes leads to add_tag_seen, before: add_tag_pro_customer"]),
+        (
+            branching(),
+            branching().with_extras({"edges.if_plan-true-add_tag_pro_customer.target": "add_tag_seen"}),
+            ["→ if_plan: yes leads to add_tag_seen, before: add_tag_pro_customer"],
+        ),
         (new("A").on("a"), new("B").on("a"), ["~ name: “B”, before: “A”"]),
-        (new().on("a").step("x", {}, node="n"), new().on("a").add_tag("t", node="n"), ["~ n: another kind of step: Add the tag “t”, before: Run “x” with {}"]),
+        (
+            new().on("a").step("x", {}, node="n"),
+            new().on("a").add_tag("t", node="n"),
+            ["~ n: another kind of step: Add the tag “t”, before: Run “x” with {}"],
+        ),
     ],
-)  # fmt: skip
-def test_a_difference_is_told_by_what_it_means(before: Automation, after: Automation, told: list[str]) -> None:
-    assert lines(before, after) == told
+)
+def test_a_difference_is_described_by_its_meaning(before: Automation, after: Automation, texts: list[str]) -> None:
+    assert lines(before, after) == texts
     assert lines(before, before) == []
 
 
-def test_what_only_stands_elsewhere_is_counted_apart() -> None:
+def test_moved_steps_and_unread_keys_are_counted_separately() -> None:
     moved = changes(thanks().to_json(), thanks().with_extras({"positions": {"send_inapp": [5, 5]}}).to_json())
     assert (moved.items, moved.lines()) == ((), ["  1 step moved on the canvas"])
     keys = changes(thanks().to_json(), thanks().with_extras({"graph.viewport": {"zoom": 2}}).to_json())
     assert (keys.items, keys.unread_keys, bool(keys)) == ((), True, True)
 
 
-def test_the_order_of_keys_says_nothing() -> None:
-    def turned(value: Any) -> Any:
+def test_the_order_of_keys_is_ignored() -> None:
+    def reverse_keys(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: turned(value[key]) for key in reversed(value)}
-        return [turned(each) for each in value] if isinstance(value, list) else value
+            return {key: reverse_keys(value[key]) for key in reversed(value)}
+        return [reverse_keys(item) for item in value] if isinstance(value, list) else value
 
     payload = winback().reentry("once").where("a", eq=1).to_json()
-    assert changes(payload, turned(payload)) == Changes()
+    assert changes(payload, reverse_keys(payload)) == Changes()
 
 
-def test_a_twin_is_not_taken_for_a_renamed_step() -> None:
+def test_an_equal_step_with_other_edges_is_not_a_renamed_step() -> None:
     before = new().on("a").add_tag("x", node="first").add_tag("x", node="second")
     after = new().on("a").add_tag("x", node="second").add_tag("x", node="third")
     assert "was" not in " ".join(lines(before, after))
 
 
 def test_differing_steps_are_marked_on_the_graph() -> None:
-    found = changes(winback().to_json(), winback().add_tag("more").to_json())
-    assert marks(found) == {"add_tag_more": "added"}
+    differences = changes(winback().to_json(), winback().add_tag("more").to_json())
+    assert marks(differences) == {"add_tag_more": "added"}
 
 
 @settings(max_examples=40, deadline=None)
 @given(payloads(), payloads())
-def test_automations_differ_exactly_when_there_is_something_to_say(
-    before: dict[str, Any], after: dict[str, Any]
-) -> None:
+def test_automations_differ_exactly_when_their_json_differs(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert changes(before, before) == Changes()
     assert bool(changes(before, after)) != same_json(before, after)
     assert changes(None, after).lines() or not after["graph"]["nodes"]
@@ -85,7 +130,7 @@ def wb(running: Running) -> Workbench:
     return running.workbench()
 
 
-def test_a_plan_compares_with_what_is_live_and_says_whom_it_meets(wb: Workbench) -> None:
+def test_a_plan_compares_with_the_live_version_and_counts_its_entries(wb: Workbench) -> None:
     first = wb.automation("planned").on("planned:event").delay(days=1).add_tag("a")
     assert "new, nothing is published yet" in repr(first.plan())
     assert "+ delay_1_day: Wait 1 day" in repr(first.plan())
@@ -95,7 +140,7 @@ def test_a_plan_compares_with_what_is_live_and_says_whom_it_meets(wb: Workbench)
     assert not first.plan()
     second = first.add_tag("b")
     plan = second.plan()
-    assert [str(each) for each in plan.changes.items] == [
+    assert [str(change) for change in plan.changes.items] == [
         "+ add_tag_b: Add the tag “b”",
         "→ add_tag_a: leads to add_tag_b, before: no step",
     ]
@@ -112,7 +157,7 @@ def test_a_plan_compares_with_what_is_live_and_says_whom_it_meets(wb: Workbench)
         second.plan(against=9)
 
 
-def test_a_plan_names_who_changed_it_meanwhile_and_publishing_is_refused(wb: Workbench) -> None:
+def test_a_plan_names_a_conflicting_change_and_publishing_is_refused(wb: Workbench) -> None:
     mine = wb.automation("stale plan").on("a").add_tag("x").publish()
     wb.automation("stale plan").add_tag("theirs").publish()
     assert "publishing is refused until you open it again: it was changed in the meantime (publish by " in repr(

@@ -1,4 +1,4 @@
-"""Versions at the notebook: whom publishing concerns, and the way back."""
+"""Publishing from a notebook: the entries of earlier versions, and rollbacks."""
 
 import pytest
 
@@ -16,18 +16,18 @@ def wb(running: Running) -> Workbench:
 
 
 def patient(wb: Workbench, name: str) -> Automation:
-    """An automation in which everybody waits for a day."""
+    """Return an automation in which every entry waits for a day."""
     return wb.automation(name).on(f"{name}:event").delay(days=1).add_tag(name)
 
 
 def let_wait(wb: Workbench, automation: Automation, how_many: int = 1) -> None:
-    """Send events, and wait until their entries do."""
+    """Send events, and return when their entries wait."""
     for _ in range(how_many):
         wb.events.send(f"{automation.name}:event", wallet_address=WALLET)
     until(lambda: len(automation.entries(state="waiting")) == how_many, "they wait")
 
 
-def test_publishing_shows_who_is_on_the_way_and_that_they_finish_there(wb: Workbench) -> None:
+def test_publishing_shows_unfinished_entries_and_that_they_finish_on_their_version(wb: Workbench) -> None:
     first = patient(wb, "impact").publish()
     assert first.impact == Impact()
     assert "on the way" not in repr(first)
@@ -42,22 +42,22 @@ def test_publishing_shows_who_is_on_the_way_and_that_they_finish_there(wb: Workb
     assert wb.automation("impact").impact is None
 
 
-def test_publishing_what_is_off_says_who_is_on_the_way_too(wb: Workbench) -> None:
+def test_publishing_an_inactive_automation_activates_it_and_shows_the_impact(wb: Workbench) -> None:
     automation = patient(wb, "impact-off").publish().deactivate()
     published = automation.add_tag("more").publish()
     assert published.impact == Impact()
     assert "active" in repr(published)
 
 
-def test_the_impact_of_nobody_is_one_sentence() -> None:
+def test_an_impact_without_entries_is_one_sentence() -> None:
     sentence = "All entries of earlier versions have ended."
     assert repr(Impact()) == sentence
     assert sentence in Impact()._repr_html_()
 
 
 def test_the_consequences_for_entries_are_shown_in_words() -> None:
-    fates = {"finishes": 1, "no_published_version": None, "automation_inactive": 1}
-    impact = Impact(3, tuple(EarlierEntries(version, None, "pending", 1, then) for then, version in fates.items()))
+    versions = {"finishes": 1, "no_published_version": None, "automation_inactive": 1}
+    impact = Impact(3, tuple(EarlierEntries(version, None, "pending", 1, then) for then, version in versions.items()))
     for words in (
         "finish on version 1",
         "end at once: nothing was published when they entered",
@@ -67,19 +67,19 @@ def test_the_consequences_for_entries_are_shown_in_words() -> None:
         assert words in repr(impact)
 
 
-def test_rolling_back_publishes_the_old_version_anew(wb: Workbench) -> None:
+def test_rolling_back_publishes_the_old_version_again(wb: Workbench) -> None:
     first = patient(wb, "back").publish()
     let_wait(wb, first)
     second = first.add_tag("more").publish()
     back = second.rollback(1)
     assert back.to_json() == first.to_json() == wb.automation("back").to_json()
-    assert [each.version for each in back.versions()] == [3, 2, 1]
+    assert [version.version for version in back.versions()] == [3, 2, 1]
     assert back.impact == Impact(1, (EarlierEntries(1, "delay_1_day", "waiting", 1, "finishes"),))
     assert "published, version 3, active" in repr(back)
     assert "unsaved changes" not in repr(back)
 
 
-def test_rolling_back_leaves_what_is_not_published_yet(wb: Workbench) -> None:
+def test_rolling_back_keeps_unpublished_changes(wb: Workbench) -> None:
     patient(wb, "back-draft").publish()
     published = patient(wb, "back-draft").add_tag("more").publish()
     draft = published.add_tag("still writing")
@@ -89,13 +89,13 @@ def test_rolling_back_leaves_what_is_not_published_yet(wb: Workbench) -> None:
     assert "unsaved changes" in repr(back)
 
 
-def test_rolling_back_switches_nothing_on(wb: Workbench) -> None:
+def test_rolling_back_does_not_activate(wb: Workbench) -> None:
     patient(wb, "back-off").publish()
     back = patient(wb, "back-off").add_tag("more").publish().deactivate().rollback(1)
     assert "published, version 3, off" in repr(back)
 
 
-def test_a_version_that_is_not_there_is_refused_in_plain_words(wb: Workbench) -> None:
+def test_an_unknown_version_is_refused(wb: Workbench) -> None:
     automation = patient(wb, "back-where").publish()
     with pytest.raises(InvalidRequestError, match="there is no version 7; versions are 1 to 1"):
         automation.rollback(7)
@@ -105,8 +105,8 @@ def test_a_version_that_is_not_there_is_refused_in_plain_words(wb: Workbench) ->
         automation.rollback()
 
 
-def test_switching_off_cancels_who_waits(wb: Workbench) -> None:
+def test_deactivating_cancels_waiting_entries(wb: Workbench) -> None:
     automation = patient(wb, "cancelled").publish()
     let_wait(wb, automation)
     automation.deactivate()
-    assert [(each.state, each.outcome) for each in automation.entries()] == [("cancelled", "automation_inactive")]
+    assert [(entry.state, entry.outcome) for entry in automation.entries()] == [("cancelled", "automation_inactive")]

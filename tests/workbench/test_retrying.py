@@ -1,4 +1,4 @@
-"""Sending against a server that is busy, away, or breaks off: one key, bounded tries, and the truth about the outcome."""
+"""Sending to a server that is busy, unavailable or breaks off: one key, bounded retries, and the correct outcome."""
 
 import json
 import threading
@@ -19,7 +19,7 @@ RETRIES = SendRetries(attempts=4, first_s=0.001, longest_s=0.002)
 
 
 class Script(HTTPServer):
-    """Answers requests one after the other as written, and remembers what was asked."""
+    """A server that gives scripted answers in order and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Line)
@@ -66,20 +66,20 @@ def script() -> Iterator[Script]:
         thread.join()
 
 
-def test_a_busy_server_is_asked_again_with_the_same_key(script: Script) -> None:
+def test_a_busy_server_is_retried_with_the_same_key(script: Script) -> None:
     script.answers = [BUSY, AWAY, OK]
     assert script.events.send("deposit", email="ada@example.com").accepted
     assert len(script.bodies) == 3
     assert len(script.keys) == 1
 
 
-def test_a_broken_connection_is_tried_again_with_the_same_key(script: Script) -> None:
+def test_a_broken_connection_is_retried_with_the_same_key(script: Script) -> None:
     script.answers = [BREAK, OK]
     assert script.events.send("deposit", email="ada@example.com").accepted
     assert len(script.keys) == 1
 
 
-def test_each_call_has_a_key_of_its_own(script: Script) -> None:
+def test_each_call_has_its_own_key(script: Script) -> None:
     script.answers = [OK, OK]
     events = script.events
     events.send("deposit", external_id="1")
@@ -87,7 +87,7 @@ def test_each_call_has_a_key_of_its_own(script: Script) -> None:
     assert len(script.keys) == 2
 
 
-def test_a_server_that_stays_busy_is_given_up_and_nothing_was_stored(script: Script) -> None:
+def test_retries_against_a_busy_server_end_and_report_that_nothing_was_stored(script: Script) -> None:
     script.answers = [BUSY] * 4
     with pytest.raises(UnavailableError, match="Nothing was stored"):
         script.events.send("deposit", external_id="1")
@@ -99,7 +99,7 @@ def test_a_server_that_stays_busy_is_given_up_and_nothing_was_stored(script: Scr
     [[BREAK, BUSY, BUSY, BUSY], [AWAY] * 4, [BUSY, AWAY, BUSY, BUSY], [BREAK] * 4, [(502, {})] * 4],
     ids=["broke off, then busy", "503", "one 503 among 429", "broke off", "gateway"],
 )
-def test_an_unknown_outcome_is_called_unknown_and_names_the_key(script: Script, answers: list[Any]) -> None:
+def test_an_unknown_outcome_is_reported_with_the_idempotency_key(script: Script, answers: list[Any]) -> None:
     script.answers = answers
     with pytest.raises(UnknownOutcomeError, match="It is unknown whether this was stored") as unknown:
         script.events.send("deposit", external_id="1", idempotency_key="mine")
@@ -107,7 +107,7 @@ def test_an_unknown_outcome_is_called_unknown_and_names_the_key(script: Script, 
     assert "othing was stored" not in str(unknown.value)
 
 
-def test_an_answer_of_something_else_is_no_receipt(script: Script) -> None:
+def test_a_response_from_another_service_is_an_unknown_outcome(script: Script) -> None:
     script.answers = [(200, ["hello"])]
     with pytest.raises(UnknownOutcomeError, match="not one of an Event Workbench"):
         script.events.send("deposit", external_id="1")
@@ -117,37 +117,37 @@ def test_a_refusal_is_final(script: Script) -> None:
     script.answers = [(400, {"error": "contact.email: not a valid email address", "field": "contact.email"})]
     with pytest.raises(InvalidRequestError, match=r"contact\.email") as refused:
         script.events.send("deposit", email="nope")
-    assert [each.field for each in refused.value.problems] == ["contact.email"]
+    assert [problem.field for problem in refused.value.problems] == ["contact.email"]
 
 
-def test_nobody_listening_is_said_in_words() -> None:
+def test_a_refused_connection_is_reported() -> None:
     with pytest.raises(ConnectionFailedError, match=r"make up.*Nothing was stored.*idempotency_key="):
         Events("http://127.0.0.1:9", "sk_live_x", RETRIES).send("deposit", external_id="1")
 
 
-def test_of_a_batch_only_the_surplus_is_sent_again(script: Script) -> None:
+def test_only_the_rate_limited_events_of_a_batch_are_sent_again(script: Script) -> None:
     fine, later = {"accepted": True, "deduplicated": False}, {"accepted": False, "error": "RATE_LIMITED: slow down"}
     wrong = {"accepted": False, "error": "contact: is required"}
     script.answers = [(202, {"results": [fine, wrong, later]}), (202, {"results": [fine]})]
     receipts = script.events.send_many([{"event": name, "contact": {"externalId": "1"}} for name in "abc"])
-    assert [each.accepted for each in receipts] == [True, False, True]
+    assert [receipt.accepted for receipt in receipts] == [True, False, True]
     assert [[event["event"] for event in body["events"]] for body in script.bodies] == [["a", "b", "c"], ["c"]]
     assert script.bodies[0]["events"][2] == script.bodies[1]["events"][0]
 
 
-def test_an_event_of_a_batch_that_may_be_stored_is_not_called_refused(script: Script) -> None:
+def test_an_event_of_a_batch_that_may_be_stored_has_an_unknown_outcome(script: Script) -> None:
     away = {"accepted": False, "error": "INGEST_UNAVAILABLE: try again"}
     busy = {"accepted": False, "error": "RATE_LIMITED: slow down"}
     script.answers = [(202, {"results": [away, busy]}), *[(202, {"results": [busy, busy]})] * 3]
     receipts = script.events.send_many([{"event": name, "contact": {"externalId": "1"}} for name in "ab"])
-    assert [each.unknown for each in receipts] == [True, False]
+    assert [receipt.unknown for receipt in receipts] == [True, False]
     assert "Outcome unknown" in repr(receipts[0])
     assert f'idempotency_key="{receipts[0].idempotency_key}"' in repr(receipts[0])
     assert repr(receipts[1]).startswith("Not stored: RATE_LIMITED")
     assert repr(receipts).startswith("0 accepted, 0 duplicates, 1 not stored, 1 of unknown outcome")
 
 
-def test_many_events_travel_a_hundred_at_a_time(script: Script) -> None:
+def test_events_are_sent_in_batches_of_a_hundred(script: Script) -> None:
     fine = {"accepted": True, "deduplicated": False, "idempotencyKey": "k"}
     script.answers = [(202, {"results": [fine] * size}) for size in (100, 100, 30)]
     receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
@@ -156,7 +156,7 @@ def test_many_events_travel_a_hundred_at_a_time(script: Script) -> None:
     assert receipts.frame().height == 230
 
 
-def test_when_the_server_goes_away_the_receipts_say_which_events_are_stored(script: Script) -> None:
+def test_receipts_say_which_events_were_stored_before_the_server_failed(script: Script) -> None:
     fine = {"accepted": True, "deduplicated": False}
     script.answers = [(202, {"results": [fine] * 100}), BREAK, BREAK, BREAK, BREAK]
     receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))

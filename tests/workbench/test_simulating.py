@@ -1,4 +1,4 @@
-"""Simulations without a server: the engine's interpreter, and the words in which its answer is shown."""
+"""Simulations without a server: the results of the interpreter, and the texts that show them."""
 
 from datetime import UTC, datetime
 
@@ -12,11 +12,13 @@ NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 WALLET = {"walletAddress": "0xA11CE"}
 
 
-def test_a_matching_event_shows_the_message_as_it_would_arrive() -> None:
+def test_a_matching_event_shows_the_rendered_message() -> None:
     simulation = thanks().simulate({"payload": {"amountUsd": 100}}, contact=WALLET, now=NOW)
     assert simulation.matched
     assert simulation.path == ("trigger", "send_inapp")
-    assert [(each.wallet_address, each.body) for each in simulation.messages] == [("0xa11ce", "100 USD arrived")]
+    assert [(message.wallet_address, message.body) for message in simulation.messages] == [
+        ("0xa11ce", "100 USD arrived")
+    ]
     assert (simulation.state, simulation.outcome) == (State.COMPLETED, "completed")
     assert simulation.headline() == "Would send 1 message"
 
@@ -39,7 +41,7 @@ def test_an_event_of_another_name_is_explained() -> None:
     assert simulation.reason() == "This automation starts on deposit, not on trade."
 
 
-def test_the_contacts_traits_choose_the_branch() -> None:
+def test_the_attributes_of_the_contact_choose_the_branch() -> None:
     event = {"event": "deposit", "payload": {"amountUsd": 1}}
     pro = branching().simulate(event, contact=WALLET | {"attributes": {"plan": "pro"}}, now=NOW)
     other = branching().simulate(event, contact=WALLET, now=NOW)
@@ -47,7 +49,7 @@ def test_the_contacts_traits_choose_the_branch() -> None:
     assert other.path == ("trigger", "if_plan", "send_inapp", "add_tag_seen")
 
 
-def test_a_contact_without_a_wallet_fails_after_every_try() -> None:
+def test_a_contact_without_a_wallet_fails_after_all_attempts() -> None:
     simulation = thanks().simulate({"payload": {"amountUsd": 100}}, contact={"email": "ada@example.com"}, now=NOW)
     assert (simulation.state, simulation.outcome) == (State.DEAD, "no_wallet")
     assert len(simulation.steps) == 7
@@ -69,7 +71,7 @@ def test_steps_are_a_frame() -> None:
         ({"amountUsd": 100}, WALLET, 'amountUsd is not a field of an event: put it into "payload"'),
     ],
 )
-def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
+def test_an_invalid_event_is_refused(event, contact, words) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         thanks().simulate(event, contact=contact, now=NOW)
 
@@ -84,7 +86,7 @@ def test_an_impossible_event_is_refused_in_words(event, contact, words) -> None:
         ({"externalId": "1", "attributes": {"plan": object()}}, r"contact\.attributes: must hold"),
     ],
 )
-def test_an_impossible_contact_is_refused_by_its_field(contact, words) -> None:
+def test_an_invalid_contact_is_refused_with_its_field(contact, words) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         thanks().simulate({"payload": {"amountUsd": 100}}, contact=contact, now=NOW)
 
@@ -97,12 +99,12 @@ def test_an_impossible_contact_is_refused_by_its_field(contact, words) -> None:
         ({"payload": {1: object()}}, NOW, "JSON"),
     ],
 )
-def test_an_impossible_trial_is_refused_in_words(event, now, words) -> None:
+def test_invalid_arguments_are_refused(event, now, words) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         thanks().simulate(event, contact=WALLET, now=now)
 
 
-def test_an_event_name_is_needed_where_several_start_it() -> None:
+def test_an_event_name_is_required_if_several_start_the_automation() -> None:
     with pytest.raises(InvalidArgumentError, match="the event has no name"):
         branching().simulate({}, contact=WALLET, now=NOW)
 

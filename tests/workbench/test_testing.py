@@ -1,4 +1,4 @@
-"""The helpers of `workbench.testing`, and the example that the documents show."""
+"""The helpers of `workbench.testing`, and the example in the docs."""
 
 import runpy
 from datetime import timedelta
@@ -15,9 +15,9 @@ from workbench.testing import DEFAULT_CONTACT, NOON, load, problems, simulate
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-def test_the_example_of_the_documents_passes() -> None:
+def test_the_example_in_the_docs_passes() -> None:
     tests = [
-        each for name, each in runpy.run_path(str(EXAMPLES / "test_thanks.py")).items() if name.startswith("test_")
+        value for name, value in runpy.run_path(str(EXAMPLES / "test_thanks.py")).items() if name.startswith("test_")
     ]
     assert len(tests) == 6
     for test in tests:
@@ -39,14 +39,16 @@ def test_a_failing_assertion_says_what_was_sent_instead() -> None:
         assert run.sent("goodbye")
 
 
-def test_a_run_says_why_it_went_as_it_did() -> None:
+def test_a_run_explains_its_branches() -> None:
     run = simulate(branching(), {"event": "trade"}, contact={**DEFAULT_CONTACT, "attributes": {"plan": "free"}})
     assert run.why() == (
-        "Why “contact.plan …” was false (if_plan):\n  ✗ contact.plan is “pro”: it is “free”\n  ✗ amountUsd is set: amountUsd is not set"
+        "Why “contact.plan …” was false (if_plan):\n"
+        "  ✗ contact.plan is “pro”: it is “free”\n"
+        "  ✗ amountUsd is set: amountUsd is not set"
     )
 
 
-def test_a_run_goes_on_and_stays_as_it_was() -> None:
+def test_advancing_a_run_does_not_change_it() -> None:
     run = simulate(winback(), "deposit", {"size": 1})
     later = run.advance("3d").send("purchase", {"plan": "pro", "size": 1})
     assert (later.tags, later.now) == (["buyer", "done"], NOON + timedelta(days=3, seconds=1))
@@ -54,14 +56,14 @@ def test_a_run_goes_on_and_stays_as_it_was() -> None:
     assert (run.removed_tags, run.attributes, len(run.messages)) == ([], {}, len(run.sent()))
 
 
-def test_an_automation_with_a_server_behind_it_is_tried_here_all_the_same() -> None:
+def test_a_test_does_not_use_the_server_of_an_automation() -> None:
     automation = load(thanks().to_json())
     assert simulate(automation, "deposit", {"amountUsd": 100}).started
     assert problems(automation) == []
     assert problems(new().on("a").add_tag("")) == ["add_tag: the tag '' must be 1 to 64 characters"]
 
 
-def test_what_cannot_be_loaded_or_sent_is_said(tmp_path: Path) -> None:
+def test_invalid_files_and_events_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(InvalidAutomationError, match=r"x\.json is not an automation"):
         load(tmp_path / "x.json")

@@ -1,4 +1,4 @@
-"""The verbs for days and for the whole: waits, splits, messages to everywhere, and the rules of an automation."""
+"""The verbs for waits, splits, messages, contact data, and the settings of an automation."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from workbench.language.codec import normalise
 from workbench.language.run import EmailMessage, State
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
-WHO = {"walletAddress": "0xA11CE", "email": "ada@example.com"}
+CONTACT = {"walletAddress": "0xA11CE", "email": "ada@example.com"}
 
 
 def winback() -> Automation:
@@ -45,22 +45,44 @@ def node(automation: Automation, number: int = -1) -> dict[str, Any]:
     ("write", "written"),
     [
         (lambda a: a.send_email("s", "b"), {"id": "send_email", "type": "send_email", "subject": "s", "body": "b"}),
-        (lambda a: a.send_webhook("https://a.co"), {"id": "send_webhook", "type": "send_webhook", "url": "https://a.co"}),
-        (lambda a: a.send_webhook("https://a.co", body=[1]), {"id": "send_webhook", "type": "send_webhook", "url": "https://a.co", "body": [1]}),
+        (
+            lambda a: a.send_webhook("https://a.co"),
+            {"id": "send_webhook", "type": "send_webhook", "url": "https://a.co"},
+        ),
+        (
+            lambda a: a.send_webhook("https://a.co", body=[1]),
+            {"id": "send_webhook", "type": "send_webhook", "url": "https://a.co", "body": [1]},
+        ),
         (lambda a: a.remove_tag("VIP"), {"id": "remove_tag_vip", "type": "remove_tag", "tag": "VIP"}),
-        (lambda a: a.update_contact({"a-b": 1}, tier="gold"), {"id": "update_contact", "type": "update_contact", "attributes": {"a-b": 1, "tier": "gold"}}),
+        (
+            lambda a: a.update_contact({"a-b": 1}, tier="gold"),
+            {"id": "update_contact", "type": "update_contact", "attributes": {"a-b": 1, "tier": "gold"}},
+        ),
         (lambda a: a.delay(days=3), {"id": "delay_3_days", "type": "delay", "seconds": 259_200}),
         (lambda a: a.delay(hours=1, minutes=30), {"id": "delay_1_hour_30_minutes", "type": "delay", "seconds": 5_400}),
         (lambda a: a.delay("90s"), {"id": "delay_1_minute_30_seconds", "type": "delay", "seconds": 90}),
         (lambda a: a.delay(timedelta(weeks=1)), {"id": "delay_7_days", "type": "delay", "seconds": 604_800}),
         (
             lambda a: a.wait_for("Purchase", within="1h", where={"a": 1}),
-            {"id": "wait_for_purchase", "type": "wait_for_event", "event": "purchase", "timeoutSeconds": 3_600, "filters": [{"path": "a", "operator": "eq", "value": 1}]},
+            {
+                "id": "wait_for_purchase",
+                "type": "wait_for_event",
+                "event": "purchase",
+                "timeoutSeconds": 3_600,
+                "filters": [{"path": "a", "operator": "eq", "value": 1}],
+            },
         ),
-        (lambda a: a.split({"a": 30, "b": 70}), {"id": "split", "type": "split", "branches": [{"handle": "a", "percent": 30}, {"handle": "b", "percent": 70}]}),
+        (
+            lambda a: a.split({"a": 30, "b": 70}),
+            {
+                "id": "split",
+                "type": "split",
+                "branches": [{"handle": "a", "percent": 30}, {"handle": "b", "percent": 70}],
+            },
+        ),
     ],
-)  # fmt: skip
-def test_a_verb_writes_the_node_of_the_design(write: Any, written: dict[str, Any]) -> None:
+)
+def test_each_verb_writes_the_node_of_the_design(write: Any, written: dict[str, Any]) -> None:
     assert node(write(new().on("deposit"))) == written
 
 
@@ -70,19 +92,27 @@ def test_a_verb_writes_the_node_of_the_design(write: Any, written: dict[str, Any
         (lambda a: a.reentry("once"), "reentry", {"policy": "once"}),
         (lambda a: a.reentry(every="7d"), "reentry", {"policy": "once_per", "days": 7}),
         (lambda a: a.reentry("once").reentry("after_exit"), "reentry", {"policy": "not_while_running"}),
-        (lambda a: a.goal("Paid", where={"a": {"exists": True}}), "goal", {"event": "paid", "filters": [{"path": "a", "operator": "exists"}]}),
-        (lambda a: a.quiet_hours("22:00", "08:00"), "quietHours", {"from": "22:00", "to": "08:00", "timezoneAttribute": "timezone"}),
+        (
+            lambda a: a.goal("Paid", where={"a": {"exists": True}}),
+            "goal",
+            {"event": "paid", "filters": [{"path": "a", "operator": "exists"}]},
+        ),
+        (
+            lambda a: a.quiet_hours("22:00", "08:00"),
+            "quietHours",
+            {"from": "22:00", "to": "08:00", "timezoneAttribute": "timezone"},
+        ),
         (lambda a: a.frequency_cap(3, per="1d"), "frequencyCap", {"messages": 3, "seconds": 86_400}),
         (lambda a: a.goal("paid").holdout(10), "holdout", 10),
     ],
-)  # fmt: skip
+)
 def test_a_rule_is_a_setting_of_the_graph(write: Any, name: str, written: dict[str, Any]) -> None:
     automation = write(new().on("deposit")).add_tag("x")
     assert automation.to_json()["graph"]["settings"][name] == written
     assert automation.check() == ()
 
 
-def test_rules_stand_together_and_survive_reading() -> None:
+def test_settings_combine_and_round_trip() -> None:
     automation = (
         winback()
         .reentry("once")
@@ -98,7 +128,7 @@ def test_rules_stand_together_and_survive_reading() -> None:
     assert not errors(automation.check())
 
 
-def test_waits_and_splits_branch_and_join_again() -> None:
+def test_waits_and_splits_branch_and_join() -> None:
     assert ways(winback()) == {
         ("trigger", None, "delay_3_days"),
         ("delay_3_days", None, "wait_for_purchase"),
@@ -112,12 +142,12 @@ def test_waits_and_splits_branch_and_join_again() -> None:
     }
 
 
-def test_a_wait_without_branches_goes_on_either_way() -> None:
+def test_both_handles_of_a_wait_without_branches_lead_to_the_next_step() -> None:
     automation = new().on("a").wait_for("b", within="1h").add_tag("c")
     assert ways(automation) >= {("wait_for_b", "matched", "add_tag_c"), ("wait_for_b", "timeout", "add_tag_c")}
 
 
-def test_a_branch_may_be_told_before_the_other() -> None:
+def test_branches_can_be_written_in_any_order() -> None:
     automation = new().on("a").wait_for("b", within="1h").otherwise(lambda b: b.exit()).then(lambda b: b.add_tag("c"))
     assert ways(automation) >= {("wait_for_b", "matched", "add_tag_c"), ("wait_for_b", "timeout", "exit")}
 
@@ -155,32 +185,43 @@ def test_a_branch_may_be_told_before_the_other() -> None:
         (lambda a: a.wait_for("b", within="1d").then(lambda b: b.reentry("once")), "method not found: .reentry"),
     ],
 )
-def test_misuse_is_answered_with_what_to_write_instead(write: Any, words: str) -> None:
+def test_wrong_calls_raise_an_error_that_shows_the_right_one(write: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         write(new().on("deposit"))
 
 
-def test_percentages_that_do_not_sum_up_are_said_at_the_check() -> None:
+def test_check_reports_percentages_that_do_not_sum_to_100() -> None:
     (remark,) = errors(new().on("a").split({"a": 50, "b": 49}).add_tag("x").check())[:1]
     assert (remark.node_id, remark.message) == ("split", "the percentages sum to 99, not to 100")
 
 
 @pytest.mark.parametrize(
     ("span", "seconds"),
-    [("30s", 30), ("15m", 900), ("2h", 7_200), ("3d", 259_200), ("1w", 604_800), ("1h 30m", 5_400), ("1.5H", 5_400), ("3 days", 259_200), ("1 Hour 30 minutes", 5_400), (timedelta(days=1), 86_400)],
-)  # fmt: skip
-def test_a_span_is_written_as_people_do(span: Any, seconds: int) -> None:
+    [
+        ("30s", 30),
+        ("15m", 900),
+        ("2h", 7_200),
+        ("3d", 259_200),
+        ("1w", 604_800),
+        ("1h 30m", 5_400),
+        ("1.5H", 5_400),
+        ("3 days", 259_200),
+        ("1 Hour 30 minutes", 5_400),
+        (timedelta(days=1), 86_400),
+    ],
+)
+def test_durations_are_parsed(span: Any, seconds: int) -> None:
     assert seconds_of(span, "x") == seconds
 
 
 @pytest.mark.parametrize("span", ["", "d", "3", "-1d", "1y", "3 months", "0s", "9" * 400 + "d", None, 5, timedelta(0)])
-def test_what_is_no_span_is_refused(span: Any) -> None:
+def test_invalid_durations_are_refused(span: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="not a duration"):
         seconds_of(span, "x")
 
 
-def test_days_pass_in_a_simulation_and_stand_beside_the_steps() -> None:
-    simulation = winback().simulate({"payload": {"size": 1}}, contact=WHO, now=NOW)
+def test_a_simulation_passes_delays_and_shows_the_time_of_each_step() -> None:
+    simulation = winback().simulate({"payload": {"size": 1}}, contact=CONTACT, now=NOW)
     assert simulation.state is State.COMPLETED
     assert isinstance(simulation.messages[0], EmailMessage)
     assert "delay_3_days: waited (+3 days)" in repr(simulation)
@@ -196,16 +237,16 @@ def test_days_pass_in_a_simulation_and_stand_beside_the_steps() -> None:
         assert words in page
 
 
-def test_an_event_that_comes_later_takes_the_other_branch() -> None:
+def test_a_later_event_takes_the_other_branch() -> None:
     bought = {"event": "purchase", "after": "4d", "payload": {"plan": "pro", "size": 2}}
-    simulation = winback().simulate({"payload": {"size": 1}}, contact=WHO, now=NOW, events=[bought])
+    simulation = winback().simulate({"payload": {"size": 1}}, contact=CONTACT, now=NOW, events=[bought])
     assert "add_tag_buyer" in simulation.path
     assert simulation.headline().startswith("Would ")
 
 
-def test_what_is_written_to_the_contact_is_in_the_headline() -> None:
+def test_changes_to_the_contact_are_in_the_headline() -> None:
     automation = new().on("a").update_contact(tier="gold").remove_tag("lead")
-    simulation = automation.simulate({}, contact=WHO, now=NOW)
+    simulation = automation.simulate({}, contact=CONTACT, now=NOW)
     assert simulation.headline() == "Would remove the tag “lead” and set tier"
     assert (simulation.removed_tags, simulation.attributes) == (("lead",), {"tier": "gold"})
 
@@ -221,13 +262,13 @@ def test_what_is_written_to_the_contact_is_in_the_headline() -> None:
         ({"event": "b", "after": "1d", "payload": {"a": object()}}, "JSON"),
     ],
 )
-def test_an_impossible_later_event_is_refused_in_words(later: Any, words: str) -> None:
+def test_an_invalid_later_event_is_refused(later: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        winback().simulate({}, contact=WHO, now=NOW, events=[later])
+        winback().simulate({}, contact=CONTACT, now=NOW, events=[later])
 
 
-def test_an_automation_with_rules_is_told_in_sentences() -> None:
-    told = (
+def test_an_automation_with_settings_is_described_in_sentences() -> None:
+    sentences = (
         winback()
         .reentry(every="7d")
         .goal("purchase")
@@ -235,7 +276,7 @@ def test_an_automation_with_rules_is_told_in_sentences() -> None:
         .frequency_cap(3, per="1d")
         .describe()
     )
-    assert told == (
+    assert sentences == (
         "When a deposit event arrives:\n"
         "  (once in 7 days per contact)\n"
         "  (until purchase)\n"
@@ -255,7 +296,7 @@ def test_an_automation_with_rules_is_told_in_sentences() -> None:
 
 
 @given(sound_graphs(), st.text(max_size=20))
-def test_whatever_can_be_published_is_drawn_told_and_read_back(graph: dict[str, Any], name: str) -> None:
+def test_any_publishable_graph_can_be_drawn_described_and_simulated(graph: dict[str, Any], name: str) -> None:
     payload = {"name": name, "triggerSpec": {"type": "app_event"}, "graph": normalise(graph)}
     automation = Automation.from_json(payload)
     assert automation.to_json() == payload
@@ -266,7 +307,7 @@ def test_whatever_can_be_published_is_drawn_told_and_read_back(graph: dict[str, 
     assert repr(simulation)
 
 
-def test_the_picture_has_a_label_for_every_way_and_marks_where_time_goes() -> None:
+def test_the_picture_labels_every_handle_and_every_delay() -> None:
     picture = winback().svg()
     for words in ("Event received", "Timed out", "a 50 %", "b 50 %", "3 days", "up to 2 days"):
         assert words in picture

@@ -1,4 +1,4 @@
-"""Watching at the notebook: what runs, what rests, what it brings about."""
+"""Monitoring from a notebook: pauses, the audit log, statistics, test sends and versions."""
 
 from datetime import date
 
@@ -25,11 +25,11 @@ def send(wb: Workbench, event: str, *people: str) -> None:
 
 
 def ended(automation: Automation, how_many: int) -> None:
-    """Wait until so many entries have ended."""
-    until(lambda: sum(each.ended for each in automation.entries()) == how_many, "they ended")
+    """Return when `how_many` entries have ended."""
+    until(lambda: sum(entry.ended for entry in automation.entries()) == how_many, "they ended")
 
 
-def test_an_automation_is_paused_and_goes_on(wb: Workbench) -> None:
+def test_an_automation_is_paused_and_resumed(wb: Workbench) -> None:
     automation = wb.automation("pausing").on("pausing:event").delay(minutes=10).publish().pause()
     assert "paused" in repr(automation)
     assert wb.automation("pausing").simulate({"contact": {"walletAddress": WALLET}}).note.startswith("It is paused")
@@ -40,7 +40,7 @@ def test_an_automation_is_paused_and_goes_on(wb: Workbench) -> None:
     assert len(automation.entries()) == 1
 
 
-def test_what_is_off_cannot_be_paused_and_a_wrong_word_is_refused(wb: Workbench) -> None:
+def test_an_inactive_automation_cannot_be_paused_and_an_unknown_option_is_refused(wb: Workbench) -> None:
     automation = wb.automation("pausing-off").on("pausing-off:event").add_tag("x").publish().deactivate()
     with pytest.raises(InvalidRequestError, match="nothing to pause"):
         automation.pause()
@@ -48,7 +48,7 @@ def test_what_is_off_cannot_be_paused_and_a_wrong_word_is_refused(wb: Workbench)
         automation.resume(overdue="later")  # type: ignore[arg-type]
 
 
-def test_who_changed_what_is_a_frame(wb: Workbench) -> None:
+def test_the_audit_log_is_a_frame(wb: Workbench) -> None:
     automation = wb.automation("audited").on("audited:event").add_tag("x").publish()
     automation.add_tag("y").publish()
     mine = automation.audit()
@@ -66,14 +66,14 @@ def test_who_changed_what_is_a_frame(wb: Workbench) -> None:
     assert wb.audit(3, action="nothing").is_empty()
 
 
-def held_out(wb: Workbench, automation: Automation) -> str:
+def held_out_contact(wb: Workbench, automation: Automation) -> str:
     """Return the external id of a contact that is held out."""
-    entry = next(each for each in automation.entries() if each.outcome == "holdout")
-    (found,) = wb.sql("SELECT external_id FROM contacts WHERE id = :id", id=entry.contact_id)["external_id"]
-    return str(found)
+    entry = next(entry for entry in automation.entries() if entry.outcome == "holdout")
+    (external_id,) = wb.sql("SELECT external_id FROM contacts WHERE id = :id", id=entry.contact_id)["external_id"]
+    return str(external_id)
 
 
-def test_stats_say_who_stands_where_what_failed_and_what_it_brings(wb: Workbench) -> None:
+def test_stats_have_entries_per_step_failures_and_the_goal_rate(wb: Workbench) -> None:
     automation = (
         wb.automation("figures")
         .on("figures:event")
@@ -85,42 +85,42 @@ def test_stats_say_who_stands_where_what_failed_and_what_it_brings(wb: Workbench
     )
     people = [f"figures-{number}" for number in range(12)]
     send(wb, "figures:event", *people)
-    until(lambda: len([each for each in automation.entries() if each.state != "pending"]) == 12, "all begun")
+    until(lambda: len([entry for entry in automation.entries() if entry.state != "pending"]) == 12, "all begun")
     send(wb, "figures:bought", *people[:4])
     until(lambda: automation.stats().goal.treated.reached + automation.stats().goal.held_out.reached == 4, "counted")
     stats = automation.stats()
-    held = stats.states["completed"]
-    assert (stats.goal.treated.contacts, stats.goal.held_out.contacts) == (12 - held, held)
+    held_out = stats.states["completed"]
+    assert (stats.goal.treated.contacts, stats.goal.held_out.contacts) == (12 - held_out, held_out)
     until(lambda: automation.stats().states["exited"] == stats.goal.treated.reached, "the goal ends them")
     stats = automation.stats()
-    steps = {each.node_id: each for each in stats.steps}
-    assert steps["delay_1_day"].live == stats.states["waiting"] == 12 - held - stats.goal.treated.reached
-    assert steps["trigger"].outcomes["held_out"] == held
+    steps = {step.node_id: step for step in stats.steps}
+    assert steps["delay_1_day"].live == stats.states["waiting"] == 12 - held_out - stats.goal.treated.reached
+    assert steps["trigger"].outcomes["held_out"] == held_out
     for shown in (repr(stats), stats._repr_html_()):
         assert "Goal figures:bought: reached by" in shown
         assert "Held out (50 %): reached by" in shown
         assert "not enough data" in shown
         assert "wait 1 day" in shown
-    explained = wb.contact(external_id=held_out(wb, automation)).explain(automation)
+    explained = wb.contact(external_id=held_out_contact(wb, automation)).explain(automation)
     assert "is in the holdout" in repr(explained)
     counts = {(step, outcome): count for step, outcome, count in stats.frame().rows()}
     assert counts["delay_1_day", "live"] == steps["delay_1_day"].live
 
 
-def test_the_live_view_has_failures_tried_again(wb: Workbench) -> None:
+def test_the_dashboard_replays_failed_entries(wb: Workbench) -> None:
     automation = wb.automation("live").on("live:event").send_inapp(title="Hi {{ who }}", body="!").publish()
     assert wb.events.send("live:event", wallet_address=WALLET).accepted
     until(lambda: len(automation.entries(state="dead")) == 1, "it failed")
     live = automation.dashboard()
-    told = live.answer({"ask": "look"})
-    assert told["dead"]["rows"][0][0] == "template_error"
-    assert told["lines"][:1] == ["1 entry: 1 dead."]
+    page = live.answer({"ask": "look"})
+    assert page["dead"]["rows"][0][0] == "template_error"
+    assert page["lines"][:1] == ["1 entry: 1 dead."]
     assert live.answer({"ask": "replay", "cause": "template_error"})["notice"].startswith("1 entry is tried again")
     until(lambda: automation.entries().latest.attempts == 1 and automation.entries().latest.ended, "it failed again")
     assert "1 dead" in repr(live)
 
 
-def test_stats_of_what_was_never_published_are_empty(wb: Workbench) -> None:
+def test_stats_of_an_unpublished_automation_are_empty(wb: Workbench) -> None:
     stats = wb.automation("unwatched").on("unwatched:event").add_tag("x").save().stats()
     assert "No entries yet." in repr(stats)
     assert "No goal" in stats._repr_html_()
@@ -131,7 +131,7 @@ def rate(treated: UpliftGroup, held_out: UpliftGroup, **more: object) -> GoalRat
     return GoalRate("bought", 30, treated=treated, held_out=held_out, **values)  # type: ignore[arg-type]
 
 
-def test_a_lift_is_told_with_its_interval_or_not_at_all() -> None:
+def test_a_lift_is_shown_with_its_interval_or_not_at_all() -> None:
     assert rate(UpliftGroup(1_000, 200), UpliftGroup(100, 9)).lines() == [
         "Goal bought: reached by 200 of 1,000 contacts (20.0%) within 7 days of first entering, in the last 30 days.",
         "Held out (10 %, since version 3): reached by 9 of 100 contacts (9.0%).",
@@ -146,7 +146,7 @@ def test_a_lift_is_told_with_its_interval_or_not_at_all() -> None:
     assert Lift("too_few") == lift(UpliftGroup(9, 9), UpliftGroup())
 
 
-def test_what_limits_a_goal_rate_is_told() -> None:
+def test_limits_of_a_goal_rate_are_shown() -> None:
     limited = rate(
         UpliftGroup(9, 9), UpliftGroup(), later_entries=1_200, mixed=1, unknown=2, cut_at="2026-11-21T08:00:00Z"
     )
@@ -158,7 +158,7 @@ def test_what_limits_a_goal_rate_is_told() -> None:
     ]
 
 
-def test_only_the_newest_entries_are_told_where_there_are_more() -> None:
+def test_counts_say_when_they_cover_only_the_newest_entries() -> None:
     assert (
         entry_counts({"waiting": 0, "completed": 99_999, "dead": 1})
         == "The newest 100,000 entries: 99,999 completed, 1 dead"
@@ -166,31 +166,31 @@ def test_only_the_newest_entries_are_told_where_there_are_more() -> None:
     assert entry_counts({"completed": 1}) == "1 entry: 1 completed"
 
 
-def test_the_goal_is_told_day_by_day() -> None:
+def test_the_goal_rate_has_a_row_per_day() -> None:
     days = (
         Day(date(2026, 11, 20), UpliftGroup(4, 1), UpliftGroup()),
         Day(date(2026, 11, 21), UpliftGroup(), UpliftGroup(2, 1)),
     )
     columns, rows = rate(UpliftGroup(4, 1), UpliftGroup(2, 1), by_day=days).table()
-    assert [each.title for each in columns][4] == "held out: contacts"
+    assert [column.title for column in columns][4] == "held out: contacts"
     assert rows == [("2026-11-21", "0", "0", "", "2", "1", "50.0%"), ("2026-11-20", "4", "1", "25.0%", "0", "0", "")]
 
 
-def test_who_is_held_out_is_predicted(wb: Workbench) -> None:
-    automation = wb.automation("foretold").on("foretold:event").holdout(50).add_tag("x").publish()
-    people = [f"foretold-{number}" for number in range(8)]
-    send(wb, "foretold:before", *people)
-    said = [automation.simulate({"contact": {"externalId": each}}).outcome for each in people]
-    send(wb, "foretold:event", *people)
+def test_a_simulation_predicts_the_holdout(wb: Workbench) -> None:
+    automation = wb.automation("predicted-holdout").on("predicted-holdout:event").holdout(50).add_tag("x").publish()
+    people = [f"predicted-{number}" for number in range(8)]
+    send(wb, "predicted-holdout:before", *people)
+    predicted = [automation.simulate({"contact": {"externalId": person}}).outcome for person in people]
+    send(wb, "predicted-holdout:event", *people)
     ended(automation, 8)
-    happened = wb.sql(
+    outcomes = wb.sql(
         "SELECT e.outcome FROM automation_entries e JOIN contacts c ON c.id = e.contact_id"
-        " WHERE c.external_id LIKE 'foretold-%' ORDER BY c.external_id"
+        " WHERE c.external_id LIKE 'predicted-%' ORDER BY c.external_id"
     )
-    assert happened["outcome"].to_list() == said
+    assert outcomes["outcome"].to_list() == predicted
 
 
-def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> None:
+def test_a_test_send_goes_to_the_given_addresses_and_returns_results(wb: Workbench) -> None:
     automation = (
         wb.automation("tested")
         .on("tested:event")
@@ -199,7 +199,7 @@ def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> Non
     )
     event = {"contact": {"walletAddress": WALLET, "email": "someone@example.com"}, "payload": {"name": "Ann"}}
     sent = automation.send_test(event, email="me@example.com")
-    assert [(each.node_id, each.outcome, each.reason) for each in sent] == [
+    assert [(result.node_id, result.outcome, result.reason) for result in sent] == [
         ("send_inapp", "skipped", "no_address"),
         ("send_email", "sent", None),
     ]
@@ -208,7 +208,7 @@ def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> Non
     with pytest.raises(InvalidRequestError, match="does not belong to any of your contacts"):
         automation.send_test(event, wallet_address="0xNobodys")
     assert wb.events.send("tested:me", wallet_address="0xMe").accepted
-    assert [each.node_id for each in automation.send_test(event, wallet_address="0xMe", node="send_inapp")] == [
+    assert [result.node_id for result in automation.send_test(event, wallet_address="0xMe", node="send_inapp")] == [
         "send_inapp"
     ]
     assert len(automation.entries()) == 0
@@ -218,7 +218,7 @@ def test_a_test_goes_to_oneself_and_says_what_became_of_it(wb: Workbench) -> Non
         automation.send_test(event, email="nobody")
 
 
-def test_versions_tell_their_differences(wb: Workbench) -> None:
+def test_versions_show_their_differences(wb: Workbench) -> None:
     first = wb.automation("versions").on("versions:event").goal("bought").add_tag("x").publish()
     second = first.holdout(10).delay(days=1).publish()
     second.rollback(1)

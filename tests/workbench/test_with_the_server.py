@@ -1,4 +1,4 @@
-"""The workbench against the real service: what it shows is what is stored, and what it predicts is what happens."""
+"""The workbench with a real service: it shows what is stored, and simulations predict entries."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def greeting(wb: Workbench, name: str) -> Automation:
 
 
 def test_the_catalog_lists_events_by_frequency(wb: Workbench) -> None:
-    counts = [each.count for each in wb.catalog]
+    counts = [event.count for event in wb.catalog]
     assert counts == sorted(counts, reverse=True)
     frame = wb.catalog.frame()
     assert frame.columns == ["event", "count", "first_seen", "last_seen"]
@@ -60,49 +60,49 @@ def test_the_catalog_lists_events_by_frequency(wb: Workbench) -> None:
 
 def test_one_event_shows_its_paths_types_and_samples(wb: Workbench) -> None:
     shape = wb.catalog.deposit
-    assert {"amountUsd", "asset", "first"} <= {each.path for each in shape.paths}
+    assert {"amountUsd", "asset", "first"} <= {path.path for path in shape.paths}
     assert shape.example(amountUsd=7)["payload"]["amountUsd"] == 7
     assert "amountUsd" in shape.frame()["path"]
     assert "data:image/svg+xml" in shape._repr_html_()
 
 
-def test_names_are_searched_for_a_text(wb: Workbench) -> None:
-    found = wb.catalog.search(" EPOS ").names
-    assert "deposit" in found
-    assert all("epos" in name for name in found)
+def test_event_names_can_be_searched(wb: Workbench) -> None:
+    names = wb.catalog.search(" EPOS ").names
+    assert "deposit" in names
+    assert all("epos" in name for name in names)
     assert "“epos” in their names" in wb.catalog.search("epos")._repr_html_()
     assert "No event name contains this text." in repr(wb.catalog.search("nothing like it"))
     with pytest.raises(InvalidArgumentError, match="takes a text"):
         wb.catalog.search(7)  # type: ignore[arg-type]
 
 
-def test_the_inserted_sql_answers_with_what_was_seen(wb: Workbench) -> None:
+def test_the_inserted_sql_returns_the_shown_values(wb: Workbench) -> None:
     page = wb.catalog["deposit"].page()
     newest = eval(page["code"], {"wb": wb})
     assert newest.columns == ["created_at", "contact_id", "payload"]
-    (asset,) = [each for each in page["paths"] if each["path"] == "asset"]
+    (asset,) = [path for path in page["paths"] if path["path"] == "asset"]
     values = eval(asset["code"], {"wb": wb})
     assert values.columns == ["value", "events", "contacts"]
     assert f"“{values['value'][0]}”" in [value for value, _ in asset["top"]]
 
 
-def test_a_misspelt_event_is_met_with_the_nearest_name(wb: Workbench) -> None:
+def test_a_misspelt_event_suggests_the_nearest_name(wb: Workbench) -> None:
     with pytest.raises(NotFoundError, match="did you mean 'deposit'"):
         wb.catalog["depositt"]
 
 
-def test_names_complete(wb: Workbench) -> None:
+def test_event_names_and_methods_are_completed(wb: Workbench) -> None:
     assert "deposit" in dir(wb.catalog)
     shell = InteractiveShell()
     shell.push({"wb": wb})
     with provisionalcompleter():
-        keys = {each.text for each in shell.Completer.completions('wb.catalog["depo', 16)}
-        verbs = {each.text for each in shell.Completer.completions("wb.events.send_", 15)}
+        keys = {completion.text for completion in shell.Completer.completions('wb.catalog["depo', 16)}
+        verbs = {completion.text for completion in shell.Completer.completions("wb.events.send_", 15)}
     assert "deposit" in keys
-    assert any(each.endswith("send_many") for each in verbs)
+    assert any(verb.endswith("send_many") for verb in verbs)
 
 
-def test_sql_answers_with_exact_types(wb: Workbench) -> None:
+def test_sql_returns_exact_types(wb: Workbench) -> None:
     frame = wb.sql(
         """
         SELECT 9007199254740993::bigint AS big, 0.1::numeric AS exact, now() AS at, :word AS word, true AS yes,
@@ -117,7 +117,7 @@ def test_sql_answers_with_exact_types(wb: Workbench) -> None:
     assert frame["list"][0].to_list() == ["a", "b"]
 
 
-def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
+def test_an_sql_error_shows_its_position(wb: Workbench) -> None:
     with pytest.raises(SqlError) as refused:
         wb.sql("SELECT event\nFROM app_events\nWHERE evnt = 'x'")
     assert "line 3: WHERE evnt = 'x'\n" + " " * 14 + "^" in str(refused.value)
@@ -133,7 +133,7 @@ def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
         ("-- all of them\nDELETE FROM contacts", "Only SELECT"),
     ],
 )
-def test_what_is_no_question_is_refused_in_plain_words(wb: Workbench, query: str, words: str) -> None:
+def test_a_statement_that_is_not_a_single_select_is_refused(wb: Workbench, query: str, words: str) -> None:
     with pytest.raises(SqlError, match=words):
         wb.sql(query)
 
@@ -141,7 +141,7 @@ def test_what_is_no_question_is_refused_in_plain_words(wb: Workbench, query: str
 # Automations
 
 
-def test_what_is_predicted_is_what_happens(wb: Workbench) -> None:
+def test_a_simulation_predicts_the_entry(wb: Workbench) -> None:
     automation = (
         wb.automation("predicted")
         .on("predicted")
@@ -155,24 +155,24 @@ def test_what_is_predicted_is_what_happens(wb: Workbench) -> None:
     wb.events.send("unrelated", wallet_address=WALLET, attributes={"plan": "pro"})
     predicted = automation.simulate({"contact": {"walletAddress": WALLET}, "payload": {"amount": 2}})
     entry = automation.wait_for_entry(wb.events.send("predicted", wallet_address=WALLET, payload={"amount": 2}))
-    assert [(each.node_id, each.outcome, each.handle) for each in entry.steps] == [
-        (each.node_id, each.outcome, each.handle) for each in predicted.steps
+    assert [(step.node_id, step.outcome, step.handle) for step in entry.steps] == [
+        (step.node_id, step.outcome, step.handle) for step in predicted.steps
     ]
-    assert [(each.title, each.body) for each in entry.messages] == [("2", "for pro")]
+    assert [(message.title, message.body) for message in entry.messages] == [("2", "for pro")]
     assert (entry.state, entry.outcome) == (predicted.state, predicted.outcome)
 
 
-def test_publishing_twice_makes_one_version_and_a_change_another(wb: Workbench) -> None:
+def test_publishing_makes_a_version_only_for_a_change(wb: Workbench) -> None:
     greeting(wb, "twice").publish()
     same = greeting(wb, "twice").publish()
-    assert [each.version for each in same.versions()] == [1]
+    assert [version.version for version in same.versions()] == [1]
     changed = greeting(wb, "twice").add_tag("x").publish()
-    assert [each.version for each in changed.versions()] == [2, 1]
-    assert [each.name for each in wb.automations].count("twice") == 1
+    assert [version.version for version in changed.versions()] == [2, 1]
+    assert [automation.name for automation in wb.automations].count("twice") == 1
     assert "twice" in wb.automations()._repr_html_()
 
 
-def test_what_is_opened_is_what_was_saved(wb: Workbench) -> None:
+def test_opening_returns_the_saved_draft(wb: Workbench) -> None:
     saved = greeting(wb, "opened").save()
     assert wb.automation("opened").to_json() == saved.to_json()
     assert "draft" in repr(wb.automation("opened"))
@@ -182,11 +182,11 @@ def test_publishing_is_refused_with_every_problem_and_its_node(wb: Workbench) ->
     automation = greeting(wb, "refused").send_inapp(title="{{", body="").add_tag("")
     with pytest.raises(PublishError) as refused:
         automation.publish()
-    assert {each.field for each in refused.value.problems} == {"send_inapp_2", "add_tag"}
+    assert {problem.field for problem in refused.value.problems} == {"send_inapp_2", "add_tag"}
     assert "'refused' cannot be published yet" in str(refused.value)
 
 
-def test_a_stale_draft_does_not_overwrite_what_others_did(wb: Workbench) -> None:
+def test_a_stale_draft_does_not_overwrite_other_changes(wb: Workbench) -> None:
     greeting(wb, "stale").save()
     mine, theirs = wb.automation("stale").add_tag("mine"), wb.automation("stale").add_tag("theirs")
     theirs.save()
@@ -208,7 +208,7 @@ def test_a_deactivated_automation_is_not_started(wb: Workbench) -> None:
     )
 
 
-def test_an_archived_name_is_free_again_and_that_is_said(wb: Workbench) -> None:
+def test_an_archived_name_can_be_used_again_with_a_warning(wb: Workbench) -> None:
     greeting(wb, "archived").publish().archive()
     note = "an archived automation also has the name 'archived'"
     assert note in repr(greeting(wb, "archived"))
@@ -219,7 +219,7 @@ def test_an_archived_name_is_free_again_and_that_is_said(wb: Workbench) -> None:
     assert note not in again
 
 
-def test_a_simulation_says_when_the_automation_is_off(wb: Workbench) -> None:
+def test_a_simulation_notes_that_the_automation_is_off(wb: Workbench) -> None:
     automation = greeting(wb, "off").publish()
     event = {"contact": {"walletAddress": WALLET}, "payload": {"who": "Ada"}}
     assert automation.simulate(event).note == ""
@@ -229,24 +229,24 @@ def test_a_simulation_says_when_the_automation_is_off(wb: Workbench) -> None:
     assert "published, version 1, off" in repr(automation)
 
 
-def test_a_simulation_with_a_contact_asks_the_server_too(wb: Workbench) -> None:
+def test_a_simulation_with_a_contact_also_runs_on_the_server(wb: Workbench) -> None:
     automation = greeting(wb, "described")
     event = {"payload": {"who": "Ada"}}
     simulation = automation.simulate(event, contact={"walletAddress": WALLET, "attributes": {"plan": "gold"}})
-    assert [(each.title, each.body) for each in simulation.messages] == [("Hi Ada", "gold")]
+    assert [(message.title, message.body) for message in simulation.messages] == [("Hi Ada", "gold")]
     away = Automation(automation._draft, SavedAutomation(Connection("http://127.0.0.1:9", "wb_x")))
     with pytest.raises(ConnectionFailedError):
         away.simulate(event, contact={"walletAddress": WALLET})
 
 
-def test_an_unseen_event_name_is_worth_a_look(wb: Workbench) -> None:
+def test_an_unknown_event_name_is_a_warning(wb: Workbench) -> None:
     remarks = wb.automation("unseen").on("depositt").add_tag("x").check()
-    assert [each.message for each in remarks] == [
+    assert [remark.message for remark in remarks] == [
         "no event 'depositt' was received in the last 30 days; did you mean 'deposit'?"
     ]
 
 
-def test_a_misspelt_value_is_worth_a_look(wb: Workbench) -> None:
+def test_a_misspelt_path_is_a_warning(wb: Workbench) -> None:
     automation = (
         wb.automation("misspelt")
         .on("deposit")
@@ -255,7 +255,7 @@ def test_a_misspelt_value_is_worth_a_look(wb: Workbench) -> None:
         .when("payload.Asset", eq="ETH")
         .then(lambda b: b.send_inapp("{{ amountUsd }} {{ aset }}", "{{ contact.plan }} {{ payload.amountUsd }}"))
     )
-    assert [(each.node_id, each.message) for each in automation.check()] == [
+    assert [(diagnostic.node_id, diagnostic.message) for diagnostic in automation.check()] == [
         (None, "'amontUsd' was never seen in deposit: did you mean 'amountUsd'?"),
         ("if_payload_asset", "'Asset' was never seen in deposit: did you mean 'asset'?"),
         ("send_inapp", "'aset' was never seen in deposit: did you mean 'asset'?"),
@@ -270,14 +270,14 @@ def test_entries_are_a_table_and_a_frame(wb: Workbench) -> None:
     for number in range(3):
         wb.events.send("table:event", wallet_address=WALLET, payload={"who": str(number)})
     entry = automation.entries().latest.wait()
-    assert [each.title for each in entry.messages] == ["Hi 2"]
+    assert [message.title for message in entry.messages] == ["Hi 2"]
     frame = automation.entries().frame()
     assert frame.height == 3
     assert frame.schema["created_at"] == pl.Datetime("us", "UTC")
     assert "Sent 1 message" in wb.entry(entry.id)._repr_html_()
 
 
-def test_an_entry_without_a_wallet_keeps_trying_and_waiting_ends_in_time(wb: Workbench) -> None:
+def test_waiting_for_an_entry_without_a_wallet_times_out(wb: Workbench) -> None:
     automation = greeting(wb, "walletless").publish()
     receipt = wb.events.send("walletless:event", email="nobody@example.com", payload={"who": "Ada"})
     with pytest.raises(WaitTimeoutError, match=r"still retrying after 2 seconds.*wallet"):
@@ -286,7 +286,7 @@ def test_an_entry_without_a_wallet_keeps_trying_and_waiting_ends_in_time(wb: Wor
         automation.entries().latest.replay()
 
 
-def test_an_entry_is_watched_until_it_waits(wb: Workbench) -> None:
+def test_wait_for_entry_returns_once_it_waits(wb: Workbench) -> None:
     automation = wb.automation("patient").on("patient:event").delay("3d").add_tag("x").publish()
     receipt = wb.events.send("patient:event", wallet_address=WALLET)
     assert automation.wait_for_entry(receipt, until="waiting").state.value == "waiting"
@@ -305,14 +305,14 @@ def test_a_dead_entry_can_be_replayed(wb: Workbench) -> None:
 # Sending
 
 
-def test_the_curl_line_does_the_same_once(wb: Workbench, running: Running) -> None:
+def test_the_curl_line_sends_the_event_once(wb: Workbench, running: Running) -> None:
     line = wb.events.curl("curled", wallet_address=WALLET, payload={"note": "it's $HOME `x`"})
     assert running.keys["live"] not in str(line)
-    ran = [
+    processes = [
         subprocess.run(["sh", "-c", str(line)], env=running.environment(), capture_output=True, text=True, check=True)
         for _ in "12"
     ]
-    assert ['"deduplicated":true' in each.stdout for each in ran] == [False, True]
+    assert ['"deduplicated":true' in process.stdout for process in processes] == [False, True]
     stored = wb.sql(
         "SELECT payload ->> 'note' AS note FROM app_events WHERE idempotency_key = :key", key=line.idempotency_key
     )
@@ -330,7 +330,7 @@ def test_a_dry_run_says_what_it_would_start(wb: Workbench) -> None:
         wb.automation("dry").wait_for_entry(receipt)
 
 
-# Errors and the entrance
+# Errors, and how the workbench shows itself
 
 
 def test_a_wrong_key_is_explained(running: Running) -> None:
@@ -357,7 +357,7 @@ def test_a_wrong_key_is_explained(running: Running) -> None:
         (lambda wb: wb.automation("x").wait_for_entry(None), "pass a receipt"),
     ],
 )
-def test_every_slip_is_answered_in_plain_words(wb: Workbench, call, words) -> None:
+def test_wrong_calls_raise_an_error_with_a_remedy(wb: Workbench, call, words) -> None:
     with pytest.raises(WorkbenchError, match=words):
         call(wb)
 
@@ -369,18 +369,18 @@ def test_errors_show_one_paragraph_instead_of_a_traceback(wb: Workbench) -> None
     assert result.error_in_exec._render_traceback_() == [f"SqlError: {result.error_in_exec}"]
 
 
-def test_the_entrance_says_what_the_key_may_do(wb: Workbench, running: Running) -> None:
+def test_the_workbench_shows_the_permissions_of_the_key(wb: Workbench, running: Running) -> None:
     assert "Your key may read events, run SQL, write automations and publish them." in repr(wb)
     sender = Workbench(running.url, running.keys["live"])
     assert "Your key may read events, but not run SQL, write automations or publish them." in repr(sender)
 
 
-def test_the_entrance_says_when_nobody_answers() -> None:
+def test_the_workbench_shows_a_missing_connection() -> None:
     assert "not connected" in Workbench("http://127.0.0.1:9", "wb_x")._repr_html_()
 
 
 @pytest.mark.parametrize(("use", "client"), [("workbench", False), ("workbench.Workbench", True)])
-def test_importing_the_workbench_loads_nothing_large(use: str, client: bool) -> None:
+def test_importing_the_workbench_loads_no_large_library(use: str, client: bool) -> None:
     code = f"import sys, workbench; {use}; print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -391,16 +391,16 @@ def test_importing_the_workbench_loads_nothing_large(use: str, client: bool) -> 
     )
 
 
-def test_a_chain_that_nobody_reads_is_said(wb: Workbench) -> None:
+def test_a_chain_that_is_not_followed_is_a_warning(wb: Workbench) -> None:
     assert "No chain is followed" in repr(wb.chains)
     assert "No chain is followed" in wb.chains._repr_html_()
     written = wb.automation("On chain").on_chain(
         contract=f"0x{'c0' * 20}", event="A(address to)", to_contact="to", chain_id=7
     )
-    assert "chain 7 is not followed" in " ".join(each.message for each in written.add_tag("x").check())
+    assert "chain 7 is not followed" in " ".join(diagnostic.message for diagnostic in written.add_tag("x").check())
 
 
-def test_logs_are_backtested_also_of_a_sample_and_a_segment(wb: Workbench) -> None:
+def test_logs_are_backtested_with_a_sample_and_a_segment(wb: Workbench) -> None:
     wb.audience(wb.sql("SELECT id AS contact_id FROM contacts LIMIT 0"), name="nobody")
     written = wb.automation("On chain").on_chain(
         contract=f"0x{'c0' * 20}", event="A(address to)", to_contact="to", chain_id=7

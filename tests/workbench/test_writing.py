@@ -1,4 +1,4 @@
-"""The DSL: what is written is exactly the contract's payload, and reads back without loss."""
+"""The verbs write exactly the contract's payload, and it round-trips."""
 
 import inspect
 
@@ -33,7 +33,7 @@ def branching() -> Automation:
 
 def ways(automation: Automation) -> set[tuple[str, str | None, str]]:
     return {
-        (each["source"], each.get("sourceHandle"), each["target"]) for each in automation.to_json()["graph"]["edges"]
+        (edge["source"], edge.get("sourceHandle"), edge["target"]) for edge in automation.to_json()["graph"]["edges"]
     }
 
 
@@ -71,7 +71,7 @@ def test_an_automation_is_written_as_the_contracts_payload() -> None:
     }
 
 
-def test_branches_join_again_in_what_follows_them() -> None:
+def test_branches_join_in_the_step_after_them() -> None:
     assert ways(branching()) == {
         ("trigger", None, "if_plan"),
         ("if_plan", "true", "add_tag_pro_customer"),
@@ -81,7 +81,7 @@ def test_branches_join_again_in_what_follows_them() -> None:
     }
 
 
-def test_without_otherwise_the_others_go_on_with_what_follows() -> None:
+def test_without_otherwise_the_false_branch_leads_to_the_next_step() -> None:
     automation = new().on("deposit").when("a", eq=1).then(lambda b: b.add_tag("one")).add_tag("all")
     assert ("if_a", "false", "add_tag_all") in ways(automation)
 
@@ -95,7 +95,7 @@ def test_nothing_follows_an_exit() -> None:
     }
 
 
-def test_conditions_may_stand_inside_branches() -> None:
+def test_conditions_can_be_nested() -> None:
     inner = new().on("deposit").when("a", eq=1).then(lambda b: b.when("b", eq=2).then(lambda c: c.add_tag("both")))
     assert ways(inner.add_tag("end")) >= {
         ("if_b", "true", "add_tag_both"),
@@ -109,7 +109,7 @@ def test_equal_steps_get_numbered_ids() -> None:
     assert [node["id"] for node in automation.to_json()["graph"]["nodes"]] == ["trigger", "send_inapp", "send_inapp_2"]
 
 
-def test_an_automation_that_was_read_goes_on_as_if_it_had_just_been_written() -> None:
+def test_an_automation_read_from_json_continues_like_the_one_that_was_written() -> None:
     read = Automation.from_json(branching().to_json())
     assert read.delay("1h").to_json() == branching().delay("1h").to_json()
     forked = new().on("deposit").when("a").then(lambda b: b.add_tag("x")).wait_for("trade", within="1d")
@@ -118,7 +118,7 @@ def test_an_automation_that_was_read_goes_on_as_if_it_had_just_been_written() ->
     assert "Beside" not in Automation.from_json(open_branch.to_json()).add_tag("y").describe()
 
 
-def test_every_operator_is_written_in_the_contracts_words() -> None:
+def test_every_operator_is_written_as_in_the_contract() -> None:
     automation = (
         new()
         .on("x")
@@ -139,39 +139,39 @@ def test_every_operator_is_written_in_the_contracts_words() -> None:
     ]
 
 
-def test_a_condition_without_an_operator_asks_whether_there_is_a_value() -> None:
-    asked, bare = new().on("x").when("a", exists=True), new().on("x").when("a").and_("b")
-    written = [each.then(lambda b: b.add_tag("t")).to_json()["graph"]["nodes"][1]["data"] for each in (asked, bare)]
-    assert [each["filters"] for each in written] == [
+def test_a_condition_without_an_operator_is_exists() -> None:
+    explicit, bare = new().on("x").when("a", exists=True), new().on("x").when("a").and_("b")
+    drawn = [when.then(lambda b: b.add_tag("t")).to_json()["graph"]["nodes"][1] for when in (explicit, bare)]
+    assert [node["data"]["filters"] for node in drawn] == [
         [{"path": "a", "operator": "exists"}],
         [{"path": "a", "operator": "exists"}, {"path": "b", "operator": "exists"}],
     ]
 
 
-def test_a_verb_leaves_the_value_it_is_called_on_as_it_was() -> None:
+def test_a_verb_does_not_change_its_automation() -> None:
     before = thanks()
     payload = before.to_json()
     before.add_tag("more")
     assert before.to_json() == payload
 
 
-def test_on_begins_anew_so_that_a_cell_can_run_twice() -> None:
+def test_on_starts_over_so_that_a_cell_can_run_twice() -> None:
     assert thanks().on("trade").add_tag("x").to_json() == new().on("trade").add_tag("x").to_json()
 
 
-def test_a_wildcard_is_said_aloud() -> None:
+def test_a_wildcard_needs_its_own_method() -> None:
     assert new().on_any_event().add_tag("x").to_json()["triggerSpec"] == {"type": "app_event"}
     with pytest.raises(InvalidArgumentError, match="on_any_event"):
         new().on()
 
 
 @pytest.mark.parametrize("automation", [thanks(), branching(), new().on_any_event().exit()])
-def test_json_reads_back_without_loss(automation: Automation) -> None:
+def test_json_round_trips(automation: Automation) -> None:
     payload = automation.to_json()
     assert Automation.from_json(payload).to_json() == payload
 
 
-def test_foreign_json_stays_as_it_was() -> None:
+def test_foreign_json_is_unchanged() -> None:
     payload = {
         "name": "From elsewhere",
         "triggerSpec": {"type": "custom-event", "eventNames": ["A"], "extra": [1]},
@@ -184,7 +184,7 @@ def test_foreign_json_stays_as_it_was() -> None:
     assert Automation.from_json(payload).to_json() == payload
 
 
-def test_what_was_read_can_be_continued() -> None:
+def test_an_automation_read_from_json_can_be_extended() -> None:
     read = Automation.from_json(branching().to_json()).add_tag("later")
     assert ("add_tag_seen", None, "add_tag_later") in ways(read)
     assert not errors(read.check())
@@ -214,7 +214,7 @@ def write(steps, into):
 
 
 @given(STEPS)
-def test_whatever_is_written_reads_back_can_be_told_and_drawn(steps) -> None:
+def test_any_written_automation_round_trips_and_can_be_described_and_drawn(steps) -> None:
     automation = write(steps, new().on("x"))
     payload = automation.to_json()
     assert Automation.from_json(payload).to_json() == payload
@@ -252,18 +252,21 @@ def test_whatever_is_written_reads_back_can_be_told_and_drawn(steps) -> None:
         (lambda: Automation.from_json({"name": "x"}), "triggerSpec and graph"),
     ],
 )
-def test_misuse_is_answered_with_what_to_write_instead(write, words) -> None:
+def test_wrong_calls_raise_an_error_that_shows_the_right_one(write, words) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         write()
 
 
-def test_title_and_body_may_stand_without_their_names() -> None:
+def test_title_and_body_can_be_positional() -> None:
     assert new().on("x").send_inapp("a", "b").to_json() == new().on("x").send_inapp(title="a", body="b").to_json()
 
 
-def test_an_objection_to_a_tag_names_the_tag() -> None:
-    found = errors(thanks().add_tag("").add_tag("x" * 65).check())
-    assert [each.message.partition(" must")[0] for each in found] == ["the tag ''", f"the tag '{'x' * 47}…"]
+def test_an_error_about_a_tag_names_the_tag() -> None:
+    diagnostics = errors(thanks().add_tag("").add_tag("x" * 65).check())
+    assert [diagnostic.message.partition(" must")[0] for diagnostic in diagnostics] == [
+        "the tag ''",
+        f"the tag '{'x' * 47}…",
+    ]
 
 
 def test_a_verb_shows_its_keywords() -> None:
@@ -273,10 +276,12 @@ def test_a_verb_shows_its_keywords() -> None:
 
 def test_check_names_the_node_that_cannot_run() -> None:
     automation = thanks().send_inapp(title="", body="{% macro x() %}{% endmacro %}")
-    assert [(each.level, each.node_id) for each in errors(automation.check())] == [("error", "send_inapp_2")] * 2
+    assert [(diagnostic.level, diagnostic.node_id) for diagnostic in errors(automation.check())] == [
+        ("error", "send_inapp_2")
+    ] * 2
 
 
-def test_an_automation_is_told_in_sentences() -> None:
+def test_an_automation_is_described_in_sentences() -> None:
     assert branching().describe() == (
         "When a deposit or trade event arrives:\n"
         "  • If contact.plan is “pro” and amountUsd is set:\n"

@@ -1,4 +1,4 @@
-"""A run that goes on: through delays, waits, quiet hours and caps, with a virtual clock; and what its receiver would see."""
+"""Simulations that are advanced through delays, waits, quiet hours and caps on a virtual clock, and their messages."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.running import Running
-from tests.workbench.test_waiting_and_rules import WHO, winback
+from tests.workbench.test_waiting_and_rules import CONTACT, winback
 from tests.workbench.test_writing import new, thanks
 from workbench import InvalidArgumentError
 from workbench.language.run import State
@@ -15,13 +15,13 @@ from workbench.simulate import Simulation
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-def begun(**payload: Any) -> Simulation:
-    return winback().simulate({"payload": payload}, contact=WHO, now=NOW)
+def simulation(**payload: Any) -> Simulation:
+    return winback().simulate({"payload": payload}, contact=CONTACT, now=NOW)
 
 
-def test_a_run_is_its_whole_life_until_one_goes_through_it() -> None:
-    assert begun(size=1).state is State.COMPLETED
-    run = begun(size=1).advance("1d")
+def test_a_simulation_runs_to_the_end_until_it_is_advanced() -> None:
+    assert simulation(size=1).state is State.COMPLETED
+    run = simulation(size=1).advance("1d")
     assert (run.state, run.waiting_at, run.now) == (State.WAITING, "delay_3_days", NOW + timedelta(days=1))
     assert repr(run).startswith(
         "After 1 day: nothing sent or changed yet. Waiting at delay_3_days until 2026-11-23 10:00 UTC."
@@ -30,17 +30,17 @@ def test_a_run_is_its_whole_life_until_one_goes_through_it() -> None:
     assert run.advance("30d").state is State.COMPLETED
 
 
-def test_what_is_sent_on_the_way_counts() -> None:
-    waiting = begun(size=1).advance("3d")
+def test_an_event_sent_during_a_wait_counts() -> None:
+    waiting = simulation(size=1).advance("3d")
     bought = waiting.send({"event": "purchase", "payload": {"plan": "pro", "size": 2}}, after="1h")
     assert "add_tag_buyer" in bought.path
     assert bought.tags[0] == "buyer"
     assert "send_email" in waiting.advance("2d").path
-    assert waiting.waiting_at == "wait_for_purchase"  # a run stays as it was
+    assert waiting.waiting_at == "wait_for_purchase"  # the first simulation does not change
 
 
-def test_an_event_that_is_not_the_awaited_one_is_explained() -> None:
-    run = begun(size=1).advance("3d").send({"event": "purchase", "payload": {"plan": "Pro", "size": 2}})
+def test_an_event_that_does_not_end_the_wait_is_explained() -> None:
+    run = simulation(size=1).advance("3d").send({"event": "purchase", "payload": {"plan": "Pro", "size": 2}})
     assert run.waiting_at == "wait_for_purchase"
     assert (
         "purchase did not end the wait at wait_for_purchase, which requires that plan is “pro”, but it is “Pro”, "
@@ -49,12 +49,12 @@ def test_an_event_that_is_not_the_awaited_one_is_explained() -> None:
     assert "Why purchase did not end the wait at wait_for_purchase" in run._repr_html_()
 
 
-def test_quiet_hours_and_caps_pass_on_the_clock() -> None:
+def test_quiet_hours_and_caps_follow_the_virtual_clock() -> None:
     night = datetime(2026, 11, 20, 23, tzinfo=UTC)
     automation = (
         new().on("a").quiet_hours("22:00", "08:00").frequency_cap(1, per="1d").send_email("1", "b").send_email("2", "b")
     )
-    run = automation.simulate({}, contact=WHO, now=night)
+    run = automation.simulate({}, contact=CONTACT, now=night)
     assert run.advance("8h").waiting_at == "send_email"
     morning = run.advance("9h")
     assert [(step.node_id, step.outcome) for step in morning.steps[-2:]] == [
@@ -64,19 +64,19 @@ def test_quiet_hours_and_caps_pass_on_the_clock() -> None:
     assert morning.now == night + timedelta(hours=9)
 
 
-def test_events_given_beforehand_come_in_their_turn() -> None:
+def test_later_events_arrive_at_their_time() -> None:
     bought = {"event": "purchase", "after": "4d", "payload": {"plan": "pro", "size": 2}}
-    run = winback().simulate({"payload": {"size": 1}}, contact=WHO, now=NOW, events=[bought])
+    run = winback().simulate({"payload": {"size": 1}}, contact=CONTACT, now=NOW, events=[bought])
     assert run.advance("3d 23h").waiting_at == "wait_for_purchase"
     assert "add_tag_buyer" in run.advance("4d").path
 
 
-def test_an_event_that_would_start_another_entry_is_pointed_out() -> None:
-    assert "Deposit also starts this automation" in repr(begun().send("Deposit"))
+def test_an_event_that_would_start_another_entry_is_noted() -> None:
+    assert "Deposit also starts this automation" in repr(simulation().send("Deposit"))
 
 
-def test_an_entry_that_never_began_stays_so() -> None:
-    run = thanks().simulate({"payload": {"amountUsd": 1}}, contact=WHO, now=NOW).advance("1d").send("purchase")
+def test_advancing_does_not_start_an_entry() -> None:
+    run = thanks().simulate({"payload": {"amountUsd": 1}}, contact=CONTACT, now=NOW).advance("1d").send("purchase")
     assert (run.matched, run.now) == (False, NOW + timedelta(days=1, seconds=1))
 
 
@@ -90,12 +90,12 @@ def test_an_entry_that_never_began_stays_so() -> None:
         (lambda run: run.send({"event": "a", "payload": 1}), "would be refused"),
     ],
 )
-def test_misuse_is_answered_with_what_to_write_instead(go: Any, words: str) -> None:
+def test_wrong_calls_raise_an_error_that_shows_the_right_one(go: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        go(begun())
+        go(simulation())
 
 
-def test_each_message_is_shown_as_its_receiver_would_see_it() -> None:
+def test_each_message_is_shown_as_its_receiver_sees_it() -> None:
     automation = (
         new()
         .on("a")
@@ -105,7 +105,7 @@ def test_each_message_is_shown_as_its_receiver_would_see_it() -> None:
         .send_webhook("https://a.co/hook", {"n": "{{ n }}"})
     )
     event = {"payload": {"name": "</iframe><script>alert(1)</script>", "n": 1}}
-    page = automation.simulate(event, contact=WHO, now=NOW)._repr_html_()
+    page = automation.simulate(event, contact=CONTACT, now=NOW)._repr_html_()
     for part in (
         "<code>{&#34;open&#34;:&#34;/home&#34;}</code>",
         '<div class="said">as text</div>',
@@ -121,7 +121,7 @@ def test_each_message_is_shown_as_its_receiver_would_see_it() -> None:
     assert "<script" not in page
 
 
-def test_with_a_server_its_contact_and_its_sender_are_real(running: Running) -> None:
+def test_with_a_server_the_stored_contact_and_the_sender_are_used(running: Running) -> None:
     wb = running.workbench()
     automation = wb.automation("Going on").on("going:on").delay(days=1).send_email("Hi", "there")
     run = automation.simulate({"contact": {"email": "go@example.com"}})
