@@ -123,7 +123,7 @@ async def test_an_imported_event_needs_its_time(history: History) -> None:
         rejected=3,
         refusals=(
             RejectedRow(1, (Problem("occurredAt", "is required in an import"),)),
-            RejectedRow(2, (Problem("test", "a dry run is not history"),)),
+            RejectedRow(2, (Problem("test", "a dry run cannot be imported"),)),
             RejectedRow(3, (Problem("occurredAt", "is more than 5 minutes in the future"),)),
         ),
     )

@@ -36,7 +36,11 @@ def _data(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
 
 
 filters = st.lists(
-    _data(path=st.sampled_from(PATHS), operator=st.sampled_from(["eq", "neq", "in", "contains", "exists", "gt"]), value=VALUES),
+    _data(
+        path=st.sampled_from(PATHS),
+        operator=st.sampled_from(["eq", "neq", "in", "contains", "exists", "gt"]),
+        value=VALUES,
+    ),
     max_size=2,
 )  # fmt: skip
 splits = st.sampled_from([(50, 50), (100, 0), (33, 33, 34), (1, 99)]).map(
@@ -45,10 +49,14 @@ splits = st.sampled_from([(50, 50), (100, 0), (33, 33, 34), (1, 99)]).map(
 STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "send_inapp": _data(title=TEXTS, body=TEXTS),
     "send_email": _data(subject=TEXTS, body=TEXTS),
-    "send_webhook": _data(url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]), body=st.none() | TEXTS | _data(a=TEXTS)),
+    "send_webhook": _data(
+        url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]), body=st.none() | TEXTS | _data(a=TEXTS)
+    ),
     "add_tag": _data(tag=TAGS),
     "remove_tag": _data(tag=TAGS),
-    "update_contact": _data(attributes=st.dictionaries(st.sampled_from(["plan", "size"]), TEXTS | st.integers(0, 2), min_size=1)),
+    "update_contact": _data(
+        attributes=st.dictionaries(st.sampled_from(["plan", "size"]), TEXTS | st.integers(0, 2), min_size=1)
+    ),
     "condition": _data(filters=filters),
     "delay": _data(seconds=SECONDS),
     "wait_for_event": _data(event=st.sampled_from(EVENTS), filters=filters, timeoutSeconds=SECONDS),
@@ -59,7 +67,9 @@ nodes = st.sampled_from(list(STEPS)).flatmap(lambda kind: STEPS[kind].map(lambda
 settings = st.fixed_dictionaries(
     {},
     optional={
-        "reentry": st.sampled_from([{"policy": "once"}, {"policy": "once_per", "days": 2}, {"policy": "not_while_running"}]),
+        "reentry": st.sampled_from(
+            [{"policy": "once"}, {"policy": "once_per", "days": 2}, {"policy": "not_while_running"}]
+        ),
         "goal": _data(event=st.sampled_from(EVENTS), filters=filters),
         "quietHours": st.sampled_from([{"from": "22:00", "to": "08:00"}, {"from": "09:30", "to": "10:30"}]),
         "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS),
@@ -109,7 +119,7 @@ def _leads_nowhere(node: dict[str, Any], leaving: set[str]) -> bool:
 
 @st.composite
 def any_graphs(draw: st.DrawFn) -> dict[str, Any]:
-    """Return a graph with anything wrong with it: loops, doubles, missing ends, unknown kinds, broken texts and settings."""
+    """Return an invalid graph: loops, duplicate ids, missing ends, unknown kinds, invalid templates and settings."""
     ids = [str(number) for number in range(draw(st.integers(0, 6)))]
     odd = st.sampled_from(
         [{"type": "teleport"}, {"type": "add_tag", "data": {}}, {"type": "split", "data": {"branches": [1]}}]

@@ -1,4 +1,4 @@
-"""What each kind of node means, and what is wrong with one that cannot run."""
+"""The actions of all node kinds, and the problems of nodes that cannot be read."""
 
 from datetime import timedelta
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Values of parameters that no log has are said, by the name of the parameter, whatever was typed or pasted."""
+"""Values of log parameters in samples and filters, and declarations of any shape."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Backtests of one contact: entries that are under way at once, and the moment when the time is over."""
+"""Backtests of one contact: entries that are open at the same time, and the end of the backtest."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count

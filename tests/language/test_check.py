@@ -1,4 +1,4 @@
-"""What refuses publication and what is only said; every remark on a node names it."""
+"""Checks of automations: the errors that refuse publication, and warnings. Every diagnostic names its node or field."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the catalog knows against an automation, with the nearest name."""
+"""Automations checked against the catalog, with the nearest name."""
 
 from typing import Any
 

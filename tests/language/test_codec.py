@@ -1,4 +1,4 @@
-"""Numbers stay exact, odd texts are refused, equality does not coerce."""
+"""JSON with exact numbers, refused texts, and equality without coercion."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""Endless nesting: cut off before a parser runs out of stack, and still refused by the field it stands in (trust.md D10)."""
+"""Endless nesting is cut off before a parser runs out of stack, and the error still names the field."""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""The picture in the documentation is the table."""
+"""docs/entry-states.md is generated from the table of transitions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Bodies as they arrive: trust.md D1-D12 on one event, and the two roads of `read_event`."""
+"""JSON bodies of events on both paths of `read_event`: trust.md D1-D12."""
 
 import json
 from typing import Any

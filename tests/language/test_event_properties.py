@@ -1,4 +1,4 @@
-"""Whatever arrives: an event or problems, the same on both roads, and payloads keep their value."""
+"""Properties of `read_event` for any body: an event or problems, and payloads that keep their value."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,4 +1,4 @@
-"""Why an automation took an event, or did not."""
+"""Explanations: why an automation started an entry for an event, or did not."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -11,8 +11,9 @@ from workbench.language.codec import decode
 from workbench.language.filter import MISSING, OPERATORS, Filter, Verdict, explain, matches, passes, value_at
 
 CONTEXT = decode(
-    b"""{"text": "Premium plan", "one": 1, "half": 0.5, "yes": true, "no": false, "nothing": null, "list": [1, "a", null],
-         "object": {"inner": {"deep": 7}, "a.b": 8}, "dotted.key": "literal", "dotted": {"key": "inner"}, "empty": ""}"""
+    b"""{"text": "Premium plan", "one": 1, "half": 0.5, "yes": true, "no": false, "nothing": null,
+         "list": [1, "a", null], "object": {"inner": {"deep": 7}, "a.b": 8},
+         "dotted.key": "literal", "dotted": {"key": "inner"}, "empty": ""}"""
 )
 
 

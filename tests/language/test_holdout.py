@@ -1,4 +1,4 @@
-"""Holdouts: sticky, of the size that was asked for, with nothing done; the same for engine, simulation and backtest."""
+"""Holdouts: constant, of the given size, without effects; the same for engine, simulation and backtest."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Who an event is about: contract §4.5, design §3 and trust.md H1-H4."""
+"""The contact of an event: docs/contract.md 4.5 and trust.md H1-H4."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Later events as callers describe them."""
+"""Described later events of a simulation."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What a contact gains from another, and what is left when that is taken back."""
+"""The values that a contact gains in a merge, and the contact after the merge is undone."""
 
 from hypothesis import given
 from hypothesis import strategies as st

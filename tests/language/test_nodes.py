@@ -1,4 +1,4 @@
-"""What each kind of node does, one at a time; conditions, tags and in-app messages are in `test_advance`."""
+"""The handlers of all node kinds; conditions, added tags and in-app messages are in `test_advance`."""
 
 import typing
 from datetime import UTC, datetime, time, timedelta

@@ -1,4 +1,4 @@
-"""Triggers that start from logs: what they say, what is wrong with them, and samples of logs."""
+"""Triggers that start from logs: their specs, their problems, and samples of logs."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who opted out of a channel gets nothing through it, whatever else the automation says."""
+"""Channels that a contact has opted out of."""
 
 import re
 from datetime import UTC, datetime, time

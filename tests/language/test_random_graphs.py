@@ -1,4 +1,4 @@
-"""Whatever is drawn: simulations end, along the edges; what `check` lets through runs; and `needs` is all that is needed."""
+"""Random graphs: simulations end along the edges, published graphs run, and the required facts are enough."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -78,7 +78,7 @@ def test_check_accepts_valid_graphs(written: object) -> None:
 
 
 class Miser:
-    """A driver like the engine: reads only what `needs` names, keeps a run only as its fields, looks at every event that wakes it."""
+    """Drive a run like the engine: load only the required facts, keep only the fields of the run, wake it by events."""
 
     def __init__(
         self, graph: Graph, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory

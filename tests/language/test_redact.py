@@ -1,4 +1,4 @@
-"""What a trace tells somebody who may not see an address: the path of the true one, and of the address its mask alone."""
+"""Traces for readers without access to personal data."""
 
 from datetime import timedelta
 from itertools import pairwise

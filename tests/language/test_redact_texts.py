@@ -1,4 +1,4 @@
-"""Texts of messages for somebody who may not see addresses: a text is told, or the template that an address went into."""
+"""Texts of stored messages for readers without access to addresses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The reference in the documentation names everything that the language knows."""
+"""docs/automation-language.md names every node kind, outcome and setting of the language."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The table of moves, and the same table in SQL."""
+"""The table of transitions, and the same table in SQL."""
 
 import re
 import uuid

@@ -1,4 +1,4 @@
-"""Drift: what is new, gone or different lately is said with its counts; chance is not."""
+"""Changes between two samples of payloads are reported with their counts; differences by chance are not."""
 
 from random import Random
 from typing import Any

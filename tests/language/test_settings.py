@@ -1,4 +1,4 @@
-"""The settings of an automation: what can be said, and what is wrong with the rest."""
+"""The settings of an automation, and their problems."""
 
 from datetime import time, timedelta
 from typing import Any
@@ -71,7 +71,10 @@ def test_the_attribute_with_the_zone_is_called_timezone() -> None:
         ({"quietHours": {"from": 22, "to": "08:00"}}, ["s.quietHours.from"]),
         ({"quietHours": {"from": "22:00", "to": "08:00", "timezoneAttribute": 1}}, ["s.quietHours.timezoneAttribute"]),
         ({"frequencyCap": {}}, ["s.frequencyCap.messages", "s.frequencyCap.seconds"]),
-        ({"frequencyCap": {"messages": 0, "seconds": 366 * 86_400 + 1}}, ["s.frequencyCap.messages", "s.frequencyCap.seconds"]),
+        (
+            {"frequencyCap": {"messages": 0, "seconds": 366 * 86_400 + 1}},
+            ["s.frequencyCap.messages", "s.frequencyCap.seconds"],
+        ),
     ],
 )  # fmt: skip
 def test_an_invalid_setting_is_reported_and_left_out(written: Any, fields: list[str]) -> None:
@@ -83,7 +86,9 @@ def test_an_invalid_setting_is_reported_and_left_out(written: Any, fields: list[
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["once", "once_per", "22:00", "paid", ""]),
     lambda inner: st.dictionaries(
-        st.sampled_from(["reentry", "goal", "quietHours", "frequencyCap", "policy", "days", "event", "filters", "from", "to"]),
+        st.sampled_from(
+            ["reentry", "goal", "quietHours", "frequencyCap", "policy", "days", "event", "filters", "from", "to"]
+        ),
         inner,
     ),
     max_leaves=12,

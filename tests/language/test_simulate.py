@@ -1,4 +1,4 @@
-"""Simulations: the interpreter under a virtual clock, with nothing done."""
+"""Simulations of one event on a virtual clock, without effects."""
 
 import json
 from datetime import UTC, datetime

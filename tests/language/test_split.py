@@ -1,4 +1,4 @@
-"""Splits: sticky, exact, and the same numbers for ever."""
+"""Splits: constant, exact, and the same buckets in SQL."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Who is stopped before a node: those who may not enter, loops, goals; and which facts all of this needs."""
+"""Reasons to stop an entry before its node is run: reentry, loop guard, goals; and the facts that they require."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""No text runs code or grows without bound: trust.md M1-M3 and M10, from the record of attacks on Jinja's sandbox."""
+"""Templates run no code and are bounded: trust.md M1-M3 and M10, with the known attacks on Jinja2's sandbox."""
 
 import re
 import time
@@ -245,7 +245,7 @@ def test_only_the_listed_filters_and_tests_exist() -> None:
         "upper",
         "urlencode",
     }
-    assert set(TESTS) == {'defined', 'undefined', 'none', 'string', 'number', 'boolean', 'mapping', 'sequence', 'true', 'false'}  # fmt: skip
+    assert " ".join(sorted(TESTS)) == "boolean defined false mapping none number sequence string true undefined"
 
 
 fragments = st.sampled_from(
@@ -335,9 +335,12 @@ fragments = st.sampled_from(
     ]
 )
 soups = st.lists(fragments | st.text(max_size=3), max_size=25).map(" ".join)
+OPERATORS = ["+", "-", "*", "/", "~", "==", "<", "in", "and", "or", "is"]
 expressions = st.recursive(
-    st.sampled_from(["text", "list", "number", "nested", "payload.list", "nope", "1", "0.5", "'a'", "[1, 'b']", "nothing", "true"]),
-    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*", "/", "~", "==", "<", "in", "and", "or", "is"]), inner)
+    st.sampled_from(
+        ["text", "list", "number", "nested", "payload.list", "nope", "1", "0.5", "'a'", "[1, 'b']", "nothing", "true"]
+    ),
+    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(OPERATORS), inner)
     | st.builds("{}|{}".format, inner, st.sampled_from(FILTERS))
     | st.builds("{}|{}({})".format, inner, st.sampled_from(FILTERS), inner)
     | st.builds("{}.{}".format, inner, st.sampled_from(["a", "__class__", "items"]))

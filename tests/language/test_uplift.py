@@ -1,4 +1,4 @@
-"""Lift: checked against published figures, a hand computation and exhaustive coverage; and when there is not enough to tell."""
+"""Lift, compared with published figures, a manual computation and exhaustive coverage; and the attribution window."""
 
 from datetime import timedelta
 from typing import Any

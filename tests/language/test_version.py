@@ -1,4 +1,4 @@
-"""Which notebooks a server serves: those of its first two numbers, and older ones down to the oldest that it promises."""
+"""The notebook packages that a server supports."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Simulations through days: the virtual clock, events that come later, goals and quiet hours."""
+"""Simulations over days: the virtual clock, later events, goals and quiet hours."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

@@ -74,7 +74,7 @@ def test_it_is_tried_on_the_parameters_of_a_log() -> None:
     other = thanks().where("value", eq="1000").simulate({"args": {"to": ANN, "value": 1}, "blockNumber": 5})
     assert not other.matched
     assert "value is “1000”" in other.reason()
-    with pytest.raises(InvalidArgumentError, match=r"event\.args\.amount: is no parameter"):
+    with pytest.raises(InvalidArgumentError, match=r"event\.args\.amount: is not a parameter"):
         thanks().simulate({"to": ANN, "amount": 1})
 
 

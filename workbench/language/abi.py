@@ -473,7 +473,7 @@ def _first_problem(values: Iterator[tuple[str, AbiType, Json]]) -> str | None:
     return next((f"{path} {reason}" for path, kind, value in values if (reason := value_problem(kind, value))), None)
 
 
-# Tokens are often described without names, as `Transfer(address,address,uint256)`: ERC-20, -721, -1155, -4626, -173, WETH.
+# Signatures of tokens are often written without names (ERC-20, 721, 1155, 4626, 173, WETH).
 _STANDARD_EVENTS: Mapping[str, AbiEvent] = {
     event.canonical: event
     for event in (

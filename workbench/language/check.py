@@ -1,8 +1,8 @@
 """Checks of an automation before it is published: errors refuse publication, warnings inform its author.
 
-`check` looks at trigger and graph alone. `check_against` compares them with the catalog: events that were never received,
-properties that they never had, unknown segments, chains that are not followed. `CatalogFacts` is a plain value, which the
-server and the workbench each load in their own way.
+`check` looks at trigger and graph alone. `check_against` compares them with the catalog: events that were never
+received, properties that they never had, unknown segments, chains that are not followed. `CatalogFacts` is a plain
+value, which the server and the workbench each load in their own way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -292,7 +292,7 @@ class ChainFacts(msgspec.Struct, frozen=True):
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
-    `segments` and `chain` are None if they were not loaded; an event without `paths` was not examined.
+    `segments` and `chain` None: not loaded. An event without `paths` was not examined.
     """
 
     events: tuple[str, ...] = ()

@@ -1,8 +1,4 @@
-"""JSON in and out with every number exact: integers stay integers, all other numbers become `Decimal`.
-
-`1e400` and `1e130000` are refused, not rounded: Postgres would write the second one out as 130,001 digits. So are
-numbers of more than 400 digits: Python does not print integers past 4,300 digits, Postgres keeps no scale past 16,383.
-"""
+"""JSON in and out with exact numbers: integers stay integers, all other numbers become `Decimal`."""
 
 import re
 from decimal import Decimal
@@ -15,8 +11,10 @@ if TYPE_CHECKING:
 else:
     Json = Any  # msgspec, which reads the annotations of structs, cannot follow a recursive alias
 
-MAX_DEPTH = 32
+MAX_DEPTH = 32  # levels
 CUT_DEPTH = 100  # levels; deeper values are cut off before a parser runs out of stack
+# jsonb would write 1e130000 out as 130,001 digits. Python prints integers of up to 4,300 digits, and Postgres keeps a
+# scale of up to 16,383.
 MAX_EXPONENT = 308
 MAX_DIGITS = 400
 
@@ -76,10 +74,9 @@ def normalise(value: Any) -> Any:
 
 
 def replace_lone_surrogates(raw: bytes) -> bytes:
-    r"""Replace every unpaired surrogate escape by `\u0000`, so that one such string does not make the whole body
-    unreadable.
+    r"""Replace every unpaired surrogate escape by `\u0000`, so that the rest of the body can still be decoded.
 
-    `text_problem` refuses both for the same reason, so the field is named in the error.
+    `text_problem` refuses both for the same reason, so the error still names the field.
     """
     if b"\\" not in raw or (b"\\ud" not in raw and b"\\uD" not in raw):
         return raw
@@ -87,10 +84,9 @@ def replace_lone_surrogates(raw: bytes) -> bytes:
 
 
 def truncate_depth(raw: bytes) -> bytes:
-    """Replace everything nested deeper than `CUT_DEPTH` by null, so that one such value does not make the body
-    unreadable.
+    """Replace everything nested deeper than `CUT_DEPTH` by null, so that the rest of the body can still be decoded.
 
-    What remains is still deeper than `MAX_DEPTH`, so the field with the value is refused.
+    What remains is still deeper than `MAX_DEPTH`, so the error still names the field.
     """
     pieces: list[bytes] = []
     depth = start = 0
@@ -144,7 +140,7 @@ def _problem(value: Json, depth: int) -> str | None:
 
 def json_equal(left: Json, right: Json) -> bool:
     """Return whether two JSON values are equal, without coercion: `1` equals `1.0`, and neither `true` nor `"1"`."""
-    if isinstance(left, bool) or isinstance(right, bool):
+    if isinstance(left, bool) or isinstance(right, bool):  # True equals 1 in Python
         return left is right
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) == len(right) and all(map(json_equal, left, right))

@@ -42,7 +42,7 @@ def merge_identifiers(sent: Identifiers, contact: Identifiers) -> Identifiers:
 
 
 def contact_context(contact: ContactState) -> dict[str, Any]:
-    """Return the value of `contact` in a context: its attributes, overridden by its identifiers, id, tags and segments."""
+    """Return the value of `contact` in a context: attributes, overridden by identifiers, id, tags and segments."""
     return {
         **contact.attributes,
         **identifier_fields(contact.identifiers),
@@ -85,8 +85,8 @@ ConflictOutcome = Literal["moved", "left", "replaced", "kept"]
 class Conflict(msgspec.Struct, frozen=True):
     """An identifier in conflict.
 
-    If it belongs to another contact, it was `moved` from there or `left` there. Otherwise the contact's own identifier of
-    that kind was `replaced` or `kept`.
+    If it belongs to another contact, it was `moved` from there or `left` there. Otherwise the contact's own identifier
+    of that kind was `replaced` or `kept`.
     """
 
     key: IdentifierKey
@@ -151,7 +151,7 @@ class MergePlan(msgspec.Struct, frozen=True):
     """The effect of a merge on the kept contact.
 
     `gained`: the values it lacked. `hidden`: the kinds of identifier that both have; the one of the absorbed contact
-    still resolves to the kept contact, but is not shown. `lost`: attributes for which the kept contact has another value.
+    still resolves to the kept contact, but is not shown. `lost`: attributes with another value in the kept contact.
     """
 
     gained: ContactRecord

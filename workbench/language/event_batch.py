@@ -1,9 +1,8 @@
-"""Past events read many at a time, at a price that an import of a million events can pay.
+"""Past events read many at a time, fast enough for an import of a million events.
 
-A run of texts in which every event is common is decoded into columns, and each column is checked as a whole. A run that
-contains anything else is halved, down to eight texts, which `read_past_event` checks one by one. So the columns refuse
-nothing, and
-`read_event` stays the only place with the rules.
+A batch in which every event is common is decoded into columns, and each column is checked as a whole. Any other batch
+is halved, down to eight texts, which `read_past_event` checks one by one. So the columns refuse nothing, and the rules
+are only in `read_event`.
 """
 
 from collections.abc import Sequence
@@ -69,13 +68,11 @@ def read_past_event(raw: bytes, now_us: int) -> Event | Problems:
         return event
     if event.occurred_at_us is None:
         return (Problem("occurredAt", "is required in an import"),)
-    return (Problem("test", "a dry run is not history"),) if event.test else event
+    return (Problem("test", "a dry run cannot be imported"),) if event.test else event
 
 
 def _read(raws: Sequence[bytes], now_us: int, events: EventColumns, problems: dict[int, Problems], offset: int) -> None:
-    """Append the valid events to `events`, and the others' problems to `problems`; `offset`: position of the first
-    text.
-    """
+    """Append the valid events to `events`, and the others' problems to `problems`; `offset` is the first position."""
     if not raws:
         return
     columns = _read_columns(raws, now_us)
@@ -129,7 +126,7 @@ def _read_columns(raws: Sequence[bytes], now_us: int) -> EventColumns | None:
 
 
 def _decode_lines(raws: Sequence[bytes]) -> list[FastBody] | None:
-    """Return the decoded texts if all are ASCII without escapes, each from brace to brace, and have the common types."""
+    """Return the decoded texts, or None unless all are ASCII without escapes, in braces and of the common types."""
     lines, breaks = b"\n".join(raws), len(raws) - 1
     if (
         lines.startswith(b"{")

@@ -1,7 +1,7 @@
 """Explanations: why an automation started an entry for an event, or did not.
 
-The verdicts come from the code that ingest and engine run: the trigger's filters for a stored event, and a simulation for
-an event that did not happen.
+The verdicts come from the code that ingest and engine run: the trigger's filters for a stored event, and a simulation
+for an event that did not happen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ def explain_stored_event(
     """Explain why a stored event started an entry or did not."""
     verdicts = explain(trigger.filters, event.context)
     if entry is not None:
-        # The automation took the event, so its state at that time is no reason.
+        # The automation took the event, so its state does not matter.
         return MatchExplanation(True, event.named, verdicts, _outcome_reasons(entry.outcome), entry.cause)
     reasons = _start_obstacles(state, event.named, verdicts)
     if event.dry:

@@ -34,19 +34,7 @@ MAX_OUTPUT = 262_144  # bytes of the result, and characters of any text on the w
 MAX_ITERATIONS = 1_000
 MAX_WORK = 50_000
 
-TESTS = (
-    "defined",
-    "undefined",
-    "none",
-    "string",
-    "number",
-    "boolean",
-    "mapping",
-    "sequence",
-    "true",
-    "false",
-)
-
+TESTS = ("defined", "undefined", "none", "string", "number", "boolean", "mapping", "sequence", "true", "false")
 
 BUDGET = "_budget"  # its name in the scope of a template
 _CHARACTERS_PER_WORK = 16
@@ -165,8 +153,8 @@ class _ComputedKey(str):
 class _DataEnvironment(ImmutableSandboxedEnvironment):
     """An environment in which names and attributes reach only data.
 
-    Attribute access never falls back to Python attributes, so there is no path from a value to its class or globals,
-    which is how templates escape other sandboxes.
+    Attribute access never falls back to Python attributes, so a template cannot reach the class of a value or its
+    module's globals, which is how templates escape other sandboxes.
     """
 
     intercepted_binops = frozenset({"*", "+", "-", "/"})
@@ -310,7 +298,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
 
 
 def _filter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a filter. Names that begin with `_` are not for authors: `template` puts them into compiled templates."""
+    """Register a filter. Authors cannot use names that begin with `_`: `template` adds these to compiled templates."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         _FILTERS.update(dict.fromkeys(names, function))

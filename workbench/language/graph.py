@@ -1,7 +1,7 @@
 """Graphs of automations: nodes and edges in React Flow's shape, and the settings of the automation as a whole.
 
-`read_graph` returns typed actions and refuses only a wrong shape; `check` judges the content. `graph.settings` belongs to
-a version like its nodes, so a rollback restores it (docs/decisions/0016):
+`read_graph` returns typed actions and refuses only a wrong shape; `check` judges the content. `graph.settings` belongs
+to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 
 `reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
 `goal` {event, filters?}: the event that ends an entry early, as `exited` with outcome `goal`.
@@ -196,7 +196,7 @@ def _read_edge(value: Any, field: str) -> Edge | Problem:
 
 
 def read_settings(value: Any, field: str) -> AutomationSettings:
-    """Return the settings in a decoded JSON value; a setting that cannot be read is among the problems. Never raises."""
+    """Return the settings in a decoded JSON value; an invalid setting is among the problems. Never raises."""
     if value is None:
         return DEFAULT_SETTINGS
     if not isinstance(value, dict):

@@ -155,7 +155,12 @@ def _send_webhook(ctx: StepContext, action: SendWebhook) -> Decision:
     url = render(action.url, context)
     match action.body:
         case None:
-            body = encode(_event_body(ctx)).decode()
+            # The event as `type` and `data` (Standard Webhooks).
+            facts, run = ctx.facts, ctx.run
+            ids = {"contactId": facts.contact.id, "automationId": run.automation_id, "entryId": run.entry_id}
+            identifiers = identifier_fields(merge_identifiers(facts.sent, facts.contact.identifiers))
+            data = {**ids, **identifiers, "payload": facts.payload}
+            body = encode({"type": facts.event, "data": data}).decode()
         case str() as text:
             body = render(text, context)
         case _:
@@ -269,14 +274,6 @@ def _withhold(ctx: StepContext) -> Decision | None:
         if count >= cap.messages:
             return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "frequency_cap", "messages": count}))
     return None
-
-
-def _event_body(ctx: StepContext) -> dict[str, Any]:
-    """Return the default body of a webhook: the event, as `type` and `data` (Standard Webhooks)."""
-    facts, run = ctx.facts, ctx.run
-    identifiers = identifier_fields(merge_identifiers(facts.sent, facts.contact.identifiers))
-    ids = {"contactId": facts.contact.id, "automationId": run.automation_id, "entryId": run.entry_id}
-    return {"type": facts.event, "data": {**ids, **identifiers, "payload": facts.payload}}
 
 
 def _evaluate_texts(value: Json, context: Mapping[str, Any], budget: RenderBudget) -> Json:

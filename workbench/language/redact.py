@@ -1,9 +1,9 @@
 """Redaction: decisions and stored messages for readers without access to personal data (docs/decisions/0040).
 
-A simulation decides on the true facts, then decides the same run again on the contact as the reader may see it. Messages,
-attributes, compared values and errors come from the second decision; where the two differ too much, they are replaced by
-`UNSEEN`. A rendered text cannot be masked afterwards, because it can contain an address in any form, such as
-`{{ email | urlencode }}`. So the text of a stored message whose template reads an address is replaced by the template.
+A simulation decides on the true facts, then decides the same run again on the contact as the reader may see it.
+Messages, attributes, compared values and errors come from the second decision; where the two differ too much, they are
+replaced by `UNSEEN`. A rendered text cannot be masked afterwards, because it can contain an address in any form:
+`{{ email | urlencode }}`. If the template of a stored message reads an address, the text is replaced by the template.
 """
 
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ class MessageTexts(Struct, frozen=True):
 def redact_texts(action: Action | None, texts: MessageTexts) -> MessageTexts:
     """Return the texts of a message without addresses.
 
-    `action` is the action that sent the message; if it is None or of another kind, all texts are hidden.
+    `action` is the action that sent the message. All texts are hidden if it is unknown or of another kind.
     """
     match action:
         case SendInapp(title=subject, body=body) | SendEmail(subject=subject, body=body):

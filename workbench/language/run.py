@@ -106,7 +106,7 @@ def entry_states_page() -> str:
     """Return `docs/entry-states.md`."""
     return f"""# States of an entry
 
-Written by `python docs/entry_states.py` from the table in `workbench/language/run.py`; the database has the same table as a CHECK.
+Written by `python docs/entry_states.py` from `workbench/language/run.py`; the database has the same table as a CHECK.
 
 ```mermaid
 {state_diagram()}

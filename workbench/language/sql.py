@@ -1,6 +1,7 @@
 """A tokenizer with enough of Postgres's lexical rules to separate names and parameters from strings and comments.
 
-It only tokenizes; Postgres decides what a statement means. An unclosed string or comment extends to the end of the text.
+It only tokenizes; Postgres decides what a statement means. An unclosed string or comment extends to the end of the
+text.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Templates: a subset of Jinja2 that cannot run code and cannot grow without bound.
 
-The syntax tree is checked against a short list of node types (no calls, macros, imports, assignments or powers) and has at
-most 1,000 nodes. The compiled template runs over `expression`: names and attributes reach only data, only texts and
+The syntax tree is checked against a short list of node types (no calls, macros, imports, assignments or powers) and has
+at most 1,000 nodes. The compiled template runs over `expression`: names and attributes reach only data, only texts and
 numbers are compared, and every pass of a loop and every character that an operation makes is paid from one budget of
 work. The result has at most 256 KB.
 """

@@ -42,7 +42,7 @@ class Trigger(msgspec.Struct, frozen=True):
         return "app_event" if self.source is None else "onchain_event"
 
     def matches_event(self, name: str, *, on_chain: bool = False) -> bool:
-        """Return whether the trigger is for custom events, or logs, of this name; names of custom events in lower case."""
+        """Return whether the trigger is for custom events, or logs, of this name (custom events in lower case)."""
         if self.source is not None:
             return on_chain and name == self.source.abi_event.name
         return not on_chain and (not self.names or name in self.names)
@@ -130,7 +130,7 @@ def read_filters(value: Any, field: str, problems: list[Problem]) -> tuple[Filte
 
 
 def containment_patterns(filter_: Filter, roots: Collection[str] = BUILT_INS) -> tuple[dict[str, Any], ...]:
-    """Return JSON objects of which every payload that passes the filter contains at least one; () if there are none.
+    """Return JSON objects of which every payload that passes the filter contains at least one; () for most operators.
 
     Postgres pre-selects rows with them (`payload @> {"asset": "USDC"}`). They may let too many rows through, never too
     few; `matches` decides. `roots`: first parts of paths that can refer to something outside the payload.
