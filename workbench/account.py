@@ -143,7 +143,7 @@ class Keys(Sequence[Key]):
 
         `key` is a Key, its id, or the name of one active key.
         """
-        seconds = 0 if overlap == 0 else seconds_of(overlap, "overlap")
+        seconds = 0 if overlap == 0 else seconds_of(overlap, "overlap")  # which refuses 0 as a duration
         return self._new_key(self._connection.post(f"/keys/{self._id_of(key)}/roll", {"overlapSeconds": seconds}))
 
     @usage_example('.revoke("backend")')

@@ -54,7 +54,7 @@ def moment_of(moment: Moment, argument: str) -> datetime:
         raise InvalidArgumentError(
             f'{argument}={moment!r} is not a date or time: write "2026-11-01" or "2026-11-01T12:00:00Z"'
         )
-    if not isinstance(at, datetime):
+    if not isinstance(at, datetime):  # datetime is a subclass of date, so this is a day
         return datetime(at.year, at.month, at.day, tzinfo=UTC)
     return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
 

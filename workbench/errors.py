@@ -17,7 +17,7 @@ class WorkbenchError(Exception):
     """The base of every error of this package.
 
     `status` is the HTTP status of the response that caused the error, and `request_id` finds the request in the
-    server's log. Both are None when the error did not come from a response.
+    server's log. An error without a response has None for both.
 
     ```
     WorkbenchError
@@ -163,6 +163,7 @@ def usage_example(usage: str) -> Callable[[F], F]:
             ]
             signature = signature.replace(parameters=[*positional, *named])
 
+        # A TypeError of the body is not caught: only binding the arguments is tried.
         @wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             try:

@@ -296,6 +296,7 @@ def all_automations(connection: Connection) -> list[AutomationRecord]:
     """Return all automations that are not archived, newest first."""
     records: list[AutomationRecord] = []
     while True:
+        # By id and not by offset, so that an automation created meanwhile neither repeats nor hides one.
         before = records[-1].id if records else None
         body = connection.get("/automations", limit=_PAGE, before=before)
         page = msgspec.convert(body["automations"], list[AutomationRecord])
@@ -365,7 +366,7 @@ def save(
     if not overwrite and opened is not None and opened.revision != current.revision:
         revisions = f"yours is revision {opened.revision}, the server's is {current.revision}"
         raise ConflictError(f"{_conflict_text(name)} ({revisions})")
-    if unchanged(draft, current):
+    if unchanged(draft, current):  # every write raises the revision, which makes drafts opened elsewhere stale
         return current
     try:
         return _record(connection.put(f"/automations/{current.id}", draft.payload() | {"revision": current.revision}))
