@@ -1,5 +1,4 @@
-"""Event Workbench's server: ingest API, automation engine and everything they share.
+"""The server of Event Workbench: ingest API, automation engine, SQL for analysts, and the command line.
 
-Imports point one way: `__main__ > commands > app | worker > routes > ingest | engine | authoring | query | access
-> store | delivery | embedded > clock | keyring | settings | language`; import-linter proves it.
+Imports point one way, from the command line to the store. The layers are in pyproject.toml; import-linter checks them.
 """

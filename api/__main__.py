@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # what a shell reports for a program that the signal ended
     except BrokenPipeError:
-        # The reader of our output has ended, as with `| head`. Python would report the same error again when it flushes at exit.
+        # The reader of our output has ended, as `| head` does. Python flushes at exit and would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

@@ -1,12 +1,12 @@
 """The Sanic application of an API process, and the life of such a process: start, serve, drain, stop.
 
-Theory of operation. Of several API processes each has a listening socket of its own on the same port (SO_REUSEPORT), over which
-the kernel spreads connections. Each process also looks into the accept queues of the others: a connection that waits there was
+Several API processes each have a listening socket of their own on the same port (SO_REUSEPORT), and the kernel spreads
+connections over them. Each process also looks into the accept queues of the others: a connection that waits there was
 meant for a process that died, hangs or is still starting.
 
-SIGTERM and SIGINT start the drain. A draining process accepts nothing new, answers the requests that have begun, and says
-`Connection: close` in every answer. An idle connection may bring one more request, because closing it at once could cut off a
-request that is on its way. The services stop after the last connection.
+SIGTERM and SIGINT start the drain. A draining process accepts nothing new, answers the requests that have begun, and
+says `Connection: close` in every answer. An idle connection may bring one more request, because closing it at once
+could cut off a request that is on its way. The services stop after the last connection.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from sanic.http.constants import HTTP
 
 from api.auth.sql_logins import keep_bounded
 from api.auth.verify import Verifier
-from api.automations.entries import keep_moving
+from api.automations.entries import run_entry_recovery
 from api.catalog.maintenance import run_maintenance
 from api.catalog.tail import Followers
 from api.clock import Clock
@@ -195,7 +195,7 @@ def _register_start_and_stop(app: App, standby: Database | None) -> None:
             run_maintenance(services.system_database, services.clock),
             keep_erased(services.system_database, services.clock),
             keep_settled(services.system_database, services.clock),
-            keep_moving(services.system_database, services.clock),
+            run_entry_recovery(services.system_database, services.clock),
             keep_bounded(services.system_database),
         )
         app.ctx.jobs = [asyncio.create_task(job) for job in jobs]
@@ -229,28 +229,25 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
         case TransportError(status_code=status):
             return refusal(request, status, (Problem("", str(error)),))
         case SanicException(status_code=status) if 400 <= status < 500:
-            refused = refusal(request, status, (Problem("", _http_error(request, error)),))
-            refused.headers.update(error.headers)  # 405: what is allowed
+            match status:
+                case 404:
+                    # Without the path, which may contain a secret.
+                    reason = "There is no route at this address: check the method and path against /docs"
+                case 405:
+                    reason = f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
+                case _:
+                    reason = _HTTP_ERRORS.get(status) or str(error)
+            refused = refusal(request, status, (Problem("", reason),))
+            refused.headers.update(error.headers)  # 405 has `Allow`
             return refused
         case DatabaseUnavailableError() | TransactionConflictError():
-            sentence = "temporarily unavailable, try again"
+            reason = "temporarily unavailable, try again"
         case _:
             _log.exception("request_failed", exc_info=error, extra={"request_id": str(request.id)})
-            sentence = "something went wrong here; the request id finds it in the server's log"
+            reason = "internal error; the request id finds the cause in the server's log"
+    # 503 also for a bug (docs/contract.md): clients retry it, with the same idempotency key.
     code = "INGEST_UNAVAILABLE" if request.path.rstrip("/") in events.INGEST_PATHS else None
-    return refusal(request, 503, (Problem("", sentence),), code)
-
-
-def _http_error(request: Request, error: SanicException) -> str:
-    match error.status_code:
-        case 404:
-            return (
-                "There is no route at this address: check the method and path against /docs"  # a path may hold a secret
-            )
-        case 405:
-            return f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
-        case status:
-            return _HTTP_ERRORS.get(status) or str(error)
+    return refusal(request, 503, (Problem("", reason),), code)
 
 
 Connect = Callable[[], ExpressConnection]
@@ -289,7 +286,7 @@ async def _serve(app: App, sockets: list[socket.socket], ready: Callable[[], Non
     ready()
     services: Services = app.ctx.services
     lag = Lag(services.system_database, services.clock)
-    measuring_lag = asyncio.create_task(lag.keep())
+    measuring_lag = asyncio.create_task(lag.run())
     async with publish(ProcessMetrics("api", lambda: collect_api(services, lag)), services.settings):
         while not stopping.is_set():
             with contextlib.suppress(TimeoutError):

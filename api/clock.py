@@ -1,7 +1,7 @@
-"""The only place that reads the clock or makes ids.
+"""Time and ids. No other module reads the clock or creates ids.
 
-Time is the database's: every process measures the offset of Postgres's clock to its own monotonic clock and
-counts from there, so an API host whose wall clock is ten minutes off, or steps back, judges and orders as the others do.
+The time is the database's. Every process measures the offset between the clock of Postgres and its own monotonic clock
+and counts from there, so a host with a wrong wall clock, or one that steps back, orders events as the others do.
 """
 
 import os
@@ -22,20 +22,20 @@ class Clock:
         self._last_unique_us = 0
 
     def calibrate(self, database_now: datetime, sent_ns: int, received_ns: int) -> None:
-        """Learn the offset from `database_now`, read between the two monotonic readings (nanoseconds)."""
+        """Set the offset from `database_now`, which was read between two monotonic readings (nanoseconds)."""
         middle_us = (sent_ns + received_ns) // 2000
         self._offset_us = (database_now - _EPOCH) // timedelta(microseconds=1) - middle_us
 
     def now_us(self) -> int:
-        """Microseconds since the epoch, database time."""
+        """Return microseconds since the epoch, by the database's clock."""
         return time.monotonic_ns() // 1000 + self._offset_us
 
     def now(self) -> datetime:
-        """Return this moment by the database's clock, aware, in UTC."""
+        """Return the time by the database's clock, aware, in UTC."""
         return from_us(self.now_us())
 
     def unique_now_us(self) -> int:
-        """Like `now_us`, and greater than every value it returned before in this process."""
+        """Return `now_us`, or more: each value is greater than all values before it in this process."""
         now_us = time.monotonic_ns() // 1000 + self._offset_us
         if now_us <= self._last_unique_us:
             now_us = self._last_unique_us + 1
@@ -44,38 +44,39 @@ class Clock:
 
 
 def from_us(microseconds: int) -> datetime:
-    """Return the aware UTC moment so many microseconds after the epoch."""
+    """Return a time in microseconds since the epoch as an aware datetime in UTC."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def to_us(moment: datetime) -> int:
-    """Return whole microseconds from the epoch to an aware moment."""
+    """Return an aware datetime as whole microseconds since the epoch."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def monotonic_ns() -> int:
-    """Nanoseconds on this process's monotonic clock, for measuring spans."""
+    """Return nanoseconds on the monotonic clock of this process, for measuring durations."""
     return time.monotonic_ns()
 
 
 def uuid7(at_us: int) -> str:
     """Return a version 7 UUID (RFC 9562) of the moment `at_us`, in canonical text; later moments sort later."""
+    # Ingest creates an id for every event, so the parts are kept: the millisecond, the microseconds, and random bits.
     millis, micros = divmod(at_us, 1000)
-    return _millis_text(millis) + _MICROS_TEXTS[micros] + _CHANCE.take()
+    return _millis_text(millis) + _MICROS_TEXTS[micros] + _RANDOM_BITS.take()
 
 
 def uuid7s(ats_us: Sequence[int]) -> list[bytes]:
-    """Return such UUIDs of many moments, as bytes."""
+    """Return the version 7 UUIDs of many moments, as 16 bytes each."""
     firsts = struct.pack(f">{len(ats_us)}Q", *[at // 1000 << 16 | 0x7000 | at % 1000 * 4096 // 1000 for at in ats_us])
-    chance = bytearray(os.urandom(len(firsts)))
-    chance[::8] = chance[::8].translate(_VARIANT)
-    return [firsts[start : start + 8] + chance[start : start + 8] for start in range(0, len(firsts), 8)]
+    lasts = bytearray(os.urandom(len(firsts)))
+    lasts[::8] = lasts[::8].translate(_VARIANT)
+    return [firsts[start : start + 8] + lasts[start : start + 8] for start in range(0, len(firsts), 8)]
 
 
-def uuid7_from(at_us: int, chance: bytes) -> str:
-    """Return the version 7 UUID of a moment and eight bytes of chance, with the sub-millisecond part in `rand_a`."""
+def uuid7_from(at_us: int, random_bytes: bytes) -> str:
+    """Return the version 7 UUID of a moment and eight random bytes, with the microseconds in `rand_a`."""
     millis, micros = divmod(at_us, 1000)
-    low = 0x8000000000000000 | int.from_bytes(chance, "big") >> 2
+    low = 0x8000000000000000 | int.from_bytes(random_bytes, "big") >> 2  # the two upper bits are the variant
     return "%08x-%04x-%04x-%04x-%012x" % (  # noqa: UP031  twice as fast as format()
         millis >> 16,
         millis & 0xFFFF,
@@ -86,7 +87,7 @@ def uuid7_from(at_us: int, chance: bytes) -> str:
 
 
 def us_of(uuid7: str) -> int:
-    """Return the beginning of the millisecond of a version 7 UUID, in microseconds since the epoch."""
+    """Return the start of the millisecond of a version 7 UUID, in microseconds since the epoch."""
     return int(uuid7[:8] + uuid7[9:13], 16) * 1000
 
 
@@ -99,8 +100,8 @@ _VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))
 _MICROS_TEXTS = [f"{0x7000 | micros * 4096 // 1000:04x}-" for micros in range(1000)]
 
 
-class _Chance:
-    """The last 64 bits of ids, as text; one call of the kernel serves five hundred. Threads may share it."""
+class _RandomBits:
+    """The last 64 bits of ids, as text; one call of the kernel serves 500 ids. Threads may share it."""
 
     def __init__(self) -> None:
         self._pool: list[str] = []
@@ -116,9 +117,9 @@ class _Chance:
             return f"{text[:4]}-{text[4:16]}"
 
 
-_CHANCE = _Chance()
+_RANDOM_BITS = _RandomBits()
 
 
 def token(size: int) -> bytes:
-    """Return `size` bytes of cryptographic chance."""
+    """Return `size` bytes that cannot be guessed."""
     return os.urandom(size)

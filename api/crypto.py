@@ -4,16 +4,18 @@ WORKBENCH_SECRET holds a chain of secrets, oldest first:
 
     old                        one secret, used for everything
     old,next:new               rotation, phase 1: indexes are written with both secrets
-    former:old,new             phase 2: everything is written with the new secret; values made with the old one stay readable
+    former:old,new             phase 2: everything is written with the new secret; older values stay readable
     retired:9f…,new            finished: only the index key of the old secret is left, which decrypts and proves nothing
 
-Each secret is a generation with a number from 1. Values carry the number of their generation: sealed emails in their prefix,
-blind indexes and key hashes in their first digit. Indexes are layered: the index of a generation is a MAC of the index of the
-generation before, so a rotation computes it without knowing the value. That is why `retired:` keeps the index key.
+Each secret is a generation with a number from 1. Values carry the number of their generation: sealed emails in their
+prefix, blind indexes and key hashes in their first digit. Indexes are layered: the index of a generation is a MAC of
+the index of the generation before, so a rotation computes it without knowing the value. That is why `retired:` keeps
+the index key.
 
-Key hashes, blind indexes, email encryption and other keys are derived by purpose and organization, so equal emails of two
-organizations have nothing in common. Emails are sealed with AES-SIV (RFC 5297), which is deterministic, so that equality and
-joins work in SQL on sealed values. Webhook secrets are random, because they can be rolled, and are stored sealed.
+Key hashes, blind indexes, email encryption and other keys are derived by purpose and organization, so equal emails of
+two organizations have nothing in common. Emails are sealed with AES-SIV (RFC 5297), which is deterministic, so that
+equality and joins work in SQL on sealed values. Webhook secrets are random, because they can be rolled, and are stored
+sealed.
 """
 
 import hashlib
@@ -40,7 +42,7 @@ class ChainError(Exception):
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """One secret: its number from 1, the root key of its indexes, and the root key of everything else (None if retired)."""
+    """One secret: its number from 1, and the root keys of its indexes and of everything else (None if retired)."""
 
     number: int
     indexes: bytes
@@ -48,7 +50,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class SecretChain(msgspec.Struct, frozen=True):
-    """Generations, oldest first. `current` is used for writing; `other` is its predecessor or successor during a rotation."""
+    """Generations, oldest first. `current` is used for writing; `other` is its neighbour during a rotation."""
 
     generations: tuple[Generation, ...]
     current: Generation
@@ -79,9 +81,7 @@ def read_chain(text: str) -> SecretChain:
     if len(links) > MAX_GENERATIONS:
         raise ChainError(f"WORKBENCH_SECRET contains {len(links)} secrets; the maximum is {MAX_GENERATIONS}")
     if roles not in ([*["retired"] * at, ""], [*["retired"] * at, "", "next"], [*["retired"] * (at - 1), "former", ""]):
-        raise ChainError(
-            "the secrets must be: retired ones, a former one, the one in use, or: retired ones, the one in use, the next"
-        )
+        raise ChainError("the order of the secrets must be: retired, former, in use, or: retired, in use, next")
     others = [generation for role, generation in zip(roles, generations, strict=True) if role in ("next", "former")]
     return SecretChain(generations, generations[at], others[0] if others else None)
 
@@ -159,12 +159,12 @@ class Keyring:
         return fingerprint in map(_fingerprint, self._roots)
 
     def tag(self) -> str:
-        """Return eight characters that identify the chain and its phase; processes show it in their connections' names."""
+        """Return eight characters that identify chain and phase; processes have them in their connections' names."""
         return expand(self._roots[0], b"mark/%d/%b" % (self.chain.current.number, self.chain.part.encode())).hex()[:8]
 
     @lru_cache(maxsize=4_096)  # noqa: B019  a process has one keyring
     def api_key_hashes(self, key: str) -> tuple[bytes, ...]:
-        """Return the 32-byte hashes by which an API key is looked up: the one of the current generation, then the other."""
+        """Return the 32-byte hashes by which an API key is looked up: of the current generation, then of the other."""
         first = hmac.digest(self._api_key(self.chain.generations[0]), key.encode(), "sha256")
         hashes = [bytes([1 << 4 | first[0] & 15]) + first[1:]]  # the upper four bits are the generation
         for _ in self.chain.generations[1:]:
@@ -217,7 +217,7 @@ class OrgKeys:
     def __init__(self, chain: SecretChain, org_id: int) -> None:
         self._chain = chain
         self._indexes = [expand(generation.indexes, b"blind-index/%d" % org_id) for generation in chain.generations]
-        # Always of the first generation: if a rotation changed derived keys, an event that is sent again would be stored again.
+        # Of the first generation: if a rotation changed derived keys, a repeated event would be stored again.
         self._derive = expand(chain.generations[0].indexes, b"idempotency/%d" % org_id)
         self._emails = {
             generation.number: _siv(generation.root, b"email", org_id)
@@ -231,14 +231,14 @@ class OrgKeys:
         self.email_prefix = f"enc{chain.current.number}_"
 
     def digest(self, kind: str, value: str) -> str:
-        """Return the blind index of an identifier, 16 bytes in hex; `kind` keeps wallets, emails and external ids apart.
+        """Return the blind index of an identifier: keyed BLAKE2b (RFC 7693), 16 bytes in hex.
 
-        BLAKE2b in its keyed mode (RFC 7693); its first digit is the generation.
+        The first digit is the generation. `kind` separates wallets, emails and external ids.
         """
         return self.digests(kind, value)[:INDEX]
 
     def digests(self, kind: str, value: str) -> str:
-        """Return the current blind index of an identifier, followed during a rotation by its index of the other generation."""
+        """Return the current blind index of an identifier, and during a rotation that of the other generation."""
         indexes = [_numbered(1, f"{kind}\0{value}".encode(), self._indexes[0])]
         for _ in self._indexes[1:]:
             indexes.append(self.next_digest(indexes[-1]))

@@ -1,4 +1,4 @@
-"""Jobs: work that a process repeats beside its requests. A job waits while the database is unavailable and survives bugs."""
+"""Jobs: background work that a process repeats. They survive bugs, and an unavailable database only delays them."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ async def every(seconds: float, name: str, job: Callable[[], Awaitable[object]])
             await job()
         except (DatabaseUnavailableError, TransactionConflictError) as error:
             _log.info("job_delayed", extra={"job": name, "reason": str(error)})
-            await asyncio.sleep(min(seconds, UNAVAILABLE_PAUSE_S))
+            await asyncio.sleep(min(seconds, UNAVAILABLE_PAUSE_S))  # a job that runs once an hour must not lose an hour
             continue
         except Exception:  # noqa: BLE001  one job that fails must not end the others
             _log.exception("job_failed", extra={"job": name})

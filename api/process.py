@@ -1,14 +1,14 @@
-"""What every process needs: an event loop, logs, counters and spans.
+"""The event loop, logs, counters and spans of every process.
 
-**Logs** are one line of JSON per record on stderr. `word` is a constant to search for, and values are fields (`extra`). Bodies,
-keys and addresses are never logged. Characters outside ASCII and control characters are escaped, so data from outside can neither
-forge a line nor move a cursor. A line that cannot be written is counted and stops nothing.
+**Logs** are one line of JSON per record on stderr. `word` is a constant to search for, and values are fields (`extra`).
+Bodies, keys and addresses are never logged. Characters outside ASCII and control characters are escaped, so data from
+outside can neither forge a line nor move a cursor. A line that cannot be written is counted and stops nothing.
 
 **Counters** are plain numbers, kept where things happen; `api/metrics` exports them. Labels are bounded.
 
-**Spans** go to OpenTelemetry if OTEL_EXPORTER_OTLP_ENDPOINT is set; otherwise its packages are not loaded. A span is recorded when
-it is over, so nothing is held open. Attributes are ids, constants and numbers, never data from outside. A request and the later
-work of engines on its events share a `request_id`.
+**Spans** go to OpenTelemetry if OTEL_EXPORTER_OTLP_ENDPOINT is set; otherwise its packages are not loaded. A span is
+recorded when it is over, so nothing is held open. Attributes are ids, constants and numbers, never data from outside. A
+request and the later work of engines on its events share a `request_id`.
 """
 
 import asyncio
@@ -37,10 +37,7 @@ except ImportError:  # Windows and PyPy have no uvloop
 
 
 def run(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run the main coroutine of a process on uvloop, as `asyncio.run` does on its own loop.
-
-    An import of a million events is 2-10 % faster on uvloop.
-    """
+    """Run the main coroutine of a process, as `asyncio.run` does, on uvloop: an import is 2-10 % faster on it."""
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:
         return runner.run(main)
 
@@ -64,7 +61,7 @@ def dropped() -> int:
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a line of JSON: time (UTC), level, logger, word, extra fields, and the exception with its traceback."""
+    """Formats a record as a line of JSON: time (UTC), level, logger, word, extra fields, exception with traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -73,10 +70,10 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "word": record.getMessage(),
         }
-        extra = {
+        # A field of `extra` cannot replace one of the fields above.
+        line |= {
             name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS and name not in line
         }
-        line |= extra
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=repr, skipkeys=True).replace("\x7f", "\\u007f")  # json leaves DEL as it is
@@ -185,7 +182,7 @@ def install_tracing(role: str) -> "TracerProvider":
 def record(
     name: str, since_ns: int, attributes: Mapping[str, str | int | None], traceparent: str | None = None
 ) -> None:
-    """Record a span that began at the monotonic moment `since_ns` and ends now. A malformed `traceparent` is ignored."""
+    """Record a span from the monotonic moment `since_ns` to now. A malformed `traceparent` is ignored."""
     if _tracer is None:
         return
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -1,17 +1,17 @@
-"""The environment, read once into one frozen value; no other module reads it.
+"""The settings of a process, read once from environment variables; no other module reads them.
 
-A malformed variable stops the process at start with a sentence naming the variable.
+A value that is not valid stops the process at its start, with a sentence that names the variable.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.errors import HeaderParseError
 from email.headerregistry import Address
 from email.utils import parseaddr
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import msgspec
@@ -19,13 +19,19 @@ import msgspec
 Encryption = Literal["implicit", "required", "offered", "never"]
 LoggedRequests = Literal["refused", "all"]
 
+_Value = TypeVar("_Value")
+
 
 class SettingsError(Exception):
-    """An environment variable has a value we cannot use."""
+    """An environment variable has a value that is not valid; the message names the variable."""
 
 
 class SmtpServer(msgspec.Struct, frozen=True):
-    """Where emails are handed over. `encryption`: TLS from the first byte, by STARTTLS, by STARTTLS where offered, or none."""
+    """The server that sends emails.
+
+    `encryption`: TLS from the first byte (implicit), by STARTTLS (required), by STARTTLS if the server has it
+    (offered), or none.
+    """
 
     host: str
     port: int
@@ -35,202 +41,202 @@ class SmtpServer(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator chose. Rates are events per second per organization; delays are seconds; `metrics`: host and port.
-
-    `read_url`: a standby, which answers what analysts ask. `evm_rpc`: the nodes that are followed; several of one chain stand in for each other.
-    `chain_contacts`: of how many wallets that nobody knows an automation makes contacts in an hour. `test_receivers`: who may receive tests
-    beside contacts.
-    """
+    """The settings of an installation; docs/environment.md describes the variables."""
 
     database_url: str | None = None
-    read_url: str | None = None
+    read_url: str | None = None  # a standby, which answers the queries of analysts
     data_dir: Path = Path(".workbench")
     postgres_bin: Path | None = None
     secret: str | None = None
-    ingest_rate: float = 50.0
+    ingest_rate: float = 50.0  # events per second and organization
     ingest_burst: int = 100
     smtp: SmtpServer | None = None
     email_from: str = "workbench@localhost"
-    retry_delays: tuple[float, ...] | None = None
+    retry_delays: tuple[float, ...] | None = None  # seconds
     webhook_allow: tuple[IPv4Network | IPv6Network, ...] = ()
-    test_receivers: tuple[str, ...] = ()
+    test_receivers: tuple[str, ...] = ()  # in addition to contacts
     public_url: str | None = None
     log_requests: LoggedRequests = "refused"
-    metrics: tuple[str, int] | None = None
+    metrics: tuple[str, int] | None = None  # host and port
     tracing: bool = False
-    evm_rpc: tuple[str, ...] = ()
-    chain_contacts: int = 10_000
+    evm_rpc: tuple[str, ...] = ()  # nodes; several of one chain replace each other
+    chain_contacts: int = 10_000  # new contacts per automation and hour, for wallets that belong to none
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings in `environ` (default: this process's); raise SettingsError naming a bad variable."""
+    """Return the settings in `environ` (default: of this process); raise SettingsError."""
     source = os.environ if environ is None else environ
+
+    def parse(name: str, parser: Callable[[str], _Value], default: _Value) -> _Value:
+        text = source.get(name)
+        if not text:  # an empty variable counts as unset: compose files pass variables on as `${NAME:-}`
+            return default
+        try:
+            return parser(text)
+        except ValueError as error:
+            raise SettingsError(f"{name}: {error}") from None
+
     return Settings(
         database_url=source.get("DATABASE_URL") or None,
         read_url=source.get("WORKBENCH_READ_URL") or None,
         data_dir=Path(source.get("WORKBENCH_DATA_DIR") or ".workbench").absolute(),
         postgres_bin=Path(programs) if (programs := source.get("WORKBENCH_POSTGRES_BIN")) else None,
         secret=source.get("WORKBENCH_SECRET") or None,
-        ingest_rate=_number(source, "WORKBENCH_INGEST_RATE", 50.0),
-        ingest_burst=int(_number(source, "WORKBENCH_INGEST_BURST", 100.0)),
-        smtp=_smtp(source, "WORKBENCH_SMTP_URL"),
-        email_from=_sender(source, "WORKBENCH_EMAIL_FROM", "workbench@localhost"),
-        retry_delays=_delays(source, "WORKBENCH_RETRY_DELAYS"),
-        webhook_allow=_networks(source, "WORKBENCH_WEBHOOK_ALLOW"),
-        test_receivers=_receivers(source, "WORKBENCH_TEST_RECEIVERS"),
-        public_url=_origin(source, "WORKBENCH_PUBLIC_URL"),
-        log_requests=_logged(source, "WORKBENCH_LOG_REQUESTS"),
-        metrics=_listener(source, "WORKBENCH_METRICS"),
+        ingest_rate=parse("WORKBENCH_INGEST_RATE", number, 50.0),
+        ingest_burst=int(parse("WORKBENCH_INGEST_BURST", number, 100.0)),
+        smtp=parse("WORKBENCH_SMTP_URL", smtp_server, None),
+        email_from=parse("WORKBENCH_EMAIL_FROM", sender, "workbench@localhost"),
+        retry_delays=parse("WORKBENCH_RETRY_DELAYS", delays, None),
+        webhook_allow=parse("WORKBENCH_WEBHOOK_ALLOW", networks, ()),
+        test_receivers=parse("WORKBENCH_TEST_RECEIVERS", receivers, ()),
+        public_url=parse("WORKBENCH_PUBLIC_URL", public_url, None),
+        log_requests=parse("WORKBENCH_LOG_REQUESTS", logged_requests, "refused"),
+        metrics=parse("WORKBENCH_METRICS", listener, None),
         tracing=bool(source.get("OTEL_EXPORTER_OTLP_ENDPOINT")),
-        evm_rpc=_nodes(source, "WORKBENCH_EVM_RPC"),
-        chain_contacts=int(_number(source, "WORKBENCH_CHAIN_CONTACTS", 10_000.0)),
+        evm_rpc=parse("WORKBENCH_EVM_RPC", node_urls, ()),
+        chain_contacts=int(parse("WORKBENCH_CHAIN_CONTACTS", number, 10_000.0)),
     )
 
 
 def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return this process's environment for a child, with changes; None takes a variable away."""
-    kept = {name: value for name, value in os.environ.items() if name not in changes}
-    return kept | {name: value for name, value in changes.items() if value is not None}
+    """Return the environment of this process with changes, for a child; None removes a variable."""
+    unchanged = {name: value for name, value in os.environ.items() if name not in changes}
+    return unchanged | {name: value for name, value in changes.items() if value is not None}
 
 
 def path_before(folder: Path) -> str:
-    """Return this process's PATH with a folder before it: a child finds the programs there first."""
+    """Return this process's PATH with a folder before it, so that a child finds the programs there first."""
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PATH"))))
 
 
-def _number(source: Mapping[str, str], name: str, default: float) -> float:
-    text = source.get(name)
-    if not text:
-        return default
+# Parsers of values; each raises ValueError with a sentence for the operator.
+
+
+def number(text: str) -> float:
     try:
-        number = float(text)
+        value = float(text)
     except ValueError:
-        raise SettingsError(f"{name}: {text!r} is not a number") from None
-    if not 0 <= number < 1e9:
-        raise SettingsError(f"{name}: {text!r} is not between 0 and 1e9")
-    return number
+        raise ValueError(f"{text!r} is not a number") from None
+    if not 0 <= value < 1e9:  # also excludes nan and inf
+        raise ValueError(f"{text!r} is not between 0 and 1e9")
+    return value
 
 
-def _delays(source: Mapping[str, str], name: str) -> tuple[float, ...] | None:
-    text = source.get(name)
-    if not text:
-        return None
+def delays(text: str) -> tuple[float, ...]:
+    """Parse seconds, separated by commas."""
     try:
-        delays = tuple(float(part) for part in text.split(","))
+        values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise SettingsError(f"{name}: {text!r} is not a comma-separated list of seconds") from None
-    if any(not 0 <= delay < 1e9 for delay in delays):
-        raise SettingsError(f"{name}: {text!r} has a delay that is not between 0 and 1e9 seconds")
-    return delays
+        raise ValueError(f"{text!r} is not a comma-separated list of seconds") from None
+    if any(not 0 <= value < 1e9 for value in values):
+        raise ValueError(f"{text!r} has a delay that is not between 0 and 1e9 seconds")
+    return values
 
 
-def _networks(source: Mapping[str, str], name: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    parts = [part.strip() for part in source.get(name, "").split(",")]
+def networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     try:
-        return tuple(ip_network(part) for part in parts if part)
+        return tuple(ip_network(part) for part in _parts(text))
     except ValueError as error:
-        raise SettingsError(f"{name}: {error}; write CIDRs like 10.1.0.0/16, separated by commas") from None
+        raise ValueError(f"{error}; write CIDRs like 10.1.0.0/16, separated by commas") from None
 
 
-def _receivers(source: Mapping[str, str], name: str) -> tuple[str, ...]:
-    parts = tuple(part.strip().lower() for part in source.get(name, "").split(",") if part.strip())
-    if any(re.fullmatch(r"\*|([^\s@/]+@)?[^\s@/:*]+", part) is None for part in parts):
-        raise SettingsError(f"{name}: must be addresses, domains or wallets, separated by commas, or *")
-    return parts
+def receivers(text: str) -> tuple[str, ...]:
+    """Parse email addresses, domains and wallets, in lower case; `*` allows all receivers."""
+    values = tuple(part.lower() for part in _parts(text))
+    if any(re.fullmatch(r"\*|([^\s@/]+@)?[^\s@/:*]+", value) is None for value in values):
+        raise ValueError("must be addresses, domains or wallets, separated by commas, or *")
+    return values
 
 
-def _nodes(source: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return addresses of JSON-RPC nodes; they may carry secrets, so the error shows none."""
-    urls = tuple(part.strip() for part in source.get(name, "").split(",") if part.strip())
-    for url in urls:
-        parts = _split(url, name)
+def node_urls(text: str) -> tuple[str, ...]:
+    """Parse the URLs of JSON-RPC nodes."""
+    values = tuple(_parts(text))
+    for value in values:
+        parts = _split_url(value)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"{name}: must be addresses like https://node.example.com, separated by commas")
-    return urls
+            # The URL may contain a secret, so it is not in the message.
+            raise ValueError("must be URLs like https://node.example.com, separated by commas")
+    return values
 
 
-def _origin(source: Mapping[str, str], name: str) -> str | None:
-    """Return the address at which browsers and mail programs find the API, without a slash at its end."""
-    text = source.get(name)
-    if not text:
-        return None
-    parts = _split(text, name)
+def public_url(text: str) -> str:
+    """Parse the URL at which browsers and mail programs find the API; the result has no slash at its end."""
+    parts = _split_url(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise SettingsError(f"{name}: must be an address like https://workbench.example.com")
+        raise ValueError("must be a URL like https://workbench.example.com")
     return text.rstrip("/")
 
 
-def _logged(source: Mapping[str, str], name: str) -> LoggedRequests:
-    text = source.get(name) or "refused"
-    for each in get_args(LoggedRequests):
-        if text == each:
-            return each  # type: ignore[no-any-return]
-    raise SettingsError(f"{name}: must be one of {', '.join(get_args(LoggedRequests))}")
+def logged_requests(text: str) -> LoggedRequests:
+    for value in get_args(LoggedRequests):
+        if text == value:
+            return value  # type: ignore[no-any-return]
+    raise ValueError(f"must be one of {', '.join(get_args(LoggedRequests))}")
 
 
-def _listener(source: Mapping[str, str], name: str) -> tuple[str, int] | None:
-    """Return host and port of `host:port`, or of `port` on this machine alone."""
-    text = source.get(name)
-    if not text:
-        return None
+def listener(text: str) -> tuple[str, int]:
+    """Parse `host:port`, or `port` for this machine only."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise SettingsError(f"{name}: must be a port or host:port, like 127.0.0.1:9464")
+        raise ValueError("must be a port or host:port, like 127.0.0.1:9464")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _sender(source: Mapping[str, str], name: str, default: str) -> str:
-    text = source.get(name) or default
-    display, spec = parseaddr(text)
+def sender(text: str) -> str:
+    """Parse the From header of emails."""
+    name, spec = parseaddr(text)
     try:
-        address = Address(display, addr_spec=spec)
+        address = Address(name, addr_spec=spec)
     except (ValueError, HeaderParseError):
         address = Address()
     if not (address.domain and spec.isascii() and text.isprintable()):
-        raise SettingsError(f"{name}: must be an address like Acme <news@acme.example>")
+        raise ValueError("must be an address like Acme <news@acme.example>")
     return text
 
 
-def _smtp(source: Mapping[str, str], name: str) -> SmtpServer | None:
-    """Return the server in `smtp[s]://[user:password@]host[:port][?starttls=required|offered|never]`.
+def smtp_server(text: str) -> SmtpServer:
+    """Parse `smtp[s]://[user:password@]host[:port][?starttls=required|offered|never]`.
 
-    `smtp` without a word about it takes STARTTLS where it is offered, and insists on it before a password leaves the machine.
+    The default of `smtp` is `offered`. With a password it is `required`, so that the password never leaves the machine
+    unencrypted.
     """
-    text = source.get(name)
-    if not text:
-        return None
-    parts = _split(text, name)
-    if parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.path.strip("/"):
-        raise SettingsError(f"{name}: must be like smtp://user:password@mail.example.com:587 or smtps://…")
-    username, password = (None if each is None else unquote(each) for each in (parts.username, parts.password))
-    encryption = _encryption(parts, name)
-    port = parts.port or (465 if encryption == "implicit" else 587 if username else 25)
-    return SmtpServer(parts.hostname, port, encryption, username or None, password)
-
-
-def _encryption(parts: SplitResult, name: str) -> Encryption:
-    chosen = parse_qs(parts.query).get("starttls", [""])[-1]
-    if parts.scheme == "smtps":
-        return "implicit"
-    for each in get_args(Encryption)[1:]:
-        if chosen == each:
-            return each  # type: ignore[no-any-return]
-    if chosen:
-        raise SettingsError(f"{name}: starttls must be one of {', '.join(get_args(Encryption)[1:])}")
-    return "required" if parts.username and not _is_loopback(parts.hostname or "") else "offered"
-
-
-def _is_loopback(host: str) -> bool:
+    parts = _split_url(text)
+    host = parts.hostname
+    if parts.scheme not in ("smtp", "smtps") or not host or parts.path.strip("/"):
+        raise ValueError("must be like smtp://user:password@mail.example.com:587 or smtps://…")
+    username, password = (None if value is None else unquote(value) for value in (parts.username, parts.password))
     try:
-        return ip_address(host).is_loopback
+        is_loopback = ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        is_loopback = host == "localhost"
+    starttls = parse_qs(parts.query).get("starttls", [""])[-1]
+    encryption: Encryption
+    if parts.scheme == "smtps":
+        encryption = "implicit"
+    elif not starttls:
+        encryption = "required" if parts.username and not is_loopback else "offered"
+    else:
+        encryption = _starttls(starttls)
+    port = parts.port or (465 if encryption == "implicit" else 587 if username else 25)
+    return SmtpServer(host, port, encryption, username or None, password)
 
 
-def _split(text: str, name: str) -> SplitResult:
+def _starttls(text: str) -> Encryption:
+    values = get_args(Encryption)[1:]
+    for value in values:
+        if text == value:
+            return value  # type: ignore[no-any-return]
+    raise ValueError(f"starttls must be one of {', '.join(values)}")
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _split_url(text: str) -> SplitResult:
     try:
         parts = urlsplit(text)
-        _ = parts.port
+        _ = parts.port  # raises ValueError for a port that is not a number
     except ValueError:
-        raise SettingsError(f"{name}: is not an address") from None
+        raise ValueError("is not a URL") from None
     return parts

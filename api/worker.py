@@ -1,4 +1,4 @@
-"""The engine process: it drives entries, and refreshes segments beside that."""
+"""The engine process, which drives entries and refreshes segments."""
 
 import asyncio
 import contextlib
@@ -30,10 +30,10 @@ def work(settings: Settings, dsn: str, secret: str) -> None:
     """Drive entries and refresh segments until SIGTERM or SIGINT; claimed batches are finished first."""
     if settings.tracing:
         install_tracing("engine")
-    run(_work(settings, dsn, secret))
+    run(run_engine(settings, dsn, secret))
 
 
-async def _work(settings: Settings, dsn: str, secret: str) -> None:
+async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     keyring, clock = Keyring(secret), Clock()
     dsn = with_application_name(dsn, keyring.tag())
     database = Database(dsn, size=6, hot=True)

@@ -1,4 +1,5 @@
 #!/bin/sh
-# First start of the coordinator's container: nodes of the cluster come in every role without a password, by a network of their own.
+# First start of the coordinator's container: let the other nodes connect as any role without a password. They use a network
+# of their own (NODES_SUBNET), which has no other members. Citus opens connections between nodes as the role that runs a query.
 set -eu
 sed -i "1i host all all $NODES_SUBNET trust" "$PGDATA/pg_hba.conf"

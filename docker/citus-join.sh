@@ -1,6 +1,6 @@
 #!/bin/sh
-# citus-join.sh HOST...: make one cluster of the coordinator (PGHOST) and these workers, with the application's role on all of them.
-# Harmless when repeated. The role comes last: Citus makes on every worker what is created after the nodes have joined.
+# citus-join.sh HOST...: join these workers to the coordinator (PGHOST), and create the application's role on all nodes.
+# It can be repeated. The role comes last, because Citus copies to the workers only what is created after they joined.
 set -eu
 run() { psql --quiet --no-psqlrc --set=ON_ERROR_STOP=1 "$@"; }
 
@@ -20,7 +20,8 @@ SELECT NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'workbench') AS is_new \
 \if :is_new
 CREATE ROLE workbench LOGIN CREATEROLE CREATEDB NOSUPERUSER PASSWORD :'password';
 \endif
-SET citus.enable_ddl_propagation = off;     -- not all of these would reach the workers: each is told by itself
+-- Citus does not propagate all of these statements, so propagation is off and the workers get them separately.
+SET citus.enable_ddl_propagation = off;
 GRANT SET ON PARAMETER temp_file_limit TO workbench;
 GRANT pg_signal_backend TO workbench;
 ALTER DATABASE workbench OWNER TO workbench;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# First start of the postgres container: the application's role and database, as the embedded server makes them.
+# First start of the postgres container: create the application's role and database, as the embedded server does.
 set -eu
 psql --set=ON_ERROR_STOP=1 --username "$POSTGRES_USER" --set=password="$WORKBENCH_DB_PASSWORD" <<'SQL'
 CREATE ROLE workbench LOGIN CREATEROLE CREATEDB NOSUPERUSER PASSWORD :'password';

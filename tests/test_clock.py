@@ -1,4 +1,4 @@
-"""Time is the database's, whatever the clock of a host does (trust.md B20, B21); ids made one by one and many at a time are alike."""
+"""The time is the database's, whatever the clock of a host does (trust.md B20, B21), and ids have its moments."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -10,12 +10,12 @@ from api.clock import Clock, from_us, monotonic_ns, us_of, uuid7_from, uuid7s
 
 
 def at(clock: Clock, off: timedelta) -> None:
-    """Tell a clock that the database's is so far from what it takes for now."""
+    """Calibrate a clock as if the database's time were `off` from its own."""
     now = monotonic_ns()
     clock.calibrate(clock.now() + off, now, now)
 
 
-def test_b20_a_host_ten_minutes_off_counts_as_the_database_does() -> None:
+def test_b20_a_host_that_is_ten_minutes_off_has_the_time_of_the_database() -> None:
     right, wrong = Clock(), Clock()
     at(wrong, timedelta(minutes=10))
     now = monotonic_ns()
@@ -35,8 +35,8 @@ def test_b21_moments_stay_different_when_the_clock_steps_back() -> None:
 
 
 @given(st.lists(st.integers(0, 253_402_300_799_999_999), max_size=5))
-def test_ids_of_many_moments_are_what_each_would_have_been(ats_us: list[int]) -> None:
-    texts = [str(UUID(bytes=each)) for each in uuid7s(ats_us)]
+def test_ids_created_together_equal_ids_created_one_by_one(ats_us: list[int]) -> None:
+    texts = [str(UUID(bytes=uuid)) for uuid in uuid7s(ats_us)]
     assert [text[:18] for text in texts] == [uuid7_from(at_us, bytes(8))[:18] for at_us in ats_us]
     assert [us_of(text) for text in texts] == [at_us - at_us % 1_000 for at_us in ats_us]
     assert all(text[19] in "89ab" for text in texts)

@@ -1,4 +1,4 @@
-"""The documents point at what exists: their links, and the files and folders that they name."""
+"""Links, files and folders in the documentation exist."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_files_and_links_of_a_page_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in LINK.findall(text) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -1,4 +1,4 @@
-"""One word per idea: a public class name stands in one module, and a word of the glossary's column "not" stands nowhere."""
+"""One word per idea: a public class name is used once, and the words in the glossary's column "not" are not used."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ PAGES = [
 ]
 
 
-def test_a_public_class_name_stands_in_one_module() -> None:
+def test_a_public_class_name_is_used_in_one_module() -> None:
     modules = defaultdict(set)
     for package in ("api", "workbench"):
         for path in (ROOT / package).rglob("*.py"):
@@ -39,7 +39,7 @@ def test_the_glossary_lists_unwanted_words() -> None:
 
 
 @pytest.mark.parametrize("word", sorted(UNWANTED))
-def test_an_unwanted_word_stands_nowhere(word: str) -> None:
+def test_an_unwanted_word_is_not_used(word: str) -> None:
     # A capitalized word is an old class name, and may begin a sentence of a page.
     pattern = re.compile(rf"\bclass {word}\b" if word[0].isupper() else rf"(?<![\w-]){re.escape(word)}(?![\w-])")
     places = [

@@ -1,4 +1,4 @@
-"""One line of JSON per record, whatever is in it."""
+"""A log record is one line of JSON, whatever its values are."""
 
 import json
 import logging
@@ -14,8 +14,8 @@ ODD = "a\nb\x1b[31m\x7f\u2028\x85\udc80"
 
 
 @pytest.fixture
-def said() -> Iterator[StringIO]:
-    """What is logged; afterwards logging is as it was."""
+def output() -> Iterator[StringIO]:
+    """A stream with the log; afterwards logging is restored."""
     root, ours = logging.getLogger(), logging.getLogger(process.LOGGER)
     handlers, levels = root.handlers[:], (root.level, ours.level)
     root.handlers = []  # pytest's own must not be closed
@@ -28,37 +28,37 @@ def said() -> Iterator[StringIO]:
     ours.setLevel(levels[1])
 
 
-def lines(said: StringIO) -> list[dict[str, Any]]:
-    text = said.getvalue()
+def lines(output: StringIO) -> list[dict[str, Any]]:
+    text = output.getvalue()
     assert text.isascii()
     assert text.replace("\n", "").isprintable()
     return [json.loads(line) for line in text.removesuffix("\n").split("\n") if line]
 
 
-def test_a_record_is_one_line_whatever_its_values_hold(said: StringIO) -> None:
+def test_a_record_is_one_line_for_any_values(output: StringIO) -> None:
     logging.getLogger("workbench.ingest").info("refused", extra={"reason": ODD, "events": 3, ODD: set})
-    (line,) = lines(said)
+    (line,) = lines(output)
     assert (line["level"], line["logger"], line["word"]) == ("info", "workbench.ingest", "refused")
     assert (line["reason"], line["events"], line[ODD]) == (ODD, 3, "<class 'set'>")
     assert line["time"].endswith("+00:00")
 
 
-def test_an_exception_is_text_within_the_line(said: StringIO) -> None:
+def test_an_exception_is_text_within_the_line(output: StringIO) -> None:
     try:
         raise ValueError(ODD)
     except ValueError:
         logging.getLogger("workbench.api").exception("request_failed", extra={"request_id": "r1"})
-    (line,) = lines(said)
+    (line,) = lines(output)
     assert (line["word"], line["request_id"]) == ("request_failed", "r1")
     assert "Traceback" in line["exception"]
     assert ODD in line["exception"]
 
 
-def test_libraries_are_heard_from_warnings_on(said: StringIO) -> None:
+def test_libraries_are_logged_from_warnings_on(output: StringIO) -> None:
     for name in ("sanic.root", "psycopg.pool", "workbench"):
         logging.getLogger(name).debug("debug")
         logging.getLogger(name).info("info")
         logging.getLogger(name).warning("%s", "warning")
-    assert [(line["logger"], line["word"]) for line in lines(said)] == [
+    assert [(line["logger"], line["word"]) for line in lines(output)] == [
         *(("sanic.root", "warning"), ("psycopg.pool", "warning"), ("workbench", "info"), ("workbench", "warning")),
     ]

@@ -1,4 +1,4 @@
-"""The environment of delivery: what is read, and that a malformed variable is named."""
+"""Settings are parsed from the environment, and a malformed variable is named."""
 
 from ipaddress import ip_network
 
@@ -22,7 +22,7 @@ SERVER = "mail.acme.example"
         (f"smtp://a:b@{SERVER}?starttls=never", SmtpServer(SERVER, 587, "never", "a", "b")),
     ],
 )
-def test_a_mail_server(url: str, server: SmtpServer) -> None:
+def test_a_mail_server_is_parsed(url: str, server: SmtpServer) -> None:
     assert read({"WORKBENCH_SMTP_URL": url}).smtp == server
 
 
@@ -38,18 +38,18 @@ def test_a_mail_server(url: str, server: SmtpServer) -> None:
         "smtp://h?starttls=no",
     ],
 )
-def test_a_malformed_mail_server(url: str) -> None:
+def test_a_malformed_mail_server_is_reported(url: str) -> None:
     with pytest.raises(SettingsError, match="WORKBENCH_SMTP_URL"):
         read({"WORKBENCH_SMTP_URL": url})
 
 
-def test_a_password_is_not_in_the_sentence() -> None:
+def test_a_password_is_not_in_the_message() -> None:
     with pytest.raises(SettingsError) as caught:
         read({"WORKBENCH_SMTP_URL": "smtp://me:hunter2@mail:x"})
     assert "hunter2" not in str(caught.value)
 
 
-def test_networks_that_webhooks_may_reach() -> None:
+def test_networks_for_webhooks_are_parsed() -> None:
     assert read({"WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8, ::1 ,"}).webhook_allow == (
         ip_network("127.0.0.0/8"),
         ip_network("::1"),
@@ -78,32 +78,32 @@ def test_the_address_of_the_api_has_no_slash_at_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("text", "expected"),
     [("", None), ("9464", ("127.0.0.1", 9464)), ("0.0.0.0:9464", ("0.0.0.0", 9464)), ("[::1]:9464", ("::1", 9464))],
 )
-def test_metrics_are_told_on_this_machine_unless_said_otherwise(given: str, expected: tuple[str, int] | None) -> None:
-    assert read({"WORKBENCH_METRICS": given}).metrics == expected
+def test_metrics_listen_on_this_machine_by_default(text: str, expected: tuple[str, int] | None) -> None:
+    assert read({"WORKBENCH_METRICS": text}).metrics == expected
 
 
-@pytest.mark.parametrize("given", ["x", "0", "99999", "127.0.0.1:", "a:b"])
-def test_an_address_for_metrics_that_is_none_is_said_so(given: str) -> None:
+@pytest.mark.parametrize("text", ["x", "0", "99999", "127.0.0.1:", "a:b"])
+def test_an_invalid_address_for_metrics_is_reported(text: str) -> None:
     with pytest.raises(SettingsError, match="WORKBENCH_METRICS: must be a port or host:port"):
-        read({"WORKBENCH_METRICS": given})
+        read({"WORKBENCH_METRICS": text})
 
 
-def test_requests_are_logged_where_refused_or_all() -> None:
-    assert [read({"WORKBENCH_LOG_REQUESTS": each}).log_requests for each in ("", "all")] == ["refused", "all"]
+def test_refused_requests_or_all_are_logged() -> None:
+    assert [read({"WORKBENCH_LOG_REQUESTS": value}).log_requests for value in ("", "all")] == ["refused", "all"]
     with pytest.raises(SettingsError, match="WORKBENCH_LOG_REQUESTS: must be one of refused, all"):
         read({"WORKBENCH_LOG_REQUESTS": "none"})
 
 
-def test_who_may_receive_tests_beside_contacts() -> None:
-    given = "Me@Acme.example, acme.example, 0xAB, *"
-    assert read({"WORKBENCH_TEST_RECEIVERS": given}).test_receivers == ("me@acme.example", "acme.example", "0xab", "*")
+def test_receivers_of_test_messages_are_parsed() -> None:
+    text = "Me@Acme.example, acme.example, 0xAB, *"
+    assert read({"WORKBENCH_TEST_RECEIVERS": text}).test_receivers == ("me@acme.example", "acme.example", "0xab", "*")
     assert read({}).test_receivers == ()
 
 
-@pytest.mark.parametrize("given", ["https://acme.example", "a@b@c", "@acme.example", "*.acme.example", "a b"])
-def test_receivers_of_tests_that_are_none_are_said_so(given: str) -> None:
+@pytest.mark.parametrize("text", ["https://acme.example", "a@b@c", "@acme.example", "*.acme.example", "a b"])
+def test_invalid_receivers_of_test_messages_are_reported(text: str) -> None:
     with pytest.raises(SettingsError, match="WORKBENCH_TEST_RECEIVERS: must be addresses, domains or wallets"):
-        read({"WORKBENCH_TEST_RECEIVERS": given})
+        read({"WORKBENCH_TEST_RECEIVERS": text})

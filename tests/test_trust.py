@@ -1,4 +1,4 @@
-"""Every row of the catalogue of faults and attacks is proved by something that exists, or said to be open (`tests/trust.toml`)."""
+"""Every row of the catalogue of faults and attacks has proofs that exist, or is listed as open (`tests/trust.toml`)."""
 
 import re
 import tomllib
@@ -27,12 +27,12 @@ def exists(proof: str) -> bool:
 
 
 @pytest.mark.parametrize("row", TRUST["proved"])
-def test_what_proves_a_row_exists(row: str) -> None:
+def test_the_proofs_of_a_row_exist(row: str) -> None:
     assert TRUST["proved"][row]
     assert [proof for proof in TRUST["proved"][row] if not exists(proof)] == []
 
 
-def test_every_row_is_proved_or_said_to_be_open() -> None:
+def test_every_row_is_proved_or_open() -> None:
     assert TRUST["proved"].keys().isdisjoint(TRUST["open"])
     rows = TRUST["proved"].keys() | TRUST["open"].keys()
     invariants = {row for row in rows if row.startswith("V")}

@@ -143,12 +143,12 @@ class UnknownWalletCount(msgspec.Struct, frozen=True, rename="camel"):
         return _UNKNOWN_WALLET_WORDS.get(self.what, self.what)
 
 
-class ChainsStatus(msgspec.Struct, frozen=True):
+class ChainsStatus(msgspec.Struct, frozen=True, rename="camel"):
     """The followed chains, the events among the organization's newest 100,000 logs, and logs of unknown wallets."""
 
     chains: tuple[ChainStatus, ...] = ()
     events: tuple[FollowedEvent, ...] = ()
-    unknown_wallets: tuple[UnknownWalletCount, ...] = msgspec.field(default=(), name="strangers")
+    unknown_wallets: tuple[UnknownWalletCount, ...] = ()
 
     def facts(self) -> ChainFacts:
         """Return the part that automations are checked against."""

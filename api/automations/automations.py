@@ -6,7 +6,7 @@ nothing. Templates are compiled before the transaction begins: that may take sec
 
 Entries of an automation that is switched off or paused can be many. The first 20,000 are cancelled in the transaction of
 the change (about a second), the rest in further transactions after it, each under the automation's lock. If the process
-ends in between, `api.automations.entries.keep_moving` completes the work.
+ends in between, `api.automations.entries.run_entry_recovery` completes the work.
 
 `Author`, `Refusal`, `retried` and `record` are shared by all use cases that change something, also of contacts and segments.
 """

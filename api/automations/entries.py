@@ -3,7 +3,7 @@
 A replayed entry passes the same nodes of the same version again; its messages keep their ids, so nothing is sent twice.
 
 A resume first commits that the automation runs and then moves its entries in batches; a deactivation cancels them the same
-way. If the process ends in between, `keep_moving` completes the work: in any process, and safely beside a second call,
+way. If the process ends in between, `run_entry_recovery` completes the work: in any process, and safely beside a second call,
 since each batch is a transaction under the automation's lock.
 """
 
@@ -208,12 +208,12 @@ async def _find_event_by_key(tx: Transaction, org_id: int, keys: OrgKeys, key: s
     return event_id
 
 
-async def keep_moving(database: Database, clock: Clock) -> None:
+async def run_entry_recovery(database: Database, clock: Clock) -> None:
     """Complete interrupted resumes and deactivations every ten seconds, until cancelled."""
-    await every(RECOVERY_INTERVAL_S, "resting_entries", lambda: move_on(database, clock))
+    await every(RECOVERY_INTERVAL_S, "resting_entries", lambda: recover_entries(database, clock))
 
 
-async def move_on(database: Database, clock: Clock) -> int:
+async def recover_entries(database: Database, clock: Clock) -> int:
     """Complete the interrupted changes that are due; return the number of automations."""
     async with database.transaction() as tx:
         rows = await automations.find_stranded_entries(tx, RECOVERY_BATCH)

@@ -1,7 +1,7 @@
-"""The `workbench` command: one module per subcommand, each with `add_parser(subparsers)` and `run(args, settings) -> int`.
+"""The `workbench` command. Each module of a subcommand has `add_parser(subparsers)` and `run(args, settings) -> int`.
 
-An error that a user can cause is one sentence on stderr, with exit code 1 (2 for wrong usage). Modules that take long to import are
-imported inside `run`, so that `workbench --help` answers at once.
+An error that a user can cause is one sentence on stderr, with exit code 1 (2 for wrong usage). Modules that take long
+to import are imported inside `run`, so that `workbench --help` answers at once.
 """
 
 

@@ -1,11 +1,11 @@
 """`workbench backup FOLDER` and `workbench restore FOLDER`.
 
-A backup is a folder with a dump by pg_dump and a manifest. Both are of one snapshot, while the service keeps running: the transaction
-that exports the snapshot for pg_dump also counts the rows for the manifest, so a restore can be compared exactly. The folder gets its
-name when the backup is complete.
+A backup is a folder with a dump by pg_dump and a manifest. Both are of one snapshot, while the service keeps running:
+the transaction that exports the snapshot for pg_dump also counts the rows for the manifest, so a restore can be
+compared exactly. The folder gets its name when the backup is complete.
 
-A restore requires a database without data of organizations. It loads the dump in one transaction, migrates the database, counts the
-rows again and checks that the tables are consistent.
+A restore requires a database without data of organizations. It loads the dump in one transaction, migrates the
+database, counts the rows again and checks that the tables are consistent.
 """
 
 import argparse
@@ -120,7 +120,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write a manifest beside its dump."""
+    """Write the manifest into the folder of its dump."""
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
 
 
@@ -132,7 +132,7 @@ def dump(settings: Settings, dsn: str, snapshot: str, file: Path) -> None:
         "--format=custom",
         "--no-owner",
         "--no-acl",
-        "--enable-row-security",  # pg_dump refuses tables with row-level security otherwise; our policies let it read all rows
+        "--enable-row-security",  # otherwise pg_dump refuses; with workbench.org=* our policies show it all rows
         f"--snapshot={snapshot}",
         f"--file={file}",
         dsn=dsn,

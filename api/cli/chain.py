@@ -1,4 +1,4 @@
-"""`workbench chain`: follow EVM nodes. Its actions keep logs that no automation needs, and show the state of each chain."""
+"""`workbench chain`: follow EVM nodes. Actions keep logs that no automation uses, and show the state of each chain."""
 
 import argparse
 import asyncio

@@ -1,7 +1,7 @@
 """The database of a command, and `workbench migrate`.
 
-The database is the one in `DATABASE_URL`, or otherwise the embedded server. A command joins an embedded server that is running. If
-none is, the command starts it, migrates it (no other process can have done so) and stops it at its end.
+The database is the one in `DATABASE_URL`, or otherwise the embedded server. A command joins an embedded server that is
+running. If none is, the command starts it, migrates it (no other process can have done so) and stops it at its end.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def database(settings: Settings) -> Iterator[DatabaseUrls]:
 
 
 def require_fit_database(urls: DatabaseUrls) -> None:
-    """Raise UnfitServerError or MigrationError if this version cannot work with the database; ignore an unreachable one."""
+    """Raise UnfitServerError or MigrationError if this version cannot use the database; ignore an unreachable one."""
     from api.store.migrate import require_fit_server
 
     asyncio.run(require_fit_server(urls.dsn))

@@ -1,8 +1,9 @@
 """The organization `demo` of `workbench up`: its keys, and 60 days of history of a made-up trading product.
 
-About 2,000 people sign up. Most only look around, some deposit and trade, and a few do most of the trading. People, prices and amounts
-are drawn from one seeded source of chance, so the history is the same for the same `now`, and texts can refer to it. All names are made
-up, and all addresses are under example.com, example.net or example.org. The history is written by an ordinary import.
+About 2,000 people sign up. Most only look around, some deposit and trade, and a few do most of the trading. People,
+prices and amounts are drawn from one seeded source of chance, so the history is the same for the same `now`, and texts
+can refer to it. All names are made up, and all addresses are under example.com, example.net or example.org. The history
+is written by an ordinary import.
 
 The keys are stored in a private file. A key in it counts only if the database has it, so a new database gets new keys.
 """
@@ -126,11 +127,11 @@ _HABITS = (
 
 
 class DemoContact(msgspec.Struct, frozen=True):
-    """A person. `identifiers` are sent at sign-up; `wallet` may be connected later. `country`: code, language, hours from UTC."""
+    """A person. `identifiers` are sent at sign-up; `wallet` may be connected later."""
 
     habit: Habit
     signed_up_us: int
-    country: tuple[str, str, int]
+    country: tuple[str, str, int]  # code, language, hours ahead of UTC
     device: tuple[str, str, str]
     source: str
     identifiers: dict[str, Json]
@@ -138,7 +139,7 @@ class DemoContact(msgspec.Struct, frozen=True):
 
     @property
     def contact(self) -> dict[str, Json]:
-        """The identifiers in the events after a wallet was connected: only the wallet, as a product on a chain sends them."""
+        """The identifiers in events after the wallet was connected: some systems know the wallet only."""
         return self.identifiers if self.wallet is None else {"walletAddress": self.wallet}
 
 
@@ -204,7 +205,7 @@ def make_person(number: int, market: Market, chance: Random) -> DemoContact:
 
 
 def moment_of_day(market: Market, day: int, ahead: int, chance: Random) -> int:
-    """Return a likely moment of a day, in microseconds, for a person whose clock is `ahead` hours ahead of UTC."""
+    """Return a likely moment of a day, in microseconds, for a person `ahead` hours ahead of UTC."""
     hour = chance.choices(range(24), _HOURS)[0] - ahead
     midnight_us = market.first_us // DAY_US * DAY_US + day * DAY_US
     return midnight_us + hour * HOUR_US + chance.randrange(HOUR_US)
@@ -464,7 +465,7 @@ def _referrals(people: list[DemoContact], chance: Random) -> Iterator[DemoEvent]
 def _second_accounts(
     people: list[DemoContact], events: Iterable[DemoEvent], newest: str, chance: Random
 ) -> Iterator[DemoEvent]:
-    """Yield a dozen events that join a wallet with the account of another contact, so that the demo has identity conflicts."""
+    """Yield a dozen events that name the identifiers of two contacts, so that the demo has identity conflicts."""
     newest_by_identifier: dict[Json, str] = {}
     for event in events:
         for value in event.contact.values():
@@ -481,7 +482,7 @@ def _second_accounts(
 
 
 def _count(mean: float, chance: Random) -> int:
-    """Return a Poisson-distributed number. Knuth's method takes as many steps as the number, and means here are small."""
+    """Return a Poisson-distributed number by Knuth's method, which is slow only for large means."""
     limit, product, count = math.exp(-mean), chance.random(), 0
     while product > limit:
         product *= chance.random()

@@ -152,9 +152,9 @@ def check_database(settings: Settings) -> Iterator[Finding]:
                 return
             yield Finding("ok", f"embedded Postgres {server.version} is running")
             dsn = server.dsn
-        yield from asyncio.run(_check_server(dsn))
+        yield from asyncio.run(check_server(dsn))
         if settings.read_url is not None:
-            yield asyncio.run(_check_replica(dsn, settings.read_url))
+            yield asyncio.run(check_replica(dsn, settings.read_url))
     except Exception as error:
         message = explain(error)
         if message is None:
@@ -163,15 +163,15 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         yield Finding("fail", message, advice)
 
 
-async def _check_server(dsn: str) -> list[Finding]:
+async def check_server(dsn: str) -> list[Finding]:
     from api.auth.keys import operator_transaction
     from api.store.chain import list_chains
     from api.store.migrate import read_migration_status, read_server, seconds_since_engine
 
     async with operator_transaction(dsn) as (tx, _):
-        findings = [*_server_findings(await read_server(tx))]
+        findings = [*_describe_server(await read_server(tx))]
     migrations = await read_migration_status(dsn)
-    findings += _migration_findings(migrations)
+    findings += _describe_migrations(migrations)
     if migrations.missing:  # the tables of the checks below may not exist
         return findings
     async with operator_transaction(dsn) as (tx, now):
@@ -194,7 +194,7 @@ async def _check_server(dsn: str) -> list[Finding]:
     return findings
 
 
-def _server_findings(facts: "ServerFacts") -> Iterator[Finding]:
+def _describe_server(facts: "ServerFacts") -> Iterator[Finding]:
     major, minor = divmod(facts.version, 10_000)
     if facts.too_old is not None:
         yield Finding("fail", f"the database is Postgres {major}", facts.too_old)
@@ -221,7 +221,7 @@ def _server_findings(facts: "ServerFacts") -> Iterator[Finding]:
         yield Finding("warn", message, "ALTER ROLE … NOSUPERUSER NOBYPASSRLS")
 
 
-def _migration_findings(migrations: "MigrationStatus") -> Iterator[Finding]:
+def _describe_migrations(migrations: "MigrationStatus") -> Iterator[Finding]:
     if migrations.missing:
         yield Finding("fail", f"migrations missing: {', '.join(migrations.missing)}", "run: workbench migrate")
     elif migrations.beyond:
@@ -234,7 +234,7 @@ def _migration_findings(migrations: "MigrationStatus") -> Iterator[Finding]:
         yield Finding("warn", message, "once no older version is running: workbench migrate --contract")
 
 
-async def _check_replica(dsn: str, read_url: str) -> Finding:
+async def check_replica(dsn: str, read_url: str) -> Finding:
     from api.store.analyst import QuerySource, ReplicaError
     from api.store.database import Database
 

@@ -1,4 +1,4 @@
-"""What subcommands share: argument types, error messages, signals and output.
+"""Argument types, error messages, signals and output of the subcommands.
 
 `explain` turns an error that a user can cause into one sentence; any other error is a bug and keeps its traceback. It
 recognises errors by the full name of their class, so that a command does not import modules that it does not use.

@@ -1,8 +1,8 @@
 """`workbench import FILE… --org NAME`: import history from files of several formats. It never triggers automations.
 
-Progress is a bar in a terminal and a line every few seconds elsewhere; both go to stderr. The bar is exactly as wide as the
-terminal and has no colours: a notebook cell overwrites a line with the next one without clearing it, so the rest of a longer
-line would stay visible, and it counts escape codes as characters.
+Progress is a bar in a terminal and a line every few seconds elsewhere; both go to stderr. The bar is exactly as wide as
+the terminal and has no colours: a notebook cell overwrites a line with the next one without clearing it, so the rest of
+a longer line would stay visible, and it counts escape codes as characters.
 """
 
 import argparse
@@ -70,8 +70,8 @@ def add_parser(subparsers: Subparsers) -> None:
         default=[],
         type=column_field,
         help="the field for a column of a CSV or parquet file: event, occurredAt, contact.email, payload.NAME, "
-        "attributes.NAME …; append ':text', ':number', ':boolean', ':json', ':seconds' or ':milliseconds' to set its type; "
-        "an empty FIELD drops the column",
+        "attributes.NAME …; append ':text', ':number', ':boolean', ':json', ':seconds' or ':milliseconds' to set its "
+        "type; an empty FIELD drops the column",
     )
     parser.add_argument(
         "--rejects",

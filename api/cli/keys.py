@@ -10,12 +10,18 @@ A new key or login URL is shown once, alone on stdout, so that a script can capt
 
 import argparse
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from api.cli.database import database
 from api.cli.errors import Subparsers, note, say
 from api.cli.secret import root_secret
 from api.settings import Settings
+
+if TYPE_CHECKING:
+    from api.crypto import Keyring
 
 _KINDS = ("live", "test", "publishable", "workbench")
 _MAX_OVERLAP_HOURS = 720
@@ -87,6 +93,15 @@ def overlap_hours(text: str) -> float:
     return hours
 
 
+@contextmanager
+def _keyring_and_database(settings: Settings) -> "Iterator[tuple[Keyring, str]]":
+    from api.crypto import Keyring
+
+    keyring = Keyring(root_secret(settings))  # first: an invalid secret is reported without starting a server
+    with database(settings) as urls:
+        yield keyring, urls.dsn
+
+
 def create_org(args: argparse.Namespace, settings: Settings) -> int:
     from api.auth import keys
 
@@ -98,12 +113,10 @@ def create_org(args: argparse.Namespace, settings: Settings) -> int:
 
 def create_key(args: argparse.Namespace, settings: Settings) -> int:
     from api.auth import keys
-    from api.crypto import Keyring
 
     scopes = [scope.strip() for scope in args.scopes.split(",") if scope.strip()] if args.scopes else None
-    keyring = Keyring(root_secret(settings))
-    with database(settings) as urls:
-        say(asyncio.run(keys.create(urls.dsn, keyring, args.org, args.kind, scopes, args.name)))
+    with _keyring_and_database(settings) as (keyring, dsn):
+        say(asyncio.run(keys.create(dsn, keyring, args.org, args.kind, scopes, args.name)))
     return 0
 
 
@@ -128,43 +141,35 @@ def list_keys(args: argparse.Namespace, settings: Settings) -> int:
 
 def roll_key(args: argparse.Namespace, settings: Settings) -> int:
     from api.auth import keys
-    from api.crypto import Keyring
 
-    keyring = Keyring(root_secret(settings))
-    with database(settings) as urls:
-        say(asyncio.run(keys.roll(urls.dsn, keyring, args.key, timedelta(hours=args.overlap))))
+    with _keyring_and_database(settings) as (keyring, dsn):
+        say(asyncio.run(keys.roll(dsn, keyring, args.key, timedelta(hours=args.overlap))))
     note(f"the old key stays valid for {args.overlap:g} hours" if args.overlap else "the old key is revoked")
     return 0
 
 
 def revoke_key(args: argparse.Namespace, settings: Settings) -> int:
     from api.auth import keys
-    from api.crypto import Keyring
 
-    keyring = Keyring(root_secret(settings))
-    with database(settings) as urls:
-        asyncio.run(keys.revoke(urls.dsn, keyring, args.key))
+    with _keyring_and_database(settings) as (keyring, dsn):
+        asyncio.run(keys.revoke(dsn, keyring, args.key))
     note("revoked; every process rejects it within 5 seconds")
     return 0
 
 
 def create_reader(args: argparse.Namespace, settings: Settings) -> int:
     from api.auth import sql_logins
-    from api.crypto import Keyring
 
-    keyring = Keyring(root_secret(settings))
-    with database(settings) as urls:
-        say(asyncio.run(sql_logins.create(urls.dsn, keyring, args.org)))
+    with _keyring_and_database(settings) as (keyring, dsn):
+        say(asyncio.run(sql_logins.create(dsn, keyring, args.org)))
     return 0
 
 
 def list_readers(args: argparse.Namespace, settings: Settings) -> int:
     from api.auth import sql_logins
-    from api.crypto import Keyring
 
-    keyring = Keyring(root_secret(settings))
-    with database(settings) as urls:
-        login = asyncio.run(sql_logins.sessions(urls.dsn, keyring, args.org))
+    with _keyring_and_database(settings) as (keyring, dsn):
+        login = asyncio.run(sql_logins.sessions(dsn, keyring, args.org))
     if login is None:
         note(f"{args.org} has no direct login; create one with: workbench reader create --org {args.org}")
         return 0
@@ -177,11 +182,9 @@ def list_readers(args: argparse.Namespace, settings: Settings) -> int:
 
 def revoke_reader(args: argparse.Namespace, settings: Settings) -> int:
     from api.auth import sql_logins
-    from api.crypto import Keyring
 
-    keyring = Keyring(root_secret(settings))
-    with database(settings) as urls:
-        ended = asyncio.run(sql_logins.revoke(urls.dsn, keyring, args.org))
+    with _keyring_and_database(settings) as (keyring, dsn):
+        ended = asyncio.run(sql_logins.revoke(dsn, keyring, args.org))
     note(f"revoked; sessions ended: {ended}")
     return 0
 

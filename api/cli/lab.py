@@ -1,7 +1,8 @@
 """JupyterLab as a child process of `workbench up`. Run as a module, this is that process.
 
-Lab keeps its settings in the data folder, apart from the user's own, and makes no requests for news or updates. Its environment does
-not contain the URL of the database or the root secret, so a notebook reaches data only through the API, with the keys it is given.
+Lab keeps its settings in the data folder, apart from the user's own, and makes no requests for news or updates. Its
+environment does not contain the URL of the database or the root secret, so a notebook reaches data only through the
+API, with the keys it is given.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
-"""What commands need from the network: requests to our own processes, ports to listen on, and the link to a parent process.
+"""Requests to our own processes, ports to listen on, and the link between a child process and its parent.
 
-A child process ends when its parent ends, even by SIGKILL: the child's stdin is a pipe or socket that only the parent holds open.
-Requests do not use the proxy that the environment may name.
+A child process ends when its parent ends, even by SIGKILL: the child's stdin is a pipe or socket that only the parent
+holds open. Requests do not use the proxy that the environment may name.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _METRICS_TIMEOUT_S = 5.0
 
 
 def status(port: int, path: str) -> int | None:
-    """Return the HTTP status of a GET on this machine, or None if there is no answer within two seconds."""
+    """Return the HTTP status of a GET on this machine, or None without an answer within two seconds."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_STATUS_TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -71,7 +71,7 @@ def report_ready() -> None:
 
 
 def require_free_port(host: str, port: int, flag: str) -> None:
-    """Raise CommandError if a server could not listen there now; the message names the flag that selects another port."""
+    """Raise CommandError if a server could not listen there; the message names the flag that selects another port."""
     try:
         if not is_free(host, port):
             raise CommandError(

@@ -1,10 +1,10 @@
 """The root secret, and `workbench secret rotate`, which replaces it while the service is running.
 
-The root secret is `WORKBENCH_SECRET`, or one that is created on first use and kept in the data folder. Emails are encrypted and API
-keys are hashed with keys derived from it, so without it they are lost.
+The root secret is `WORKBENCH_SECRET`, or one that is created on first use and kept in the data folder. Emails are
+encrypted and API keys are hashed with keys derived from it, so without it they are lost.
 
-A rotation has three phases (see `api.crypto`). Each call of the command finishes one phase and gives the secret for the next: printed
-alone on stdout, or written into the data folder if the secret is kept there.
+A rotation has three phases (see `api.crypto`). Each call of the command finishes one phase and gives the secret for the
+next: printed alone on stdout, or written into the data folder if the secret is kept there.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         return 0
     next_secret = next_chain(secret, token(32).hex())
     note(_PHASE_RESULTS[keyring.chain.part])
-    # Processes read the secret when they start, and a phase is safe only after all of them use the chain of the one before.
+    # Processes read the secret at their start. The next phase is safe only when all of them use the chain of this one.
     if settings.secret is None:
         file = settings.data_dir / "secret"
         private_files.write(file, next_secret + "\n")

@@ -1,9 +1,9 @@
 """`workbench serve`: the API, as one process or as several behind one port (`--workers N`).
 
-With several workers, this process supervises them. Each worker slot has a listening socket of its own in one SO_REUSEPORT
-group, so that the kernel spreads connections evenly (of processes that accepted from one common socket, one took 97 of 100
-connections). The sockets stay open here: connections queued for a worker that died are answered by its replacement.
-Workers are spawned, not forked, so a renewed worker runs the code that is installed at that time.
+With several workers, this process supervises them. Each worker slot has a listening socket of its own in one
+SO_REUSEPORT group, so that the kernel spreads connections evenly (of processes that accepted from one common socket,
+one took 97 of 100 connections). The sockets stay open here: connections queued for a worker that died are answered by
+its replacement. Workers are spawned, not forked, so a renewed worker runs the code that is installed at that time.
 
 SIGHUP renews the workers one after another: the new process serves before the old one drains, so no request is lost.
 SIGTERM and SIGINT drain all workers.
@@ -31,7 +31,7 @@ from api.process import install_logging
 from api.settings import Settings, child_environment
 
 MAX_WORKERS = 256
-# `auto`: two workers, so that one serves while the other is renewed; at most eight, because Postgres needs processors, too.
+# `auto`: two, so that one serves while the other is renewed; at most eight, because Postgres also needs processors.
 MIN_AUTO_WORKERS, MAX_AUTO_WORKERS = 2, 8
 
 START_TIMEOUT_S = 60
@@ -49,12 +49,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--port", type=port, default=8000, help="port to listen on (default %(default)s)")
     parser.add_argument(
         "--workers",
-        type=_worker_count,
+        type=worker_count,
         default=1,
         metavar="N",
         help="number of processes (default %(default)s), or auto: one per processor, from 2 to 8; SIGHUP renews them",
     )
-    # Passed by the supervisor to its workers: file descriptors of the rate limits, the worker's socket, the other sockets.
+    # From the supervisor to a worker: file descriptors of the rate limits, of its own socket, and of the other sockets.
     parser.add_argument("--inherited", type=int, nargs="+", help=argparse.SUPPRESS)
     add_leash(parser)
     parser.set_defaults(run=run)
@@ -62,7 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.inherited is not None:
-        return _run_worker(settings, *args.inherited)
+        return run_worker(settings, *args.inherited)
     network.require_free_port(args.host, args.port, "--port")
     secret = root_secret(settings)
     with database(settings) as urls:
@@ -94,7 +94,7 @@ def run_workers(sockets: list[socket.socket], environment: Mapping[str, str]) ->
                 signals.renew, to_renew = False, list(slots)
             for slot in slots:
                 slot.supervise()
-            # The next worker is renewed when the last one serves: if new code does not start, the old workers keep serving.
+            # A worker is renewed when the last one serves: if new code does not start, the old workers keep serving.
             if to_renew and all(slot.settled for slot in slots):
                 to_renew.pop(0).renew()
             time.sleep(_POLL_INTERVAL_S)
@@ -217,7 +217,7 @@ def _spawner(own: int, sockets: list[int], rates: int, environment: Mapping[str,
     return lambda: ApiProcess(command, environment, inherited)
 
 
-def _run_worker(settings: Settings, rates: int, *sockets: int) -> int:
+def run_worker(settings: Settings, rates: int, *sockets: int) -> int:
     """Serve as one of several workers; `rates` and `sockets` are inherited file descriptors."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal sends it to the whole group, but it is for the supervisor
     network.follow_parent()
@@ -231,7 +231,7 @@ def _run_worker(settings: Settings, rates: int, *sockets: int) -> int:
     return 0
 
 
-def _worker_count(text: str) -> int:
+def worker_count(text: str) -> int:
     if text == "auto":
         return min(max(os.cpu_count() or 1, MIN_AUTO_WORKERS), MAX_AUTO_WORKERS)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_WORKERS:

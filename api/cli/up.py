@@ -1,8 +1,8 @@
 """`workbench up`: run everything on this machine until Ctrl-C.
 
-The start order is Postgres, migrations, the demo organization, the API, the engine, the chain reader (if configured) and
-JupyterLab; the stop order is the reverse. Every child process runs in a session of its own, so that Ctrl-C in the terminal
-reaches only this process, which then stops the children in order.
+The start order is Postgres, migrations, the demo organization, the API, the engine, the chain reader (if configured)
+and JupyterLab; the stop order is the reverse. Every child process runs in a session of its own, so that Ctrl-C in the
+terminal reaches only this process, which then stops the children in order.
 
 A child that crashes is restarted after 1, 2, 4 … 30 seconds; after one minute of running, its crash count starts over.
 Postgres is restarted, too. If this process is killed, the children end by themselves (see `network.follow_parent`) and

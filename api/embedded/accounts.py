@@ -1,4 +1,4 @@
-"""The account that the server runs as: our own or, because Postgres refuses to run as root, a system user created for it."""
+"""The user that the server runs as: our own or, because Postgres refuses to run as root, a system user."""
 
 import os
 import pwd

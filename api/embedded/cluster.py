@@ -1,10 +1,10 @@
 """The Postgres programs, and the data folder that they make: found, created once by initdb, and given its first role.
 
-The programs are taken from an explicit folder, otherwise from the wheels, otherwise from the packages of the system. Wheels are found
-without being imported, because their import creates lock files and changes file modes.
+The programs are taken from an explicit folder, otherwise from the wheels, otherwise from the packages of the system.
+Wheels are found without being imported, because their import creates lock files and changes file modes.
 
-The superuser `postgres` is for the life cycle of the server and for migrations. The application is the role `workbench`, which owns the
-database `workbench`, may create roles, and is not a superuser.
+The superuser `postgres` is for the life cycle of the server and for migrations. The application is the role
+`workbench`, which owns the database `workbench`, may create roles, and is not a superuser.
 """
 
 import importlib.util
@@ -60,9 +60,10 @@ def locate(explicit: Path | None, account: SystemUser) -> Binaries:
             version = _read_version(folder, account)
         if version is not None and _leading_number(version) >= OLDEST_MAJOR:
             return Binaries(folder, _leading_number(version), version)
+    place = f" in {explicit}" if explicit else ""
     raise BinariesMissingError(
-        f"no Postgres {OLDEST_MAJOR} or newer was found{f' in {explicit}' if explicit else ''}; install the server extra "
-        "(pip install 'event-workbench-server'), or set DATABASE_URL to a Postgres of your own"
+        f"Postgres {OLDEST_MAJOR} or newer was not found{place}; install it (pip install 'event-workbench-server') "
+        "or set DATABASE_URL to a Postgres of your own"
     )
 
 
@@ -83,7 +84,7 @@ def _leading_number(text: str) -> int:
 
 
 def _copy_programs(folder: Path) -> Path:
-    """Copy the programs, and the libraries beside the package that their rpath names, to a folder that all users can read."""
+    """Copy the programs, and the libraries that their rpath names, to a folder that all users can read."""
     install, package = folder.parent, folder.parent.parent
     status = (folder / "postgres").stat()
     target = ROOT_STATE / "programs" / f"{package.name}-{status.st_size:x}-{int(status.st_mtime):x}"
@@ -106,7 +107,7 @@ def _copy_programs(folder: Path) -> Path:
 def ensure_data(paths: PostgresPaths, binaries: Binaries, account: SystemUser) -> None:
     """Create the data folder if it does not exist; raise EmbeddedError if these programs cannot run it."""
     if not (paths.data / "PG_VERSION").exists():
-        # The password is created after initdb. If it exists, a data folder has been lost: an empty database would hide that.
+        # The password is created after initdb. If it exists, data has been lost, which a new database would hide.
         if paths.password(APPLICATION) is not None:
             raise HomeUnusableError(
                 f"{paths.data} is gone; restore it, or remove {paths.home} to begin with an empty database"
@@ -118,7 +119,8 @@ def ensure_data(paths: PostgresPaths, binaries: Binaries, account: SystemUser) -
     if major != binaries.major:
         raise WrongVersionError(
             f"the data in {paths.data} was made by Postgres {major}, but the programs in {binaries.folder} are "
-            f"Postgres {binaries.version}; install Postgres {major} again, or dump with {major} and load with {binaries.major}"
+            f"Postgres {binaries.version}; install Postgres {major} again, or dump with {major} and load with "
+            f"{binaries.major}"
         )
     if paths.password(ADMIN) is None:
         raise HomeUnusableError(
@@ -127,7 +129,7 @@ def ensure_data(paths: PostgresPaths, binaries: Binaries, account: SystemUser) -
 
 
 def _initialize(paths: PostgresPaths, binaries: Binaries, account: SystemUser) -> None:
-    # initdb works beside the data folder, which gets its name when it is complete: an interrupted initdb leaves no `data`.
+    # The folder gets its name `data` when it is complete, so an interrupted initdb is never taken for a data folder.
     for part in paths.state.glob("new.*"):
         shutil.rmtree(part, ignore_errors=True)
     part = paths.state / f"new.{token(4).hex()}"

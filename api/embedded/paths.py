@@ -1,8 +1,8 @@
-"""The files of one embedded Postgres, and who may read them.
+"""The files of one embedded Postgres, and their permissions.
 
-`home/postgres` (mode 0700) contains the lock, the passwords (0600) and the log. The data and the socket are beside them. If we run
-as root they are under /var/lib/event-workbench/<id>, because the system user of the server cannot read private folders; the id is
-stored in the home, so a home that is moved keeps its data.
+`home/postgres` (mode 0700) contains the lock, the passwords (0600) and the log. The data and the socket are beside
+them. If we run as root they are under /var/lib/event-workbench/<id>, because the system user of the server cannot read
+private folders; the id is stored in the home, so a home that is moved keeps its data.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class PostgresPaths(msgspec.Struct, frozen=True):
         return self.home / "postgres.log"
 
     def run(self) -> Path:
-        """Return the folder of the Unix socket: in `state`, or in the temporary folder if that path is too long for a socket."""
+        """Return the folder of the Unix socket: in `state` or, if its path is too long, in the temporary folder."""
         folder = self.state / "run"
         if len(os.fsencode(folder / f".s.PGSQL.{PORT}.lock")) <= _MAX_SOCKET_PATH_BYTES:
             return folder
@@ -79,7 +79,7 @@ def find_paths(home: Path) -> PostgresPaths | None:
 
 
 def prepare_paths(home: Path, account: SystemUser) -> PostgresPaths:
-    """Return the paths of `home` after creating the folders. Existing folders keep their mode; raise HomeUnusableError."""
+    """Create the folders of `home` and return its paths; existing folders keep their mode. Raise HomeUnusableError."""
     folder = home.absolute() / "postgres"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Which processes belong to a data folder: the process exists, is not a zombie, is a `postgres`, and works in that folder.
+"""The processes of a data folder: they run, are not zombies, are called `postgres`, and work in that folder.
 
-A pid alone proves nothing. A killed postmaster stays as a zombie where pid 1 does not reap, and after a restart of a container another
-process may have its number. Linux is read from /proc; other systems need `ps` and `lsof`.
+A pid alone proves nothing. A killed postmaster stays as a zombie where pid 1 does not reap, and after a restart of a
+container another process may have its number. Linux is read from /proc; other systems need `ps` and `lsof`.
 """
 
 import os
@@ -32,7 +32,7 @@ def read_pid_file(data: Path) -> PidFile | None:
 
 
 def works_in(pid: int, data: Path) -> bool:
-    """Return whether `pid` is a running postgres whose working folder is `data`."""
+    """Return whether `pid` is a running postgres with the working folder `data`."""
     if _has_proc():
         try:
             # The name is in parentheses and may contain some itself; the state is the first field after them.

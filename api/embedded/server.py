@@ -120,7 +120,7 @@ class EmbeddedPostgres:
             return (child is None or child.poll() is not None) and _running_pid(data) is None
 
         try:
-            # A fast shutdown, then an immediate one, after which the next start recovers. Never SIGKILL: back-ends would survive.
+            # A fast shutdown, then an immediate one, which needs recovery. SIGKILL would leave back-ends behind.
             for number in (signal.SIGINT, signal.SIGQUIT):
                 pid = child.pid if child is not None and child.poll() is None else _running_pid(data)
                 if pid is not None:
@@ -215,7 +215,7 @@ class EmbeddedPostgres:
 
 
 def find(home: Path) -> Server | None:
-    """Return the server of `home` if one accepts connections now; starts nothing."""
+    """Return the server of `home` if one accepts connections now; does not start one."""
     paths = find_paths(home)
     if paths is None or _running_pid(paths.data) is None or paths.password(cluster.APPLICATION) is None:
         return None
@@ -262,7 +262,7 @@ def _connection_error(paths: PostgresPaths) -> str | None:
 
 def _clear_remains(paths: PostgresPaths) -> None:
     """End the remaining processes of a dead server, then remove its pid file and sockets."""
-    # In this order: with the pid file gone, Postgres would start beside a back-end that still writes to the data.
+    # In this order: without the pid file, Postgres would start although a back-end still writes to the data.
     for timeout_s, next_signal in ((2.0, signal.SIGQUIT), (5.0, signal.SIGKILL), (10.0, None)):
         if _wait_until(lambda: not postmaster.list_processes(paths.data), timeout_s):
             break

@@ -1,7 +1,7 @@
-"""The metrics of an API process and of an engine process, in the types of `prometheus_client`. Every name begins with `workbench_`.
+"""The metrics of API processes and engine processes. Every name begins with `workbench_`.
 
-An API process also reports the delay of engines and chain followers, by the latest heartbeats in the database. The values grow by
-themselves, so that a stopped engine shows.
+An API process also reports the delay of engines and chain followers, by the latest heartbeats in the database. It grows
+with time even without new heartbeats, so a stopped engine is visible.
 """
 
 import math
@@ -46,7 +46,7 @@ class Lag:
         self.chains: Sequence[ChainRow] = ()
         self.dead_logs: Mapping[int, int] = {}
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Poll the database every few seconds until cancelled."""
         await every(POLL_INTERVAL_S, "lag", self.poll)
 
@@ -63,7 +63,7 @@ class Lag:
         return max((self._clock.now() - moment).total_seconds(), 0.0)
 
     def is_stale(self) -> bool:
-        """Return whether the database has not answered for so long that the values may be wrong."""
+        """Return whether the last poll is so old that the values may be wrong."""
         return self._polled_at is None or self.seconds_since(self._polled_at) > STALE_AFTER_S
 
     async def poll(self) -> None:
@@ -75,7 +75,7 @@ class Lag:
 
 
 def chain_metrics(lag: Lag) -> Iterator[GaugeMetricFamily]:
-    """Yield the metrics of all chains. When they were not polled for long, they are troubled: nothing else is known."""
+    """Yield the metrics of all chains. Without a recent poll all of them are troubled: their state is unknown."""
 
     def family(name: str, text: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"workbench_chain_{name}", text, labels=["chain"])

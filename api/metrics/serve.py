@@ -1,11 +1,11 @@
-"""Publishing of metrics: each process replaces a file in the data folder once a second, and any process serves all of them.
+"""Metrics of all processes: each writes a file in the data folder once a second, and any process serves all files.
 
-A file older than STALE_AFTER_S belongs to a process that has ended or hangs; it is not read any more, and the next process that
-starts removes it. Every sample gets a label `process`. Sums would be wrong: when one of several processes restarts, its part falls
-to zero, and the sum looks like a restart of all.
+A file older than STALE_AFTER_S belongs to a process that has ended or hangs: readers ignore it, and the next process
+that starts removes it. Every sample gets a label `process`. Sums would be wrong: when one of several processes
+restarts, its part falls to zero, and the sum looks like a restart of all.
 
-`GET /metrics` listens on an address of its own. All processes listen on the same one (SO_REUSEPORT), so there is no first among them,
-and none takes the metrics away when it ends.
+`GET /metrics` has an address of its own. All processes listen there (SO_REUSEPORT), so the metrics stay available when
+one of them ends.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ _log = logging.getLogger("workbench.observe")
 
 @asynccontextmanager
 async def publish(process: ProcessMetrics, settings: Settings) -> AsyncIterator[None]:
-    """Publish the metrics of a process until the block ends, and serve those of all processes if WORKBENCH_METRICS is set."""
+    """Publish the metrics of a process until the block ends; with WORKBENCH_METRICS, serve those of all processes."""
     folder = metrics_folder(settings.data_dir)
-    tasks = [asyncio.create_task(keep_published(process, folder))]
+    tasks = [asyncio.create_task(publish_file(process, folder))]
     if settings.metrics is not None:
-        tasks.append(asyncio.create_task(keep_listening(settings.metrics, folder)))
+        tasks.append(asyncio.create_task(serve_metrics(settings.metrics, folder)))
     try:
         yield
     finally:
@@ -53,15 +53,18 @@ def metrics_folder(data_dir: Path) -> Path:
     return data_dir / "metrics"
 
 
-async def keep_published(process: ProcessMetrics, folder: Path) -> None:
+async def publish_file(process: ProcessMetrics, folder: Path) -> None:
     """Write the metrics of this process every second until cancelled; then remove its file."""
     file = folder / f"{process.name}{_SUFFIX}"
     try:
-        _prepare(folder)
+        _prepare_folder(folder)
         while True:
-            _replace(file, process.text())
+            part = file.with_suffix(".new")
+            part.touch(mode=0o600)
+            part.write_bytes(process.text())
+            part.replace(file)  # atomic: readers never see half a file
             await asyncio.sleep(PUBLISH_INTERVAL_S)
-    except OSError as error:
+    except OSError as error:  # such as a full disk: the process works without metrics
         _log.warning("metrics_not_published", extra={"reason": error.strerror})
     finally:
         with contextlib.suppress(OSError):
@@ -76,19 +79,12 @@ def read_published(folder: Path) -> Iterator[tuple[str, str]]:
                 yield file.stem, file.read_text("utf-8")
 
 
-def _prepare(folder: Path) -> None:
+def _prepare_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for file in folder.iterdir():
         with contextlib.suppress(OSError):  # another process may have removed it
             if _is_stale(file):
                 file.unlink()
-
-
-def _replace(file: Path, text: bytes) -> None:
-    new = file.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_bytes(text)
-    new.replace(file)  # atomic: readers never see half a file
 
 
 def _is_stale(file: Path) -> bool:
@@ -116,8 +112,8 @@ class MergedMetrics:
         return generate_latest(self)
 
 
-async def keep_listening(address: tuple[str, int], folder: Path) -> None:
-    """Serve `GET /metrics` until cancelled. If the address is not available, log that and return: the process needs no metrics."""
+async def serve_metrics(address: tuple[str, int], folder: Path) -> None:
+    """Serve `GET /metrics` until cancelled. If the address is not available, log that and return."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -147,6 +143,7 @@ async def _respond(reader: asyncio.StreamReader, folder: Path) -> bytes:
         return _response("404 Not Found", "text/plain", b"no such route; use GET /metrics\n")
     if head.method != "GET":
         return _response("405 Method Not Allowed", "text/plain", b"method not allowed; use GET\n")
+    # In a thread: parsing the files of many processes would delay the requests of this one.
     text = await asyncio.to_thread(lambda: MergedMetrics(read_published(folder)).text())
     return _response("200 OK", CONTENT_TYPE_LATEST, text)
 

@@ -35,7 +35,7 @@ class MetricsReading(msgspec.Struct, frozen=True):
         return sum(sample.value for sample in self.named(name) if labels.items() <= sample.labels.items())
 
     def largest(self, name: str) -> float | None:
-        """Return the largest value of any process, or None if there is none."""
+        """Return the largest value of any process, or None without values."""
         values = [sample.value for sample in self.named(name)]
         return max((value for value in values if value == value), default=None)  # NaN is not equal to itself
 
@@ -51,7 +51,7 @@ class MetricsDelta(msgspec.Struct, frozen=True):
     after: MetricsReading
 
     def rates(self, name: str, *labels: str) -> defaultdict[tuple[str, ...], float]:
-        """Return the growth of a counter per second by some of its labels. A process that has just started counts as 0."""
+        """Return the growth of a counter per second, by some of its labels; 0 for a process that has just started."""
         # Each process has read its metrics by its own clock.
         clocks_before, clocks_after = (
             {sample.labels["process"]: sample.value for sample in reading.named("clock_seconds")}
@@ -67,7 +67,7 @@ class MetricsDelta(msgspec.Struct, frozen=True):
         return rates
 
     def quantile(self, name: str, fraction: float) -> float | None:
-        """Return the upper bound, in seconds, of the histogram bucket that contains a quantile; None if nothing was counted."""
+        """Return the upper bound (seconds) of the bucket that contains a quantile, or None if nothing was counted."""
         counts = self.rates(f"{name}_bucket", "le")
         total = counts["+Inf",]
         for bound in Spans.BOUNDS:
@@ -81,9 +81,16 @@ def _sample_key(sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def render(delta: MetricsDelta, api_status: str) -> RenderableType:
-    """Return the screen."""
-    tables = (_process_table(delta), _event_table(delta), _step_table(delta))
-    return Group(_headline(delta, api_status), *(part for table in tables for part in (Text(), table)))
+    """Return the screen: a headline, and tables of processes, events and steps."""
+    events = _table("events", "per second", "total")
+    _add_rows(events, delta, "events_total", ["outcome"])
+    _add_rows(events, delta, "events_rejected_total", ["field"], "rejected: ")
+    bounds = [delta.quantile("ingest_seconds", fraction) for fraction in (0.5, 0.99)]
+    p50, p99 = ("-" if bound is None else f"≤ {bound * 1000:g} ms" for bound in bounds)
+    events.caption = f"response time: p50 {p50}, p99 {p99}"
+    steps = _table("steps", "per second", "total")
+    _add_rows(steps, delta, "steps_total", ["kind", "outcome"])
+    return Group(_headline(delta, api_status), Text(), _process_table(delta), Text(), events, Text(), steps)
 
 
 def _headline(delta: MetricsDelta, api_status: str) -> Text:
@@ -114,22 +121,6 @@ def _process_table(delta: MetricsDelta) -> Table:
             *(f"{rates[process,]:,.0f}" for rates in counters),
             f"{busy:.0f} of {size:.0f}",
         )
-    return table
-
-
-def _event_table(delta: MetricsDelta) -> Table:
-    table = _table("events", "per second", "total")
-    _add_rows(table, delta, "events_total", ["outcome"])
-    _add_rows(table, delta, "events_rejected_total", ["field"], "rejected: ")
-    bounds = [delta.quantile("ingest_seconds", fraction) for fraction in (0.5, 0.99)]
-    p50, p99 = ("-" if bound is None else f"≤ {bound * 1000:g} ms" for bound in bounds)
-    table.caption = f"response time: p50 {p50}, p99 {p99}"
-    return table
-
-
-def _step_table(delta: MetricsDelta) -> Table:
-    table = _table("steps", "per second", "total")
-    _add_rows(table, delta, "steps_total", ["kind", "outcome"])
     return table
 
 

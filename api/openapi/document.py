@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: the OpenAPI document, and the same as one HTML page without scripts or external resources.
+"""`/openapi.json` and `/docs`: the OpenAPI document, also as an HTML page without scripts or external resources.
 
 The document has one operation per method and route. Both are built on the first request and kept: routes do not change
 while a process runs.
@@ -39,8 +39,8 @@ _KEYS = {
     "publishableKey": ("A key for browsers: pk_live_…", "bearer"),
 }
 _INTRODUCTION = (
-    "Send events, run automations on them, and query both from notebooks. Every answer carries `X-Request-Id`. Every error "
-    "has `error` (what is wrong), `field` (where), and `requestId` (how to find the request in the server's log)."
+    "Send events, run automations on them, and query both from notebooks. Every answer carries `X-Request-Id`. Every "
+    "error has `error` (what is wrong), `field` (where), and `requestId` (how to find the request in the server's log)."
 )
 
 
@@ -94,7 +94,7 @@ def build_document(routes: Iterable[Route], version: str) -> Object:
 
 
 class _Schemas:
-    """The schemas of all types. A component is named like its struct, without the suffix `View` or `Row`: `Automation`."""
+    """The schemas of all types. A component has the name of its struct, without the suffix `View` or `Row`."""
 
     def __init__(self, operations: Collection[Operation]) -> None:
         types: list[Any] = [Error]
@@ -128,6 +128,7 @@ class _Schemas:
 
 
 def _operation(name: str, route: Route, operation: Operation, schemas: _Schemas) -> Object:
+    access = operation.access
     summary, _, details = (SUMMARIES.get(name) or inspect.getdoc(route.handler) or "").partition("\n")
     path_parameters = [
         {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
@@ -139,9 +140,12 @@ def _operation(name: str, route: Route, operation: Operation, schemas: _Schemas)
         "summary": summary,
         "parameters": path_parameters,
         "responses": _responses(operation, schemas),
-        "security": _security(operation.access),
+        "security": [],
     }
-    if description := "\n\n".join(filter(None, (details.strip(), _requirements(operation.access)))):
+    if access.kinds:
+        scheme = "publishableKey" if access.kinds == ("publishable",) else "secretKey"
+        fields["security"] = [{scheme: [scope]} for scope in access.scopes] or [{scheme: []}]  # alternatives
+    if description := "\n\n".join(filter(None, (details.strip(), _requirements(access)))):
         fields["description"] = description
     if operation.query is not None:
         fields["parameters"] += schemas.parameters(operation.query)
@@ -169,13 +173,6 @@ def _responses(operation: Operation, schemas: _Schemas) -> Object:
 def _response(text: str, content: Object) -> Object:
     response: Object = {"description": text, "headers": {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}}
     return response | ({"content": content} if content else {})
-
-
-def _security(access: Access) -> list[Object]:
-    if not access.kinds:
-        return []
-    scheme = "publishableKey" if access.kinds == ("publishable",) else "secretKey"
-    return [{scheme: [scope]} for scope in access.scopes] or [{scheme: []}]
 
 
 def _requirements(access: Access) -> str:

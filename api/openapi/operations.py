@@ -54,7 +54,7 @@ PUBLIC = Access()
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One route. `answer` is the type of the JSON answer, `media` a non-JSON form of it; `other_answers` are by status."""
+    """One route. `answer` is the type of the JSON answer, `media` its other form; `other_answers` are by status."""
 
     access: Access = PUBLIC
     query: type | None = None

@@ -67,7 +67,7 @@ class BatchBody(msgspec.Struct):
 
 
 class EventResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of one event. `deduplicated`: an event with this key was stored before. `matchedAutomations`: of a dry run."""
+    """The result of one event. `deduplicated`: the key was stored before. `matchedAutomations`: of a dry run."""
 
     accepted: bool
     deduplicated: bool
@@ -223,7 +223,7 @@ class ReplayBody(CauseBody, rename="camel"):
 
 
 class TrialBody(msgspec.Struct):
-    """An event to simulate, and later events. Without `contact`, the stored contact with the event's identifiers is used."""
+    """An event to simulate, and later events. Without `contact`, the stored contact of the event is used."""
 
     event: EventBody
     contact: dict[str, Any] | None = None
@@ -234,7 +234,7 @@ class TrialBody(msgspec.Struct):
 
 
 class UnsavedTrialBody(TrialBody, rename="camel", kw_only=True):
-    """A simulation of an automation that is not stored. `automationId`: the stored one whose splits and re-entry rules apply."""
+    """A simulation of an unsaved automation. `automationId`: splits and re-entry rules are those of this one."""
 
     trigger_spec: TriggerBody
     graph: dict[str, Any]
@@ -265,7 +265,7 @@ class EntriesQuery(msgspec.Struct):
 
 
 class FindEntriesQuery(EntriesQuery, rename="camel"):
-    """The events whose entries to list."""
+    """The event; its entries are listed."""
 
     event: str = ""
     event_id: Id | Absent = ABSENT
@@ -419,12 +419,12 @@ class LogsQuery(msgspec.Struct):
     limit: Limit = 20
 
 
-class ChainsResponse(msgspec.Struct, frozen=True):
+class ChainsResponse(msgspec.Struct, frozen=True, rename="camel"):
     """How far each chain was read; its events, most frequent first; and logs of wallets that belong to no contact."""
 
     chains: list[ChainRow]
     events: list[LogCountRow]
-    strangers: list[UnknownWalletRow]
+    unknown_wallets: list[UnknownWalletRow]
 
 
 class LogsResponse(msgspec.Struct, frozen=True):
@@ -560,7 +560,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True, rename="camel"):
-    """Whether events can be accepted. `engine` and `engineLagSeconds`: the state of the engine; `chains`: of each chain."""
+    """Whether events can be accepted. `engine`, `engineLagSeconds` and `chains` are the states of these processes."""
 
     status: Literal["ready", "unavailable"]
     database: str

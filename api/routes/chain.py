@@ -44,7 +44,7 @@ async def list_chains(request: Request) -> HTTPResponse:
         chains = await store.list_chains(tx, now)
         events = await store.count_logs(tx, principal.org_id, COUNTED_LOGS)
         unknown_wallets = await store.list_unknown_wallets(tx, principal.org_id, now - UNKNOWN_WALLETS_WINDOW)
-    return answer({"chains": chains, "events": events, "strangers": unknown_wallets})
+    return answer({"chains": chains, "events": events, "unknownWallets": unknown_wallets})
 
 
 @blueprint.get("/events")

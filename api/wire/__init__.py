@@ -1,1 +1,1 @@
-"""The wire: strict parsing of HTTP/1 requests (`http1`), and the connections and WebSockets they arrive on (`connection`)."""
+"""Strict parsing of HTTP/1 requests (`http1`), and the connections and WebSockets they arrive on (`connection`)."""

@@ -2,8 +2,9 @@
 
 `HttpConnection` is Sanic's protocol with strict parsing of requests; it drops a client that stops reading its answers.
 
-`WebSocket` takes bytes, hands messages to a callback and writes frames. The sans-I/O protocol of `websockets` parses frames (RFC 6455),
-so an idle socket costs only its memory; Sanic's own implementation runs three tasks for each. The owner of a socket pings and ends it.
+`WebSocket` takes bytes, hands messages to a callback and writes frames. The sans-I/O protocol of `websockets` parses
+frames (RFC 6455), so an idle socket costs only its memory; Sanic's own implementation runs three tasks for each. The
+owner of a socket pings and ends it.
 """
 
 import asyncio

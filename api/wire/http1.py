@@ -1,9 +1,9 @@
 """HTTP/1 with strict parsing of requests: a request is complete, valid and in time before a handler sees it.
 
-A request that two servers could understand differently is refused (RFC 9112): both lengths at once, a length twice, every coding except
-`chunked`, whitespace before a colon, folded lines, control characters, a missing or second Host. In a chunked body a size is one to
-eight hex digits and nothing else, lines end in CR LF, and there are no trailers. Every request is parsed here: two patterns read a head,
-in about 4 µs for six fields.
+A request that two servers could understand differently is refused (RFC 9112): both lengths at once, a length twice,
+every coding except `chunked`, whitespace before a colon, folded lines, control characters, a missing or second Host. In
+a chunked body a size is one to eight hex digits and nothing else, lines end in CR LF, and there are no trailers. Every
+request is parsed here: two patterns read a head, in about 4 µs for six fields.
 
 An error in the middle of a request ends the connection, because nothing says where the next request would begin.
 """
@@ -50,7 +50,7 @@ _REQUEST_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z.-]{7,63}", re.ASCII)
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """A request line and its fields: names in lower case, values without surrounding whitespace. `version` is 1.0 or 1.1."""
+    """A request line and its fields. Names are in lower case, values are stripped. `version` is 1.0 or 1.1."""
 
     method: str
     target: str
@@ -121,7 +121,7 @@ def can_never_be_valid(prefix: bytes | bytearray) -> bool:
 
 
 def caller_request_id(fields: Iterable[tuple[str, str]]) -> str | None:
-    """Return the id in `X-Request-Id`, or None if there is none, more than one, or one that is not acceptable in logs."""
+    """Return the id in `X-Request-Id`, or None if the field is missing, repeated, or not acceptable in logs."""
     ids = [value for name, value in fields if name == REQUEST_ID_HEADER]
     return ids[0] if len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0]) else None
 
@@ -175,7 +175,7 @@ class TransportError(SanicException):
 
 
 class LargeBodies:
-    """Admission of large bodies: `admit` raises for a client that may not send one, and `room` bounds their bytes in memory."""
+    """Admission of large bodies: `admit` raises for a client without the right, and `room` bounds bytes in memory."""
 
     def __init__(self, admit: Callable[[Request], Awaitable[object]], room: int) -> None:
         self.admit = admit
@@ -196,8 +196,9 @@ class LargeBodies:
 class StrictHttp(Http):
     """The requests of one connection, one after the other.
 
-    `REQUEST_TIMEOUT` bounds the time from the first to the last byte of a request. A body has at most `BODY_LIMITS[path]` bytes, where `*`
-    stands for one segment of the path, and otherwise `REQUEST_MAX_SIZE`. Large bodies need admission by `ctx.large_bodies`.
+    `REQUEST_TIMEOUT` bounds the time from the first to the last byte of a request. A body has at most
+    `BODY_LIMITS[path]` bytes, where `*` stands for one segment of the path, and otherwise `REQUEST_MAX_SIZE`. Large
+    bodies need admission by `ctx.large_bodies`.
     """
 
     __slots__ = ("_due", "_lingers", "_pauses")
@@ -222,7 +223,8 @@ class StrictHttp(Http):
             self.request.body = await self._receive_body(head)
 
     def init_for_request(self) -> None:
-        """Reset the state between requests. After a 503 the connection pauses, so a client that retries at once costs little."""
+        """Reset the state between requests."""
+        # After a 503 the connection pauses, so a client that retries at once costs little.
         last = getattr(self, "response", None)  # unset before the first request
         self._pauses = last is not None and last.status == 503
         super().init_for_request()  # type: ignore[no-untyped-call]
@@ -316,7 +318,7 @@ class StrictHttp(Http):
             raise TransportError("the request did not arrive in time", 408) from None
 
     async def _linger(self) -> None:
-        """Let the client read the answer. Closing with unread bytes resets the connection, and the answer would be lost."""
+        # Closing with unread bytes resets the connection, and the client could lose the answer.
         transport = self.protocol.transport
         if transport is None or transport.is_closing():
             return

@@ -1,4 +1,4 @@
-"""Copy `api` and `sql` into the wheel. An editable install only points at the checkout: with a copy, edits would not take effect."""
+"""Copies `api` and `sql` into the wheel, but not into an editable install, which must use the files of the checkout."""
 
 from typing import Any
 

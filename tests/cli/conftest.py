@@ -30,7 +30,7 @@ def workbench(tmp_path: Path, database_url: str) -> Run:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, database_url: str) -> Here:
-    """Run `workbench …` in this process; return its exit code, and what it said on stdout and stderr."""
+    """Run `workbench …` in this process; return its exit code, stdout and stderr."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("WORKBENCH_DATA_DIR", str(tmp_path))
 

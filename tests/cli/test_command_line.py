@@ -73,7 +73,7 @@ def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Ru
         (["import", "nofile", "--org", "acme"], "File not found: nofile"),
     ],
 )
-def test_what_a_user_can_cause_is_one_sentence_and_exit_code_1(
+def test_an_error_of_a_user_is_one_sentence_and_exit_code_1(
     workbench: Run, arguments: list[str], sentence: str
 ) -> None:
     done = workbench(*arguments)
@@ -112,7 +112,7 @@ def test_a_taken_port_is_named_with_its_flag(workbench: Run) -> None:
     )
 
 
-def test_a_database_that_was_never_migrated_says_what_to_run(workbench: Run, postgres: Server) -> None:
+def test_a_database_that_was_never_migrated_is_reported_with_the_command(workbench: Run, postgres: Server) -> None:
     name = f"test_{token(4).hex()}"
     create_database(postgres, name)
     done = workbench("org", "create", "acme", DATABASE_URL=at(postgres.dsn, name))
@@ -122,9 +122,7 @@ def test_a_database_that_was_never_migrated_says_what_to_run(workbench: Run, pos
 
 
 @pytest.mark.parametrize("command", ["serve", "engine"])
-def test_b14_a_server_that_may_lose_what_it_committed_is_not_used(
-    workbench: Run, database_url: str, command: str
-) -> None:
+def test_b14_a_server_that_may_lose_commits_is_refused(workbench: Run, database_url: str, command: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         name = sql.Identifier(connection.info.dbname)
         connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
@@ -133,13 +131,13 @@ def test_b14_a_server_that_may_lose_what_it_committed_is_not_used(
     assert "the database may lose what it has committed: synchronous_commit off" in done.stderr
 
 
-def test_doctor_is_content_with_a_migrated_database(workbench: Run) -> None:
+def test_doctor_finds_no_problem_with_a_migrated_database(workbench: Run) -> None:
     done = workbench("doctor")
     assert "ok    the database is up to date" in done.stdout
-    assert "fail" not in done.stdout.replace("fail  port", "")  # somebody may use the usual ports on this machine
+    assert "fail" not in done.stdout.replace("fail  port", "")  # another program may use the default ports
 
 
-def test_doctor_warns_of_a_role_that_no_row_policy_holds_for(
+def test_doctor_warns_of_a_role_that_bypasses_row_level_security(
     workbench: Run, postgres: Server, database_url: str
 ) -> None:
     above = at(postgres.admin_dsn, urlsplit(database_url).path[1:])
@@ -147,7 +145,7 @@ def test_doctor_warns_of_a_role_that_no_row_policy_holds_for(
     assert "row-level security does not apply to the application role" in workbench("doctor", DATABASE_URL=above).stdout
 
 
-def test_doctor_finds_what_is_wrong(workbench: Run, tmp_path: Path) -> None:
+def test_doctor_reports_problems(workbench: Run, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o755)
     done = workbench("doctor", DATABASE_URL="postgresql://no@/no?host=/nonexistent")
     assert done.returncode == 1

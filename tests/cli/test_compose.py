@@ -1,4 +1,4 @@
-"""Both compose files start what there is: our commands with options they have, files that are here, services that are in them."""
+"""The compose files use options of our commands, files of the repository, and services that they define."""
 
 import re
 import subprocess
@@ -16,24 +16,25 @@ SETTING = re.compile(r"\$\{(\w+):([?-])([^${}]*)\}")
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_our_commands_have_the_options_that_are_given(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    commands = [each["command"] for each in services(file).values() if each.get("command", [""])[0] == "workbench"]
+def test_commands_have_the_options_in_the_file(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    all_commands = [service.get("command", [""]) for service in services(file).values()]
+    commands = [command for command in all_commands if command[0] == "workbench"]
     assert {command[1] for command in commands} >= {"migrate", "serve", "engine", "chain"}
     for _, *arguments in commands:
-        with pytest.raises(SystemExit) as told:  # all is read before it answers
+        with pytest.raises(SystemExit) as exit_info:  # --help exits after all arguments were parsed
             main([*arguments, "--help"])
-        assert told.value.code == 0
+        assert exit_info.value.code == 0
         offered = capsys.readouterr().out
-        assert [each for each in arguments if each.startswith("--") and each not in offered] == []
+        assert [option for option in arguments if option.startswith("--") and option not in offered] == []
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_what_services_wait_for_and_mount_is_there(file: str) -> None:
-    known = services(file)
-    for service in known.values():
-        assert set(service.get("depends_on", {})) <= set(known)
-        mounts = [each.split(":")[0] for each in service.get("volumes", []) if each.startswith("./")]
-        assert [each for each in mounts if not (ROOT / each).is_file()] == []
+def test_dependencies_and_mounted_files_exist(file: str) -> None:
+    all_services = services(file)
+    for service in all_services.values():
+        assert set(service.get("depends_on", {})) <= set(all_services)
+        mounts = [volume.split(":")[0] for volume in service.get("volumes", []) if volume.startswith("./")]
+        assert [mount for mount in mounts if not (ROOT / mount).is_file()] == []
 
 
 def test_the_application_has_the_same_settings_in_both() -> None:
@@ -42,14 +43,11 @@ def test_the_application_has_the_same_settings_in_both() -> None:
     assert set(small) == set(large)
 
 
-def test_nobody_but_nodes_reaches_the_workers() -> None:
-    of_nodes = {
-        name for name, each in services("docker-compose.scale.yml").items() if "nodes" in each.get("networks", [])
-    }
-    assert of_nodes == {"coordinator", "worker-1", "worker-2", "join"}
-    trusting = {
-        name for name, each in services("docker-compose.scale.yml").items() if "trust" in each["environment"].values()
-    }
+def test_only_nodes_can_connect_to_the_workers() -> None:
+    cluster = services("docker-compose.scale.yml")
+    in_network = {name for name, service in cluster.items() if "nodes" in service.get("networks", [])}
+    assert in_network == {"coordinator", "worker-1", "worker-2", "join"}
+    trusting = {name for name, service in cluster.items() if "trust" in service["environment"].values()}
     assert trusting == {"worker-1", "worker-2"}
 
 
@@ -61,6 +59,6 @@ def test_scripts_of_containers_can_be_read() -> None:
 def services(file: str) -> dict[str, dict[str, Any]]:
     text = (ROOT / file).read_text()
     while SETTING.search(text):
-        text = SETTING.sub(lambda found: found[3] if found[2] == "-" else "secret", text)
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
-    return {name: {"environment": {}, **each} for name, each in found.items()}
+        text = SETTING.sub(lambda match: match[3] if match[2] == "-" else "secret", text)
+    by_name: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
+    return {name: {"environment": {}, **service} for name, service in by_name.items()}

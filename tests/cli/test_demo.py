@@ -57,7 +57,7 @@ def test_it_covers_sixty_days_in_order_and_ends_within_the_hour(events: list[dic
     assert timedelta(0) < NOW - moments[-1] < timedelta(hours=1)
 
 
-def test_about_two_thousand_people_sign_up_and_ever_fewer_go_on(events: list[dict[str, Any]]) -> None:
+def test_about_two_thousand_people_sign_up_and_fewer_take_each_further_step(events: list[dict[str, Any]]) -> None:
     counts = Counter(event["event"] for event in events)
     first_deposits = sum(event["event"] == "deposit" and event["payload"]["first"] for event in events)
     assert 1_900 < counts["signup"] <= 2_000
@@ -66,15 +66,15 @@ def test_about_two_thousand_people_sign_up_and_ever_fewer_go_on(events: list[dic
     assert len(counts) >= 14
 
 
-def test_people_are_known_by_different_identifiers(events: list[dict[str, Any]]) -> None:
-    known = Counter(tuple(sorted(event["contact"])) for event in events if event["event"] == "signup")
-    assert set(known) == {
+def test_people_have_different_identifiers(events: list[dict[str, Any]]) -> None:
+    sign_ups = Counter(tuple(sorted(event["contact"])) for event in events if event["event"] == "signup")
+    assert set(sign_ups) == {
         ("email",),
         ("email", "externalId"),
         ("walletAddress",),
         ("email", "externalId", "walletAddress"),
     }
-    assert min(known.values()) > 80
+    assert min(sign_ups.values()) > 80
 
 
 def test_weekends_and_nights_are_quiet(events: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The bar of an import in a cell of a notebook, which puts each line over the one before, by length."""
+"""The progress bar of an import in a notebook cell, which overwrites each line without clearing it."""
 
 import os
 import pty
@@ -17,13 +17,13 @@ with progress_display() as progress:
 """
 
 
-def test_a_line_covers_the_one_before() -> None:
+def test_a_line_overwrites_the_previous_line() -> None:
     terminal, end = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=end, env=os.environ | {"COLUMNS": "80"}) as process:
         os.close(end)
-        said = b"".join(iter(lambda: _read(terminal), b"")).decode()
+        output = b"".join(iter(lambda: _read(terminal), b"")).decode()
     assert process.returncode == 0
-    lines = said.replace("\r\n", "").replace("\x1b[?25l", "").replace("\x1b[?25h", "").split("\r")[1:]
+    lines = output.replace("\r\n", "").replace("\x1b[?25l", "").replace("\x1b[?25h", "").split("\r")[1:]
     assert len(lines) > 10
     assert {len(line) for line in lines} == {len("\x1b[2K") + 80}
     assert "0 s left" not in lines[-1]

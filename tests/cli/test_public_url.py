@@ -1,4 +1,4 @@
-"""Links in emails lead to where the API is found: at the port of `up`, and at that of the containers."""
+"""Links in emails lead to the API: at the port of `up`, and at the published port of the containers."""
 
 import re
 from email import message_from_string
@@ -29,20 +29,20 @@ def test_an_unsubscribe_link_leads_to_the_api_that_up_started(running: Running) 
     assert httpx.get(link).status_code == 200
 
 
-def test_containers_are_found_at_the_port_that_was_chosen() -> None:
+def test_the_public_url_of_containers_has_the_chosen_port() -> None:
     assert _url_of_containers() == "http://localhost:8000"
     assert _url_of_containers(API_PORT="9000") == "http://localhost:9000"
     assert _url_of_containers(API_PORT="9000", WORKBENCH_PUBLIC_URL="https://wb.example/") == "https://wb.example"
 
 
 def _mails(folder: Path, subject: str) -> list[str]:
-    texts = [each.read_text() for each in folder.glob("*")]
+    texts = [file.read_text() for file in folder.glob("*")]
     return [text for text in texts if f"Subject: {subject}" in text]
 
 
 def _url_of_containers(**environment: str) -> str | None:
     """Return the setting that the API and the engine have in their containers."""
     (text,) = re.findall(r"WORKBENCH_PUBLIC_URL: (.+)", COMPOSE.read_text())
-    while (found := VARIABLE.search(text)) is not None:
-        text = text.replace(found[0], environment.get(found[1]) or found[2])
+    while (match := VARIABLE.search(text)) is not None:
+        text = text.replace(match[0], environment.get(match[1]) or match[2])
     return settings.read({"WORKBENCH_PUBLIC_URL": text}).public_url

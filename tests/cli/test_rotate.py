@@ -1,4 +1,4 @@
-"""`workbench secret rotate` from its beginning to its end, with the secret in the data folder and in the environment."""
+"""`workbench secret rotate` through all phases, with the secret in the data folder and in the environment."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,20 +16,20 @@ def test_a_secret_in_the_data_folder_is_replaced_there(run: Run, tmp_path: Path)
     assert "begin one with --new" in run("secret", "rotate")[2]
     parts = []
     for arguments in (["--new"], [], []):
-        code, said, _ = run("secret", "rotate", *arguments)
-        assert (code, said) == (0, "")
+        code, stdout, _ = run("secret", "rotate", *arguments)
+        assert (code, stdout) == (0, "")
         parts.append(read_chain(file.read_text().strip()).part)
     assert parts == ["next", "former", "settled"]
     assert old not in file.read_text()
-    assert run("key", "revoke", key)[0] == 0  # is found by its new hash
-    assert "begin one with --new" in run("secret", "rotate")[2]  # nobody's index was there to be taken away
+    assert run("key", "revoke", key)[0] == 0  # found by its new hash
+    assert "begin one with --new" in run("secret", "rotate")[2]  # no rows had an old index
 
 
 def test_a_secret_in_the_environment_is_printed_alone(run: Run) -> None:
     old = "a secret of the environment"
-    code, said, note = run("secret", "rotate", "--new", secret=old)
-    assert (code, said.startswith(f"{old},next:"), said.count("\n")) == (0, True, 1)
+    code, stdout, note = run("secret", "rotate", "--new", secret=old)
+    assert (code, stdout.startswith(f"{old},next:"), stdout.count("\n")) == (0, True, 1)
     assert "restart every process with this WORKBENCH_SECRET" in note
-    code, said, note = run("secret", "rotate", secret="one of the two,another of them,next:third")
-    assert (code, said) == (1, "")
+    code, stdout, note = run("secret", "rotate", secret="one of the two,another of them,next:third")
+    assert (code, stdout) == (1, "")
     assert "exactly one secret must be the one in use" in note

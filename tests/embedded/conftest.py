@@ -1,4 +1,4 @@
-"""Homes for embedded servers: each test gets its own, and nothing of it stays behind."""
+"""Homes of embedded servers, which are removed after the tests."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from api.embedded.paths import find_paths
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One home for a module: only the first test pays for initdb, each starts and stops the server anew."""
+    """One home for a module: only the first test runs initdb, and every test starts and stops the server."""
     folder = tmp_path_factory.mktemp("embedded") / "home"
     yield folder
     _sweep(folder)
@@ -40,9 +40,9 @@ def embedded(home: Path) -> Iterator[Callable[[], EmbeddedPostgres]]:
 
 
 def _sweep(home: Path) -> None:
-    found = find_paths(home)
-    if found is None:
+    paths = find_paths(home)
+    if paths is None:
         return
-    for pid in postmaster.list_processes(found.data):
+    for pid in postmaster.list_processes(paths.data):
         os.kill(pid, signal.SIGQUIT)
-    shutil.rmtree(found.state, ignore_errors=True)
+    shutil.rmtree(paths.state, ignore_errors=True)

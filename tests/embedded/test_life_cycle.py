@@ -94,7 +94,7 @@ def test_a_clean_stop_leaves_no_process_and_no_pid_file(embedded: Make) -> None:
     assert "database system is shut down" in (postgres.home / "postgres" / "postgres.log").read_text()
 
 
-def test_a_second_process_joins_and_its_leaving_stops_nothing(home: Path, embedded: Make) -> None:
+def test_a_second_process_joins_the_server_and_does_not_stop_it(home: Path, embedded: Make) -> None:
     child = supervisor(home)
     joined = embedded()
     server = joined.start()
@@ -105,7 +105,7 @@ def test_a_second_process_joins_and_its_leaving_stops_nothing(home: Path, embedd
     embedded().start()  # adopts, so that the fixture stops it
 
 
-def test_many_who_start_at_once_get_one_server_with_one_owner(embedded: Make) -> None:
+def test_concurrent_starts_get_one_server_with_one_owner(embedded: Make) -> None:
     many = [embedded() for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:
         servers = list(pool.map(EmbeddedPostgres.start, many))
@@ -154,7 +154,7 @@ def test_after_kill_9_of_the_supervisor_the_next_start_adopts_the_living_server(
     assert find(home) is None
 
 
-def test_a_pid_file_whose_number_now_belongs_to_somebody_else_is_not_believed(embedded: Make) -> None:
+def test_a_pid_file_with_the_pid_of_another_process_is_ignored(embedded: Make) -> None:
     postgres = embedded()
     postgres.start()
     pid_file = postgres.data / "postmaster.pid"
@@ -180,12 +180,12 @@ def test_data_of_another_major_version_is_refused_and_left_alone(embedded: Make)
     version.write_text(ours)
 
 
-def test_a_setting_postgres_refuses_is_reported_with_its_words(home: Path) -> None:
+def test_a_setting_that_postgres_rejects_is_reported_with_its_message(home: Path) -> None:
     with pytest.raises(StartFailedError, match="no_such_setting"):
         EmbeddedPostgres(home, settings={"no_such_setting": "1"}).start()
 
 
-def test_data_that_vanished_is_not_replaced_by_an_empty_database(embedded: Make) -> None:
+def test_lost_data_is_not_replaced_by_an_empty_database(embedded: Make) -> None:
     postgres = embedded()
     postgres.start()
     postgres.stop()
@@ -205,7 +205,7 @@ def test_passwords_and_folders_are_private_and_foreign_folders_keep_their_mode(f
     assert modes[parent] == modes[parent / "home"] == modes[parent / "home" / "postgres"] == 0o700
 
 
-def test_a_home_others_can_read_is_refused(fresh_home: Path) -> None:
+def test_a_home_that_others_can_read_is_refused(fresh_home: Path) -> None:
     (fresh_home / "postgres").mkdir(parents=True)
     (fresh_home / "postgres").chmod(0o755)
     with pytest.raises(HomeUnusableError, match="can be read by others"):

@@ -1,4 +1,4 @@
-"""Root and ordinary users: what each of them gets. As an ordinary user, the rest of this folder is the test already."""
+"""Servers of root and of ordinary users. The other files of this folder test the user that runs them."""
 
 import os
 import pwd
@@ -15,7 +15,7 @@ import pytest
 from api.embedded import EmbeddedPostgres, HomeUnusableError, cluster, postmaster
 from api.embedded.accounts import server_account
 
-STRANGER = pwd.getpwnam("nobody")  # initdb wants a user with a name
+OTHER_USER = pwd.getpwnam("nobody")  # initdb wants a user with a name
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def public_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def as_stranger(work: Callable[[], None]) -> None:
+def as_other_user(work: Callable[[], None]) -> None:
     """Run `work` in a forked child without any rights of ours; as an ordinary user, run it here."""
     if os.geteuid() != 0:
         work()
@@ -37,8 +37,8 @@ def as_stranger(work: Callable[[], None]) -> None:
         return
     try:
         os.setgroups([])
-        os.setgid(STRANGER.pw_gid)
-        os.setuid(STRANGER.pw_uid)
+        os.setgid(OTHER_USER.pw_gid)
+        os.setuid(OTHER_USER.pw_uid)
         work()
         os._exit(0)
     finally:  # never back into pytest
@@ -51,7 +51,7 @@ def uid_of(path: Path) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_an_ordinary_user_runs_the_server_as_himself_beside_his_data(public_folder: Path) -> None:
+def test_an_ordinary_user_runs_the_server_with_the_data_in_the_home(public_folder: Path) -> None:
     programs = cluster.locate(None, server_account()).folder
 
     def work() -> None:
@@ -63,7 +63,7 @@ def test_an_ordinary_user_runs_the_server_as_himself_beside_his_data(public_fold
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         assert postmaster.list_processes(postgres.data) == []
 
-    as_stranger(work)
+    as_other_user(work)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -76,11 +76,11 @@ def test_a_path_too_long_for_a_socket_still_works(public_folder: Path) -> None:
             assert stat.S_IMODE(Path(str(folder)).stat().st_mode) == 0o700
         shutil.rmtree(str(folder))
 
-    as_stranger(work)
+    as_other_user(work)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_somebody_elses_home_is_refused(public_folder: Path) -> None:
+def test_the_home_of_another_user_is_refused(public_folder: Path) -> None:
     (public_folder / "home" / "postgres").mkdir(parents=True, mode=0o755)
     if os.geteuid() != 0:
         (public_folder / "home" / "postgres").chmod(0o755)
@@ -89,15 +89,15 @@ def test_somebody_elses_home_is_refused(public_folder: Path) -> None:
         with pytest.raises(HomeUnusableError, match=r"belongs to another user|can be read by others"):
             EmbeddedPostgres(public_folder / "home").start()
 
-    as_stranger(work)
+    as_other_user(work)
 
 
 def test_root_never_runs_the_server_as_root(home: Path) -> None:
     postgres = EmbeddedPostgres(home)
     with postgres:
-        seen = postmaster.read_pid_file(postgres.data)
-        assert seen is not None
-        assert uid_of(Path("/proc") / str(seen.pid)) == server_account().uid != 0
+        pid_file = postmaster.read_pid_file(postgres.data)
+        assert pid_file is not None
+        assert uid_of(Path("/proc") / str(pid_file.pid)) == server_account().uid != 0
         assert uid_of(postgres.data) == server_account().uid
 
 
@@ -110,8 +110,8 @@ def test_programs_in_a_folder_only_root_can_enter_are_copied_and_the_folder_stay
     libraries = package.with_name(package.name + ".libs")
     if libraries.is_dir():
         shutil.copytree(libraries, private / libraries.name)
-    found = cluster.locate(private / source.relative_to(package.parent), server_account())
-    assert found.major >= 15
+    binaries = cluster.locate(private / source.relative_to(package.parent), server_account())
+    assert binaries.major >= 15
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     if server_account().switched:
-        assert not found.folder.is_relative_to(private)
+        assert not binaries.folder.is_relative_to(private)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.automations import automations
-from api.automations.entries import move_on
+from api.automations.entries import recover_entries
 from api.store import automations as store_automations
 from tests.engine.conftest import Bench
 from tests.engine.pausing import TAG, WAIT, author, pause, resume, waiting
@@ -61,19 +61,21 @@ async def test_entries_left_by_an_interrupted_resume_continue_without_another(
     await cut_short(bench, automation_id, monkeypatch)
     monkeypatch.setattr(automations, "_RESUME_BATCH", 2)
     results = await asyncio.gather(
-        *(move_on(bench.database, bench.clock) for _ in range(3)), resume(bench, automation_id), return_exceptions=True
+        *(recover_entries(bench.database, bench.clock) for _ in range(3)),
+        resume(bench, automation_id),
+        return_exceptions=True,
     )
     assert results[0] == 1
     assert not [result for result in results if isinstance(result, BaseException)]
     await bench.drive()
     assert await bench.entries() == [("completed", "completed")] * 5
     assert await bench.fetch("SELECT count(*) FROM entry_transitions WHERE from_state = 'paused'") == [(5,)]
-    assert await move_on(bench.database, bench.clock) == 0
+    assert await recover_entries(bench.database, bench.clock) == 0
 
 
 async def test_entries_of_an_automation_that_is_still_paused_stay_paused(bench: Bench) -> None:
     await resting(bench, 1)
-    assert await move_on(bench.database, bench.clock) == 0
+    assert await recover_entries(bench.database, bench.clock) == 0
     assert await bench.entries("state") == [("paused",)]
 
 
@@ -92,5 +94,5 @@ async def test_paused_entries_left_by_an_interrupted_deactivation_are_cancelled(
         with pytest.raises(_KilledError):
             await stop(bench.database, author(bench), automation_id)
     assert sorted(await bench.entries("state")) == [("cancelled",), ("cancelled",), ("paused",)]
-    assert await move_on(bench.database, bench.clock) == 1
+    assert await recover_entries(bench.database, bench.clock) == 1
     assert len(set(await bench.entries())) == 1

@@ -1,4 +1,4 @@
-"""An installation without processes yet."""
+"""An installation; tests start its processes."""
 
 from tests.acceptance.conftest import house
 

@@ -1,4 +1,4 @@
-"""Documents and dashboard name the numbers that there are, and all of them."""
+"""The documentation names all metrics, and the dashboard uses metrics that exist."""
 
 import json
 import re
@@ -26,15 +26,15 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 @pytest.fixture(scope="module")
 async def names() -> set[str]:
-    """The names of all families of ours."""
+    """The names of all our metrics."""
     keyring, database, clock = Keyring("a secret"), Database(NOWHERE), Clock()
-    ways = open_transports(read({}))
-    engine = Engine(database, Driver(database, keyring, clock, DEFAULT_POLICY, ways), clock, Listener(NOWHERE))
+    transports = open_transports(read({}))
+    engine = Engine(database, Driver(database, keyring, clock, DEFAULT_POLICY, transports), clock, Listener(NOWHERE))
     async with serving(NOWHERE) as service:
         lag = Lag(service.services.system_database, clock)
         api = ProcessMetrics("api", lambda: collect.collect_api(service.services, lag)).text()
     text = api + ProcessMetrics("engine", lambda: collect.collect_engine(engine, {"engine": database})).text()
-    await ways.close()
+    await transports.close()
     return {line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE workbench_")}
 
 
@@ -49,6 +49,6 @@ def test_the_page_describes_every_metric(names: set[str]) -> None:
 
 def test_the_dashboard_uses_existing_metrics(names: set[str]) -> None:
     panels = json.loads((DOCS / "observe" / "grafana.json").read_text())["panels"]
-    asked = {name for panel in panels for target in panel["targets"] for name in NAME.findall(target["expr"])}
-    assert {name.removesuffix("_bucket") for name in asked} <= names
-    assert len(asked) > 15
+    used = {name for panel in panels for target in panel["targets"] for name in NAME.findall(target["expr"])}
+    assert {name.removesuffix("_bucket") for name in used} <= names
+    assert len(used) > 15

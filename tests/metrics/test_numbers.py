@@ -1,4 +1,4 @@
-"""What processes count is what happened; trust.md A9, O6, O8."""
+"""The metrics of processes count what happened; trust.md A9, O6, O8."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.metrics.collect import Lag, ProcessMetrics, chain_metrics, collect_api
-from api.metrics.serve import MergedMetrics, keep_published, publish, read_published
+from api.metrics.serve import MergedMetrics, publish, publish_file, read_published
 from api.process import OTHER, Spans, Tally
 from api.settings import Settings
 from api.store.engines import Heartbeat
@@ -30,9 +30,9 @@ async def service(database_url: str) -> AsyncIterator[Service]:
 def samples(text: str) -> dict[str, float]:
     """Return every sample of ours by its name and its labels, in the order of their names."""
     return {
-        each.name + "".join(f" {name}={each.labels[name]}" for name in sorted(each.labels)): each.value
+        sample.name + "".join(f" {name}={sample.labels[name]}" for name in sorted(sample.labels)): sample.value
         for family in text_string_to_metric_families(text)
-        for each in family.samples
+        for sample in family.samples
     }
 
 
@@ -46,8 +46,8 @@ async def test_every_event_is_counted_once_by_its_outcome(service: Service) -> N
     for event in (EVENT, EVENT, EVENT | {"test": True}, EVENT | {"contact": {"email": "no"}}, EVENT | {"event": ""}):
         await acme.post(event)
     await acme.post_batch(*[EVENT | {"idempotencyKey": str(number)} for number in range(5)], {"payload": []})
-    found = samples(process_of(service).text().decode())
-    counted = {name: value for name, value in found.items() if name.startswith("workbench_events")}
+    values = samples(process_of(service).text().decode())
+    counted = {name: value for name, value in values.items() if name.startswith("workbench_events")}
     assert counted == {
         "workbench_events_total outcome=stored": 4,
         "workbench_events_total outcome=duplicate": 1,
@@ -56,11 +56,11 @@ async def test_every_event_is_counted_once_by_its_outcome(service: Service) -> N
         "workbench_events_rejected_total field=contact.email": 1,
         "workbench_events_rejected_total field=event": 1,
     }
-    assert found["workbench_ingest_seconds_count"] == 4
+    assert values["workbench_ingest_seconds_count"] == 4
     single = "workbench_http_requests_total method=POST route=/api/v1/events status="
-    assert (found[single + "202"], found[single + "400"]) == (3, 2)
-    assert found["workbench_ingest_waiting"] == found["workbench_ingest_oldest_seconds"] == 0
-    assert found["workbench_pool_connections pool=ingest"] >= 1
+    assert (values[single + "202"], values[single + "400"]) == (3, 2)
+    assert values["workbench_ingest_waiting"] == values["workbench_ingest_oldest_seconds"] == 0
+    assert values["workbench_pool_connections pool=ingest"] >= 1
 
 
 async def test_callers_cannot_add_label_values(service: Service) -> None:
@@ -89,7 +89,7 @@ async def test_metrics_of_all_processes_are_served_together_on_the_configured_ad
         answer = await client.get(f"http://127.0.0.1:{port}/metrics")
         assert (answer.status_code, answer.headers["content-type"][:10]) == (200, "text/plain")
         alive = {name for name in samples(answer.text) if name.startswith("workbench_ingest_writers_alive")}
-        assert alive == {f"workbench_ingest_writers_alive process={each.name}" for each in (first, second)}
+        assert alive == {f"workbench_ingest_writers_alive process={process.name}" for process in (first, second)}
         assert (await client.get(f"http://127.0.0.1:{port}/")).status_code == 404
         assert (await client.post(f"http://127.0.0.1:{port}/metrics")).status_code == 405
         files = list((tmp_path / "metrics").glob("*.prom"))
@@ -103,7 +103,7 @@ async def test_the_metrics_of_a_process_that_ended_are_removed(tmp_path: Path) -
     (tmp_path / "api-dead.prom").write_text("x 1\n")
     os.utime(tmp_path / "api-dead.prom", (1, 1))
     assert list(read_published(tmp_path)) == []
-    publishing = asyncio.create_task(keep_published(ProcessMetrics("api", tuple), tmp_path))
+    publishing = asyncio.create_task(publish_file(ProcessMetrics("api", tuple), tmp_path))
     async with asyncio.timeout(10):
         while not list(read_published(tmp_path)):
             await asyncio.sleep(0.02)
@@ -113,8 +113,8 @@ async def test_the_metrics_of_a_process_that_ended_are_removed(tmp_path: Path) -
 
 async def test_a_folder_that_cannot_be_created_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "metrics").write_text("in the way")
-    await keep_published(ProcessMetrics("api", tuple), tmp_path / "metrics")
-    assert [each.message for each in caplog.records] == ["metrics_not_published"]
+    await publish_file(ProcessMetrics("api", tuple), tmp_path / "metrics")
+    assert [record.message for record in caplog.records] == ["metrics_not_published"]
 
 
 def test_a_tally_limits_its_label_values() -> None:
@@ -143,9 +143,8 @@ async def test_late_entries_show_while_no_engine_runs(acme_lag: tuple[Service, L
     service, lag = acme_lag
     assert (lag.oldest_due_s(), str(lag.heartbeat_age_s())) == (0.0, "nan")
     at = service.services.clock.now()
-    assert (
-        Heartbeat(at, at - timedelta(seconds=4)).lag_seconds(at + timedelta(seconds=9)) == 4
-    )  # it may have been done since
+    # The due entry of an old heartbeat may have been driven since, so its lag does not grow.
+    assert Heartbeat(at, at - timedelta(seconds=4)).lag_seconds(at + timedelta(seconds=9)) == 4
     await service.rows(
         "INSERT INTO engines VALUES (gen_random_uuid(), now(), now() - interval '20s', now() - interval '5s')"
     )

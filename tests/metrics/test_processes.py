@@ -1,4 +1,4 @@
-"""Real processes: from the edge to the effect by one id, and all of them on one screen."""
+"""Real processes: one request id from the request to its effects, and all processes in `workbench top`."""
 
 import json
 import os
@@ -28,7 +28,7 @@ GRAPH = {
 }
 
 
-def said(command: list[str], environment: dict[str, str]) -> str:
+def run_command(command: list[str], environment: dict[str, str]) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
@@ -62,32 +62,31 @@ async def test_a_request_id_leads_from_the_request_to_its_effects(house: House, 
     effects: list[tuple[str, str]] = []
 
     def has_effects() -> bool:
-        told = [each for line in lines(tmp_path, "engine") if line["word"] == "effects" for each in line["effects"]]
-        effects[:] = [(each["kind"], each["outcome"]) for each in told if each["request_id"] == "checkout-4711"]
+        logged = [line for line in lines(tmp_path, "engine") if line["word"] == "effects"]
+        own = [effect for line in logged for effect in line["effects"] if effect["request_id"] == "checkout-4711"]
+        effects[:] = [(effect["kind"], effect["outcome"]) for effect in own]
         return len(effects) == 2
 
     until(has_effects, "the engine logs its effects")
     assert effects == [("send_inapp", "sent"), ("send_email", "sent")]
-    at_the_edge = [line for line in lines(tmp_path, "serve") if line.get("request_id") == "checkout-4711"]
-    assert [(line["word"], line["route"], line["status"]) for line in at_the_edge] == [
-        ("request", "/api/v1/events", 202)
-    ]
+    requests = [line for line in lines(tmp_path, "serve") if line.get("request_id") == "checkout-4711"]
+    assert [(line["word"], line["route"], line["status"]) for line in requests] == [("request", "/api/v1/events", 202)]
 
     def text() -> str:
         return httpx.get(f"http://127.0.0.1:{port}/metrics").text
 
-    until(lambda: text().count("workbench_process_info{") == 3, "two APIs and an engine are there")
+    until(lambda: text().count("workbench_process_info{") == 3, "two APIs and an engine publish metrics")
     until(lambda: 'kind="send_inapp",outcome="sent"' in text(), "the step is counted")
     environment = {**os.environ, "WORKBENCH_DATA_DIR": str(tmp_path), "DATABASE_URL": libpq_dsn(house.dsn)}
     command = [sys.executable, "-m", "api", "top", "--once", "--port", api.url.rpartition(":")[2]]
-    screen = said(command, environment)
+    screen = run_command(command, environment)
     assert re.match(r"API ready   oldest due entry \d+ m?s late   0 events wait   0 sockets\n", screen)
     assert screen.count("\napi-") == 2
     assert "\nengine-" in screen
     assert "send_inapp sent" in screen
 
 
-def test_top_without_processes_says_where_it_looked(tmp_path: Path) -> None:
+def test_top_without_processes_explains_the_missing_metrics(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "api", "top", "--once", "--data-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""Spans reach a collector, and cost nothing where nobody asked for them."""
+"""Spans reach a collector; without tracing its packages are not loaded."""
 
 import subprocess
 import sys
@@ -16,14 +16,14 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 class Collector(HTTPServer):
-    """Takes spans."""
+    """Receives spans."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Taking)
+        super().__init__(("127.0.0.1", 0), SpanHandler)
         self.spans: list[Span] = []
 
 
-class Taking(BaseHTTPRequestHandler):
+class SpanHandler(BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
@@ -60,17 +60,17 @@ async def test_requests_and_batches_become_spans_without_values(house: House, co
             assert sent.status_code == 202
         client.post("/events", json=event, headers={"x-request-id": "request-1"})
 
-    def asked() -> list[Span]:
-        return [each for each in collector.spans if "/api/v1/events" in str(each.attributes)]
+    def request_spans() -> list[Span]:
+        return [span for span in collector.spans if "/api/v1/events" in str(span.attributes)]
 
-    until(lambda: len(asked()) == 3, "the spans arrive")
-    assert asked()[0].trace_id.hex() == TRACE
-    assert asked()[1].trace_id.hex() != TRACE
-    assert "request-1" in str(asked()[2].attributes)
-    assert {each.name for each in collector.spans} >= {"request", "store_batch"}
+    until(lambda: len(request_spans()) == 3, "the spans arrive")
+    assert request_spans()[0].trace_id.hex() == TRACE
+    assert request_spans()[1].trace_id.hex() != TRACE
+    assert "request-1" in str(request_spans()[2].attributes)
+    assert {span.name for span in collector.spans} >= {"request", "store_batch"}
     assert "canary" not in str(collector.spans)
 
 
-def test_what_is_off_is_not_loaded() -> None:
+def test_opentelemetry_is_not_loaded_without_tracing() -> None:
     code = "import sys, api.app, api.worker; sys.exit('opentelemetry.sdk' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""One server with its document, for the tests of a file."""
+"""Fixtures of the routes' tests: a service and an organization."""
 
 from tests.routes.conftest import acme, service
 

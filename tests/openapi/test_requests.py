@@ -1,7 +1,7 @@
 """Requests generated from the document get answers that it describes: no 5xx, no undocumented status or body.
 
-A few examples per operation, the same in every run; every other one uses ids of existing rows. `SCHEMATHESIS_EXAMPLES=500`
-generates more.
+A few examples per operation, the same in every run; every other one uses ids of existing rows.
+`SCHEMATHESIS_EXAMPLES=500` generates more.
 """
 
 import asyncio

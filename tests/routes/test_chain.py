@@ -85,7 +85,7 @@ async def test_logs_of_unknown_wallets_are_counted(acme: Org) -> None:
     count = "INSERT INTO stranger_counts VALUES (%s, %s, now() - %s * interval '1 hour', 'limit', 7)"
     for hours in (1, 2, 30):
         await acme.service.rows(count, acme.id, made["id"], hours)
-    (found,) = (await acme.get("/chain"))[1]["strangers"]
+    (found,) = (await acme.get("/chain"))[1]["unknownWallets"]
     assert found == {"automationId": made["id"], "automation": "T", "what": "limit", "count": 14}
 
 

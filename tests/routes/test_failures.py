@@ -13,7 +13,7 @@ from tests.routes.conftest import Service, serving
 
 CANARY = "canary-7d1f"
 EVENT = {"event": "deposit", "contact": {"externalId": CANARY}, "payload": {"secret": CANARY}, "idempotencyKey": "k1"}
-WENT_WRONG = {"error": "something went wrong here; the request id finds it in the server's log"}
+WENT_WRONG = {"error": "internal error; the request id finds the cause in the server's log"}
 KEEP_KEY = {
     "error": "ingestion temporarily unavailable, retry with the same idempotencyKey",
     "code": "INGEST_UNAVAILABLE",

@@ -1,4 +1,4 @@
-"""Real API processes for these tests, spoken to with bytes; they need no database to refuse, and have none."""
+"""Real API processes that receive raw bytes. They have no database, because refused requests need none."""
 
 import json
 import select
@@ -16,11 +16,11 @@ import pytest
 
 from tests.answers import Answer
 
-PATIENCE = 20.0  # seconds; only a server that hangs takes so long
+TIMEOUT_S = 20.0  # only a server that hangs takes so long
 
 
 class Process:
-    """`tests/wire/process.py`, where it listens, and what it says on stderr."""
+    """A process of `tests/wire/process.py`: its port and its stderr."""
 
     def __init__(self, port: int, stderr: IO[bytes]) -> None:
         self.port = port
@@ -28,15 +28,15 @@ class Process:
 
     @contextmanager
     def connected(self) -> Iterator[socket.socket]:
-        """Give a connection on which every byte travels at once."""
-        with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as client:
+        """Yield a connection without Nagle's algorithm: every piece is sent at once."""
+        with socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as client:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             yield client
 
     def say(self, *pieces: bytes) -> list[Answer]:
         """Send pieces; return the answers when the server has closed the connection."""
         with self.connected() as client:
-            with suppress(ConnectionError):  # it may close before all is sent; what it said is there
+            with suppress(ConnectionError):  # it may close before all is sent; its answer is still readable
                 for piece in pieces:
                     client.sendall(piece)
             return until_closed(client)
@@ -51,43 +51,43 @@ class Process:
             return until_closed(client)
         return []
 
-    def seen(self) -> list[dict[str, str]]:
-        """Return what handlers saw since this was asked last."""
-        return self._told()["seen"]  # type: ignore[no-any-return]
+    def requests(self) -> list[dict[str, str]]:
+        """Return the requests that reached handlers since the last call."""
+        return self._report()["requests"]  # type: ignore[no-any-return]
 
     def connections(self, wanted: int = 1) -> int:
-        """Return how many connections there are beside this one, which may take a moment to become as few as wanted."""
-        due = time.monotonic() + PATIENCE
-        while (found := self._told()["connections"] - 1) > wanted and time.monotonic() < due:
+        """Return the number of other connections, after waiting for it to fall to `wanted`."""
+        due = time.monotonic() + TIMEOUT_S
+        while (count := self._report()["connections"] - 1) > wanted and time.monotonic() < due:
             time.sleep(0.05)
-        return found  # type: ignore[no-any-return]
+        return count  # type: ignore[no-any-return]
 
     def log(self) -> bytes:
-        """Return all that was said on stderr."""
+        """Return the output on stderr so far."""
         self._stderr.seek(0)
         return self._stderr.read()
 
-    def _told(self) -> dict[str, Any]:
-        (answer,) = self.say(b"GET /seen HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    def _report(self) -> dict[str, Any]:
+        (answer,) = self.say(b"GET /recorded HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         return json.loads(answer.body)  # type: ignore[no-any-return]
 
 
 def until_closed(client: socket.socket) -> list[Answer]:
-    """Return what is answered until the server closes the connection; a server that does not is a failure."""
-    said = b""
+    """Return the answers until the server closes the connection; fail if it does not."""
+    received = b""
     with suppress(ConnectionError):
         while more := client.recv(1_048_576):
-            said += more
+            received += more
     answers = []
-    while said:
-        answers.append(Answer(said))
-        said = answers[-1].rest
+    while received:
+        answers.append(Answer(received))
+        received = answers[-1].rest
     return answers
 
 
 @pytest.fixture(scope="package")
 def process() -> Iterator[Process]:
-    """A process as patient as any."""
+    """A process with the default timeouts."""
     with _started() as started:
         yield started
 

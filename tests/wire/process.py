@@ -1,4 +1,4 @@
-"""The API in a process of its own, without a database, with addresses that tell who came.
+"""The API in a process of its own, without a database, with routes that record requests.
 
 `python -m tests.wire.process [REQUEST_TIMEOUT RESPONSE_TIMEOUT]` prints its port when it serves.
 """
@@ -23,28 +23,28 @@ def main() -> None:
     process.install_logging()
     app = create_app(Settings(), "postgresql://nobody@127.0.0.1:1/nothing", "a secret of the tests of the wire")
     app.config.update(zip(("REQUEST_TIMEOUT", "RESPONSE_TIMEOUT"), map(float, sys.argv[1:]), strict=False))
-    app.ctx.large_bodies = LargeBodies(_anybody, LARGE)
+    app.ctx.large_bodies = LargeBodies(_admit_all, LARGE)
     _add_probes(app)
     sock = listening_socket("127.0.0.1", 0)
     serve(app, [sock], lambda: print(sock.getsockname()[1], flush=True))  # noqa: T201 - the parent reads it
 
 
-async def _anybody(request: Request) -> None:
-    """Let everybody send large bodies: there is no database that knows keys."""
+async def _admit_all(request: Request) -> None:
+    """Admit every large body: there is no database with keys."""
 
 
 def _add_probes(app: App) -> None:
-    seen: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
-    async def note(request: Request, what: str) -> HTTPResponse:
-        found = {"what": what, "body": request.body.decode("latin-1")}
-        seen.append(found)
-        return answer(found)
+    async def record(request: Request, what: str) -> HTTPResponse:
+        recorded = {"what": what, "body": request.body.decode("latin-1")}
+        requests.append(recorded)
+        return answer(recorded)
 
-    async def tell(request: Request) -> HTTPResponse:
-        told = answer({"seen": list(seen), "connections": len(request.protocol.connections)})
-        seen.clear()
-        return told
+    async def report(request: Request) -> HTTPResponse:
+        response = answer({"requests": list(requests), "connections": len(request.protocol.connections)})
+        requests.clear()
+        return response
 
     async def large(request: Request) -> None:
         response = await request.respond(headers={"content-length": str(LARGE)})
@@ -55,8 +55,8 @@ def _add_probes(app: App) -> None:
         await asyncio.sleep(60)
         raise AssertionError
 
-    app.add_route(note, "/probe/<what:str>", methods=["GET", "POST"])
-    app.add_route(tell, "/seen")
+    app.add_route(record, "/probe/<what:str>", methods=["GET", "POST"])
+    app.add_route(report, "/recorded")
     app.add_route(large, "/large")
     app.add_route(slow, "/slow")
 

@@ -20,7 +20,7 @@ def by_length(path: bytes, size: int) -> list[bytes]:
 
 
 def by_chunks(path: bytes, size: int) -> list[bytes]:
-    """Return a request whose body comes in chunks of 64 KB and what is left."""
+    """Return a request with a body in chunks of 64 KB and a smaller last one."""
     sizes = [65_536] * (size // 65_536) + [size % 65_536] * bool(size % 65_536)
     return [
         HEAD % path + b"Transfer-Encoding: chunked\r\n\r\n",
@@ -53,11 +53,11 @@ def test_d16_a_body_over_the_limit_of_its_address_is_refused(
     (refused,) = process.say(*form(path, limit + 1))
     assert (refused.status, refused.headers[b"connection"]) == (413, b"close")
     assert refused.error["error"] == f"the body is too large: at most {limit} bytes are accepted here"
-    (let_in,) = process.say(*form(path, limit))
-    assert let_in.status in (401, 404)
+    (accepted,) = process.say(*form(path, limit))
+    assert accepted.status in (401, 404)
 
 
-def test_the_limits_stand_in_one_place() -> None:
+def test_the_limits_of_the_application() -> None:
     assert (max(BODY_LIMITS.values()), MAX_BODY_BYTES) == (8_388_608, 262_144)
 
 
@@ -67,21 +67,21 @@ def test_d16_a_large_body_is_refused_before_it_is_sent(process: Process) -> None
 
 
 def test_d18_a_client_that_expects_100_continue_gets_it(process: Process) -> None:
-    said = process.say(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", b"hello")
-    assert [answer.status for answer in said] == [100, 200]
-    assert process.seen() == [{"what": "a", "body": "hello"}]
+    answers = process.say(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", b"hello")
+    assert [answer.status for answer in answers] == [100, 200]
+    assert process.requests() == [{"what": "a", "body": "hello"}]
 
 
 def test_d18_another_expectation_is_refused(process: Process) -> None:
     (answer,) = process.say(HEAD % b"/probe/a" + b"Expect: 200-ok\r\nContent-Length: 5\r\n\r\n", b"hello")
     assert (answer.status, answer.error["error"]) == (417, "Expect can only be 100-continue")
-    assert process.seen() == []
+    assert process.requests() == []
 
 
-def test_d20_a_head_has_so_many_bytes_and_no_more(process: Process) -> None:
+def test_d20_the_bytes_of_a_head_are_limited(process: Process) -> None:
     head = b"GET /probe/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: "
-    (let_in,) = process.say(head + b"a" * (MAX_HEAD_BYTES - len(head)) + b"\r\n\r\n")
-    assert let_in.status == 200
+    (accepted,) = process.say(head + b"a" * (MAX_HEAD_BYTES - len(head)) + b"\r\n\r\n")
+    assert accepted.status == 200
     for sent in (
         head + b"a" * (MAX_HEAD_BYTES - len(head) + 1) + b"\r\n\r\n",
         head + b"a" * 1_000_000,
@@ -93,10 +93,10 @@ def test_d20_a_head_has_so_many_bytes_and_no_more(process: Process) -> None:
         assert (answer.status, answer.error["error"]) == (431, TOO_LARGE_HEAD)
 
 
-def test_d20_a_head_has_so_many_fields_and_no_more(process: Process) -> None:
-    (let_in,) = process.say(_with_fields(MAX_FIELDS))
+def test_d20_the_fields_of_a_head_are_limited(process: Process) -> None:
+    (accepted,) = process.say(_with_fields(MAX_FIELDS))
     (refused,) = process.say(_with_fields(MAX_FIELDS + 1))
-    assert (let_in.status, refused.status, refused.error["error"]) == (
+    assert (accepted.status, refused.status, refused.error["error"]) == (
         200,
         431,
         "there are more than 100 header fields",
@@ -107,10 +107,10 @@ def _with_fields(count: int) -> bytes:
     return HEAD.replace(b"POST", b"GET") % b"/probe/a" + b"X:\r\n" * (count - 2) + b"\r\n"
 
 
-def test_a_connection_that_is_refused_is_read_no_further(process: Process) -> None:
-    process.seen()
+def test_nothing_is_read_after_a_refused_request(process: Process) -> None:
+    process.requests()
     answers: list[Answer] = process.say(
         *by_length(b"/probe/a", MAX_BODY_BYTES + 1), b"GET /probe/smuggled HTTP/1.1\r\nHost: x\r\n\r\n" * 9
     )
     assert [answer.status for answer in answers] == [413]
-    assert process.seen() == []
+    assert process.requests() == []

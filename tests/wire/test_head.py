@@ -16,13 +16,13 @@ PLAIN = Head("POST", "/a", "1.1", [("host", "x")], None, chunked=False, keep_ali
 
 def head(*fields: str, line: str = "POST /a HTTP/1.1", host: str = "Host: x") -> bytes:
     """Return a head as it travels, one character a byte."""
-    return "\r\n".join(each for each in (line, host, *fields) if each).encode("latin-1")
+    return "\r\n".join(part for part in (line, host, *fields) if part).encode("latin-1")
 
 
 def read(*fields: str, **lines: str) -> Head:
-    found = read_head(head(*fields, **lines))
-    assert isinstance(found, Head), found
-    return found
+    result = read_head(head(*fields, **lines))
+    assert isinstance(result, Head), result
+    return result
 
 
 def expected(*fields: tuple[str, str], **changes: Any) -> Head:
@@ -30,11 +30,11 @@ def expected(*fields: tuple[str, str], **changes: Any) -> Head:
 
 
 def test_a_usual_head() -> None:
-    found = read_head(
+    result = read_head(
         b"POST /api/v1/events?a=%20b HTTP/1.1\r\nHost: api.example.com:8000\r\nAuthorization: Bearer sk_live_1\r\n"
         b"User-Agent:  curl/8 (x; y)\t \r\nAccept:*/*\r\nX-Empty:\r\nContent-Length: 312"
     )
-    assert found == Head(
+    assert result == Head(
         "POST",
         "/api/v1/events?a=%20b",
         "1.1",
@@ -159,7 +159,8 @@ REFUSED = [
     *[
         (head(f"{name}: 5"), NAME)
         for name in (
-            *("Content-Length ", "Content-Length\t", "Transfer-Encoding ", "Host ", "X Y", "X\x00Y", "X\x7f", "", "\xdcber"),
+            *("Content-Length ", "Content-Length\t", "Transfer-Encoding ", "Host "),
+            *("X Y", "X\x00Y", "X\x7f", "", "\xdcber"),
             *("(x)", "x@y", '"x"', "X\rY", "X\nY", "[x]", "x/y", "x,y", "x;y", "x=y", "{x}", "x\\y", "x?y"),
         )
     ],
@@ -176,7 +177,10 @@ REFUSED = [
     (head(host=""), "the Host field is missing"),
     (head("Host: x"), "there is more than one Host"),
     (head("host: y", line="GET / HTTP/1.0"), "there is more than one Host"),
-    *[(head(host=f"Host: {host}"), HOST) for host in ("", "a b", "a/b", "a@b", "a,\tb", "\xe9", "a\\b", "<x>", "a?b", "a#b")],
+    *[
+        (head(host=f"Host: {host}"), HOST)
+        for host in ("", "a b", "a/b", "a@b", "a,\tb", "\xe9", "a\\b", "<x>", "a?b", "a#b")
+    ],
     *[
         (head(f"Content-Length: {length}"), LENGTH)
         for length in (
@@ -192,8 +196,9 @@ REFUSED = [
     *[
         (head(f"Transfer-Encoding: {coding}"), CODING)
         for coding in (
-            *("", "chunked ", "chunked\t", "Chunked", "CHUNKED", "gzip", "identity", "gzip, chunked", "chunked, chunked"),
-            *("chunked, identity", "chunked;q=1", "xchunked", "chunkedx", '"chunked"', ",chunked", "chunked,", "\xa0chunked"),
+            *("", "chunked ", "chunked\t", "Chunked", "CHUNKED", "gzip", "identity", "gzip, chunked"),
+            *("chunked, chunked", "chunked, identity", "chunked;q=1", "xchunked", "chunkedx", '"chunked"'),
+            *(",chunked", "chunked,", "\xa0chunked"),
         )
     ],
     (head("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"), "there is more than one Transfer-Encoding"),
@@ -214,7 +219,7 @@ def test_what_can_become_no_head_is_known_before_its_end(begun: bytes) -> None:
     assert can_never_be_valid(begun)
 
 
-# Heads as a mischievous client would write them: clear lines and doubtful ones, and a byte slipped in here and there.
+# Heads of a malicious client: valid and doubtful lines, with bytes inserted at any place.
 words = st.sampled_from(
     ["Host", "Content-Length", "Transfer-Encoding", "Connection", "X", "x y", "Content-Length ", ""]
 )
@@ -259,39 +264,39 @@ def written(head: Head) -> bytes:
 
 
 @given(anything)
-def test_whatever_comes_is_a_head_or_a_reason(sent: bytes) -> None:
-    found = read_head(sent)
-    if isinstance(found, str):
-        assert re.fullmatch(r"[ -~]{10,80}", found)
+def test_any_bytes_are_a_head_or_a_reason(sent: bytes) -> None:
+    result = read_head(sent)
+    if isinstance(result, str):
+        assert re.fullmatch(r"[ -~]{10,80}", result)
     else:
         assert not can_never_be_valid(sent)
-        assert read_head(written(found)) == found
+        assert read_head(written(result)) == result
 
 
 @given(anything)
-def test_what_is_accepted_is_read_the_same_by_another_reader(sent: bytes) -> None:
-    found = read_head(sent)
-    if isinstance(found, str):
+def test_h11_reads_an_accepted_head_in_the_same_way(sent: bytes) -> None:
+    result = read_head(sent)
+    if isinstance(result, str):
         return
     other = h11.Connection(h11.SERVER)
     other.receive_data(sent + b"\r\n\r\n")
     request = other.next_event()
     assert isinstance(request, h11.Request)
     assert (request.method, request.target, request.http_version) == (
-        found.method.encode(),
-        found.target.encode(),
-        found.version.encode(),
+        result.method.encode(),
+        result.target.encode(),
+        result.version.encode(),
     )
-    assert [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers] == found.fields
-    assert other.they_are_waiting_for_100_continue is found.expect_continue
+    assert [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers] == result.fields
+    assert other.they_are_waiting_for_100_continue is result.expect_continue
     body = other.next_event()
-    if found.chunked or found.content_length:
+    if result.chunked or result.content_length:
         assert body is h11.NEED_DATA or body is h11.PAUSED
     else:
         assert isinstance(body, h11.EndOfMessage)
 
 
 @given(anything, st.integers(0, 300))
-def test_no_beginning_of_a_head_that_is_accepted_is_spoilt(sent: bytes, length: int) -> None:
+def test_no_prefix_of_an_accepted_head_is_ruled_out(sent: bytes, length: int) -> None:
     if isinstance(read_head(sent), Head):
         assert not can_never_be_valid(sent[:length])
