@@ -130,7 +130,7 @@ def any_graphs(draw: st.DrawFn) -> dict[str, Any]:
         | st.just({"type": "app_event"})
         | STEPS["send_inapp"].map(lambda data: {"type": "send_inapp", "data": data | {"title": "{{"}})
     )
-    written = [draw(kinds) | {"id": draw(st.sampled_from([each, each, each, ids[0]]))} for each in ids]
+    written = [draw(kinds) | {"id": draw(st.sampled_from([node_id, node_id, node_id, ids[0]]))} for node_id in ids]
     ends = st.sampled_from([*ids, "?"])
     handles = st.sampled_from([None, "true", "false", "matched", "timeout", "way0", "way1"])
     edges = draw(st.lists(_data(source=ends, target=ends, sourceHandle=handles), max_size=10)) if ids else []
@@ -148,7 +148,7 @@ contacts = st.tuples(
     st.sampled_from(["c1", "c2", "c3"]),
     st.sampled_from([Identifiers("0xa", "ann@b.co")] * 4 + [Identifiers("0xa"), Identifiers()]),
     st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, True]), max_size=2).flatmap(
-        lambda known: st.sampled_from([known, known | {"timezone": "Asia/Tokyo"}])
+        lambda attributes: st.sampled_from([attributes, attributes | {"timezone": "Asia/Tokyo"}])
     ),
     st.lists(TAGS, max_size=2, unique=True).map(tuple),
 ).map(lambda parts: ContactState(*parts))  # fmt: skip
@@ -165,9 +165,9 @@ def events(draw: st.DrawFn) -> Event:
         "payload": payload,
         "attributes": attributes,
     }
-    found = read_event(encode(body), 0)
-    assert isinstance(found, Event), found
-    return found
+    event = read_event(encode(body), 0)
+    assert isinstance(event, Event), event
+    return event
 
 
 offsets = st.sampled_from([1, 59, 60, 3_600, 90_000, 500_000]).map(lambda seconds: timedelta(seconds=seconds))

@@ -22,14 +22,14 @@ ADDRESS = AbiWord("address", 20)
 
 
 def declared(text: str) -> AbiEvent:
-    found = read_signature(text)
-    assert isinstance(found, AbiEvent), found
-    return found
+    event = read_signature(text)
+    assert isinstance(event, AbiEvent), event
+    return event
 
 
 def test_a_signature_declares_names_and_indexed_parameters() -> None:
-    found = declared("event Transfer(address indexed from, address indexed to, uint value);")
-    assert found == AbiEvent(
+    event = declared("event Transfer(address indexed from, address indexed to, uint value);")
+    assert event == AbiEvent(
         "Transfer",
         (
             AbiParameter("from", ADDRESS, True),
@@ -37,26 +37,30 @@ def test_a_signature_declares_names_and_indexed_parameters() -> None:
             AbiParameter("value", AbiWord("uint", 256), False),
         ),
     )
-    assert event_topic(found.canonical) == "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+    assert event_topic(event.canonical) == "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
 
 def test_a_bare_signature_gets_standard_or_numbered_names() -> None:
-    assert [each.name for each in declared("Transfer(address,address,uint256)").parameters] == ["from", "to", "value"]
-    assert [each.name for each in declared("Moved(address,bool)").parameters] == ["arg0", "arg1"]
-    assert {each.indexed for each in declared("Moved(address,bool)").parameters} == {None}
+    assert [parameter.name for parameter in declared("Transfer(address,address,uint256)").parameters] == [
+        "from",
+        "to",
+        "value",
+    ]
+    assert [parameter.name for parameter in declared("Moved(address,bool)").parameters] == ["arg0", "arg1"]
+    assert {parameter.indexed for parameter in declared("Moved(address,bool)").parameters} == {None}
 
 
 def test_nested_tuples_and_arrays_are_read() -> None:
-    found = declared("Filled((address maker, uint8[2][] parts) order, string[] notes)")
+    event = declared("Filled((address maker, uint8[2][] parts) order, string[] notes)")
     parts = AbiArray(AbiArray(AbiWord("uint", 8), 2), None)
     order = AbiTuple((AbiParameter("maker", ADDRESS), AbiParameter("parts", parts)))
-    assert [each.type for each in found.parameters] == [order, AbiArray(AbiBytes("string"), None)]
-    assert found.canonical == "Filled((address,uint8[2][]),string[])"
-    assert declared(found.full) == found
+    assert [parameter.type for parameter in event.parameters] == [order, AbiArray(AbiBytes("string"), None)]
+    assert event.canonical == "Filled((address,uint8[2][]),string[])"
+    assert declared(event.full) == event
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("", "not complete"),
         ("Transfer", "not complete"),
@@ -76,10 +80,10 @@ def test_nested_tuples_and_arrays_are_read() -> None:
         ("F(" + "uint a," * 1_000, "2,000"),
     ],
 )
-def test_an_invalid_signature_returns_the_reason(text: str, said: str) -> None:
-    found = read_signature(text)
-    assert isinstance(found, str)
-    assert said in found
+def test_an_invalid_signature_returns_the_reason(text: str, reason: str) -> None:
+    result = read_signature(text)
+    assert isinstance(result, str)
+    assert reason in result
 
 
 def test_an_abi_returns_its_events() -> None:
@@ -89,9 +93,9 @@ def test_an_abi_returns_its_events() -> None:
     ]
     abi = [{"type": "function", "name": "f"}, {"type": "event", "name": "Sent", "inputs": inputs}]
     for value in (abi, {"abi": abi}, abi[1]):
-        found = read_abi(json.loads(json.dumps(value)))
-        assert not isinstance(found, str)
-        assert [each.full for each in found] == ["Sent(address indexed from, (uint256 x)[2] arg1)"]
+        events = read_abi(json.loads(json.dumps(value)))
+        assert not isinstance(events, str)
+        assert [event.full for event in events] == ["Sent(address indexed from, (uint256 x)[2] arg1)"]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_condition_without_filters_is_true() -> None:
 
 def test_addresses_are_masked_in_recorded_verdicts() -> None:
     paths = ("email", "contact.email", "contact.email.x", "contact")
-    decision = advance(line(Condition(tuple(Filter(each, "exists") for each in paths)), Exit()), at("1"), FACTS, NOW)
+    decision = advance(line(Condition(tuple(Filter(path, "exists") for path in paths)), Exit()), at("1"), FACTS, NOW)
     assert decision.step is not None
     email, own, nothing, whole = (verdict["actual"] for verdict in decision.step.detail["verdicts"])
     assert (email, own, nothing, whole["email"]) == ("a•••@b.co", "a•••@b.co", None, "a•••@b.co")
@@ -228,13 +228,13 @@ def test_conditions_and_texts_see_the_flat_context_and_the_real_contact() -> Non
 
 def test_attributes_do_not_override_identifiers() -> None:
     contact = ContactState("c1", Identifiers(email="ann@b.co"), {"email": "x", "id": "y", "tags": "z", "segments": 1})
-    seen = full_context(Facts("paid", Identifiers(), {}, contact))["contact"]
-    assert seen == {"email": "ann@b.co", "id": "c1", "tags": [], "segments": []}
+    context = full_context(Facts("paid", Identifiers(), {}, contact))["contact"]
+    assert context == {"email": "ann@b.co", "id": "c1", "tags": [], "segments": []}
 
 
 def test_identifiers_of_the_event_take_precedence() -> None:
-    found = merge_identifiers(Identifiers("w", None, None, "W"), Identifiers("v", "e", "x", "V"))
-    assert found == Identifiers("w", "e", "x")
+    identifiers = merge_identifiers(Identifiers("w", None, None, "W"), Identifiers("v", "e", "x", "V"))
+    assert identifiers == Identifiers("w", "e", "x")
 
 
 actions = st.one_of(
@@ -270,8 +270,8 @@ def facts(draw: st.DrawFn) -> Facts:
 
 
 @given(acyclic_graphs(), facts())
-def test_decisions_follow_the_edges_to_a_legal_state(graph: Graph, known: Facts) -> None:
-    run, decisions = START, decide_all(graph, known)
+def test_decisions_follow_the_edges_to_a_legal_state(graph: Graph, facts_before: Facts) -> None:
+    run, decisions = START, decide_all(graph, facts_before)
     for decision in decisions:
         assert decision.run.state is State.RUNNING or (run.state, decision.run.state) in TRANSITIONS
         assert run.step <= decision.run.step <= run.step + 1
@@ -285,22 +285,22 @@ def test_decisions_follow_the_edges_to_a_legal_state(graph: Graph, known: Facts)
 
 
 @given(acyclic_graphs(), facts())
-def test_decisions_depend_only_on_their_arguments(graph: Graph, known: Facts) -> None:
-    first = decide_all(graph, known)
-    assert decide_all(graph, known) == first
+def test_decisions_depend_only_on_their_arguments(graph: Graph, facts_before: Facts) -> None:
+    first = decide_all(graph, facts_before)
+    assert decide_all(graph, facts_before) == first
     ids = [effect.id for decision in first for effect in decision.effects if isinstance(effect, InappMessage)]
     assert len(ids) == len(set(ids))
 
 
 @given(acyclic_graphs(), facts())
-def test_a_run_resumed_from_its_record_makes_the_same_decisions(graph: Graph, known: Facts) -> None:
+def test_a_run_resumed_from_its_record_makes_the_same_decisions(graph: Graph, facts_before: Facts) -> None:
     """What the engine does after a crash: load run and facts, advance once, and so on."""
-    whole = decide_all(graph, known)
-    run, current = START, known
-    seen: list[Effect] = []
+    whole = decide_all(graph, facts_before)
+    run, current = START, facts_before
+    effects: list[Effect] = []
     while run.state is State.RUNNING:
         decision = advance(graph, Run(*(getattr(run, name) for name in Run.__struct_fields__)), current, NOW)
-        seen += decision.effects
+        effects += decision.effects
         run, current = decision.run, apply_effects(current, decision.effects, NOW)
     assert run == whole[-1].run
-    assert seen == [effect for decision in whole for effect in decision.effects]
+    assert effects == [effect for decision in whole for effect in decision.effects]

@@ -48,9 +48,9 @@ JSON = st.recursive(
 def source() -> LogSource:
     problems: list[Problem] = []
     spec = {"chainId": 1, "contract": ANN, "signature": SIGNATURE, "walletArg": "to"}
-    found = read_log_source(spec, "", problems)
-    assert found is not None, problems
-    return found
+    log_source = read_log_source(spec, "", problems)
+    assert log_source is not None, problems
+    return log_source
 
 
 def test_values_of_a_log_are_accepted() -> None:
@@ -60,7 +60,7 @@ def test_values_of_a_log_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "reason"),
     [
         ("small", 256, "small: must be of type uint8: 0 to 255"),
         ("small", -1, "small: must be of type uint8: 0 to 255"),
@@ -86,10 +86,10 @@ def test_values_of_a_log_are_accepted() -> None:
         ("to", 5, "to: must be an address"),
     ],
 )
-def test_a_value_that_no_log_has_is_refused_with_its_parameter(name: str, value: Any, said: str) -> None:
-    found = read_log_sample({"args": FINE | {name: value}}, source())
-    assert isinstance(found, tuple)
-    assert [f"event.args.{said}" in str(each) for each in found] == [True]
+def test_a_value_that_no_log_has_is_refused_with_its_parameter(name: str, value: Any, reason: str) -> None:
+    problems = read_log_sample({"args": FINE | {name: value}}, source())
+    assert isinstance(problems, tuple)
+    assert [f"event.args.{reason}" in str(problem) for problem in problems] == [True]
 
 
 @given(JSON, st.sampled_from(sorted(FINE)))
@@ -144,20 +144,20 @@ INPUTS: Any = st.none() | st.lists(INPUT | JSON, max_size=3)
 
 @given(st.lists(ENTRY, max_size=3) | JSON)
 def test_any_abi_is_read_and_its_events_can_be_written(value: Any) -> None:
-    found = read_abi(value)
-    for each in () if isinstance(found, str) else found:
-        again = read_signature(each.full)
-        assert isinstance(again, AbiEvent), (each.full, again)
-        assert (again.canonical, [one.name for one in again.parameters]) == (
-            each.canonical,
-            [one.name for one in each.parameters],
+    events = read_abi(value)
+    for event in () if isinstance(events, str) else events:
+        again = read_signature(event.full)
+        assert isinstance(again, AbiEvent), (event.full, again)
+        assert (again.canonical, [parameter.name for parameter in again.parameters]) == (
+            event.canonical,
+            [parameter.name for parameter in event.parameters],
         )
 
 
 @given(st.text(alphabet="F(), []uint8address indexed²9_$;tuple", max_size=60))
 def test_any_text_is_read_as_a_signature_without_raising(text: str) -> None:
-    found = read_signature(text)
-    assert isinstance(found, str) or read_signature(found.full) != ""
+    event = read_signature(text)
+    assert isinstance(event, str) or read_signature(event.full) != ""
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "reason"),
     [
         ([{"name": "a", "type": "uint8[²]"}], "inputs[0].type is 'uint8[²]', which is not an ABI type"),
         ([{"name": "a", "type": "uint8[3"}], "inputs[0].type is 'uint8[3', which is not an ABI type"),
@@ -189,16 +189,16 @@ def nested(depth: int) -> dict[str, Any]:
         ([{"name": "a", "type": "uint08"}], "the type 'uint08', which is not an ABI type"),
     ],
 )
-def test_an_invalid_abi_returns_the_reason_with_its_path(inputs: list[Any], said: str) -> None:
-    found = read_abi([{"type": "event", "name": "F", "inputs": inputs}])
-    assert isinstance(found, str)
-    assert said in found
+def test_an_invalid_abi_returns_the_reason_with_its_path(inputs: list[Any], reason: str) -> None:
+    result = read_abi([{"type": "event", "name": "F", "inputs": inputs}])
+    assert isinstance(result, str)
+    assert reason in result
 
 
 def test_anonymous_events_are_left_out() -> None:
     events = [{"type": "event", "name": "LogNote", "inputs": [], "anonymous": True}, {"type": "event", "name": "F"}]
-    found = read_abi(events)
-    assert [each.name for each in found if isinstance(each, AbiEvent)] == ["F"]
+    parsed = read_abi(events)
+    assert [event.name for event in parsed if isinstance(event, AbiEvent)] == ["F"]
     assert read_abi(events[:1]) == "has only anonymous events, like LogNote: their logs cannot be identified"
 
 

@@ -32,28 +32,28 @@ def events(*coming: tuple[timedelta, str]) -> list[EventRecord]:
     ]
 
 
-def lived(
+def run_backtest(
     what: SimulatedAutomation, *coming: tuple[timedelta, str], until: timedelta = 30 * DAY, **more: Any
 ) -> list[SimulatedEntry]:
-    found = backtest(prepare_backtest(what), ANN, events(*coming), BacktestSettings(BEGIN + until, **more))
-    return sorted(found, key=lambda each: each.event.id)
+    entries = backtest(prepare_backtest(what), ANN, events(*coming), BacktestSettings(BEGIN + until, **more))
+    return sorted(entries, key=lambda entry: entry.event.id)
 
 
-def told(entry: SimulatedEntry) -> list[tuple[str, str, timedelta]]:
-    return [(each.step.node_id, each.step.outcome, each.step.at - BEGIN) for each in entry.records]
+def steps_of(entry: SimulatedEntry) -> list[tuple[str, str, timedelta]]:
+    return [(record.step.node_id, record.step.outcome, record.step.at - BEGIN) for record in entry.records]
 
 
 def outcomes(entries: list[SimulatedEntry]) -> list[tuple[str, str | None]]:
-    return [(each.run.state.value, each.run.outcome) for each in entries]
+    return [(entry.run.state.value, entry.run.outcome) for entry in entries]
 
 
 def paid(*coming: timedelta) -> list[tuple[timedelta, str]]:
-    return [(each, "paid") for each in coming]
+    return [(after, "paid") for after in coming]
 
 
 def test_every_matching_event_starts_an_entry_at_its_time() -> None:
-    entries = lived(automation(MESSAGE), *paid(HOUR, DAY))
-    assert [told(each) for each in entries] == [
+    entries = run_backtest(automation(MESSAGE), *paid(HOUR, DAY))
+    assert [steps_of(entry) for entry in entries] == [
         [("t", "entered", HOUR), ("m", "sent", HOUR)],
         [("t", "entered", DAY), ("m", "sent", DAY)],
     ]
@@ -62,9 +62,9 @@ def test_every_matching_event_starts_an_entry_at_its_time() -> None:
 def test_trigger_filters_see_only_the_event() -> None:
     what = automation(MESSAGE)
     asks = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("contact.plan")), what.graph)
-    assert lived(asks, (HOUR, "paid")) == []
+    assert run_backtest(asks, (HOUR, "paid")) == []
     asks = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("plan")), what.graph)
-    assert len(lived(asks, (HOUR, "paid"), (HOUR, "sold"))) == 1
+    assert len(run_backtest(asks, (HOUR, "paid"), (HOUR, "sold"))) == 1
 
 
 def _filters(path: str) -> Any:
@@ -72,29 +72,29 @@ def _filters(path: str) -> Any:
 
 
 def test_a_delay_ends_on_the_virtual_clock_between_other_events() -> None:
-    first, second = lived(automation(DELAY, MESSAGE), *paid(HOUR, DAY))
-    assert told(first)[-1] == ("m", "sent", 2 * DAY + HOUR)
-    assert told(second)[-1] == ("m", "sent", 3 * DAY)
+    first, second = run_backtest(automation(DELAY, MESSAGE), *paid(HOUR, DAY))
+    assert steps_of(first)[-1] == ("m", "sent", 2 * DAY + HOUR)
+    assert steps_of(second)[-1] == ("m", "sent", 3 * DAY)
 
 
 def test_an_entry_open_at_the_end_waits_at_its_node() -> None:
-    (entry,) = lived(automation(DELAY, MESSAGE), (HOUR, "paid"), until=DAY)
+    (entry,) = run_backtest(automation(DELAY, MESSAGE), (HOUR, "paid"), until=DAY)
     assert (entry.run.state.value, entry.run.node_id, entry.run.due_at) == ("waiting", "d", BEGIN + 2 * DAY + HOUR)
-    (entry,) = lived(automation(DELAY, MESSAGE), (HOUR, "paid"), until=2 * DAY + HOUR)
+    (entry,) = run_backtest(automation(DELAY, MESSAGE), (HOUR, "paid"), until=2 * DAY + HOUR)
     assert entry.run.state.value == "waiting"
 
 
 def test_an_entry_sees_what_an_earlier_entry_changed() -> None:
     ask = node("c", "condition", filters=[{"path": "contact.tags", "operator": "contains", "value": "yes"}])
     what = automation(ask, YES, MESSAGE, edges="t>c c:false>yes c:true>m")
-    assert [told(each)[-1][0] for each in lived(what, *paid(HOUR, DAY))] == ["yes", "m"]
+    assert [steps_of(entry)[-1][0] for entry in run_backtest(what, *paid(HOUR, DAY))] == ["yes", "m"]
 
 
 def test_an_event_wakes_every_entry_that_waits_for_it() -> None:
     what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    entries = lived(what, *paid(HOUR, 2 * HOUR), (DAY, "bought"), *paid(2 * DAY))
-    assert [told(each)[-1] for each in entries] == [
+    entries = run_backtest(what, *paid(HOUR, 2 * HOUR), (DAY, "bought"), *paid(2 * DAY))
+    assert [steps_of(entry)[-1] for entry in entries] == [
         ("yes", "tagged", DAY),
         ("yes", "tagged", DAY),
         ("no", "tagged", 4 * DAY),
@@ -103,29 +103,29 @@ def test_an_event_wakes_every_entry_that_waits_for_it() -> None:
 
 def test_an_event_that_wakes_and_starts_wakes_first() -> None:
     wait = node("w", "wait_for_event", event="paid", timeoutSeconds=86_400)
-    entries = lived(automation(wait, YES, edges="t>w w:matched>yes"), *paid(HOUR, 2 * HOUR))
-    assert told(entries[0])[-1] == ("yes", "tagged", 2 * HOUR)
-    assert told(entries[1])[-1] == ("w", "timed_out", DAY + 2 * HOUR)
+    entries = run_backtest(automation(wait, YES, edges="t>w w:matched>yes"), *paid(HOUR, 2 * HOUR))
+    assert steps_of(entries[0])[-1] == ("yes", "tagged", 2 * HOUR)
+    assert steps_of(entries[1])[-1] == ("w", "timed_out", DAY + 2 * HOUR)
 
 
 def test_an_event_comes_before_an_entry_due_at_the_same_time() -> None:
     what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    (entry,) = lived(what, (HOUR, "paid"), (2 * DAY + HOUR, "bought"))
-    assert told(entry)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
+    (entry,) = run_backtest(what, (HOUR, "paid"), (2 * DAY + HOUR, "bought"))
+    assert steps_of(entry)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
 
 
 def test_the_goal_ends_every_earlier_entry() -> None:
     what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    entries = lived(what, (HOUR, "bought"), *paid(2 * HOUR, 3 * HOUR), (DAY, "bought"), *paid(2 * DAY))
+    entries = run_backtest(what, (HOUR, "bought"), *paid(2 * HOUR, 3 * HOUR), (DAY, "bought"), *paid(2 * DAY))
     assert outcomes(entries) == [("exited", "goal"), ("exited", "goal"), ("completed", "completed")]
 
 
 def test_reentry_policies_use_the_earlier_entries() -> None:
     def policy(name: str, **more: int) -> list[str | None]:
         what = automation(DELAY, MESSAGE, settings={"reentry": {"policy": name} | more})
-        return [each.run.outcome for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * DAY, 9 * DAY))]
+        return [entry.run.outcome for entry in run_backtest(what, *paid(HOUR, 2 * HOUR, 3 * DAY, 9 * DAY))]
 
     assert policy("once") == ["completed", "reentry", "reentry", "reentry"]
     assert policy("once_per", days=5) == ["completed", "reentry", "reentry", "completed"]
@@ -134,7 +134,7 @@ def test_reentry_policies_use_the_earlier_entries() -> None:
 
 def test_a_refused_entry_does_not_count_for_reentry() -> None:
     what = automation(MESSAGE, settings={"reentry": {"policy": "once_per", "days": 2}})
-    assert [each.run.outcome for each in lived(what, *paid(HOUR, DAY, 2 * DAY + HOUR, 3 * DAY))] == [
+    assert [entry.run.outcome for entry in run_backtest(what, *paid(HOUR, DAY, 2 * DAY + HOUR, 3 * DAY))] == [
         "completed",
         "reentry",
         "completed",
@@ -144,25 +144,28 @@ def test_a_refused_entry_does_not_count_for_reentry() -> None:
 
 def test_the_cap_counts_messages_of_all_entries_and_of_other_automations() -> None:
     what = automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
-    sends = [told(each)[-1][1] for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
+    sends = [steps_of(entry)[-1][1] for entry in run_backtest(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
     assert sends == ["sent", "sent", "skipped", "sent"]
     others = [BEGIN - HOUR, BEGIN + 90 * timedelta(minutes=1), BEGIN + 5 * HOUR]
     sends = [
-        told(each)[-1][1] for each in lived(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages_at=others)
+        steps_of(entry)[-1][1]
+        for entry in run_backtest(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages_at=others)
     ]
     assert sends == ["sent", "skipped", "skipped", "sent"]
 
 
 def test_messages_wait_until_the_quiet_hours_end() -> None:
     what = automation(MESSAGE, settings={"quietHours": {"from": "09:00", "to": "12:00"}})
-    (entry,) = lived(what, (timedelta(), "paid"))
-    assert told(entry)[-2:] == [("m", "waiting", timedelta()), ("m", "sent", 2 * HOUR)]
+    (entry,) = run_backtest(what, (timedelta(), "paid"))
+    assert steps_of(entry)[-2:] == [("m", "waiting", timedelta()), ("m", "sent", 2 * HOUR)]
 
 
 def test_a_loop_of_entries_is_stopped() -> None:
     hook = node("h", "send_webhook", url="https://a.co")
-    entries = lived(automation(hook), *paid(*(timedelta(milliseconds=each) for each in range(103))))
-    assert sorted(each.run.outcome or "" for each in entries).count("loop_guard") == 3
+    entries = run_backtest(
+        automation(hook), *paid(*(timedelta(milliseconds=milliseconds) for milliseconds in range(103)))
+    )
+    assert sorted(entry.run.outcome or "" for entry in entries).count("loop_guard") == 3
 
 
 def test_opt_outs_and_missing_addresses_end_as_in_the_engine() -> None:
@@ -170,14 +173,14 @@ def test_opt_outs_and_missing_addresses_end_as_in_the_engine() -> None:
     mail = node("e", "send_email", subject="Hi", body="Hi")
     sent = EventRecord("e0", "paid", BEGIN, Identifiers(external_id="b"), b"{}")
     (entry,) = backtest(prepare_backtest(automation(mail, MESSAGE)), bob, [sent], BacktestSettings(BEGIN + DAY))
-    assert told(entry)[1][:2] == ("e", "skipped")
+    assert steps_of(entry)[1][:2] == ("e", "skipped")
     assert (entry.run.state.value, entry.run.outcome) == ("dead", "no_wallet")
-    assert [each.step.attempt for each in entry.records if each.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
+    assert [record.step.attempt for record in entry.records if record.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_unpublished_automation_starts_entries_that_do_nothing() -> None:
-    entries = lived(SimulatedAutomation(Trigger(), None), *paid(HOUR))
-    assert (outcomes(entries), told(entries[0])) == ([("completed", "no_published_version")], [])
+    entries = run_backtest(SimulatedAutomation(Trigger(), None), *paid(HOUR))
+    assert (outcomes(entries), steps_of(entries[0])) == ([("completed", "no_published_version")], [])
 
 
 def test_the_awaited_events_are_those_of_waits_and_of_the_goal() -> None:
@@ -190,15 +193,17 @@ def test_the_awaited_events_are_those_of_waits_and_of_the_goal() -> None:
 @pytest.mark.parametrize("path", ["plan", "contact.plan"])
 def test_events_that_no_entry_waits_for_change_nothing(path: str) -> None:
     never = {"event": "paid", "filters": [{"path": path, "operator": "eq", "value": "never"}]}
-    entries = lived(automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(each * HOUR for each in range(24))))
-    assert {tuple(told(each)) for each in entries} == {
+    entries = run_backtest(
+        automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(hour * HOUR for hour in range(24)))
+    )
+    assert {tuple(steps_of(entry)) for entry in entries} == {
         (
             ("t", "entered", at),
             ("d", "waiting", at),
             ("d", "waited", at + 2 * DAY),
             ("m", "sent", at + 2 * DAY),
         )
-        for at in (each * HOUR for each in range(24))
+        for at in (hour * HOUR for hour in range(24))
     }
 
 
@@ -206,11 +211,11 @@ def test_an_event_can_pass_later_when_the_contact_has_changed() -> None:
     goal = {"event": "bought", "filters": [{"path": "contact.tags", "operator": "contains", "value": "yes"}]}
     what = automation(node("e", "delay", seconds=3_600), YES, DELAY, MESSAGE, settings={"goal": goal})
     what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    (entry,) = lived(what, (timedelta(), "paid"), (HOUR / 2, "bought"))
+    (entry,) = run_backtest(what, (timedelta(), "paid"), (HOUR / 2, "bought"))
     assert entry.run.outcome == "goal"
 
 
-later = st.lists(st.tuples(SECONDS, st.sampled_from(EVENTS)), max_size=4, unique_by=lambda each: each[0])
+later = st.lists(st.tuples(SECONDS, st.sampled_from(EVENTS)), max_size=4, unique_by=lambda pair: pair[0])
 
 
 @given(written=sound_graphs(), contact=contacts, coming=later)
@@ -224,7 +229,8 @@ def test_a_single_entry_ends_as_in_a_simulation(
         for number, (seconds, name) in enumerate(sorted(coming), 1)
     ]
     foretold = tuple(
-        ScheduledEvent(each.at - BEGIN, Event(each.name, Identifiers(), {}, encode({"size": 1}))) for each in stored[1:]
+        ScheduledEvent(record.at - BEGIN, Event(record.name, Identifiers(), {}, encode({"size": 1})))
+        for record in stored[1:]
     )
     trace = simulate(
         what,
@@ -234,10 +240,12 @@ def test_a_single_entry_ends_as_in_a_simulation(
         SimulationInput(later=foretold, entry_id="e0"),
     )
     (entry,) = backtest(prepare_backtest(what), contact, stored, BacktestSettings(BEGIN + 3_650 * DAY))
-    without_ids = [(each.step.node_id, each.step.outcome, each.step.handle, each.step.at) for each in entry.records]
+    without_ids = [
+        (record.step.node_id, record.step.outcome, record.step.handle, record.step.at) for record in entry.records
+    ]
     assert without_ids == [(step.node_id, step.outcome, step.handle, step.at) for step in trace.steps]
     assert (entry.run.state, entry.run.outcome) == (trace.state, trace.outcome)
-    assert [each for one in entry.records for each in one.effects if each in trace.messages] == [*trace.messages]
+    assert [record for one in entry.records for record in one.effects if record in trace.messages] == [*trace.messages]
 
 
 TOKEN = "0x" + "c0" * 20
@@ -261,10 +269,10 @@ def test_logs_start_entries_and_end_waits_by_their_own_name() -> None:
     assert isinstance(trigger, Trigger)
     what = automation(node("w", "wait_for_event", event=f"{TOKEN}:deposit", timeoutSeconds=86_400))
     awaited = EventRecord("l9", f"{TOKEN}:deposit", BEGIN + 2 * HOUR, Identifiers(), b"{}")
-    came = [log(HOUR, "1"), log(HOUR, "2", wallet="0xb"), log(HOUR, "3", signature="deposit(address)"), awaited]
+    records = [log(HOUR, "1"), log(HOUR, "2", wallet="0xb"), log(HOUR, "3", signature="deposit(address)"), awaited]
     around = BacktestSettings(BEGIN + 30 * DAY)
-    (entry,) = backtest(prepare_backtest(SimulatedAutomation(trigger, what.graph)), ANN, came, around)
-    assert told(entry)[-1] == ("w", "matched", 2 * HOUR)
+    (entry,) = backtest(prepare_backtest(SimulatedAutomation(trigger, what.graph)), ANN, records, around)
+    assert steps_of(entry)[-1] == ("w", "matched", 2 * HOUR)
     assert entry.event.id == "l1"
     by_name = SimulatedAutomation(Trigger(frozenset({"deposit"})), what.graph)
-    assert [*backtest(prepare_backtest(by_name), ANN, came, around)] == []
+    assert [*backtest(prepare_backtest(by_name), ANN, records, around)] == []

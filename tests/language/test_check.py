@@ -51,8 +51,8 @@ def remarks(
     return [(remark.level, remark.node_id, remark.message) for remark in check(trigger, graph)]
 
 
-def found(said: list[tuple[str, str | None, str]], level: str, node_id: str | None, part: str) -> bool:
-    return any(one[:2] == (level, node_id) and part in one[2] for one in said)
+def reports(diagnostics: list[tuple[str, str | None, str]], level: str, node_id: str | None, part: str) -> bool:
+    return any(diagnostic[:2] == (level, node_id) and part in diagnostic[2] for diagnostic in diagnostics)
 
 
 def test_a_valid_graph_has_no_diagnostics() -> None:
@@ -89,30 +89,30 @@ def test_every_kind_of_node_and_every_setting_can_be_published() -> None:
 
 
 def test_an_empty_graph_is_refused() -> None:
-    assert found(remarks([]), "error", None, "is empty")
+    assert reports(remarks([]), "error", None, "is empty")
 
 
 def test_a_trigger_alone_is_refused() -> None:
-    assert found(remarks([T]), "error", "t", "nothing follows")
+    assert reports(remarks([T]), "error", "t", "nothing follows")
 
 
 def test_a_graph_without_trigger_starts_at_its_first_node() -> None:
-    said = remarks([TAG, EXIT], "tag>x")
-    assert [one[:2] for one in said] == [("warning", "tag")]
-    assert "first node" in said[0][2]
+    diagnostics = remarks([TAG, EXIT], "tag>x")
+    assert [diagnostic[:2] for diagnostic in diagnostics] == [("warning", "tag")]
+    assert "first node" in diagnostics[0][2]
 
 
 def test_the_trigger_should_come_first() -> None:
-    assert found(remarks([TAG, T], "t>tag"), "warning", "t", "should be the first")
+    assert reports(remarks([TAG, T], "t>tag"), "warning", "t", "should be the first")
 
 
 def test_a_second_trigger_is_refused() -> None:
     second = T | {"id": "t2"}
-    assert found(remarks([T, second, TAG], "t>tag", "t2>tag"), "error", "t2", "second trigger")
+    assert reports(remarks([T, second, TAG], "t>tag", "t2>tag"), "error", "t2", "second trigger")
 
 
 def test_duplicate_ids_are_refused() -> None:
-    assert found(remarks([T, TAG, TAG], "t>tag"), "error", "tag", "same id")
+    assert reports(remarks([T, TAG, TAG], "t>tag"), "error", "tag", "same id")
 
 
 @pytest.mark.parametrize(
@@ -135,25 +135,25 @@ def test_duplicate_ids_are_refused() -> None:
 def test_edges_lead_from_a_handle_to_a_node(edge: str, node_id: str | None, part: str) -> None:
     nodes = [T, TAG, condition("c", ("a", "exists", None)), WAIT, SPLIT, EXIT]
     row = ["t>tag", "tag>c", "c:true>x", "c:false>w", "w:matched>s", "s:a>x"]
-    assert found(remarks(nodes, *row, edge), "error", node_id, part)
+    assert reports(remarks(nodes, *row, edge), "error", node_id, part)
 
 
 def test_a_condition_needs_at_least_one_connected_handle() -> None:
     nodes = [T, condition("c", ("a", "exists", None)), EXIT]
     assert remarks(nodes, "t>c", "c:false>x") == []
-    assert found(remarks(nodes, "t>c"), "error", "c", "connect true or false to a step")
+    assert reports(remarks(nodes, "t>c"), "error", "c", "connect true or false to a step")
 
 
 @pytest.mark.parametrize(("node", "ways"), [(WAIT, "matched or timeout"), (SPLIT, "a or b")])
 def test_every_branching_node_needs_an_edge(node: dict[str, Any], ways: str) -> None:
-    said = remarks([T, node], f"t>{node['id']}")
-    assert said == [("error", node["id"], f"connect {ways} to a step")]
+    diagnostics = remarks([T, node], f"t>{node['id']}")
+    assert diagnostics == [("error", node["id"], f"connect {ways} to a step")]
 
 
 def test_unreachable_nodes_are_refused() -> None:
-    said = remarks([T, TAG, EXIT, message("m")], "t>tag", "m>x")
-    assert found(said, "error", "m", "cannot be reached")
-    assert found(said, "error", "x", "cannot be reached")
+    diagnostics = remarks([T, TAG, EXIT, message("m")], "t>tag", "m>x")
+    assert reports(diagnostics, "error", "m", "cannot be reached")
+    assert reports(diagnostics, "error", "x", "cannot be reached")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_unreachable_nodes_are_refused() -> None:
 )
 def test_loops_are_refused(edges: list[str], node_id: str) -> None:
     nodes = [T, TAG, condition("c", ("a", "exists", None)), EXIT]
-    assert found(remarks(nodes, *edges), "error", node_id, "leads back")
+    assert reports(remarks(nodes, *edges), "error", node_id, "leads back")
 
 
 def test_two_edges_to_one_node_are_not_a_loop() -> None:
@@ -188,27 +188,27 @@ def test_an_unknown_kind_and_an_invalid_template_are_refused_by_field() -> None:
 
 
 def test_a_wildcard_trigger_is_a_warning() -> None:
-    assert found(remarks([T, TAG], "t>tag", trigger=Trigger()), "warning", None, "every custom event")
+    assert reports(remarks([T, TAG], "t>tag", trigger=Trigger()), "warning", None, "every custom event")
 
 
 def test_an_invalid_event_name_is_a_warning() -> None:
     trigger = Trigger(frozenset({"first deposit", "paid"}))
-    said = remarks([T, TAG], "t>tag", trigger=trigger)
-    assert said == [("warning", None, "'first deposit' is not a valid event name")]
+    diagnostics = remarks([T, TAG], "t>tag", trigger=trigger)
+    assert diagnostics == [("warning", None, "'first deposit' is not a valid event name")]
 
 
 def test_an_unknown_operator_is_a_warning_at_its_node() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("amount", "gt", 5),))
-    said = remarks([T, condition("c", ("a", "lt", 1)), EXIT], "t>c", "c:true>x", trigger=trigger)
-    assert found(said, "warning", None, "'gt' on 'amount'")
-    assert found(said, "warning", "c", "'lt' on 'a'")
+    diagnostics = remarks([T, condition("c", ("a", "lt", 1)), EXIT], "t>c", "c:true>x", trigger=trigger)
+    assert reports(diagnostics, "warning", None, "'gt' on 'amount'")
+    assert reports(diagnostics, "warning", "c", "'lt' on 'a'")
 
 
 def test_an_unknown_operator_in_a_wait_or_goal_is_a_warning() -> None:
     odd = {"filters": [{"path": "a", "operator": "gt", "value": 1}]}
     nodes = [T, WAIT | {"data": WAIT["data"] | odd}, EXIT]
-    said = remarks(nodes, "t>w", "w:matched>x", settings={"goal": {"event": "bought"} | odd})
-    assert [one[:2] for one in said] == [("warning", None), ("warning", "w")]
+    diagnostics = remarks(nodes, "t>w", "w:matched>x", settings={"goal": {"event": "bought"} | odd})
+    assert [diagnostic[:2] for diagnostic in diagnostics] == [("warning", None), ("warning", "w")]
 
 
 def test_invalid_settings_refuse_publication() -> None:
@@ -223,7 +223,7 @@ def test_invalid_settings_refuse_publication() -> None:
 
 
 def test_a_condition_without_filters_is_a_warning() -> None:
-    assert found(remarks([T, condition("c"), EXIT], "t>c", "c:true>x"), "warning", "c", "no filters")
+    assert reports(remarks([T, condition("c"), EXIT], "t>c", "c:true>x"), "warning", "c", "no filters")
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_a_condition_without_filters_is_a_warning() -> None:
 )
 def test_a_path_outside_the_flat_context_is_a_warning_in_a_trigger(path: str, part: str | None) -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter(path, "eq", 5),))
-    said = remarks([T, TAG], "t>tag", trigger=trigger)
-    assert said == [] if part is None else found(said, "warning", None, part)
+    diagnostics = remarks([T, TAG], "t>tag", trigger=trigger)
+    assert diagnostics == [] if part is None else reports(diagnostics, "warning", None, part)
 
 
 def test_an_overridden_built_in_is_a_warning_where_it_is_used() -> None:
@@ -241,26 +241,29 @@ def test_an_overridden_built_in_is_a_warning_where_it_is_used() -> None:
         condition("c", ("email", "exists", None), ("walletAddress", "exists", None)),
         message("m", "Hi {{ payload.email }}", "{{ email }} {{ contact.email }}"),
     ]
-    said = remarks(nodes, "t>c", "c:true>m")
-    assert {one[1] for one in said if "'email' is the payload's key" in one[2]} == {"c", "m"}
-    assert len(said) == 2
+    diagnostics = remarks(nodes, "t>c", "c:true>m")
+    assert {diagnostic[1] for diagnostic in diagnostics if "'email' is the payload's key" in diagnostic[2]} == {
+        "c",
+        "m",
+    }
+    assert len(diagnostics) == 2
 
 
 def test_a_message_without_a_condition_on_the_wallet_is_a_warning() -> None:
-    assert found(remarks([T, message("m")], "t>m"), "warning", "m", "without a wallet")
+    assert reports(remarks([T, message("m")], "t>m"), "warning", "m", "without a wallet")
 
 
 def test_an_email_without_a_condition_on_the_address_is_a_warning() -> None:
     email = {"id": "e", "type": "send_email", "data": {"subject": "s", "body": "b"}}
-    assert found(remarks([T, email], "t>e"), "warning", "e", "without an email address")
+    assert reports(remarks([T, email], "t>e"), "warning", "e", "without an email address")
     assert remarks([T, condition("c", ("email", "exists", None)), email], "t>c", "c:true>e") == []
 
 
 @pytest.mark.parametrize("path", ["walletAddress", "contact.walletAddress"])
 def test_a_condition_on_the_wallet_covers_only_its_true_branch(path: str) -> None:
     nodes = [T, condition("c", (path, "exists", None)), message("yes"), message("no")]
-    said = remarks(nodes, "t>c", "c:true>yes", "c:false>no")
-    assert [one[1] for one in said] == ["no"]
+    diagnostics = remarks(nodes, "t>c", "c:true>yes", "c:false>no")
+    assert [diagnostic[1] for diagnostic in diagnostics] == ["no"]
 
 
 def test_a_wallet_filter_on_the_trigger_covers_the_whole_graph() -> None:
@@ -292,15 +295,15 @@ def test_an_adversarial_graph_is_checked_in_linear_time() -> None:
     ladder = tuple(Node(str(n), "condition", Condition((Filter("a", "exists"),))) for n in range(2_000))
     rungs = tuple(Edge("", str(n), str(n + 1), handle) for n in range(1_999) for handle in ("true", "false"))
     end = (Node("end", "send_inapp", SendInapp("t", "b")), Edge("", "1999", "end", "true"))
-    said = check(PAID, Graph((*ladder, end[0]), (*rungs, end[1])))
-    assert [(remark.level, remark.node_id) for remark in said] == [("warning", "0"), ("warning", "end")]
+    diagnostics = check(PAID, Graph((*ladder, end[0]), (*rungs, end[1])))
+    assert [(remark.level, remark.node_id) for remark in diagnostics] == [("warning", "0"), ("warning", "end")]
 
 
 def test_a_comparison_with_a_list_of_the_contact_is_a_warning() -> None:
-    said = "contact.segments is a list: test whether it contains a value"
+    message = "contact.segments is a list: test whether it contains a value"
     for operator, value in (("eq", "whales"), ("neq", "whales"), ("in", ["whales"])):
         node = condition("c", ("contact.segments", operator, value))
-        assert remarks([T, node, TAG], "t>c", "c:true>tag") == [("warning", "c", said)]
+        assert remarks([T, node, TAG], "t>c", "c:true>tag") == [("warning", "c", message)]
     for operator, value in (("contains", "whales"), ("eq", ["whales"]), ("exists", None)):
         node = condition("c", ("contact.tags", operator, value))
         assert remarks([T, node, TAG], "t>c", "c:true>tag") == []

@@ -17,19 +17,19 @@ SEEN = CatalogFacts(
 )
 
 
-def asked(path: str) -> list[dict[str, Any]]:
+def exists(path: str) -> list[dict[str, Any]]:
     return [{"path": path, "operator": "exists"}]
 
 
 def graph(*nodes: dict[str, Any], **settings: Any) -> Graph:
     numbered = [node | {"id": str(number)} for number, node in enumerate(nodes)]
-    found = read_graph(normalise({"nodes": numbered, "edges": [], "settings": settings or None}))
-    assert isinstance(found, Graph), found
-    return found
+    parsed = read_graph(normalise({"nodes": numbered, "edges": [], "settings": settings or None}))
+    assert isinstance(parsed, Graph), parsed
+    return parsed
 
 
-def said(trigger: Trigger, shape: Graph, seen: CatalogFacts = SEEN) -> list[tuple[str | None, str | None, str]]:
-    return [(remark.node_id, remark.field, remark.message) for remark in check_against(seen, trigger, shape)]
+def warnings(trigger: Trigger, shape: Graph, catalog: CatalogFacts = SEEN) -> list[tuple[str | None, str | None, str]]:
+    return [(remark.node_id, remark.field, remark.message) for remark in check_against(catalog, trigger, shape)]
 
 
 def trigger(name: str = "deposit", *paths: str) -> Trigger:
@@ -40,13 +40,15 @@ WAIT = {"type": "wait_for_event", "data": {"event": "purchas", "timeoutSeconds":
 
 
 def test_an_event_that_was_never_received_is_reported_with_the_nearest_name() -> None:
-    came = "was received in the last 30 days; did you mean"
-    assert said(trigger("deposits"), graph(WAIT, goal={"event": "trades"})) == [
-        (None, "triggerSpec", f"no event 'deposits' {came} 'deposit'?"),
-        (None, "graph.settings.goal", f"no event 'trades' {came} 'trade'?"),
-        ("0", None, f"no event 'purchas' {came} 'purchase'?"),
+    hint = "was received in the last 30 days; did you mean"
+    assert warnings(trigger("deposits"), graph(WAIT, goal={"event": "trades"})) == [
+        (None, "triggerSpec", f"no event 'deposits' {hint} 'deposit'?"),
+        (None, "graph.settings.goal", f"no event 'trades' {hint} 'trade'?"),
+        ("0", None, f"no event 'purchas' {hint} 'purchase'?"),
     ]
-    assert said(trigger("zzz"), graph()) == [(None, "triggerSpec", "no event 'zzz' was received in the last 30 days")]
+    assert warnings(trigger("zzz"), graph()) == [
+        (None, "triggerSpec", "no event 'zzz' was received in the last 30 days")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,25 +68,25 @@ def test_an_event_that_was_never_received_is_reported_with_the_nearest_name() ->
 )
 def test_observed_and_built_in_names_are_not_reported(path: str) -> None:
     nodes = [
-        {"type": "condition", "data": {"filters": asked(path)}},
+        {"type": "condition", "data": {"filters": exists(path)}},
         {"type": "send_inapp", "data": {"title": "t", "body": f"{{{{ {path} }}}}"}},
     ]
-    assert said(trigger(), graph(*nodes)) == []
+    assert warnings(trigger(), graph(*nodes)) == []
 
 
 def test_a_property_that_was_never_sent_is_reported_with_the_nearest_path() -> None:
     message = "'amountUSD' was never seen in deposit: did you mean 'amountUsd'?"
     nodes: list[dict[str, Any]] = [
-        {"type": "condition", "data": {"filters": asked("payload.amountUSD")}},
+        {"type": "condition", "data": {"filters": exists("payload.amountUSD")}},
         {"type": "send_email", "data": {"subject": "{{ amountUSD }}", "body": "{{ contact.x }}"}},
         {"type": "update_contact", "data": {"attributes": {"a": "{{ amountUSD }}"}}},
         {"type": "send_webhook", "data": {"url": "https://a.co", "body": {"a": ["{{ amountUSD }}"]}}},
     ]
-    assert said(trigger("deposit", "amountUSD"), graph(*nodes)) == [
+    assert warnings(trigger("deposit", "amountUSD"), graph(*nodes)) == [
         (None, "triggerSpec.filters", message),
         *((str(number), None, message) for number in range(4)),
     ]
-    assert said(trigger("deposit", "qqq"), graph()) == [
+    assert warnings(trigger("deposit", "qqq"), graph()) == [
         (None, "triggerSpec.filters", "'qqq' was never seen in deposit; wb.catalog[\"deposit\"] shows its properties")
     ]
 
@@ -92,10 +94,10 @@ def test_a_property_that_was_never_sent_is_reported_with_the_nearest_path() -> N
 def test_waits_and_goals_are_checked_against_their_own_event() -> None:
     wait = {
         "type": "wait_for_event",
-        "data": {"event": "purchase", "timeoutSeconds": 1, "filters": asked("amountUsd") + asked("plan")},
+        "data": {"event": "purchase", "timeoutSeconds": 1, "filters": exists("amountUsd") + exists("plan")},
     }
-    goal = {"event": "purchase", "filters": asked("plann")}
-    assert said(trigger(), graph(wait, goal=goal)) == [
+    goal = {"event": "purchase", "filters": exists("plann")}
+    assert warnings(trigger(), graph(wait, goal=goal)) == [
         (None, "graph.settings.goal.filters", "'plann' was never seen in purchase: did you mean 'plan'?"),
         ("0", None, "'amountUsd' was never seen in purchase; wb.catalog[\"purchase\"] shows its properties"),
     ]
@@ -105,7 +107,7 @@ def test_waits_and_goals_are_checked_against_their_own_event() -> None:
     "start", [Trigger(filters=(Filter("x", "exists"),)), trigger("trade", "x")], ids=["a wildcard", "not looked into"]
 )
 def test_properties_of_events_that_were_not_examined_are_not_reported(start: Trigger) -> None:
-    assert said(start, graph()) == []
+    assert warnings(start, graph()) == []
 
 
 def test_several_events_have_the_paths_of_each() -> None:
@@ -113,16 +115,16 @@ def test_several_events_have_the_paths_of_each() -> None:
         frozenset({"deposit", "purchase"}),
         (Filter("plan", "exists"), Filter("amountUsd", "exists"), Filter("x", "exists")),
     )
-    assert [message for _, _, message in said(both, graph())] == [
+    assert [message for _, _, message in warnings(both, graph())] == [
         "'x' was never seen in deposit or purchase; wb.catalog[\"deposit\"] shows its properties"
     ]
 
 
 def test_a_payload_key_that_hides_a_built_in_is_reported_where_it_is_used() -> None:
-    seen = CatalogFacts(("deposit",), {"deposit": frozenset({"email", "event.id"})})
+    catalog = CatalogFacts(("deposit",), {"deposit": frozenset({"email", "event.id"})})
     nodes = [{"type": "send_inapp", "data": {"title": "{{ email }}", "body": "{{ contact.email }} {{ event }}"}}]
     message = "'email' is a key of deposit's payload, which hides the built-in value"
-    assert said(trigger("deposit", "email"), graph(*nodes), seen) == [
+    assert warnings(trigger("deposit", "email"), graph(*nodes), catalog) == [
         (None, "triggerSpec.filters", message),
         ("0", None, message),
         ("0", None, message.replace("email", "event")),
@@ -139,13 +141,13 @@ def asks_for(name: object, operator: str = "contains") -> dict[str, Any]:
 
 
 def test_an_undefined_segment_is_reported_with_the_nearest_name() -> None:
-    seen = msgspec.structs.replace(SEEN, segments=("whales",))
+    catalog = msgspec.structs.replace(SEEN, segments=("whales",))
     shape = graph(asks_for("wales"), asks_for("whales"), asks_for("x"), asks_for(5))
-    assert said(trigger(), shape, seen) == [
+    assert warnings(trigger(), shape, catalog) == [
         ("0", None, "unknown segment 'wales'; did you mean 'whales'?"),
         ("2", None, "unknown segment 'x': no contact is in it"),
     ]
-    assert said(trigger(), shape) == []  # nobody knows which there are
+    assert warnings(trigger(), shape) == []  # nobody knows which there are
     assert segments_of(shape) == ("wales", "whales", "x")
 
 
@@ -160,9 +162,9 @@ def on_chain(chain_id: int = 1) -> Trigger:
         "signature": "A(address to)",
         "walletArg": "to",
     }
-    found = read_trigger(spec)
-    assert isinstance(found, Trigger)
-    return found
+    parsed = read_trigger(spec)
+    assert isinstance(parsed, Trigger)
+    return parsed
 
 
 def test_chains_that_are_not_followed_and_logs_that_are_not_stored_are_reported() -> None:
@@ -171,14 +173,14 @@ def test_chains_that_are_not_followed_and_logs_that_are_not_stored_are_reported(
     )
     assert uses_chain(trigger(), waits)
     assert not uses_chain(trigger(), graph(WAIT))
-    seen = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset()))
-    assert [(node, field) for node, field, _ in said(on_chain(5), waits, seen)] == [
+    catalog = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset()))
+    assert [(node, field) for node, field, _ in warnings(on_chain(5), waits, catalog)] == [
         (None, "triggerSpec.chainId"),
         ("0", None),
     ]
-    assert [(node, field) for node, field, _ in said(trigger(), waits, seen)] == [
+    assert [(node, field) for node, field, _ in warnings(trigger(), waits, catalog)] == [
         (None, "graph.settings.goal"),
         ("0", None),
     ]
     kept = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset({f"{TOKEN}:a", f"{TOKEN}:b"})))
-    assert said(on_chain(), waits, kept) == []
+    assert warnings(on_chain(), waits, kept) == []

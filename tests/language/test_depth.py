@@ -28,8 +28,8 @@ def cut(value: Any, levels: int) -> Any:
     if not levels:
         return None
     if isinstance(value, list):
-        return [cut(each, levels - 1) for each in value]
-    return {key: cut(each, levels - 1) for key, each in value.items()}
+        return [cut(child, levels - 1) for child in value]
+    return {key: cut(child, levels - 1) for key, child in value.items()}
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])

@@ -20,14 +20,14 @@ def us(moment: datetime) -> int:
 
 def read(fields: dict[str, Any], *, history: bool = False, ascii_only: bool = True) -> Event | list[str]:
     raw = json.dumps({"event": "e", "contact": {"externalId": "u"}} | fields, ensure_ascii=ascii_only).encode()
-    found = read_event(raw, us(NOW), history=history)
-    return found if isinstance(found, Event) else [problem.field for problem in found]
+    result = read_event(raw, us(NOW), history=history)
+    return result if isinstance(result, Event) else [problem.field for problem in result]
 
 
 def accepted(**fields: Any) -> Event:
-    found = read(fields)
-    assert isinstance(found, Event), found
-    return found
+    event = read(fields)
+    assert isinstance(event, Event), event
+    return event
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 64, "A.b:c-d_9", "First_Deposit"])
@@ -161,8 +161,8 @@ def test_e10_an_external_id_is_kept_unchanged(text: str) -> None:
 
 @pytest.mark.parametrize(("count", "fits"), [(0, True), (49, True), (50, True), (51, False)])
 def test_e11_attributes_have_at_most_50_keys(count: int, fits: bool) -> None:
-    found = read({"attributes": {str(index): index for index in range(count)}})
-    assert isinstance(found, Event) if fits else found == ["attributes"]
+    result = read({"attributes": {str(index): index for index in range(count)}})
+    assert isinstance(result, Event) if fits else result == ["attributes"]
 
 
 def test_e11_too_many_attributes_are_one_problem() -> None:
@@ -197,8 +197,8 @@ def test_e14_a_payload_is_measured_as_compact_utf_8(size: int, fits: bool, chara
     wide = len(character.encode())
     room = size - len('{"k":""}')
     payload = {"k": character * (room // wide) + "x" * (room % wide)}
-    found = read({"payload": payload}, ascii_only=ascii_only)
-    assert isinstance(found, Event) if fits else found == ["payload"]
+    result = read({"payload": payload}, ascii_only=ascii_only)
+    assert isinstance(result, Event) if fits else result == ["payload"]
 
 
 def test_e14_white_space_does_not_count_and_numbers_count_as_written() -> None:
@@ -243,9 +243,9 @@ def test_e16_other_idempotency_keys_are_refused(key: Any) -> None:
     ],
 )
 def test_e17_the_bounds_of_occurred_at_are_inclusive(shift: timedelta, fits: bool) -> None:
-    found = read({"occurredAt": (NOW + shift).isoformat()})
-    assert isinstance(found, Event) is fits
-    assert found == ["occurredAt"] or isinstance(found, Event)
+    result = read({"occurredAt": (NOW + shift).isoformat()})
+    assert isinstance(result, Event) is fits
+    assert result == ["occurredAt"] or isinstance(result, Event)
 
 
 def test_history_may_be_old_but_not_in_the_future() -> None:

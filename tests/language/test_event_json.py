@@ -18,16 +18,16 @@ def read(raw: bytes) -> Event | tuple[Problem, ...]:
 
 
 def accepted(raw: bytes) -> Event:
-    found = read(raw)
-    assert isinstance(found, Event), found
-    return found
+    event = read(raw)
+    assert isinstance(event, Event), event
+    return event
 
 
 def refused(raw: bytes) -> list[str]:
-    found = read(raw)
-    assert isinstance(found, tuple), found
-    assert found
-    return [problem.field for problem in found]
+    problems = read(raw)
+    assert isinstance(problems, tuple), problems
+    assert problems
+    return [problem.field for problem in problems]
 
 
 def with_payload(value: bytes) -> bytes:

@@ -56,14 +56,14 @@ bodies = st.fixed_dictionaries(
 @given(bodies, st.booleans())
 def test_a_body_is_an_event_or_at_least_one_problem(body: dict[str, Any], ascii_only: bool) -> None:
     raw = json.dumps(body, ensure_ascii=ascii_only).encode(errors="surrogatepass")
-    found = read_event(raw, NOW_US)
-    if isinstance(found, Event):
-        assert storage_problem(decode(found.payload)) is None
-        assert storage_problem(found.attributes) is None
-        encode(found)
+    result = read_event(raw, NOW_US)
+    if isinstance(result, Event):
+        assert storage_problem(decode(result.payload)) is None
+        assert storage_problem(result.attributes) is None
+        encode(result)
     else:
-        assert found
-        assert all(problem.reason for problem in found)
+        assert result
+        assert all(problem.reason for problem in result)
 
 
 usual = st.fixed_dictionaries(
@@ -99,15 +99,15 @@ odd_texts = [
 
 @given(st.lists(usual.map(encode) | bodies.map(encode) | st.sampled_from(odd_texts), max_size=24))
 def test_many_events_at_once_are_read_like_each_alone(raws: list[bytes]) -> None:
-    found, problems = read_history(raws, NOW_US)
+    columns, problems = read_history(raws, NOW_US)
     events = map(
         Event,
-        found.names,
-        found.identifiers,
-        found.attributes,
-        found.payloads,
-        found.idempotency_keys,
-        found.occurred_at_us,
+        columns.names,
+        columns.identifiers,
+        columns.attributes,
+        columns.payloads,
+        columns.idempotency_keys,
+        columns.occurred_at_us,
     )
     together = [problems.get(position) or next(events) for position in range(len(raws))]
     assert together == [read_past_event(raw, NOW_US) for raw in raws]
@@ -158,9 +158,9 @@ def test_any_bytes_are_read_without_raising(raw: bytes) -> None:
 
 @given(st.binary(max_size=12), st.sampled_from([b'{"event":"e","contact":{"externalId":"u"},"payload":{"a":%b}}']))
 def test_a_payload_that_is_stored_undecoded_can_be_decoded(part: bytes, around: bytes) -> None:
-    found = read_event(around % part, NOW_US)
-    if isinstance(found, Event):
-        assert storage_problem(decode(found.payload)) is None
+    event = read_event(around % part, NOW_US)
+    if isinstance(event, Event):
+        assert storage_problem(decode(event.payload)) is None
 
 
 @given(bodies, st.sampled_from(["event", "idempotencyKey", "occurredAt", "test"]))
@@ -170,26 +170,26 @@ def test_a_field_of_the_wrong_type_hides_no_other_problem(body: dict[str, Any], 
     sound = sound | {"event": "e"} if field == "event" else sound
     broken = sound | {field: [1]}
     expected = _problems(sound)
-    found = _problems(broken)
-    assert {field} <= {problem.field for problem in found}
-    assert {problem for problem in found if problem.field != field} == expected
+    problems = _problems(broken)
+    assert {field} <= {problem.field for problem in problems}
+    assert {problem for problem in problems if problem.field != field} == expected
 
 
 @given(st.integers(-(10**308), 10**308) | st.decimals(allow_nan=False, allow_infinity=False, places=20))
 def test_numbers_in_a_payload_keep_their_value(number: int | Decimal) -> None:
     raw = b'{"event":"e","contact":{"externalId":"u"},"payload":{"n":' + encode(number) + b"}}"
-    found = read_event(raw, NOW_US)
-    assert isinstance(found, Event)
-    assert decode(found.payload) == {"n": number}
+    event = read_event(raw, NOW_US)
+    assert isinstance(event, Event)
+    assert decode(event.payload) == {"n": number}
 
 
 @given(objects)
 def test_an_accepted_payload_keeps_its_value(payload: dict[str, Any]) -> None:
     raw = json.dumps({"event": "e", "contact": {"externalId": "u"}, "payload": payload}).encode()
-    found = read_event(raw, NOW_US)
+    event = read_event(raw, NOW_US)
     sent = decode(replace_lone_surrogates(json.dumps(payload).encode()))
-    if isinstance(found, Event):
-        assert decode(found.payload) == sent
+    if isinstance(event, Event):
+        assert decode(event.payload) == sent
     else:
         assert storage_problem(sent) is not None
 
@@ -213,5 +213,5 @@ def test_the_normal_form_of_an_address_is_its_own_normal_form(local: str, domain
 
 
 def _problems(body: dict[str, Any]) -> set[Problem]:
-    found = read_event(json.dumps(body).encode(), NOW_US)
-    return set() if isinstance(found, Event) else set(found)
+    event = read_event(json.dumps(body).encode(), NOW_US)
+    return set() if isinstance(event, Event) else set(event)

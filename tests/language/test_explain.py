@@ -26,15 +26,15 @@ ON = AutomationState()
 
 
 def reasons(
-    standing: AutomationState = ON,
+    state: AutomationState = ON,
     name: str = "deposit",
     *,
     amount: object = 100,
     dry: bool = False,
     removed: bool = False,
 ) -> tuple[str, ...]:
-    came = ObservedEvent(LARGE.matches_event(name), {"amount": amount}, dry, removed)
-    return explain_stored_event(LARGE, standing, came, None).reasons
+    event = ObservedEvent(LARGE.matches_event(name), {"amount": amount}, dry, removed)
+    return explain_stored_event(LARGE, state, event, None).reasons
 
 
 def test_every_reason_is_reported() -> None:
@@ -75,8 +75,8 @@ def test_the_activation_changes_decide_whether_it_was_active() -> None:
         ActivationChange(NOON + hour, False),
         ActivationChange(NOON + 2 * hour, True),
     ]
-    asked = [NOON - hour, NOON, NOON + 1.5 * hour, NOON + 3 * hour]
-    assert [was_active_at(switches, at, now=True) for at in asked] == [False, True, False, True]
+    times = [NOON - hour, NOON, NOON + 1.5 * hour, NOON + 3 * hour]
+    assert [was_active_at(switches, at, now=True) for at in times] == [False, True, False, True]
     assert was_active_at([], NOON, now=False) is False
 
 
@@ -87,9 +87,9 @@ def test_a_hypothetical_event_is_simulated_with_the_real_history() -> None:
     assert not isinstance(graph, tuple)
     event = Event("deposit", Identifiers(external_id="u"), payload=b'{"amount": 100}')
 
-    def imagined(standing: AutomationState, past: ContactHistory) -> tuple[bool, tuple[str, ...], str | None]:
+    def imagined(state: AutomationState, past: ContactHistory) -> tuple[bool, tuple[str, ...], str | None]:
         trace = simulate(SimulatedAutomation(LARGE, graph), event, contact_from(None), NOON, SimulationInput(past))
-        why = explain_simulated_event(standing, trace)
+        why = explain_simulated_event(state, trace)
         return why.matched, why.reasons, why.cause
 
     assert imagined(ON, ContactHistory()) == (True, (), None)

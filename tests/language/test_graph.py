@@ -12,15 +12,15 @@ from workbench.language.graph import Edge, Graph, Node, read_graph
 
 
 def graph(value: Any) -> Graph:
-    found = read_graph(value)
-    assert isinstance(found, Graph), found
-    return found
+    parsed = read_graph(value)
+    assert isinstance(parsed, Graph), parsed
+    return parsed
 
 
 def problems(value: Any) -> list[str]:
-    found = read_graph(value)
-    assert isinstance(found, tuple), found
-    return [problem.field for problem in found]
+    problems = read_graph(value)
+    assert isinstance(problems, tuple), problems
+    return [problem.field for problem in problems]
 
 
 def only_action(kind: str, data: Any = None) -> Any:
@@ -34,7 +34,7 @@ def reasons(kind: str, data: Any = None) -> list[str]:
 
 
 def test_the_contracts_in_app_flow_is_read() -> None:
-    found = graph(
+    parsed = graph(
         {
             "nodes": [
                 {
@@ -57,7 +57,7 @@ def test_the_contracts_in_app_flow_is_read() -> None:
             "edges": [{"id": "e", "source": "t", "target": "m"}],
         }
     )
-    assert found == Graph(
+    assert parsed == Graph(
         (Node("t", "app_event", TriggerNode()), Node("m", "send_inapp", SendInapp("Hi", "You paid"))),
         (Edge("e", "t", "m"),),
     )

@@ -20,15 +20,15 @@ NODES = [{"id": "t", "type": "app_event"}, {"id": "g", "type": "add_tag", "data"
 
 
 def graph(**settings: object) -> Graph:
-    found = read_graph({"nodes": NODES, "edges": [{"source": "t", "target": "g"}], "settings": settings})
-    assert isinstance(found, Graph)
-    return found
+    parsed = read_graph({"nodes": NODES, "edges": [{"source": "t", "target": "g"}], "settings": settings})
+    assert isinstance(parsed, Graph)
+    return parsed
 
 
 def event() -> Event:
-    found = read_event(b'{"event": "paid", "contact": {"externalId": "u"}}', 0)
-    assert isinstance(found, Event)
-    return found
+    parsed = read_event(b'{"event": "paid", "contact": {"externalId": "u"}}', 0)
+    assert isinstance(parsed, Event)
+    return parsed
 
 
 def outcome(contact_id: str, holdout: int) -> str | None:
@@ -40,10 +40,10 @@ def outcome(contact_id: str, holdout: int) -> str | None:
 
 def test_the_lowest_buckets_are_held_out_also_when_the_holdout_grows() -> None:
     contacts = [str(number) for number in range(1_000)]
-    held = {each for each in contacts if outcome(each, 10) == "holdout"}
-    assert held == {each for each in contacts if bucket("a", HOLDOUT_NODE_ID, each) < 10}
-    assert 70 < len(held) < 130
-    assert held < {each for each in contacts if outcome(each, 20) == "holdout"}
+    held_out = {contact_id for contact_id in contacts if outcome(contact_id, 10) == "holdout"}
+    assert held_out == {contact_id for contact_id in contacts if bucket("a", HOLDOUT_NODE_ID, contact_id) < 10}
+    assert 70 < len(held_out) < 130
+    assert held_out < {contact_id for contact_id in contacts if outcome(contact_id, 20) == "holdout"}
 
 
 def test_a_held_out_entry_sends_nothing_and_counts_as_entered() -> None:
@@ -57,8 +57,8 @@ def test_a_held_out_entry_sends_nothing_and_counts_as_entered() -> None:
 
 def test_a_described_contact_without_an_id_is_not_held_out() -> None:
     automations = [SimulatedAutomation(Trigger(), graph(holdout=50), str(number)) for number in range(20)]
-    nobody = ContactState("00000000-0000-8000-8000-000000000000")
-    assert {simulate(each, event(), nobody, NOW).outcome for each in automations} == {"completed"}
+    invented = ContactState("00000000-0000-8000-8000-000000000000")
+    assert {simulate(automation, event(), invented, NOW).outcome for automation in automations} == {"completed"}
 
 
 def test_a_run_that_has_begun_is_not_held_out() -> None:
@@ -74,10 +74,10 @@ def test_a_holdout_is_a_whole_percentage_up_to_half(wrong: object) -> None:
 
 
 def test_a_holdout_without_a_goal_is_a_warning() -> None:
-    fields = [each.field for each in check(Trigger(), graph(holdout=10)) if each.field]
+    fields = [diagnostic.field for diagnostic in check(Trigger(), graph(holdout=10)) if diagnostic.field]
     assert "graph.settings.holdout" in fields
     compared = check(Trigger(), graph(holdout=10, goal={"event": "bought"}))
-    assert "graph.settings.holdout" not in [each.field for each in compared]
+    assert "graph.settings.holdout" not in [diagnostic.field for diagnostic in compared]
 
 
 def test_a_pause_keeps_the_node_and_uses_up_no_attempt() -> None:
@@ -92,10 +92,12 @@ def test_a_holdout_applies_after_attempts_without_an_outcome() -> None:
     spent = Run("e", "a", State.RUNNING, attempt=20)
     contacts = [str(number) for number in range(100)]
     ends = {
-        each: advance(graph(holdout=50), spent, Facts("paid", Identifiers(), {}, ContactState(each)), NOW).run.outcome
-        for each in contacts
+        contact_id: advance(
+            graph(holdout=50), spent, Facts("paid", Identifiers(), {}, ContactState(contact_id)), NOW
+        ).run.outcome
+        for contact_id in contacts
     }
     assert ends == {
-        each: outcome(each, 50) if bucket("a", HOLDOUT_NODE_ID, each) < 50 else "attempts_exhausted"
-        for each in contacts
+        contact_id: outcome(contact_id, 50) if bucket("a", HOLDOUT_NODE_ID, contact_id) < 50 else "attempts_exhausted"
+        for contact_id in contacts
     }

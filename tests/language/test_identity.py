@@ -10,7 +10,7 @@ OTHER_EMAIL = (IdentifierKind.EMAIL, "e2")
 
 
 def has(**kinds: set[IdentifierKind]) -> dict[str, frozenset[IdentifierKind]]:
-    return {contact: frozenset(known) for contact, known in kinds.items()}
+    return {contact: frozenset(kind_set) for contact, kind_set in kinds.items()}
 
 
 def test_unknown_identifiers_are_a_new_contact() -> None:
@@ -30,51 +30,53 @@ def test_the_first_match_wins_in_the_order_wallet_email_external_id() -> None:
 
 
 def test_h1_an_email_moves_to_the_contact_of_the_wallet_sent_with_it() -> None:
-    found = resolve_identity(
+    resolution = resolve_identity(
         (WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, has(a={IdentifierKind.WALLET}, b={IdentifierKind.EMAIL})
     )
-    assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"),))
+    assert resolution == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"),))
 
 
 def test_h2_an_email_with_a_matching_wallet_replaces_the_contacts_email() -> None:
-    found = resolve_identity((WALLET, EMAIL), {WALLET: "a"}, has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL}))
-    assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "replaced", None),))
+    resolution = resolve_identity((WALLET, EMAIL), {WALLET: "a"}, has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL}))
+    assert resolution == Resolution("a", (EMAIL,), (Conflict(EMAIL, "replaced", None),))
 
 
 def test_h2_a_moved_email_that_replaces_one_is_two_conflicts() -> None:
     kinds = has(a={IdentifierKind.WALLET, IdentifierKind.EMAIL}, b={IdentifierKind.EMAIL})
-    found = resolve_identity((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, kinds)
-    assert found == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"), Conflict(EMAIL, "replaced", None)))
+    resolution = resolve_identity((WALLET, EMAIL), {WALLET: "a", EMAIL: "b"}, kinds)
+    assert resolution == Resolution("a", (EMAIL,), (Conflict(EMAIL, "moved", "b"), Conflict(EMAIL, "replaced", None)))
 
 
 def test_h3_an_external_id_is_not_overwritten() -> None:
-    found = resolve_identity(
+    resolution = resolve_identity(
         (WALLET, EXTERNAL), {WALLET: "a"}, has(a={IdentifierKind.WALLET, IdentifierKind.EXTERNAL_ID})
     )
-    assert found == Resolution("a", (), (Conflict(EXTERNAL, "kept", None),))
+    assert resolution == Resolution("a", (), (Conflict(EXTERNAL, "kept", None),))
 
 
 def test_an_external_id_of_another_contact_is_left_there() -> None:
     owners = {WALLET: "a", EXTERNAL: "b"}
-    found = resolve_identity((WALLET, EXTERNAL), owners, has(a={IdentifierKind.WALLET}, b={IdentifierKind.EXTERNAL_ID}))
-    assert found == Resolution("a", (), (Conflict(EXTERNAL, "left", "b"),))
+    resolution = resolve_identity(
+        (WALLET, EXTERNAL), owners, has(a={IdentifierKind.WALLET}, b={IdentifierKind.EXTERNAL_ID})
+    )
+    assert resolution == Resolution("a", (), (Conflict(EXTERNAL, "left", "b"),))
 
 
 def test_a_new_wallet_does_not_replace_that_of_the_contact_its_email_matched() -> None:
-    found = resolve_identity((WALLET, EMAIL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL, IdentifierKind.WALLET}))
-    assert found == Resolution("a", (), (Conflict(WALLET, "kept", None),))
+    resolution = resolve_identity((WALLET, EMAIL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL, IdentifierKind.WALLET}))
+    assert resolution == Resolution("a", (), (Conflict(WALLET, "kept", None),))
 
 
 def test_another_email_with_a_matching_external_id_is_not_added() -> None:
-    found = resolve_identity(
+    resolution = resolve_identity(
         (OTHER_EMAIL, EXTERNAL), {EXTERNAL: "a"}, has(a={IdentifierKind.EMAIL, IdentifierKind.EXTERNAL_ID})
     )
-    assert found == Resolution("a", (), (Conflict(OTHER_EMAIL, "kept", None),))
+    assert resolution == Resolution("a", (), (Conflict(OTHER_EMAIL, "kept", None),))
 
 
 def test_missing_identifiers_are_added() -> None:
-    found = resolve_identity((WALLET, EMAIL, EXTERNAL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL}))
-    assert found == Resolution("a", (WALLET, EXTERNAL))
+    resolution = resolve_identity((WALLET, EMAIL, EXTERNAL), {EMAIL: "a"}, has(a={IdentifierKind.EMAIL}))
+    assert resolution == Resolution("a", (WALLET, EXTERNAL))
 
 
 def test_identifiers_that_the_contact_has_change_nothing() -> None:
@@ -93,16 +95,16 @@ def test_an_identifier_has_one_owner_and_the_first_match_wins(events: list[tuple
     kinds: dict[str, frozenset[IdentifierKind]] = {}
     for number, sent in enumerate(events):
         before = dict(owners)
-        found = resolve_identity(sent, before, kinds)
-        contact = found.contact_id or f"c{number}"
-        owners.update(dict.fromkeys(found.gained, contact))
-        kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in found.gained}
+        resolution = resolve_identity(sent, before, kinds)
+        contact = resolution.contact_id or f"c{number}"
+        owners.update(dict.fromkeys(resolution.gained, contact))
+        kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in resolution.gained}
         matched = [before[key] for key in sorted(sent) if key in before]
         assert contact == (matched[0] if matched else f"c{number}")
-        assert set(found.gained) <= set(sent)
-        assert all(before.get(key) != contact for key in found.gained)
-        assert all(key in owners for key in sent if not _kept(key, found))
-        assert _moved_ones_are_emails(found, before, contact)
+        assert set(resolution.gained) <= set(sent)
+        assert all(before.get(key) != contact for key in resolution.gained)
+        assert all(key in owners for key in sent if not _kept(key, resolution))
+        assert _moved_ones_are_emails(resolution, before, contact)
 
 
 @given(arrivals)
@@ -111,20 +113,20 @@ def test_the_same_event_again_changes_nothing(events: list[tuple[IdentifierKey, 
     kinds: dict[str, frozenset[IdentifierKind]] = {}
     for number, sent in enumerate(events):
         for _ in range(2):
-            found = resolve_identity(sent, owners, kinds)
-            contact = found.contact_id or f"c{number}"
-            owners.update(dict.fromkeys(found.gained, contact))
-            kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in found.gained}
+            resolution = resolve_identity(sent, owners, kinds)
+            contact = resolution.contact_id or f"c{number}"
+            owners.update(dict.fromkeys(resolution.gained, contact))
+            kinds[contact] = kinds.get(contact, frozenset()) | {key[0] for key in resolution.gained}
         again = resolve_identity(sent, owners, kinds)
         assert again.contact_id is not None
         assert again.gained == ()
 
 
-def _kept(key: IdentifierKey, found: Resolution) -> bool:
-    return any(conflict.key == key and conflict.outcome == "kept" for conflict in found.conflicts)
+def _kept(key: IdentifierKey, resolution: Resolution) -> bool:
+    return any(conflict.key == key and conflict.outcome == "kept" for conflict in resolution.conflicts)
 
 
-def _moved_ones_are_emails(found: Resolution, before: dict[IdentifierKey, str], contact: str) -> bool:
-    taken = {key for key in found.gained if before.get(key) not in (None, contact)}
-    moved = {conflict.key for conflict in found.conflicts if conflict.outcome == "moved"}
+def _moved_ones_are_emails(resolution: Resolution, before: dict[IdentifierKey, str], contact: str) -> bool:
+    taken = {key for key in resolution.gained if before.get(key) not in (None, contact)}
+    moved = {conflict.key for conflict in resolution.conflicts if conflict.outcome == "moved"}
     return taken == moved and all(key[0] is IdentifierKind.EMAIL for key in moved)

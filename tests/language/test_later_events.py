@@ -17,8 +17,8 @@ BOUGHT = {"event": "Bought", "contact": {"externalId": "u"}, "payload": {"size":
 
 def read(value: Any) -> tuple[tuple[ScheduledEvent, ...], list[str]]:
     problems: list[Problem] = []
-    found = read_scheduled_events(normalise(value), NOW_US, "events", problems)
-    return found, [problem.field for problem in problems]
+    scheduled = read_scheduled_events(normalise(value), NOW_US, "events", problems)
+    return scheduled, [problem.field for problem in problems]
 
 
 def test_later_events_are_read_as_they_would_be_posted() -> None:

@@ -46,23 +46,23 @@ def test_a_merge_that_is_undone_restores_the_contact(keep: ContactRecord, absorb
 
 @given(people(), people())
 def test_a_merge_overwrites_nothing_and_loses_nothing(keep: ContactRecord, absorbed: ContactRecord) -> None:
-    found = plan_merge(keep, absorbed)
-    merged = apply_merge(keep, found.gained)
+    plan = plan_merge(keep, absorbed)
+    merged = apply_merge(keep, plan.gained)
     assert merged is not None
     assert merged.attributes == {**absorbed.attributes, **keep.attributes}
     assert set(merged.tags) == {*keep.tags, *absorbed.tags}
     assert (keep.wallet or absorbed.wallet) == merged.wallet
     own = {*identifier_names(keep), *identifier_names(absorbed)}
     assert set(identifier_names(merged)) == own
-    assert set(found.hidden) <= {*identifier_names(keep)}
-    assert {*found.lost, *found.gained.attributes} <= {*absorbed.attributes}
+    assert set(plan.hidden) <= {*identifier_names(keep)}
+    assert {*plan.lost, *plan.gained.attributes} <= {*absorbed.attributes}
 
 
 def test_the_kinds_of_value_count() -> None:
-    found = plan_merge(
+    plan = plan_merge(
         ContactRecord(attributes={"n": 1, "same": 1}), ContactRecord(attributes={"n": True, "same": 1, "new": "x"})
     )
-    assert (found.gained.attributes, found.lost) == ({"new": "x"}, {"n": True})
+    assert (plan.gained.attributes, plan.lost) == ({"new": "x"}, {"n": True})
 
 
 def test_an_attribute_that_changed_since_the_merge_stays() -> None:

@@ -212,8 +212,8 @@ def test_a_contact_at_the_attribute_limit_is_not_updated() -> None:
 def test_a_delay_counts_from_when_it_is_reached() -> None:
     decision = at(Delay(DAY))
     waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
-    told = Step("n", "kind", NOW, "waiting", detail={"cause": "delay", "until": "2026-11-21T10:00:00Z"})
-    assert decision == Decision(waiting, told)
+    step = Step("n", "kind", NOW, "waiting", detail={"cause": "delay", "until": "2026-11-21T10:00:00Z"})
+    assert decision == Decision(waiting, step)
     early = at(Delay(DAY), now=NOW + HOUR, run=waiting.claimed())
     assert early == Decision(waiting)
     late = at(Delay(DAY), now=NOW + DAY + HOUR, run=waiting.claimed())
@@ -233,8 +233,8 @@ def waited(now: datetime, *arrivals: LaterEvent) -> Decision:
 
 
 def test_a_wait_begins_when_it_is_reached() -> None:
-    told = Step("n", "kind", NOW, "waiting", detail={"cause": "event", "until": "2026-11-21T10:00:00Z"})
-    assert at(WAIT) == Decision(WAITING, told)
+    step = Step("n", "kind", NOW, "waiting", detail={"cause": "event", "until": "2026-11-21T10:00:00Z"})
+    assert at(WAIT) == Decision(WAITING, step)
 
 
 def test_an_event_that_passes_the_filters_ends_the_wait() -> None:
@@ -281,18 +281,18 @@ MORNING = datetime(2026, 11, 20, 23, tzinfo=UTC)
 @pytest.mark.parametrize("action", [SendInapp("t", "b"), SendEmail("s", "b")])
 def test_a_message_waits_until_the_quiet_hours_end(action: Action) -> None:
     assert at(action, settings=NIGHT).run.node_id == "None"
-    held = at(action, now=LATE, settings=NIGHT)
+    decision = at(action, now=LATE, settings=NIGHT)
     waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=MORNING, since=LATE)
-    assert held.run == waiting
-    assert detail(held) == {"cause": "quiet_hours", "until": "2026-11-20T23:00:00Z"}
+    assert decision.run == waiting
+    assert detail(decision) == {"cause": "quiet_hours", "until": "2026-11-20T23:00:00Z"}
     assert at(action, now=LATE + HOUR, run=waiting.claimed(), settings=NIGHT) == Decision(waiting)
     sent = at(action, now=MORNING, run=waiting.claimed(), settings=NIGHT)
     assert (len(sent.effects), sent.run) == (1, AT.at("None"))
 
 
 def test_quiet_hours_use_up_no_attempt() -> None:
-    held = at(SendInapp("t", "b"), now=LATE, run=msgspec.structs.replace(AT, attempt=4), settings=NIGHT)
-    assert held.run.claimed().attempt == 4
+    decision = at(SendInapp("t", "b"), now=LATE, run=msgspec.structs.replace(AT, attempt=4), settings=NIGHT)
+    assert decision.run.claimed().attempt == 4
 
 
 def test_webhooks_ignore_quiet_hours() -> None:

@@ -27,27 +27,27 @@ ANN = "0x" + "AB" * 20
 
 
 def trigger(**changes: Any) -> Trigger:
-    found = read_trigger(SPEC | changes)
-    assert isinstance(found, Trigger), found
-    return found
+    parsed = read_trigger(SPEC | changes)
+    assert isinstance(parsed, Trigger), parsed
+    return parsed
 
 
 def source() -> LogSource:
-    found = trigger().source
-    assert found is not None
-    return found
+    parsed = trigger().source
+    assert parsed is not None
+    return parsed
 
 
 def test_a_trigger_spec_is_read_as_a_log_source() -> None:
-    found = trigger()
-    assert found.type == "onchain_event"
-    assert found.source is not None
-    assert (found.source.contract, found.source.wallet_arg) == (CONTRACT.lower(), "to")
-    assert (found.source.confirmations, found.source.creates_contacts) == (0, False)
+    parsed = trigger()
+    assert parsed.type == "onchain_event"
+    assert parsed.source is not None
+    assert (parsed.source.contract, parsed.source.wallet_arg) == (CONTRACT.lower(), "to")
+    assert (parsed.source.confirmations, parsed.source.creates_contacts) == (0, False)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "part"),
     [
         ({"chainId": None}, "triggerSpec.chainId: must be a whole number"),
         ({"chainId": "1"}, "triggerSpec.chainId: must be a whole number"),
@@ -68,10 +68,10 @@ def test_a_trigger_spec_is_read_as_a_log_source() -> None:
         ({"filters": 5}, "triggerSpec.filters: must be an array"),
     ],
 )
-def test_problems_name_their_field(changes: dict[str, Any], said: str) -> None:
-    found = read_trigger(SPEC | changes)
-    assert isinstance(found, tuple)
-    assert said in "; ".join(map(str, found))
+def test_problems_name_their_field(changes: dict[str, Any], part: str) -> None:
+    problems = read_trigger(SPEC | changes)
+    assert isinstance(problems, tuple)
+    assert part in "; ".join(map(str, problems))
 
 
 def test_custom_events_of_the_same_name_do_not_match() -> None:
@@ -87,39 +87,39 @@ def test_filters_that_can_never_pass_are_warnings() -> None:
         {"path": "to", "operator": "in", "value": [ANN]},
         {"path": "value", "operator": "neq", "value": "5"},
     ]
-    remarks = [each.message for each in check(trigger(filters=filters), Graph())]
+    remarks = [diagnostic.message for diagnostic in check(trigger(filters=filters), Graph())]
     assert "value must be of type uint256, as a string of its digits: write '5'" in remarks
     assert f"to must be in lower case: write {ANN.lower()}" in remarks
 
 
 def test_a_sample_is_normalised_to_the_form_of_a_log() -> None:
-    found = read_log_sample({"type": "onchain_event", "args": {"to": ANN, "value": 10**30}}, source())
-    assert isinstance(found, Event)
-    assert (found.name, found.identifiers.wallet, found.on_chain) == ("Transfer", ANN.lower(), True)
-    payload = decode(found.payload)
+    event = read_log_sample({"type": "onchain_event", "args": {"to": ANN, "value": 10**30}}, source())
+    assert isinstance(event, Event)
+    assert (event.name, event.identifiers.wallet, event.on_chain) == ("Transfer", ANN.lower(), True)
+    payload = decode(event.payload)
     assert payload["value"] == str(10**30)
     assert payload.keys() >= {"chainId", "contract", "txHash", "logIndex", "blockNumber", "to"}
 
 
 @pytest.mark.parametrize(
-    ("sample", "said"),
+    ("sample", "part"),
     [
         ({}, "event.args: must be an object"),
         ({"args": {}}, "event.args.to: must be an address"),
         ({"args": {"to": ANN, "amount": 1}}, "event.args.amount: is not a parameter of Transfer"),
     ],
 )
-def test_an_invalid_sample_is_refused(sample: dict[str, Any], said: str) -> None:
-    found = read_log_sample(sample, source())
-    assert isinstance(found, tuple)
-    assert said in "; ".join(map(str, found))
+def test_an_invalid_sample_is_refused(sample: dict[str, Any], part: str) -> None:
+    problems = read_log_sample(sample, source())
+    assert isinstance(problems, tuple)
+    assert part in "; ".join(map(str, problems))
 
 
 def test_a_stored_log_is_a_sample_under_any_parameter_names() -> None:
     kept = {"signature": "Transfer(address,address,uint256)", "args": {"to": ANN, "value": "5", "amount": "5"}}
-    found = read_log_sample(kept, source())
-    assert isinstance(found, Event)
-    assert "amount" not in decode(found.payload)
+    event = read_log_sample(kept, source())
+    assert isinstance(event, Event)
+    assert "amount" not in decode(event.payload)
 
 
 def test_a_sample_is_simulated_like_any_event() -> None:
@@ -133,4 +133,4 @@ def test_a_sample_is_simulated_like_any_event() -> None:
     assert isinstance(sample, Event)
     trace = simulate(SimulatedAutomation(trigger(), graph), sample, ContactState("c"), NOW)
     assert trace.matched
-    assert [(each.title, each.body) for each in trace.messages] == [("7", ANN.lower())]  # type: ignore[union-attr]
+    assert [(message.title, message.body) for message in trace.messages] == [("7", ANN.lower())]  # type: ignore[union-attr]

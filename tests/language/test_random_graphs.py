@@ -39,11 +39,11 @@ def ran(graph: Graph, event: Event, contact: ContactState, coming: list[Schedule
 
 def is_legal(graph: Graph, steps: tuple[Step, ...]) -> bool:
     """Whether every step is at a node of the graph, after the one before it in time and along an edge."""
-    known = all(step.node_id in graph.by_id for step in steps)
+    legal = all(step.node_id in graph.by_id for step in steps)
     for step, following in pairwise(steps):
         target = step.node_id if step.outcome in STAYING else graph.next_node_ids.get((step.node_id, step.handle))
-        known = known and target == following.node_id and step.at <= following.at
-    return known
+        legal = legal and target == following.node_id and step.at <= following.at
+    return legal
 
 
 @given(any_graphs() | sound_graphs(), events(), contacts, later, pasts)
@@ -84,11 +84,11 @@ class Miser:
         self, graph: Graph, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
     ) -> None:
         self.graph, self.event, self.history = graph, event, past
-        self.coming = sorted(coming, key=lambda each: each.after)
+        self.coming = sorted(coming, key=lambda scheduled: scheduled.after)
         self.contact = apply_event(contact, event)
         self.now = NOW
         self.run = Run("00000000-0000-8000-8000-000000000000", "00000000-0000-8000-8000-000000000000")
-        self.met: list[LaterEvent] = []
+        self.arrivals: list[LaterEvent] = []
         self.messages_at = list(past.messages_at)
         self.steps: list[Step] = []
 
@@ -99,9 +99,9 @@ class Miser:
                 self.meet(self.coming.pop(0))
                 woken = (
                     self.run.state is State.WAITING
-                    and self.met[-1].event in required_facts(self.graph, self.run).later_events
+                    and self.arrivals[-1].event in required_facts(self.graph, self.run).later_events
                 )
-                due_at = self.met[-1].at
+                due_at = self.arrivals[-1].at
                 if not woken:
                     continue
             self.now = max(self.now, due_at)
@@ -110,7 +110,7 @@ class Miser:
     def meet(self, later: ScheduledEvent) -> None:
         event = later.event
         self.contact = apply_event(self.contact, event)
-        self.met.append(LaterEvent(NOW + later.after, event.name, event.identifiers, decode(event.payload)))
+        self.arrivals.append(LaterEvent(NOW + later.after, event.name, event.identifiers, decode(event.payload)))
 
     def claim(self) -> None:
         before = self.run
@@ -133,9 +133,9 @@ class Miser:
             self.recent(wanted),
         )
         arrivals = [
-            each
-            for each in self.met
-            if each.event in wanted.later_events and (wanted.since is None or each.at > wanted.since)
+            arrival
+            for arrival in self.arrivals
+            if arrival.event in wanted.later_events and (wanted.since is None or arrival.at > wanted.since)
         ]
         sent, payload = self.event.identifiers, decode(self.event.payload)
         return Facts(self.event.name, sent, payload, self.contact, history=past, later_events=tuple(arrivals))
@@ -175,14 +175,14 @@ NIGHTS = st.sampled_from(
 def test_no_simulation_ends_after_its_attribution_window(
     written: dict[str, Any],
     event: Event,
-    known: bool,
+    has_addresses: bool,
     coming: list[ScheduledEvent],
     now: datetime,
     zone: str | None,
     night: Any,
 ) -> None:
     graph = graph_of(written | {"settings": night})
-    contact = ContactState("c", Identifiers("0xa", "ann@b.co") if known else Identifiers(), {"timezone": zone})
+    contact = ContactState("c", Identifiers("0xa", "ann@b.co") if has_addresses else Identifiers(), {"timezone": zone})
     for retries in (DEFAULT_POLICY, uniform_policy((10.0, 40_000.0))):
         trace = simulate(
             SimulatedAutomation(ANY, graph), event, contact, now, SimulationInput(later=tuple(coming), retries=retries)

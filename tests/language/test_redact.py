@@ -78,7 +78,7 @@ PATHS = st.sampled_from(["contact.email", "email", "contact['email']", "(contact
 @given(PATHS, st.lists(FILTERS, max_size=4), st.booleans())
 def test_a_text_shows_only_the_mask_of_an_address(path: str, chain: list[str], html: bool) -> None:
     text = "{{ " + " | ".join([path, *chain]) + " }}"
-    true, told = traced(
+    true, redacted = traced(
         {"type": "send_inapp", "data": {"title": text, "body": text}},
         {"type": "send_email", "data": {"subject": "s", "body": text, "html": html}},
         {"type": "send_webhook", "data": {"url": "https://x.example/?" + text, "body": {"k": text}}},
@@ -86,52 +86,56 @@ def test_a_text_shows_only_the_mask_of_an_address(path: str, chain: list[str], h
         {"type": "send_inapp", "data": {"title": "{{ contact.copy }}", "body": "-"}},
         {"type": "condition", "data": {"filters": [{"path": "contact.copy", "operator": "exists"}]}},
     )
-    assert [step.outcome for step in told.steps] == [step.outcome for step in true.steps]
-    assert [(each.id, type(each)) for each in told.messages] == [(each.id, type(each)) for each in true.messages]
-    assert "q" not in tells(told).lower()
+    assert [step.outcome for step in redacted.steps] == [step.outcome for step in true.steps]
+    assert [(message.id, type(message)) for message in redacted.messages] == [
+        (message.id, type(message)) for message in true.messages
+    ]
+    assert "q" not in tells(redacted).lower()
 
 
 def test_conditions_decide_on_the_true_address_and_show_the_mask() -> None:
     filters = [{"path": "contact.copy", "operator": "eq", "value": EMAIL.upper()}]
-    true, told = traced(
+    true, redacted = traced(
         {"type": "update_contact", "data": {"attributes": {"copy": "{{ contact.email | upper }}"}}},
         {"type": "condition", "data": {"filters": filters}},
         {"type": "exit"},
         ways=(None, "true"),
     )
-    assert (told.state, told.outcome) == (true.state, true.outcome) == (State.EXITED, "exit")
-    [verdict] = told.steps[2].detail["verdicts"]
+    assert (redacted.state, redacted.outcome) == (true.state, true.outcome) == (State.EXITED, "exit")
+    [verdict] = redacted.steps[2].detail["verdicts"]
     assert (verdict["passed"], verdict["actual"]) == (True, "Z•••@EXAMPLE.COM")
 
 
 def test_an_error_shows_no_address() -> None:
-    true, told = traced({"type": "send_inapp", "data": {"title": "{{ contact[contact.email | upper] }}", "body": "-"}})
-    assert true.error == told.error == "template_error: the value before it has no such key"
-    assert told.steps[-1].detail["error"] in told.error
+    true, redacted = traced(
+        {"type": "send_inapp", "data": {"title": "{{ contact[contact.email | upper] }}", "body": "-"}}
+    )
+    assert true.error == redacted.error == "template_error: the value before it has no such key"
+    assert redacted.steps[-1].detail["error"] in redacted.error
 
 
 def test_results_that_differ_for_the_mask_are_hidden() -> None:
     fits = "{{ 1 / ((contact.email | length) - " + str(len(mask_email(EMAIL))) + ") }}"
-    true, told = traced(
+    true, redacted = traced(
         {"type": "send_inapp", "data": {"title": fits, "body": "-"}},
         {"type": "update_contact", "data": {"attributes": {"copy": fits}}},
         {"type": "send_inapp", "data": {"title": "{{ contact.copy }}", "body": "-"}},
     )
-    assert true.state is told.state is State.COMPLETED
-    assert [(each.title, each.body) for each in told.messages] == [("•••", "•••"), ("•••", "-")]
-    assert told.attributes == {"copy": "•••"}
+    assert true.state is redacted.state is State.COMPLETED
+    assert [(message.title, message.body) for message in redacted.messages] == [("•••", "•••"), ("•••", "-")]
+    assert redacted.attributes == {"copy": "•••"}
 
 
 def test_verdicts_of_the_trigger_and_of_waits_show_the_mask() -> None:
     filters = [{"path": "email", "operator": "contains", "value": "qqq@"}]
     wait = {"type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 60, "filters": filters}}
     later = ScheduledEvent(timedelta(seconds=5), Event("b", Identifiers()))
-    true, told = traced(wait, filters=filters, later=(later,))
-    assert (told.matched, told.steps[-1].outcome) == (true.matched, "matched")
-    assert [(each.passed, each.actual) for each in told.verdicts] == [(True, mask_email(EMAIL))]
+    true, redacted = traced(wait, filters=filters, later=(later,))
+    assert (redacted.matched, redacted.steps[-1].outcome) == (true.matched, "matched")
+    assert [(verdict.passed, verdict.actual) for verdict in redacted.verdicts] == [(True, mask_email(EMAIL))]
     missing = [{"path": "email", "operator": "eq", "value": "b@example.com"}]
-    _, told = traced(wait | {"data": wait["data"] | {"filters": missing}}, later=(later,))
-    assert [each.verdicts[0].actual for each in told.missed] == [mask_email(EMAIL)]
+    _, redacted = traced(wait | {"data": wait["data"] | {"filters": missing}}, later=(later,))
+    assert [missed_event.verdicts[0].actual for missed_event in redacted.missed] == [mask_email(EMAIL)]
 
 
 def test_a_reader_with_full_access_sees_everything() -> None:

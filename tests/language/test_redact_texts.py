@@ -22,13 +22,13 @@ from workbench.language.redact import MessageTexts, redact_texts
     ],
 )
 def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, tells: bool) -> None:
-    told = redact_texts(SendInapp(template, "plain"), MessageTexts("filled in", "plain"))
-    assert told == MessageTexts(template if tells else "filled in", "plain")
-    assert redact_texts(SendEmail("plain", template), MessageTexts("plain", "filled in")).body == told.subject
+    redacted = redact_texts(SendInapp(template, "plain"), MessageTexts("filled in", "plain"))
+    assert redacted == MessageTexts(template if tells else "filled in", "plain")
+    assert redact_texts(SendEmail("plain", template), MessageTexts("plain", "filled in")).body == redacted.subject
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "redacted"),
     [
         ({"a": ["{{ contact.tier }}"]}, "as sent"),
         ({"a": ["{{ contact.email | upper }}"]}, '{"a":["{{ contact.email | upper }}"]}'),
@@ -36,17 +36,17 @@ def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, tel
         ("{{ tier }}", "as sent"),
     ],
 )
-def test_webhook_bodies_follow_the_same_rule(body: object, told: str) -> None:
+def test_webhook_bodies_follow_the_same_rule(body: object, redacted: str) -> None:
     url = "https://x.example/{{ email | urlencode }}"
     assert redact_texts(SendWebhook(url, body), MessageTexts(None, "as sent", "https://x.example/a")) == MessageTexts(
-        None, told, url
+        None, redacted, url
     )
 
 
 def test_the_default_webhook_body_has_its_address_masked() -> None:
     sent = '{"type":"a","data":{"contactId":"c","email":"ann@example.com","payload":{"n":1.50}}}'
-    told = redact_texts(SendWebhook("https://x.example/"), MessageTexts(None, sent, "https://x.example/"))
-    assert told.body == sent.replace("ann@", "a•••@")
+    redacted = redact_texts(SendWebhook("https://x.example/"), MessageTexts(None, sent, "https://x.example/"))
+    assert redacted.body == sent.replace("ann@", "a•••@")
 
 
 @pytest.mark.parametrize("action", [None, Exit()])

@@ -32,10 +32,10 @@ def test_every_outcome_is_documented() -> None:
 
 def test_the_example_settings_are_valid_and_complete() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-    found = read_settings(json.loads(example), "settings")
-    assert found.problems == ()
+    settings = read_settings(json.loads(example), "settings")
+    assert settings.problems == ()
     assert all(
-        getattr(found, name) != getattr(AutomationSettings(), name)
+        getattr(settings, name) != getattr(AutomationSettings(), name)
         for name in AutomationSettings.__struct_fields__
         if name != "problems"
     )

@@ -40,6 +40,6 @@ def test_jitter_stays_within_a_fifth_and_never_changes(attempt: int, entry_id: s
 
 def test_jitter_spreads_entries_evenly() -> None:
     seconds = [delay_after((100,), 1, f"entry-{number}").total_seconds() for number in range(1_000)]  # type: ignore[union-attr]
-    by_tenth = [sum(1 for each in seconds if low <= each < low + 4) for low in range(80, 120, 4)]
+    by_tenth = [sum(1 for second in seconds if low <= second < low + 4) for low in range(80, 120, 4)]
     assert min(by_tenth) > 60
     assert max(by_tenth) < 140

@@ -35,9 +35,9 @@ def test_the_database_has_the_same_states(schema: str) -> None:
 
 def test_the_database_has_the_same_transitions(schema: str) -> None:
     check = check_after(schema, "entry_transitions", "CONSTRAINT known_move")
-    found = re.findall(r"\('(\w+)', *'(\w+)'\)", check)
-    assert len(found) == len(set(found))
-    assert set(found) == {(old.value, new.value) for old, new in TRANSITIONS}
+    pairs = re.findall(r"\('(\w+)', *'(\w+)'\)", check)
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == {(old.value, new.value) for old, new in TRANSITIONS}
 
 
 @pytest.mark.parametrize("new", list(State))
@@ -81,8 +81,8 @@ def test_a_message_id_never_changes() -> None:
 def test_message_ids_are_uuids_of_version_8_and_differ() -> None:
     ids = [message_id(entry, node, visit) for entry in ("e", "f") for node in ("a", "a/1", "ä") for visit in (1, 2, 11)]
     assert len(set(ids)) == len(ids)
-    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in ids} == {(8, uuid.RFC_4122)}
-    assert all(str(uuid.UUID(each)) == each for each in ids)
+    assert {(uuid.UUID(message).version, uuid.UUID(message).variant) for message in ids} == {(8, uuid.RFC_4122)}
+    assert all(str(uuid.UUID(message)) == message for message in ids)
 
 
 def test_a_step_is_encoded_without_empty_fields() -> None:

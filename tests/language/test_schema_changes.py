@@ -60,7 +60,9 @@ def test_two_samples_of_the_same_traffic_show_no_change() -> None:
             for _ in range(number)
         ]
 
-    assert [found for _ in range(20) if (found := schema_changes(sample(500), sample(chance.randint(20, 500))))] == []
+    assert [
+        changes for _ in range(20) if (changes := schema_changes(sample(500), sample(chance.randint(20, 500))))
+    ] == []
 
 
 def test_a_path_has_its_missing_and_null_rates_and_top_values() -> None:

@@ -78,9 +78,9 @@ def test_the_attribute_with_the_zone_is_called_timezone() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_setting_is_reported_and_left_out(written: Any, fields: list[str]) -> None:
-    found = read_settings(written, "s")
-    assert [problem.field for problem in found.problems] == fields
-    assert found == AutomationSettings(problems=found.problems)
+    settings_read = read_settings(written, "s")
+    assert [problem.field for problem in settings_read.problems] == fields
+    assert settings_read == AutomationSettings(problems=settings_read.problems)
 
 
 values = st.recursive(

@@ -57,9 +57,9 @@ def automation(
 
 def event(name: str = "paid", payload: Any = None, contact: Any = None, attributes: Any = None) -> Event:
     body = {"event": name, "contact": contact or {"walletAddress": "0xA"}, "payload": payload, "attributes": attributes}
-    found = read_event(json.dumps(body).encode(), 0)
-    assert isinstance(found, Event), found
-    return found
+    parsed = read_event(json.dumps(body).encode(), 0)
+    assert isinstance(parsed, Event), parsed
+    return parsed
 
 
 def words(trace: Trace) -> list[tuple[str, str]]:
@@ -106,8 +106,8 @@ def test_trigger_filters_see_the_contact_completed_by_the_event() -> None:
 
 
 def test_without_a_wallet_retries_pass_on_the_virtual_clock_and_the_entry_is_dead() -> None:
-    found = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
-    trace = simulate(automation(), found, contact_from(None), NOW)
+    paid = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
+    trace = simulate(automation(), paid, contact_from(None), NOW)
     failed = trace.steps[3:]
     assert [(step.node_id, step.outcome, step.attempt) for step in failed] == [("m", "failed", n) for n in range(1, 7)]
     at = NOW
@@ -118,8 +118,8 @@ def test_without_a_wallet_retries_pass_on_the_virtual_clock_and_the_entry_is_dea
 
 
 def test_the_retry_policy_can_be_set() -> None:
-    found = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
-    trace = simulate(automation(), found, contact_from(None), NOW, SimulationInput(retries=RetryPolicy(())))
+    paid = event(payload={"amount": 1}, contact={"externalId": "u"}, attributes={"tier": "gold"})
+    trace = simulate(automation(), paid, contact_from(None), NOW, SimulationInput(retries=RetryPolicy(())))
     assert [step.attempt for step in trace.steps if step.outcome == "failed"] == [1]
 
 
@@ -141,16 +141,16 @@ def test_i2_an_unpublished_automation_matches_and_sends_nothing() -> None:
 
 def test_the_event_updates_attributes_and_identifiers_of_the_contact() -> None:
     contact = ContactState("c1", Identifiers(email="a@b.co"), {"tier": "gold", "age": 3})
-    found = apply_event(
+    updated = apply_event(
         contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}, attributes={"tier": "iron"})
     )
-    assert found == ContactState("c1", Identifiers("0xa", "a@b.co"), {"tier": "iron", "age": 3})
+    assert updated == ContactState("c1", Identifiers("0xa", "a@b.co"), {"tier": "iron", "age": 3})
 
 
 def test_an_email_moves_with_the_wallet_sent_with_it() -> None:
     contact = ContactState("c1", Identifiers("0xa", "a@b.co"))
-    found = apply_event(contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}))
-    assert found.identifiers == Identifiers("0xa", "x@y.co")
+    updated = apply_event(contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}))
+    assert updated.identifiers == Identifiers("0xa", "x@y.co")
 
 
 def test_a_trace_is_json_with_exact_numbers() -> None:
@@ -205,9 +205,9 @@ def test_a_described_contact_is_normalised_as_the_service_would_store_it() -> No
     ],
 )
 def test_an_invalid_description_names_its_field(described: Any, field: str) -> None:
-    found = read_contact(described)
-    assert isinstance(found, tuple)
-    assert all(isinstance(problem, Problem) for problem in found)
-    assert [problem.field for problem in found] == [field]
+    problems = read_contact(described)
+    assert isinstance(problems, tuple)
+    assert all(isinstance(problem, Problem) for problem in problems)
+    assert [problem.field for problem in problems] == [field]
     with pytest.raises(ValueError, match=field):
         contact_from(described)

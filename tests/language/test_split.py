@@ -20,16 +20,18 @@ def test_the_bucket_in_sql_is_the_same(database_url: str) -> None:
     ids = [("a", "n", str(contact)) for contact in range(100)] + [("ä/b", "über", "日本")]
     _, _, formula = (bucket.__doc__ or "").rpartition("In SQL:\n")
     with psycopg.connect(database_url) as connection:
-        said = [
-            connection.execute(f"SELECT {formula.strip().strip('`.')} FROM (VALUES (%s, %s, %s)) AS v (a, n, c)", each)
-            for each in ids
+        cursors = [
+            connection.execute(
+                f"SELECT {formula.strip().strip('`.')} FROM (VALUES (%s, %s, %s)) AS v (a, n, c)", triple
+            )
+            for triple in ids
         ]
-        assert [cursor.fetchone() for cursor in said] == [(bucket(*each),) for each in ids]
+        assert [cursor.fetchone() for cursor in cursors] == [(bucket(*triple),) for triple in ids]
 
 
 def test_each_of_the_three_ids_changes_the_bucket() -> None:
     names = [(a, n, c) for a in ("x", "y") for n in ("x", "y") for c in ("x", "y")]
-    assert len({bucket(*each) for each in names}) > 4
+    assert len({bucket(*triple) for triple in names}) > 4
 
 
 def test_contacts_are_distributed_by_the_percentages() -> None:

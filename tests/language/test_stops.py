@@ -164,10 +164,10 @@ def test_a_permanent_failure_is_not_retried() -> None:
     assert (decision.run.state, decision.run.outcome, decision.run.error) == (State.DEAD, "gone", "gone: 410")
 
 
-@pytest.mark.parametrize(("asked", "waits"), [(timedelta(hours=2), timedelta(hours=2)), (30 * DAY, DAY)])
-def test_retry_after_is_honoured_up_to_one_day(asked: timedelta, waits: timedelta) -> None:
-    decision = effect_failed(graph(HOOK), AT_N, Failure("http_429", "too many", retry_after=asked), FACTS, NOW)
-    assert decision.run.due_at == NOW + waits
+@pytest.mark.parametrize(("retry_after", "delay"), [(timedelta(hours=2), timedelta(hours=2)), (30 * DAY, DAY)])
+def test_retry_after_is_honoured_up_to_one_day(retry_after: timedelta, delay: timedelta) -> None:
+    decision = effect_failed(graph(HOOK), AT_N, Failure("http_429", "too many", retry_after=retry_after), FACTS, NOW)
+    assert decision.run.due_at == NOW + delay
 
 
 @pytest.mark.parametrize(

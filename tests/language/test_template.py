@@ -150,9 +150,9 @@ def test_m6_a_missing_value_fails_and_is_named(source: str, part: str) -> None:
     ],
 )
 def test_a_value_of_a_wrong_type_fails_without_showing_its_content(source: str, part: str) -> None:
-    said = failure(source)
-    assert part in said
-    assert "Ann" not in said
+    reason = failure(source)
+    assert part in reason
+    assert "Ann" not in reason
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_python_floats_are_printed_as_written() -> None:
 )
 def test_a_template_of_one_expression_evaluates_to_its_value(source: str, value: Any) -> None:
     context = {"amount": Decimal("2.50"), "flag": True, "nothing": None, "list": [1, {"a": "b"}], "name": "ann"}
-    found = evaluate(source, context, RenderBudget())
-    assert (found, type(found)) == (value, type(value))
+    result = evaluate(source, context, RenderBudget())
+    assert (result, type(result)) == (value, type(value))
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ WHO = Identifiers("0xa", "ann@b.co", "u1", "0xA")
 
 
 def problems(spec: Any) -> list[str]:
-    found = read_trigger(spec)
-    assert isinstance(found, tuple), found
-    return [problem.field for problem in found]
+    problems = read_trigger(spec)
+    assert isinstance(problems, tuple), problems
+    return [problem.field for problem in problems]
 
 
 @pytest.mark.parametrize("alias", ["app_event", "custom_event", "app-event", "custom-event", "appevent"])
@@ -33,23 +33,23 @@ def test_a_trigger_is_an_object(spec: Any) -> None:
 
 
 def test_names_come_from_both_fields_in_lower_case() -> None:
-    found = read_trigger({"type": "app_event", "event": "Paid", "eventNames": ["Refund", "paid"]})
-    assert found == Trigger(frozenset({"paid", "refund"}))
+    trigger = read_trigger({"type": "app_event", "event": "Paid", "eventNames": ["Refund", "paid"]})
+    assert trigger == Trigger(frozenset({"paid", "refund"}))
 
 
 @pytest.mark.parametrize("spec", [{}, {"event": None, "eventNames": None}, {"eventNames": []}, {"event": ""}])
 def test_a_trigger_without_names_is_the_wildcard(spec: dict[str, Any]) -> None:
-    found = read_trigger({"type": "app_event"} | spec)
-    assert found == Trigger()
-    assert isinstance(found, Trigger)
-    assert fires(found, "anything", {})
+    trigger = read_trigger({"type": "app_event"} | spec)
+    assert trigger == Trigger()
+    assert isinstance(trigger, Trigger)
+    assert fires(trigger, "anything", {})
 
 
 def test_e3_a_name_matches_whatever_its_case() -> None:
-    found = read_trigger({"type": "app_event", "event": "First_Deposit"})
-    assert isinstance(found, Trigger)
-    assert fires(found, "first_deposit", {})
-    assert not fires(found, "deposit", {})
+    trigger = read_trigger({"type": "app_event", "event": "First_Deposit"})
+    assert isinstance(trigger, Trigger)
+    assert fires(trigger, "first_deposit", {})
+    assert not fires(trigger, "deposit", {})
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_what_is_wrong_is_named(spec: dict[str, Any], field: str) -> None:
 
 def test_null_is_a_value_and_exists_needs_no_value() -> None:
     filters = [{"path": "a", "operator": "eq", "value": None}, {"path": "b", "operator": "exists"}]
-    found = read_trigger({"type": "app_event", "filters": filters})
-    assert found == Trigger(filters=(Filter("a", "eq", None), Filter("b", "exists", None)))
+    trigger = read_trigger({"type": "app_event", "filters": filters})
+    assert trigger == Trigger(filters=(Filter("a", "eq", None), Filter("b", "exists", None)))
 
 
 def test_e23_an_unknown_operator_is_kept_and_always_passes() -> None:
-    found = read_trigger({"type": "app_event", "filters": [{"path": "a", "operator": "gt", "value": 5}]})
-    assert isinstance(found, Trigger)
-    assert fires(found, "paid", {})
+    trigger = read_trigger({"type": "app_event", "filters": [{"path": "a", "operator": "gt", "value": 5}]})
+    assert isinstance(trigger, Trigger)
+    assert fires(trigger, "paid", {})
 
 
 def test_the_flat_context_has_the_payload_and_the_built_ins() -> None:

@@ -62,17 +62,17 @@ def test_an_interval_contains_the_difference_and_mirrors_with_the_groups(left: U
     ],
 )
 def test_small_groups_have_no_numbers(treated: UpliftGroup, held_out: UpliftGroup, verdict: str) -> None:
-    found = lift(treated, held_out)
-    assert found.verdict == verdict
-    assert (found == Lift("too_few")) is (verdict == "too_few")
+    result = lift(treated, held_out)
+    assert result.verdict == verdict
+    assert (result == Lift("too_few")) is (verdict == "too_few")
 
 
 def waiting(edges: list[tuple[str, str]], **seconds: int) -> Graph:
     nodes: list[dict[str, Any]] = [{"id": "t", "type": "app_event"}]
-    nodes += [{"id": each, "type": "delay", "data": {"seconds": number}} for each, number in seconds.items()]
-    found = read_graph({"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in edges]})
-    assert isinstance(found, Graph)
-    return found
+    nodes += [{"id": node_id, "type": "delay", "data": {"seconds": number}} for node_id, number in seconds.items()]
+    parsed = read_graph({"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in edges]})
+    assert isinstance(parsed, Graph)
+    return parsed
 
 
 def test_the_attribution_window_is_the_longest_path_and_a_week() -> None:
@@ -86,7 +86,7 @@ def test_the_attribution_window_is_the_longest_path_and_a_week() -> None:
 def test_the_longest_wait_includes_quiet_hours_and_retries() -> None:
     nodes = [{"id": "t", "type": "app_event"}, {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}]
     edges, night = [{"source": "t", "target": "m"}], {"quietHours": {"from": "22:00", "to": "08:00"}}
-    plain, quiet = (read_graph({"nodes": nodes, "edges": edges, "settings": each}) for each in ({}, night))
+    plain, quiet = (read_graph({"nodes": nodes, "edges": edges, "settings": settings}) for settings in ({}, night))
     assert isinstance(plain, Graph)
     assert isinstance(quiet, Graph)
     assert max_duration(plain, uniform_policy(())) == timedelta()

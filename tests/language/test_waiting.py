@@ -29,9 +29,9 @@ ANY = Trigger()
 
 
 def event(name: str = "paid", **fields: Any) -> Event:
-    found = read_event(encode({"event": name, "contact": {"walletAddress": "0xA"}} | fields), 0)
-    assert isinstance(found, Event), found
-    return found
+    parsed = read_event(encode({"event": name, "contact": {"walletAddress": "0xA"}} | fields), 0)
+    assert isinstance(parsed, Event), parsed
+    return parsed
 
 
 def automation(*nodes: dict[str, Any], edges: str = "", settings: Any = None) -> SimulatedAutomation:
@@ -60,17 +60,17 @@ MESSAGE = node("m", "send_inapp", title="Hi", body="{{ contact.plan | default('?
 BRANCHED = automation(DELAY, WAIT, YES, NO, edges="t>d d>w w:matched>yes w:timeout>no")
 
 
-def ran(what: SimulatedAutomation, *later: ScheduledEvent, now: datetime = NOW, **given: Any) -> Trace:
-    return simulate(what, event(), contact_from(None), now, SimulationInput(later=later, **given))
+def ran(what: SimulatedAutomation, *later: ScheduledEvent, now: datetime = NOW, **circumstances: Any) -> Trace:
+    return simulate(what, event(), contact_from(None), now, SimulationInput(later=later, **circumstances))
 
 
-def told(trace: Trace) -> list[tuple[str, str, float]]:
+def steps_of(trace: Trace) -> list[tuple[str, str, float]]:
     """Return node, outcome and the days since the beginning of each step."""
     return [(step.node_id, step.outcome, (step.at - NOW) / DAY) for step in trace.steps]
 
 
 def test_three_days_pass_at_once() -> None:
-    assert told(ran(automation(DELAY, YES))) == [
+    assert steps_of(ran(automation(DELAY, YES))) == [
         ("t", "entered", 0),
         ("d", "waiting", 0),
         ("d", "waited", 3),
@@ -80,13 +80,13 @@ def test_three_days_pass_at_once() -> None:
 
 def test_a_wait_that_nothing_ends_times_out() -> None:
     trace = ran(BRANCHED)
-    assert told(trace)[3:] == [("w", "waiting", 3), ("w", "timed_out", 5), ("no", "tagged", 5)]
+    assert steps_of(trace)[3:] == [("w", "waiting", 3), ("w", "timed_out", 5), ("no", "tagged", 5)]
     assert (trace.state, trace.tags) == (State.COMPLETED, ("no",))
 
 
 def test_a_later_event_ends_a_wait_at_its_time() -> None:
     trace = ran(BRANCHED, ScheduledEvent(4 * DAY, event("bought")))
-    assert told(trace)[3:] == [("w", "waiting", 3), ("w", "matched", 4), ("yes", "tagged", 4)]
+    assert steps_of(trace)[3:] == [("w", "waiting", 3), ("w", "matched", 4), ("yes", "tagged", 4)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_filters_of_a_wait_see_the_later_event_and_the_updated_contact() -> None
     small, other = event("bought", payload={"size": 1}), event("bought", payload={"size": 2})
     right = event("bought", payload={"size": 2}, attributes={"plan": "pro"})
     trace = ran(what, ScheduledEvent(HOUR, small), ScheduledEvent(2 * HOUR, other), ScheduledEvent(3 * HOUR, right))
-    assert told(trace)[1:3] == [("w", "waiting", 0), ("w", "matched", 1 / 8)]
+    assert steps_of(trace)[1:3] == [("w", "waiting", 0), ("w", "matched", 1 / 8)]
 
 
 def test_later_events_update_the_contact() -> None:
@@ -134,20 +134,20 @@ def test_templates_see_the_event_that_started_the_entry_after_a_wait() -> None:
 def test_the_goal_ends_the_entry_early() -> None:
     what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
     trace = ran(what, ScheduledEvent(DAY, event("other")), ScheduledEvent(2 * DAY, event("bought")))
-    assert told(trace)[2:] == [("d", "goal", 2)]
+    assert steps_of(trace)[2:] == [("d", "goal", 2)]
     assert (trace.state, trace.outcome, trace.messages) == (State.EXITED, "goal", ())
 
 
 def test_an_event_that_fails_the_goals_filters_does_not_change_a_delay() -> None:
     goal = {"event": "bought", "filters": [{"path": "plan", "operator": "eq", "value": "pro"}]}
     what = automation(DELAY, YES, settings={"goal": goal})
-    assert told(ran(what, ScheduledEvent(DAY, event("bought")))) == told(ran(what))
+    assert steps_of(ran(what, ScheduledEvent(DAY, event("bought")))) == steps_of(ran(what))
 
 
 def test_a_message_in_quiet_hours_is_sent_when_they_end() -> None:
     what = automation(MESSAGE, YES, settings={"quietHours": {"from": "22:00", "to": "08:00"}})
     trace = simulate(what, event(attributes={"timezone": "Asia/Tokyo"}), contact_from(None), NOW + 4 * HOUR)
-    assert told(trace) == [
+    assert steps_of(trace) == [
         ("t", "entered", 4 / 24),
         ("m", "waiting", 4 / 24),
         ("m", "sent", 13 / 24),
@@ -192,7 +192,8 @@ def test_messages_in_a_trace_have_their_channel() -> None:
     )
     trace = simulate(what, event(contact={"walletAddress": "0xA", "email": "a@b.co"}), contact_from(None), NOW)
     written = [
-        {key: each[key] for key in each if key not in ("id", "nodeId")} for each in decode(encode(trace))["messages"]
+        {key: message[key] for key in message if key not in ("id", "nodeId")}
+        for message in decode(encode(trace))["messages"]
     ]
     assert written == [
         {"channel": "inapp", "walletAddress": "0xa", "title": "Hi", "body": "?", "data": None},
