@@ -2,4 +2,4 @@
 {% import "backtest_parts.sql" as parts %}
 SELECT now() AS at, count(*) AS contacts
 FROM contacts
-WHERE erased_at IS NULL{{ parts.chosen(whom, "id") }}
+WHERE erased_at IS NULL{{ parts.in_sample(sample, "id") }}

@@ -5,4 +5,4 @@ SELECT c.id AS contact_id, c.wallet_address, {{ parts.address(selection, "c.emai
 FROM contacts c
 WHERE c.erased_at IS NULL AND c.id IN (
     SELECT contact_id FROM app_events
-    WHERE {{ parts.wanted(selection, whom) }})
+    WHERE {{ parts.selected(selection, sample) }})

@@ -2,4 +2,4 @@
 {% import "backtest_parts.sql" as parts %}
 SELECT contact_id, created_at, id, event, payload, sent_wallet_address, {{ parts.address(selection, "sent_email") }} AS sent_email, sent_external_id
 FROM app_events
-WHERE {{ parts.wanted(selection, whom) }}
+WHERE {{ parts.selected(selection, sample) }}

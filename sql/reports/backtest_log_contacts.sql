@@ -4,4 +4,4 @@ SELECT c.id AS contact_id, c.wallet_address, {{ parts.address(selection, "c.emai
        ARRAY(SELECT m.segment FROM segment_members m WHERE m.contact_id = c.id ORDER BY m.segment) AS segments
 FROM contacts c
 WHERE c.erased_at IS NULL AND c.id IN (SELECT l.contact_id FROM (
-    {{ parts.logs(selection, whom) }}) l)
+    {{ parts.logs(selection, sample) }}) l)

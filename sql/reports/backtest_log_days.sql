@@ -2,6 +2,6 @@
 {% import "backtest_parts.sql" as parts %}
 SELECT date_trunc('day', l.created_at, 'UTC') AS day, count(*) AS events
 FROM (
-    {{ parts.logs(selection, whom) }}) l
+    {{ parts.logs(selection, sample) }}) l
 GROUP BY day
 ORDER BY day

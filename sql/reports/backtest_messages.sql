@@ -3,4 +3,4 @@
 SELECT contact_id, created_at
 FROM messages
 WHERE created_at >= :since AND created_at < :until AND channel IN ('inapp', 'email') AND status NOT IN ('failed', 'skipped')
-    {{- " AND automation_id <> :automation" if own }}{{ parts.chosen(whom, "contact_id") }}
+    {{- " AND automation_id <> :automation" if own }}{{ parts.in_sample(sample, "contact_id") }}

@@ -1,13 +1,14 @@
-"""Backtests: what an automation would have done with the stored events of a period. Theory of operation.
+"""Backtests: what an automation would have done with the stored events of a period.
 
-The events are read once, as they lie in the database, and put down on disk in buckets by a hash of their contact (`spool`): the
-server sorts nothing, and a bucket has all of its contacts and fits into memory, however many events there are. Buckets are then
-lived through one by one, in processes beside this one (`crew`, `worker`), each by the interpreter of the engine (`lives`); what
-came of it goes into parquet files, from which the result (`result`) counts what it shows.
+The events are read once, in the order of the database, and written to disk in buckets by a hash of their contact
+(`buckets`). So the server sorts nothing, and a bucket contains all events of its contacts and fits into memory,
+however many events there are. Worker processes (`worker`) simulate one bucket at a time with the interpreter of the
+engine (`simulate_bucket`) and write the results as parquet files, from which `tables` and `result` compute what is
+shown.
 
-    selection  which events SQL gives        spool   rows in buckets on disk
-    lives      one bucket: rows in, rows out crew    processes that live through buckets
-    run        the whole, with its progress  result  what is shown of it
+    source   which events are read, and reading them     buckets          rows on disk, by contact
+    worker   processes that simulate buckets             simulate_bucket  one bucket: rows in, rows out
+    run      the whole backtest, with its progress       tables, result   what is shown of it
 
-polars takes 0.3 s to load: only `spool`, `lives`, `run` and `result` import it, and nobody imports them before they are needed.
+Importing polars takes 0.3 s, so modules outside of this package import it only when a backtest starts.
 """

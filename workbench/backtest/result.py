@@ -1,6 +1,7 @@
 """The result of a backtest: counts, frames, and a page for notebooks.
 
-The rows are in parquet files on disk. Frames are read from them on request, so a result costs little memory however long the period.
+The rows are in parquet files on disk. Frames are read from them on request, so a result costs little memory however
+long the period.
 """
 
 import sys
@@ -13,7 +14,7 @@ import polars as pl
 
 from workbench.backtest.buckets import Folder
 from workbench.backtest.simulate_bucket import BucketSummary
-from workbench.backtest.source import BacktestScope, decides_by, decides_by_addresses
+from workbench.backtest.source import BacktestScope, filter_paths, filters_on_addresses
 from workbench.backtest.tables import Tables, Totals, every_day
 from workbench.display import charts
 from workbench.display.graph import STAYING, Mark, RunPath, picture
@@ -49,9 +50,9 @@ class BacktestRun(msgspec.Struct, frozen=True):
     """The output of a run: tables in `folder`, which is deleted when nothing refers to it any more, and counts."""
 
     folder: Folder
-    ground: BacktestScope
+    scope: BacktestScope
     automations: tuple[SimulatedAutomation, ...]
-    lived: BucketSummary
+    summary: BucketSummary
 
 
 class BacktestLabel(msgspec.Struct, frozen=True):
@@ -66,9 +67,9 @@ class BacktestLabel(msgspec.Struct, frozen=True):
 class Backtest:
     """What an automation would have done in a period. Nothing was sent or written.
 
-    `totals` has the counts. `frame()` has a row per step, `entries()` one per entry, `contacts()` one per contact, `days()` one per day.
-    In a comparison (`against=…`), `before` has the counts of the other version, and `gains()` and `losses()` are the contacts that
-    get messages from only one of the two.
+    `totals` has the counts. `frame()` has a row per step, `entries()` one per entry, `contacts()` one per contact,
+    `days()` one per day. In a comparison (`against=…`), `before` has the counts of the other version, and `gains()`
+    and `losses()` are the contacts that get messages from only one of the two.
     """
 
     def __init__(self, label: BacktestLabel, run: BacktestRun) -> None:
@@ -90,13 +91,13 @@ class Backtest:
     @property
     def reach(self) -> float:
         """The share of contacts (0 to 1; of all, of the sample or of the segment) that would have received a message."""
-        contacts = self._run.ground.contacts
+        contacts = self._run.scope.contacts
         return self.totals.reached / contacts if contacts else 0.0
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The first message of each step that sends, with its values filled in."""
-        return self._run.lived.messages[0] if self._run.lived.messages else ()
+        return self._run.summary.messages[0] if self._run.summary.messages else ()
 
     @property
     def untaken(self) -> tuple[Edge, ...]:
@@ -111,8 +112,8 @@ class Backtest:
     def frame(self) -> pl.DataFrame:
         """Return a row per step: entry (the id of the event that started it), contact, node, kind, at, outcome, handle, effect, reason, arrives.
 
-        `effect`: inapp, email, webhook, tag added, tag removed or contact updated; `reason`: why it was skipped, failed or waits;
-        `arrives`: whether this is the first step of the entry at this node.
+        `effect`: inapp, email, webhook, tag added, tag removed or contact updated; `reason`: why it was skipped,
+        failed or waits; `arrives`: whether this is the first step of the entry at this node.
         """
         return self.scan().collect()
 
@@ -126,11 +127,11 @@ class Backtest:
 
     def contacts(self) -> pl.DataFrame:
         """Return a row per contact that entered: contact, entries, messages (in the app and by email)."""
-        return self._tables.people().collect()
+        return self._tables.contact_totals().collect()
 
     def days(self) -> pl.DataFrame:
         """Return a row per day (UTC): day, entries, messages; in a comparison also entries_before, messages_before."""
-        window = self._run.ground.window
+        window = self._run.scope.window
         first, last = window.since.date(), window.until.date()
         days = every_day(self._tables.days, first, last)
         if self._other is None:
@@ -214,15 +215,15 @@ class Backtest:
 
     def _about(self) -> str:
         """Return what was tested, on which events, and the difference to the version compared with."""
-        ground = self._run.ground
-        since, until = (moment(bound)[:16] for bound in (ground.window.since, ground.window.until))
-        whom = ground.whom
+        scope = self._run.scope
+        since, until = (moment(bound)[:16] for bound in (scope.window.since, scope.window.until))
+        sample = scope.sample
         contacts = ""
-        if whom.segment is not None:
-            share = f", for {whom.sample:.2%} of them" if whom.sampled else ""
-            contacts = f", for contacts that are in the segment {whom.segment} now{share}"
-        elif whom.sampled:
-            contacts = f", for {whom.sample:.2%} of the contacts"
+        if sample.segment is not None:
+            share = f", for {sample.share:.2%} of them" if sample.is_partial else ""
+            contacts = f", for contacts that are in the segment {sample.segment} now{share}"
+        elif sample.is_partial:
+            contacts = f", for {sample.share:.2%} of the contacts"
         started_by = trigger_text(self._automation.trigger)
         text = f"{self._label.name}: on every {started_by}, from {since} to {until} UTC{contacts}."
         if self._other is None:
@@ -232,17 +233,17 @@ class Backtest:
 
     def _totals_table(self) -> tuple[list[TableColumn], list[list[str]]]:
         """Return the table of totals, beside those of the version compared with."""
-        sides = [_metrics(self.totals, self._run.ground)]
+        sides = [_metrics(self.totals, self._run.scope)]
         columns = [TableColumn("Metric"), TableColumn("Value", number=True)]
         if self.before is not None:
-            sides.append(_metrics(self.before, self._run.ground))
+            sides.append(_metrics(self.before, self._run.scope))
             columns[1:] = [TableColumn("This version", number=True), TableColumn(self._label.against, number=True)]
         metrics = [name for name in sides[0] if name in _ALWAYS_SHOWN or any(side[name] != "0" for side in sides)]
         return columns, [[name, *(side[name] for side in sides)] for name in metrics]
 
     def _mistakes(self) -> Iterator[str]:
         """Yield what looks wrong."""
-        totals, trigger, events = self.totals, self._automation.trigger, self._run.lived.events
+        totals, trigger, events = self.totals, self._automation.trigger, self._run.summary.events
         if self._label.problems:
             yield f"It cannot be published yet: {quantity(self._label.problems, 'problem')}, listed by .check()."
         if not totals.entries and not totals.turned_away:
@@ -271,8 +272,8 @@ class Backtest:
 
     def _limits(self) -> Iterator[str]:
         """Yield where the result may differ from a real run."""
-        nodes, lived, source = self._graph.nodes, self._run.lived, self._automation.trigger.source
-        reads = {node.id: {path for path in decides_by(node) if path.startswith("contact.")} for node in nodes}
+        nodes, summary, source = self._graph.nodes, self._run.summary, self._automation.trigger.source
+        reads = {node.id: {path for path in filter_paths(node) if path.startswith("contact.")} for node in nodes}
         deciding = [node_id for node_id, paths in reads.items() if paths]
         read: set[str] = set().union(*reads.values())
         if deciding:
@@ -291,7 +292,7 @@ class Backtest:
             yield (
                 f"It both changes and uses {join_and(own)}: contacts that already went through it have the changed value now."
             )
-        if lived.masked and decides_by_addresses(self._automation):
+        if summary.masked and filters_on_addresses(self._automation):
             yield "It uses email addresses, and your API key sees them masked (no pii:read): these decisions may be wrong."
         if source is not None and source.creates_contacts:
             yield "Unknown wallets are left out; in a real run, the logs create contacts for them."
@@ -299,8 +300,8 @@ class Backtest:
             yield "A log counts from the time it was seen; in a real run, its entry starts after the confirmations."
         if not self._label.saved and any(isinstance(node.action, Split) for node in nodes):
             yield "It is not saved yet: saving assigns contacts to the branches of a split again."
-        if lived.erased:
-            yield f"Contacts that were erased since are left out: {lived.erased:,}."
+        if summary.erased:
+            yield f"Contacts that were erased since are left out: {summary.erased:,}."
 
     def _compared(self) -> Tables:
         if self._other is None:
@@ -313,7 +314,8 @@ class Backtest:
     def _only(ours: Tables, theirs: Tables) -> pl.DataFrame:
         """Return the contacts that get messages only from `ours`."""
         reached, others = (
-            tables.people().filter(pl.col("messages") > 0).select("contact", "messages") for tables in (ours, theirs)
+            tables.contact_totals().filter(pl.col("messages") > 0).select("contact", "messages")
+            for tables in (ours, theirs)
         )
         return (
             reached.join(others, on="contact", how="anti")
@@ -330,20 +332,20 @@ class Backtest:
         return self._automation.graph or Graph()
 
 
-def _metrics(totals: Totals, ground: BacktestScope) -> dict[str, str]:
+def _metrics(totals: Totals, scope: BacktestScope) -> dict[str, str]:
     """Return the rows of the table of totals; "0" where nothing was counted."""
-    segment = ground.whom.segment
-    if ground.whom.sampled:
-        of = f"% of {ground.contacts:,} contacts{f' of {segment}' if segment is not None else ''} in the sample"
+    segment = scope.sample.segment
+    if scope.sample.is_partial:
+        of = f"% of {scope.contacts:,} contacts{f' of {segment}' if segment is not None else ''} in the sample"
     elif segment is not None:
-        of = f"% of {ground.contacts:,} members of {segment}"
+        of = f"% of {scope.contacts:,} members of {segment}"
     else:
-        of = f"% of all {ground.contacts:,} contacts"
+        of = f"% of all {scope.contacts:,} contacts"
     counts: dict[str, int | str] = {
         "entries": totals.entries,
         "contacts that enter": totals.contacts,
         "contacts with a message": totals.reached,
-        of: f"{totals.reached / ground.contacts:.1%}" if totals.reached else 0,
+        of: f"{totals.reached / scope.contacts:.1%}" if totals.reached else 0,
         "in-app messages": totals.inapp,
         "emails": totals.emails,
         "webhooks": totals.webhooks,

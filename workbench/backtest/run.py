@@ -1,18 +1,13 @@
-"""A backtest from the question to the result: count, read, live through, with a line that says how far it is.
-
-What `automation.backtest(…)` does: say what is tried and what it is compared with, and run it.
-"""
+"""Runs a backtest: count the events, read them, simulate them, with a progress line."""
 
 import math
 from contextlib import closing
-from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 
 from workbench import environment
-from workbench.backtest.buckets import Folder, Spool
+from workbench.backtest.buckets import BucketWriter, Folder
 from workbench.backtest.result import Backtest, BacktestLabel, BacktestRun
 from workbench.backtest.simulate_bucket import CONTACTS, EVENTS, MESSAGES, AutomationPayload, BucketSummary, BucketTask
 from workbench.backtest.source import BacktestSource, ContactSample, Window, select
@@ -24,194 +19,38 @@ from workbench.draft import Draft
 from workbench.duration import PeriodArguments, read_period
 from workbench.errors import InvalidArgumentError, InvalidRequestError, NotFoundError, StoppedError
 from workbench.language.check import errors
-from workbench.language.run import Message
-from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation
+from workbench.language.simulate import SIMULATED_ID
 from workbench.publish import AutomationRecord, find
 from workbench.segments import require_segment
 
-BUCKET = 10_000  # events that are lived through at a time
-_ALONE = 20_000  # fewer events than this are lived through here: starting processes would take longer
-_MOST_PROCESSES = 8
-_READING = 0.35  # of the time that all takes, roughly
+BUCKET_EVENTS = 10_000
+_MIN_EVENTS_FOR_WORKERS = 20_000  # below this, starting processes takes longer than simulating here
+_MAX_PROCESSES = 8
+_READING_SHARE = 0.35  # of the total time, roughly
+_MAX_VERSIONS = 100
+_PROGRESS_INTERVAL_S = 0.2
+
+Against: TypeAlias = Literal["published"] | int
 
 
 class BacktestRequest(msgspec.Struct, frozen=True):
-    """What is asked for: a period, whose events, and how many processes may help (None: as many as there are cores)."""
+    """The arguments of a backtest. `processes` None: one worker per core."""
 
-    during: PeriodArguments
-    whom: ContactSample = ContactSample()
+    period: PeriodArguments
+    sample: ContactSample = ContactSample()
     processes: int | None = None
 
 
-class Subjects(msgspec.Struct, frozen=True):
-    """What is tried, and what it is compared with. `own`: the id under which its real messages are stored."""
+class BacktestAutomations(msgspec.Struct, frozen=True):
+    """The draft, and the version to compare it with. `own_id`: the id under which its real messages are stored."""
 
     draft: AutomationPayload
-    rival: AutomationPayload | None = None
-    own: str | None = None
+    other: AutomationPayload | None = None
+    own_id: str | None = None
 
-    def all(self) -> tuple[AutomationPayload, ...]:
-        """Return those that are lived through."""
-        return (self.draft,) if self.rival is None else (self.draft, self.rival)
-
-
-def run(connection: Connection, subjects: Subjects, asked: BacktestRequest) -> BacktestRun:
-    """Return what would have happened. Nothing is kept when it is interrupted."""
-    _check(connection, asked)
-    folder = Folder()
-    try:
-        return _happened(connection, subjects, asked, folder)
-    except BaseException as error:
-        folder.remove()
-        if isinstance(error, InvalidRequestError):
-            raise InvalidRequestError(f"{_UNREAD}: {error}", error.problems, request_id=error.request_id) from None
-        raise
-
-
-_UNREAD = "the events could not be read; fewer days, or sample=0.1 for a tenth of the contacts, are less to read"
-
-
-def _check(connection: Connection, asked: BacktestRequest) -> None:
-    """Raise InvalidArgumentError for what cannot be asked for, NotFoundError for a segment that nobody has defined."""
-    sample, processes = asked.whom.sample, asked.processes
-    if not sample or not _is_between(sample, 0, 1, (int, float)):
-        raise InvalidArgumentError(
-            f"sample={sample!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
-        )
-    if processes is not None and not _is_between(processes, 0, _MOST_PROCESSES, (int,)):
-        raise InvalidArgumentError(f"processes={processes!r} must be a whole number from 0 to {_MOST_PROCESSES}")
-    read_period(asked.during)
-    if asked.whom.segment is not None:
-        require_segment(connection, asked.whom.segment)
-
-
-def _is_between(number: float, least: float, most: float, kinds: tuple[type, ...]) -> bool:
-    return isinstance(number, kinds) and least <= number <= most
-
-
-def _happened(connection: Connection, subjects: Subjects, asked: BacktestRequest, folder: Folder) -> BacktestRun:
-    automations = tuple(each.automation() for each in subjects.all())
-    source = BacktestSource(connection, select(automations), asked.whom)
-    ground = source.ground(read_period(asked.during))
-    slices = source.slices(ground.window)
-    order = BucketTask(str(folder.path), ground.window.until, subjects.all())
-    lived = BucketSummary()
-    with _Line(sum(events for _, events in slices)) as line, _crew(order, asked.processes, line.events) as crew:
-        reading = _Reading(source, folder.path, max(1, math.ceil(line.events / BUCKET)), line)
-        reading.take([window for window, _ in slices])
-        if period := _capped(automations):
-            window = ground.window
-            reading.take_messages(Window(window.since - period, window.until), subjects.own)
-        for each in crew.live(range(reading.buckets)):
-            lived = _with(lived, each)
-            line.lived(lived.events)
-    return BacktestRun(folder, ground, automations, lived)
-
-
-def _crew(order: BucketTask, processes: int | None, events: int) -> "closing[WorkerPool]":
-    """Return who lives through the buckets: this process alone, where starting others would take longer."""
-    if processes is None:
-        processes = min(environment.cores(), _MOST_PROCESSES) if events > _ALONE else 0
-    return closing(WorkerPool(order, processes))
-
-
-def _capped(automations: tuple[SimulatedAutomation, ...]) -> timedelta | None:
-    """Return the longest period of a frequency cap, None when there is none."""
-    caps = [each.graph.settings.frequency_cap for each in automations if each.graph is not None]
-    return max((cap.period for cap in caps if cap is not None), default=None)
-
-
-def _with(lived: BucketSummary, each: BucketSummary) -> BucketSummary:
-    """Return what is said of some buckets with what is said of one more; the first message of a node stays the first."""
-    if not each.messages:
-        return lived
-    before = lived.messages or tuple(() for _ in each.messages)
-    messages = tuple(_first(one, other) for one, other in zip(before, each.messages, strict=True))
-    return BucketSummary(lived.events + each.events, lived.erased + each.erased, lived.masked or each.masked, messages)
-
-
-def _first(known: tuple[Message, ...], new: tuple[Message, ...]) -> tuple[Message, ...]:
-    nodes = {message.node_id for message in known}
-    return (*known, *(message for message in new if message.node_id not in nodes))
-
-
-class _Reading:
-    """Puts what is read into buckets."""
-
-    def __init__(self, source: BacktestSource, folder: Path, buckets: int, line: "_Line") -> None:
-        self.buckets = buckets
-        self._source = source
-        self._folder = folder
-        self._line = line
-
-    def take(self, slices: list[Window]) -> None:
-        """Read the events and their contacts."""
-        events, contacts = self._spool(EVENTS), self._spool(CONTACTS)
-        read = 0
-        for window in slices:
-            with closing(self._source.events(window)) as frames:
-                for frame in frames:
-                    events.take(frame)
-                    read += frame.height
-                    self._line.read(read)
-            with closing(self._source.contacts(window)) as frames:
-                for frame in frames:
-                    contacts.take(frame)
-        events.flush()
-        contacts.flush()
-
-    def take_messages(self, window: Window, own: str | None) -> None:
-        """Read when contacts got messages of other automations."""
-        spool = self._spool(MESSAGES)
-        with closing(self._source.messages(window, own)) as frames:
-            for frame in frames:
-                spool.take(frame)
-        spool.flush()
-
-    def _spool(self, name: str) -> Spool:
-        return Spool(self._folder / name, self.buckets)
-
-
-class _Line:
-    """The line that says how far it is, and at last whether it came to the end."""
-
-    def __init__(self, events: int) -> None:
-        self.events = events
-        self._progress = ProgressLine()
-        self._shown_at = 0.0
-
-    def read(self, events: int) -> None:
-        """So many events are read."""
-        self._show(f"Backtest: reading {self._of(events)}", _READING * self._share(events))
-
-    def lived(self, events: int) -> None:
-        """So many events are lived through, of those that are read."""
-        self._show(f"Backtest: {self._of(events)}", _READING + (1 - _READING) * self._share(events))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, stopped: type[BaseException] | None, *_: object) -> None:
-        state, look = ("done", "good") if stopped is None else ("stopped", "warn")
-        self._progress.show(f"Backtest: {quantity(self.events, 'event')}", state, look)
-
-    def _of(self, events: int) -> str:
-        return f"{events:,} of {self.events:,} events"
-
-    def _share(self, events: int) -> float:
-        return min(events / self.events, 1.0) if self.events else 1.0
-
-    def _show(self, text: str, share: float) -> None:
-        now = environment.monotonic_s()
-        if now - self._shown_at >= _BETWEEN:
-            self._shown_at = now
-            self._progress.show(text, f"{share:.0%}", "busy", share)
-
-
-_BETWEEN = 0.2  # seconds between two changes of the line
-
-
-Against: TypeAlias = Literal["published"] | int
+    def payloads(self) -> tuple[AutomationPayload, ...]:
+        """Return the automations to simulate."""
+        return (self.draft,) if self.other is None else (self.draft, self.other)
 
 
 def backtested(
@@ -219,61 +58,159 @@ def backtested(
     draft: Draft,
     record: AutomationRecord | None,
     against: Against | None,
-    asked: BacktestRequest,
+    request: BacktestRequest,
 ) -> Backtest:
-    """Return what the draft would have done, compared with a version of its record; raise StoppedError when it is interrupted."""
-    try:
-        return _backtested(connection, draft, record, against, asked)
-    except KeyboardInterrupt:
-        raise StoppedError(_STOPPED) from None
-
-
-_STOPPED = (
-    "the backtest was stopped, and nothing is kept of it; sample=0.1 takes a tenth of the contacts and is done sooner"
-)
-
-
-def _backtested(
-    connection: Connection,
-    draft: Draft,
-    record: AutomationRecord | None,
-    against: Against | None,
-    asked: BacktestRequest,
-) -> Backtest:
+    """Return the backtest of a draft, compared with a version of its record; raise StoppedError on an interrupt."""
     if not draft.nodes:
-        raise InvalidArgumentError('say first which event: .on("deposit")')
+        raise InvalidArgumentError('The automation is empty. Begin with the event that starts it: .on("deposit").')
     payload = draft.payload()
-    if against is not None:
-        record = find(connection, draft.name) or record  # it may have been published since the draft was begun
-    own = record.id if record is not None else None
-    trigger, graph = payload["triggerSpec"], payload["graph"]
-    version = None if against is None else _version(connection, draft.name, record, against)
-    rival = (
-        None if version is None else AutomationPayload(own or SIMULATED_ID, version["triggerSpec"], version["graph"])
-    )
-    called = BacktestLabel(
-        draft.name,
-        "" if version is None else f"version {version['version']}",
-        saved=record is not None,
-        problems=len(errors(draft.remarks())),
-    )
-    return Backtest(
-        called, run(connection, Subjects(AutomationPayload(own or SIMULATED_ID, trigger, graph), rival, own), asked)
-    )
+    try:
+        if against is not None:
+            record = find(connection, draft.name) or record  # it may have been published since the draft was opened
+        own_id = record.id if record is not None else None
+        automation_id = own_id or SIMULATED_ID
+        version = None if against is None else _find_version(connection, draft.name, record, against)
+        automations = BacktestAutomations(
+            AutomationPayload(automation_id, payload["triggerSpec"], payload["graph"]),
+            None if version is None else AutomationPayload(automation_id, version["triggerSpec"], version["graph"]),
+            own_id,
+        )
+        label = BacktestLabel(
+            draft.name,
+            "" if version is None else f"version {version['version']}",
+            saved=record is not None,
+            problems=len(errors(draft.remarks())),
+        )
+        return Backtest(label, run(connection, automations, request))
+    except KeyboardInterrupt:
+        raise StoppedError(
+            "The backtest was stopped, and nothing is kept of it. sample=0.1 takes a tenth of the contacts."
+        ) from None
 
 
-def _version(connection: Connection, name: str, record: AutomationRecord | None, against: Against) -> dict[str, Any]:
-    """Return a published version as the server has it; raise NotFoundError when there is none such."""
+def _find_version(
+    connection: Connection, name: str, record: AutomationRecord | None, against: Against
+) -> dict[str, Any]:
+    """Return a published version as the server has it; raise NotFoundError if it does not exist."""
     if record is None or record.published_version is None:
-        raise NotFoundError(f"{name!r} was never published, so there is nothing to compare it with")
+        raise NotFoundError(f"{name!r} was never published, so there is no version to compare it with")
     number = record.published_version if against == "published" else against
     if isinstance(number, bool) or not isinstance(number, int):
         raise InvalidArgumentError(f'against={against!r}: write against="published", or the number of a version')
-    versions: list[dict[str, Any]] = connection.get(f"/automations/{record.id}/versions", limit=_MOST)["versions"]
-    found = next((each for each in versions if each["version"] == number), None)
-    if found is None:
-        raise NotFoundError(f"there is no version {number} of {name!r}; .versions() shows which there are")
-    return found
+    answer = connection.get(f"/automations/{record.id}/versions", limit=_MAX_VERSIONS)
+    versions: list[dict[str, Any]] = answer["versions"]
+    version = next((version for version in versions if version["version"] == number), None)
+    if version is None:
+        raise NotFoundError(f"Version not found: {number} of {name!r}. .versions() lists the versions.")
+    return version
 
 
-_MOST = 100
+def run(connection: Connection, automations: BacktestAutomations, request: BacktestRequest) -> BacktestRun:
+    """Read and simulate the events. If it is interrupted or fails, its files are deleted."""
+    _check(connection, request)
+    folder = Folder()
+    try:
+        return _run_in(folder, connection, automations, request)
+    except BaseException as error:
+        folder.remove()
+        if isinstance(error, InvalidRequestError):  # a limit of the key: too many rows, or too slow
+            hint = "use fewer days, or sample=0.1 for a tenth of the contacts"
+            message = f"The events could not be read; {hint}: {error}"
+            raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
+        raise
+
+
+def _check(connection: Connection, request: BacktestRequest) -> None:
+    """Raise InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment."""
+    share, processes = request.sample.share, request.processes
+    if not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise InvalidArgumentError(
+            f"sample={share!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
+        )
+    if processes is not None and not (isinstance(processes, int) and 0 <= processes <= _MAX_PROCESSES):
+        raise InvalidArgumentError(f"processes={processes!r} must be a whole number from 0 to {_MAX_PROCESSES}")
+    read_period(request.period)
+    if request.sample.segment is not None:
+        require_segment(connection, request.sample.segment)
+
+
+def _run_in(
+    folder: Folder, connection: Connection, automations: BacktestAutomations, request: BacktestRequest
+) -> BacktestRun:
+    payloads = automations.payloads()
+    simulated = tuple(payload.automation() for payload in payloads)
+    source = BacktestSource(connection, select(simulated), request.sample)
+    scope = source.scope(read_period(request.period))
+    slices = source.slices(scope.window)
+    total = sum(events for _, events in slices)
+    buckets = max(1, math.ceil(total / BUCKET_EVENTS))
+    processes = request.processes
+    if processes is None:
+        processes = min(environment.cores(), _MAX_PROCESSES) if total > _MIN_EVENTS_FOR_WORKERS else 0
+    summary = BucketSummary()
+    with (
+        _Progress(total) as progress,
+        closing(WorkerPool(BucketTask(str(folder.path), scope.window.until, payloads), processes)) as workers,
+    ):
+        events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
+        read = 0
+        for window, _ in slices:
+            with closing(source.events(window)) as frames:
+                for frame in frames:
+                    events.write(frame)
+                    read += frame.height
+                    progress.show_read(read)
+            with closing(source.contacts(window)) as frames:
+                for frame in frames:
+                    contacts.write(frame)
+        events.flush()
+        contacts.flush()
+        caps = [automation.graph.settings.frequency_cap for automation in simulated if automation.graph is not None]
+        periods = [cap.period for cap in caps if cap is not None]
+        if periods:
+            # A cap counts messages of all automations, also those sent within its period before the backtest begins.
+            window = Window(scope.window.since - max(periods), scope.window.until)
+            messages = BucketWriter(folder.path / MESSAGES, buckets)
+            with closing(source.messages(window, automations.own_id)) as frames:
+                for frame in frames:
+                    messages.write(frame)
+            messages.flush()
+        for bucket_summary in workers.simulate(range(buckets)):
+            summary = summary.plus(bucket_summary)
+            progress.show_simulated(summary.events)
+    return BacktestRun(folder, scope, simulated, summary)
+
+
+class _Progress:
+    """The progress line: reading, then simulating, at last done or stopped."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._line = ProgressLine()
+        self._shown_at_s = 0.0
+
+    def show_read(self, events: int) -> None:
+        """Show the number of events that were read."""
+        text = f"Backtest: reading {events:,} of {self._total:,} events"
+        self._show(text, _READING_SHARE * self._share(events))
+
+    def show_simulated(self, events: int) -> None:
+        """Show the number of events that were simulated."""
+        text = f"Backtest: {events:,} of {self._total:,} events"
+        self._show(text, _READING_SHARE + (1 - _READING_SHARE) * self._share(events))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        state, look = ("done", "good") if error is None else ("stopped", "warn")
+        self._line.show(f"Backtest: {quantity(self._total, 'event')}", state, look)
+
+    def _share(self, events: int) -> float:
+        return min(events / self._total, 1.0) if self._total else 1.0
+
+    def _show(self, text: str, share: float) -> None:
+        now_s = environment.monotonic_s()
+        if now_s - self._shown_at_s >= _PROGRESS_INTERVAL_S:
+            self._shown_at_s = now_s
+            self._line.show(text, f"{share:.0%}", "busy", share)

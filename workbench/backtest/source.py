@@ -1,15 +1,14 @@
-"""Which stored events a backtest reads. SQL only pre-selects, so it may give too many, and never too few.
+"""The events that a backtest reads: which ones, and reading them from the server.
 
-Of a trigger's filters only those go along that Postgres can ask of payloads (`language.preselect`).
-
-What a backtest reads from the server, asked as every analyst's SQL is: with the rights of the key, and only so much at once.
+SQL only pre-selects, so it may return too many events but never too few; the interpreter decides on each. Of a
+trigger's filters only those are sent that Postgres can test with `payload @> …` (`containment_patterns`). Every query
+runs like one of an analyst: with the rights of the key and within its limits.
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -27,19 +26,21 @@ from workbench.language.filter import Filter
 from workbench.language.graph import Graph, Node
 from workbench.language.onchain import ZERO_ADDRESS
 from workbench.language.simulate import SimulatedAutomation
-from workbench.language.trigger import Trigger, containment_patterns
+from workbench.language.trigger import containment_patterns
 from workbench.sql import SqlQuery, Stream, sql, statement
 
+_ADDRESSES = frozenset({"email", "contact", "contact.email"})
 
-class Way(msgspec.Struct, frozen=True):
-    """Events of some names, of whose values each of `asked` allows some; names of parameters, like everything here."""
+
+class EventPattern(msgspec.Struct, frozen=True):
+    """Events by name and payload, as names of parameters. Of each of `conditions`, the payload contains one."""
 
     names: str
-    asked: tuple[tuple[str, ...], ...] = ()
+    conditions: tuple[tuple[str, ...], ...] = ()
 
 
-class Start(msgspec.Struct, frozen=True):
-    """Logs that may start an entry; names of parameters."""
+class LogPattern(msgspec.Struct, frozen=True):
+    """Logs that may start an entry. All fields are names of parameters."""
 
     chain: str
     contract: str
@@ -48,53 +49,87 @@ class Start(msgspec.Struct, frozen=True):
     key: str
 
 
-class ChainLogSelection(msgspec.Struct, frozen=True):
-    """Which logs of chains are read: those that may start an entry, and those by the names that waits have for them."""
+class LogSelection(msgspec.Struct, frozen=True):
+    """The logs to read: those that may start an entry, and those in the parameter `awaited`, for which steps wait."""
 
-    starts: tuple[Start, ...] = ()
+    starts: tuple[LogPattern, ...] = ()
     params: dict[str, Any] = {}
 
 
 class EventSelection(msgspec.Struct, frozen=True):
-    """The structure of the condition (`names` None: events of every name; no `ways`: whatever their values), and its parameters.
+    """The structure of the SQL condition, and its parameters.
 
-    `addresses`: whether somebody looks at email addresses. Otherwise it is enough to know that there is one: the server does not
-    have to open them. `logs` None: nobody looks at chains; `customs`: whether somebody looks at anything else.
+    `names` None: events of every name. No `patterns`: whatever their payload. `custom_events`: whether any events of
+    backends are read; `logs` None: no logs are read. `addresses` False: nothing uses the text of an email address, so
+    the server need not decrypt them, which costs more than everything else.
     """
 
     names: str | None = None
-    ways: tuple[Way, ...] = ()
+    patterns: tuple[EventPattern, ...] = ()
     params: dict[str, Any] = {}
     addresses: bool = True
-    logs: ChainLogSelection | None = None
-    customs: bool = True
+    logs: LogSelection | None = None
+    custom_events: bool = True
 
 
-def select(automations: Iterable[SimulatedAutomation]) -> EventSelection:
-    """Return what may start, wake or end an entry of any of these automations."""
-    automations = tuple(automations)
-    addresses, logs = any(map(_sees_addresses, automations)), _logs(automations)
-    if any(not each.trigger.names and each.trigger.source is None for each in automations):
+def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
+    """Return the events that may start, wake or end an entry of any of these automations."""
+    addresses, logs = any(map(_reads_addresses, automations)), _select_logs(automations)
+    if any(not automation.trigger.names and automation.trigger.source is None for automation in automations):
         return EventSelection(addresses=addresses, logs=logs)
+    starting = [
+        (automation.trigger.names, tuple(filter(None, map(containment_patterns, automation.trigger.filters))))
+        for automation in automations
+    ]
+    # Of awaited events and goals the filters are not sent: they may refer to the contact and to the event before.
+    awaited = [
+        (frozenset(name for name in prepare_backtest(automation).awaited if not LOG_NAME.fullmatch(name)), ())
+        for automation in automations
+    ]
     params: dict[str, Any] = {}
-    ways = [*map(_starting, automations), *map(_awaited, automations)]
-    named = [(names, asked) for names, asked in ways if names]
-    written = tuple(_way(names, asked, params) for names, asked in named) if any(asked for _, asked in named) else ()
+
+    def bind(value: Any) -> str:
+        name = f"value_{len(params)}"
+        params[name] = value
+        return name
+
+    named = [(names, conditions) for names, conditions in (*starting, *awaited) if names]
+    patterns: tuple[EventPattern, ...] = ()
+    if any(conditions for _, conditions in named):
+        patterns = tuple(
+            EventPattern(bind(sorted(names)), tuple(tuple(map(bind, options)) for options in conditions))
+            for names, conditions in named
+        )
     params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
-    return EventSelection("names", written, params, addresses, logs, customs=bool(params["names"]))
+    return EventSelection("names", patterns, params, addresses, logs, custom_events=bool(params["names"]))
 
 
-def decides_by(node: Node) -> set[str]:
-    """Return the paths that a condition asks about, or a wait in the event that it waits for."""
-    return {each.path for each in _filters(node)}
+def _select_logs(automations: Iterable[SimulatedAutomation]) -> LogSelection | None:
+    params: dict[str, Any] = {}
+    starts: dict[tuple[str, str], LogPattern] = {}
+    awaited: set[str] = set()
+    for automation in automations:
+        awaited.update(name for name in prepare_backtest(automation).awaited if LOG_NAME.fullmatch(name))
+        source = automation.trigger.source
+        if source is not None and (source.key, source.wallet_arg) not in starts:
+            values = (source.chain_id, source.contract, source.abi_event.canonical, source.wallet_arg, source.key)
+            start = LogPattern(*(f"{field}_{len(starts)}" for field in LogPattern.__struct_fields__))
+            params |= {"nobody": ZERO_ADDRESS} | dict(zip(msgspec.structs.astuple(start), values, strict=True))
+            starts[source.key, source.wallet_arg] = start
+    return LogSelection((*starts.values(),), params | {"awaited": sorted(awaited)}) if starts or awaited else None
 
 
-def decides_by_addresses(automation: SimulatedAutomation) -> bool:
-    """Return whether a filter of the automation asks what an email address is; whether there is one is known without."""
+def filter_paths(node: Node) -> set[str]:
+    """Return the paths in the filters of a condition or a wait."""
+    return {filter_.path for filter_ in _filters(node)}
+
+
+def filters_on_addresses(automation: SimulatedAutomation) -> bool:
+    """Return whether a filter compares an email address. Whether there is one is known even if it is masked."""
     graph = automation.graph or Graph()
     goal = graph.settings.goal.filters if graph.settings.goal is not None else ()
-    asked = (*automation.trigger.filters, *goal, *chain.from_iterable(map(_filters, graph.nodes)))
-    return any(each.path in _ADDRESSES and each.operator != "exists" for each in asked)
+    filters = (*automation.trigger.filters, *goal, *(filter_ for node in graph.nodes for filter_ in _filters(node)))
+    return any(filter_.path in _ADDRESSES and filter_.operator != "exists" for filter_ in filters)
 
 
 def _filters(node: Node) -> tuple[Filter, ...]:
@@ -105,174 +140,125 @@ def _filters(node: Node) -> tuple[Filter, ...]:
             return ()
 
 
-def _sees_addresses(automation: SimulatedAutomation) -> bool:
+def _reads_addresses(automation: SimulatedAutomation) -> bool:
     graph = automation.graph or Graph()
-    if graph.actions & {SendEmail, SendWebhook} or decides_by_addresses(automation):
+    if graph.actions & {SendEmail, SendWebhook} or filters_on_addresses(automation):
         return True
     return any(not _ADDRESSES.isdisjoint(context_paths(node)) for node in graph.nodes)
 
 
-_ADDRESSES = frozenset({"email", "contact", "contact.email"})
-
-
-_Asked = tuple[tuple[dict[str, Any], ...], ...]
-
-
-def _starting(automation: SimulatedAutomation) -> tuple[frozenset[str], _Asked]:
-    return automation.trigger.names, _asked(automation.trigger)
-
-
-def _awaited(automation: SimulatedAutomation) -> tuple[frozenset[str], _Asked]:
-    return frozenset(name for name in prepare_backtest(automation).awaited if not LOG_NAME.fullmatch(name)), ()
-
-
-def _logs(automations: Iterable[SimulatedAutomation]) -> ChainLogSelection | None:
-    """Return which logs may start, wake or end an entry, None for none."""
-    params: dict[str, Any] = {}
-    starts: dict[tuple[str, str], Start] = {}
-    awaited: set[str] = set()
-    for each in automations:
-        awaited.update(name for name in prepare_backtest(each).awaited if LOG_NAME.fullmatch(name))
-        source = each.trigger.source
-        if source is not None and (source.key, source.wallet_arg) not in starts:
-            values = (source.chain_id, source.contract, source.abi_event.canonical, source.wallet_arg, source.key)
-            start = Start(*(f"{field}_{len(starts)}" for field in Start.__struct_fields__))
-            params |= {"nobody": ZERO_ADDRESS} | dict(zip(msgspec.structs.astuple(start), values, strict=True))
-            starts[source.key, source.wallet_arg] = start
-    return ChainLogSelection((*starts.values(),), params | {"awaited": sorted(awaited)}) if starts or awaited else None
-
-
-def _way(names: frozenset[str], asked: _Asked, params: dict[str, Any]) -> Way:
-    """Return a way, its values added to the parameters."""
-
-    def bound(value: Any) -> str:
-        name = f"value_{len(params)}"
-        params[name] = value
-        return name
-
-    return Way(bound(sorted(names)), tuple(tuple(map(bound, alternatives)) for alternatives in asked))
-
-
-def _asked(trigger: Trigger) -> _Asked:
-    """Return what payloads have to contain, each of these in one of some forms."""
-    return tuple(filter(None, map(containment_patterns, trigger.filters)))
-
-
-_SLICE = 300_000  # events of one question: an answer may take five minutes
-_HASHES = 2**32  # contacts of a sample are those whose hash is below its share of these
+_MAX_EVENTS_PER_QUERY = 300_000  # a query may stream for five minutes
+_HASHES = 2**32  # a contact is in a sample if the first 32 bits of its hash are below share * 2**32
 
 
 class Window(msgspec.Struct, frozen=True):
-    """From `since` up to `until`."""
+    """The time from `since` (inclusive) to `until` (exclusive)."""
 
     since: datetime
     until: datetime
 
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of a query about this window."""
+        return {"since": self.since.isoformat(), "until": self.until.isoformat()}
+
 
 class ContactSample(msgspec.Struct, frozen=True):
-    """Whose events count: those of a share of the contacts (above 0, up to 1), and of the members that a segment has now."""
+    """The contacts of a backtest: a share (above 0, up to 1), and only current members of `segment` if it is set."""
 
-    sample: float = 1.0
+    share: float = 1.0
     segment: str | None = None
 
     @property
-    def sampled(self) -> bool:
-        """Whether some contacts are left out by chance."""
-        return self.sample < 1
+    def is_partial(self) -> bool:
+        """Whether only a share of the contacts is taken."""
+        return self.share < 1
 
     @property
     def params(self) -> dict[str, Any]:
-        """What the conditions on contacts are bound to."""
-        share = {"sampled": round(self.sample * _HASHES)} if self.sampled else {}
+        """The parameters of a query about these contacts."""
+        share = {"sampled": round(self.share * _HASHES)} if self.is_partial else {}
         return share | ({"segment": self.segment} if self.segment is not None else {})
 
 
 class BacktestScope(msgspec.Struct, frozen=True):
-    """Where it takes place: the time, and how many contacts there are of those whose events count."""
+    """The period, the sample, and the number of contacts in the sample."""
 
     window: Window
     contacts: int
-    whom: ContactSample = ContactSample()
+    sample: ContactSample = ContactSample()
 
 
 class BacktestSource:
-    """The stored events that may matter, their contacts, and the messages that others sent them."""
+    """Reads the selected events, their contacts, and messages of other automations."""
 
-    def __init__(self, connection: Connection, selection: EventSelection, whom: ContactSample) -> None:
+    def __init__(self, connection: Connection, selection: EventSelection, sample: ContactSample) -> None:
         self._connection = connection
         self._selection = selection
-        self._whom = whom
+        self._sample = sample
 
-    def ground(self, period: Period) -> BacktestScope:
-        """Return the time that is meant, by the server's clock, and how many contacts there are."""
-        begin = self._all("backtest_begin", {})
-        until = min(period.get("until", begin["at"][0]), begin["at"][0])
-        since = period.get("since") or begin["at"][0] - timedelta(days=period["days"])
+    def scope(self, period: Period) -> BacktestScope:
+        """Return the scope; the period is resolved with the clock of the server."""
+        start = self._frame("backtest_begin", {})
+        now = start["at"][0]
+        until = min(period.get("until", now), now)
+        since = period.get("since") or now - timedelta(days=period["days"])
         if since >= until:
             raise InvalidArgumentError(
                 f"the period is empty: it begins on {moment(since)} and ends on {moment(until)} (UTC)"
             )
-        return BacktestScope(Window(since, until), begin["contacts"][0], self._whom)
+        return BacktestScope(Window(since, until), start["contacts"][0], self._sample)
 
     def slices(self, window: Window) -> list[tuple[Window, int]]:
-        """Return the time in parts that can be asked for at once, each with its number of events."""
-        found: list[tuple[Window, int]] = []
-        since, held = window.since, 0
-        for day, events in self._days(window):
-            if held and held + events > _SLICE:
-                found.append((Window(since, day), held))
-                since, held = day, 0
-            held += events
-        return [*found, (Window(since, window.until), held)] if held else found
-
-    def _days(self, window: Window) -> list[tuple[datetime, int]]:
-        """Return the days of a time that have events, in order, and how many."""
-        found: Counter[datetime] = Counter()
-        if self._selection.customs:
-            found.update(dict(self._all("backtest_days", self._bounds(window), selection=self._selection).iter_rows()))
+        """Return the window in parts that are small enough for one query, each with its number of events."""
+        by_day: Counter[datetime] = Counter()
+        if self._selection.custom_events:
+            by_day.update(dict(self._frame("backtest_days", self._event_params(window)).iter_rows()))
         if self._selection.logs is not None:
-            found.update(
-                dict(self._all("backtest_log_days", self._places(window), selection=self._selection).iter_rows())
-            )
-        return sorted(found.items())
+            by_day.update(dict(self._frame("backtest_log_days", self._log_params(window)).iter_rows()))
+        slices: list[tuple[Window, int]] = []
+        since, total = window.since, 0
+        for day, events in sorted(by_day.items()):
+            if total and total + events > _MAX_EVENTS_PER_QUERY:
+                slices.append((Window(since, day), total))
+                since, total = day, 0
+            total += events
+        return [*slices, (Window(since, window.until), total)] if total else slices
 
     def events(self, window: Window) -> Generator[pl.DataFrame]:
-        """Give the events of a time, in no order."""
-        if self._selection.customs:
-            for frame in self._stream("backtest_events", self._bounds(window), selection=self._selection):
+        """Yield the events of a window in any order."""
+        if self._selection.custom_events:
+            for frame in self._stream("backtest_events", self._event_params(window)):
                 yield frame.with_columns(pl.lit(None, pl.String).alias("source"))
         if self._selection.logs is not None:
-            yield from self._stream("backtest_logs", self._places(window), selection=self._selection)
+            yield from self._stream("backtest_logs", self._log_params(window))
 
     def contacts(self, window: Window) -> Generator[pl.DataFrame]:
-        """Give the contacts of these events, some maybe twice."""
-        if self._selection.customs:
-            yield from self._stream("backtest_contacts", self._bounds(window), selection=self._selection)
+        """Yield the contacts of these events; a contact may come twice."""
+        if self._selection.custom_events:
+            yield from self._stream("backtest_contacts", self._event_params(window))
         if self._selection.logs is not None:
-            yield from self._stream("backtest_log_contacts", self._places(window), selection=self._selection)
+            yield from self._stream("backtest_log_contacts", self._log_params(window))
 
-    def messages(self, window: Window, own: str | None) -> Generator[pl.DataFrame]:
-        """Give when contacts got messages of automations other than `own`."""
-        params = _written(window) | ({"automation": own} if own is not None else {})
-        return self._stream("backtest_messages", params, own=own is not None)
+    def messages(self, window: Window, own_id: str | None) -> Generator[pl.DataFrame]:
+        """Yield when contacts got messages of automations other than `own_id`."""
+        params = window.params | ({"automation": own_id} if own_id is not None else {})
+        return self._stream("backtest_messages", params, own=own_id is not None)
 
-    def _bounds(self, window: Window) -> dict[str, Any]:
-        return _written(window) | self._selection.params
+    def _event_params(self, window: Window) -> dict[str, Any]:
+        return window.params | self._selection.params
 
-    def _places(self, window: Window) -> dict[str, Any]:
+    def _log_params(self, window: Window) -> dict[str, Any]:
         logs = self._selection.logs
-        return _written(window) | (logs.params if logs is not None else {})
+        return window.params | (logs.params if logs is not None else {})
 
-    def _question(self, name: str, params: dict[str, Any], structure: dict[str, Any]) -> SqlQuery:
-        return SqlQuery(statement(name, whom=self._whom, **structure), params | self._whom.params)
+    def _query(self, name: str, params: dict[str, Any], **structure: Any) -> SqlQuery:
+        text = statement(name, sample=self._sample, selection=self._selection, **structure)
+        return SqlQuery(text, params | self._sample.params)
 
-    def _all(self, name: str, params: dict[str, Any], **structure: Any) -> pl.DataFrame:
-        return sql(self._connection, self._question(name, params, structure))
+    def _frame(self, name: str, params: dict[str, Any]) -> pl.DataFrame:
+        return sql(self._connection, self._query(name, params))
 
     def _stream(self, name: str, params: dict[str, Any], **structure: Any) -> Generator[pl.DataFrame]:
-        with closing(Stream(self._connection, self._question(name, params, structure)).frames()) as frames:
+        with closing(Stream(self._connection, self._query(name, params, **structure)).frames()) as frames:
             yield from frames
-
-
-def _written(window: Window) -> dict[str, Any]:
-    return {"since": window.since.isoformat(), "until": window.until.isoformat()}

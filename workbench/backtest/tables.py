@@ -1,4 +1,4 @@
-"""What became of one automation's entries, in parquet files on disk, and what is counted from them."""
+"""The tables of one simulated automation, in parquet files on disk, and the figures computed from them."""
 
 from datetime import date
 from functools import cached_property
@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from workbench.backtest.simulate_bucket import ENTRIES, PEOPLE, SCHEMAS, STEPS, TURNED_AWAY
+from workbench.backtest.simulate_bucket import CONTACT_TOTALS, ENTRIES, SCHEMAS, STEPS, TURNED_AWAY
 from workbench.display.graph import STAYING
 from workbench.language.graph import Edge, Graph
 from workbench.language.run import TERMINAL
@@ -18,11 +18,12 @@ _EFFECTS = {"tagged": "tag added", "untagged": "tag removed", "updated": "contac
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What would have happened, counted.
+    """Counts of what would have happened.
 
-    `entries`: events that started it and were let in; `turned_away`: those of contacts that were not. `contacts`: who was let in;
-    `reached`: who got at least one message, in the app or by email; `most`: how many one of them got. `skipped`: messages held back
-    by an opt-out or a cap. `failed`: entries that end for good; `waiting`: entries that had not ended when the time was over.
+    `entries`: events that started an entry. `turned_away`: events that did not, because of the re-entry rule or the
+    loop guard. `contacts`: contacts with an entry. `reached`: contacts with at least one message, in the app or by
+    email. `most`: the most messages of one contact. `skipped`: messages that an opt-out or a cap suppressed. `failed`:
+    entries that failed permanently. `waiting`: entries that had not ended at the end of the period.
     """
 
     entries: int = 0
@@ -39,12 +40,12 @@ class Totals(msgspec.Struct, frozen=True):
 
     @property
     def messages(self) -> int:
-        """Messages to people: in the app and by email."""
+        """Messages to contacts: in the app and by email, without webhooks."""
         return self.inapp + self.emails
 
 
 class Tables:
-    """The tables of one automation, each in files by bucket."""
+    """The tables of one automation, each in a folder with a file per bucket."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -58,24 +59,24 @@ class Tables:
         """Return a row per entry: entry, contact, event, at, state, outcome, node, error."""
         return self._scan(ENTRIES)
 
-    def people(self) -> pl.LazyFrame:
-        """Return a row per contact that was let in: contact, entries, messages."""
-        return self._scan(PEOPLE)
+    def contact_totals(self) -> pl.LazyFrame:
+        """Return a row per contact with an entry: contact, entries, messages."""
+        return self._scan(CONTACT_TOTALS)
 
     @cached_property
     def totals(self) -> Totals:
-        """All of it, counted."""
-        sent = dict(self._counted(self._scan(STEPS).filter(_SENT), _CHANNEL.alias("channel")).iter_rows())
+        """The totals."""
+        sent = dict(self._count(self._scan(STEPS).filter(_SENT), _CHANNEL.alias("channel")).iter_rows())
         skipped = self._scan(STEPS).filter(pl.col("outcome") == "skipped").select(pl.len()).collect().item()
         endings = self.endings
-        away = int(endings.filter(pl.col("outcome").is_in(TURNED_AWAY))["entries"].sum())
-        going = endings.filter(~pl.col("state").is_in([state.value for state in TERMINAL]))
-        spread = self.messages_per_contact
-        reached = spread.filter(pl.col("messages") > 0)
+        turned_away = int(endings.filter(pl.col("outcome").is_in(TURNED_AWAY))["entries"].sum())
+        unfinished = endings.filter(~pl.col("state").is_in([state.value for state in TERMINAL]))
+        per_contact = self.messages_per_contact
+        reached = per_contact.filter(pl.col("messages") > 0)
         return Totals(
-            entries=int(endings["entries"].sum()) - away,
-            turned_away=away,
-            contacts=int(spread["contacts"].sum()),
+            entries=int(endings["entries"].sum()) - turned_away,
+            turned_away=turned_away,
+            contacts=int(per_contact["contacts"].sum()),
             reached=int(reached["contacts"].sum()),
             inapp=sent.get("inapp", 0),
             emails=sent.get("email", 0),
@@ -83,17 +84,17 @@ class Tables:
             most=max(reached["messages"].to_list(), default=0),
             skipped=skipped,
             failed=int(endings.filter(pl.col("state") == "dead")["entries"].sum()),
-            waiting=int(going["entries"].sum()),
+            waiting=int(unfinished["entries"].sum()),
         )
 
     @cached_property
     def endings(self) -> pl.DataFrame:
-        """How many entries ended how: state, outcome, node, entries."""
-        return self._counted(self._scan(ENTRIES), "state", "outcome", "node").rename({"len": "entries"})
+        """Entries by state, outcome and node where they ended or wait; count in `entries`."""
+        return self._count(self._scan(ENTRIES), "state", "outcome", "node").rename({"len": "entries"})
 
     @cached_property
-    def ways(self) -> pl.DataFrame:
-        """How many steps went how: node, outcome, handle, reason, len, arrivals (entries that came to the node with them)."""
+    def step_counts(self) -> pl.DataFrame:
+        """Steps by node, outcome, handle and reason; count in `len`, of these the first at their node in `arrivals`."""
         keys = ("node", "outcome", "handle", "reason")
         counts = (
             self._scan(STEPS)
@@ -104,53 +105,52 @@ class Tables:
 
     @cached_property
     def messages_per_contact(self) -> pl.DataFrame:
-        """How many contacts got how many messages: messages, contacts."""
-        return self._counted(self._scan(PEOPLE), "messages").rename({"len": "contacts"}).sort("messages")
+        """The number of contacts by number of messages: messages, contacts."""
+        return self._count(self._scan(CONTACT_TOTALS), "messages").rename({"len": "contacts"}).sort("messages")
 
     @cached_property
     def days(self) -> pl.DataFrame:
-        """Entries and messages by day of UTC: day, entries, messages."""
+        """Entries and messages by day (UTC): day, entries, messages. Days without any are missing."""
         day = pl.col("at").dt.date().alias("day")
-        let_in = pl.col("outcome").is_in(TURNED_AWAY).fill_null(value=False).not_()
-        entries = self._counted(self._scan(ENTRIES).filter(let_in), day).rename({"len": "entries"})
-        to_people = _CHANNEL.is_in(["inapp", "email"])
-        messages = self._counted(self._scan(STEPS).filter(_SENT & to_people), day).rename({"len": "messages"})
+        has_entry = pl.col("outcome").is_in(TURNED_AWAY).fill_null(value=False).not_()
+        entries = self._count(self._scan(ENTRIES).filter(has_entry), day).rename({"len": "entries"})
+        to_contact = _CHANNEL.is_in(["inapp", "email"])
+        messages = self._count(self._scan(STEPS).filter(_SENT & to_contact), day).rename({"len": "messages"})
         return entries.join(messages, on="day", how="full", coalesce=True).fill_null(0).sort("day")
 
     def failures(self) -> list[tuple[str, int]]:
-        """Return why entries fail permanently, and how many, the most frequent first."""
+        """Return the reasons of permanent failures with their counts, the most frequent first."""
         dead = self.endings.filter(pl.col("state") == "dead").group_by("outcome").agg(pl.col("entries").sum())
         return dead.sort("entries", "outcome", descending=[True, False]).rows()
 
     def visits(self) -> dict[str, int]:
-        """Return how many entries came to each node."""
-        counts = self.ways.group_by("node").agg(pl.col("arrivals").sum())
+        """Return the number of entries that reached each node."""
+        counts = self.step_counts.group_by("node").agg(pl.col("arrivals").sum())
         return dict(counts.iter_rows())
 
     def outcomes(self) -> dict[str, frozenset[str]]:
         """Return the outcomes of the steps at each node."""
-        found = self.ways.group_by("node").agg(pl.col("outcome").unique())
-        return {node: frozenset(outcomes) for node, outcomes in found.iter_rows()}
+        by_node = self.step_counts.group_by("node").agg(pl.col("outcome").unique())
+        return {node: frozenset(outcomes) for node, outcomes in by_node.iter_rows()}
 
     def followed(self) -> dict[tuple[str, str | None], int]:
-        """Return how many entries left a node by a handle."""
-        left = self.ways.filter(~pl.col("outcome").is_in(STAYING))
-        return {
-            (node, handle): count
-            for node, handle, count in left.group_by("node", "handle").agg(pl.col("len").sum()).iter_rows()
-        }
+        """Return the number of entries that left each node by each handle."""
+        left = self.step_counts.filter(~pl.col("outcome").is_in(STAYING))
+        counts = left.group_by("node", "handle").agg(pl.col("len").sum())
+        return {(node, handle): count for node, handle, count in counts.iter_rows()}
 
     def untaken(self, graph: Graph) -> tuple[Edge, ...]:
-        """Return the edges that no entry went along."""
+        """Return the edges that no entry followed."""
         followed = self.followed()
-        return tuple(each for each in graph.edges if (each.source, each.handle) not in followed)
+        return tuple(edge for edge in graph.edges if (edge.source, edge.handle) not in followed)
 
     def _scan(self, name: str) -> pl.LazyFrame:
         folder = self._folder / name
+        # Without events there is no bucket, and so no file.
         return pl.scan_parquet(folder) if folder.exists() else pl.LazyFrame(schema=SCHEMAS[name])
 
     @staticmethod
-    def _counted(rows: pl.LazyFrame, *keys: str | pl.Expr) -> pl.DataFrame:
+    def _count(rows: pl.LazyFrame, *keys: str | pl.Expr) -> pl.DataFrame:
         return rows.group_by(*keys).agg(pl.len().cast(pl.Int64)).collect(engine="streaming")
 
 
@@ -158,6 +158,6 @@ _COLUMNS = ("entry", "contact", "node", "kind", "at", "outcome", "handle", "effe
 
 
 def every_day(frame: pl.DataFrame, first: date, last: date) -> pl.DataFrame:
-    """Return counts by day with the days on which nothing happened."""
+    """Return counts by day with rows of zeros for missing days."""
     days = pl.DataFrame({"day": pl.date_range(first, last, eager=True)})
     return days.join(frame, on="day", how="left").fill_null(0).sort("day")

@@ -1,8 +1,8 @@
-"""Processes that live through buckets beside this one. Their own interpreters, not forks: a notebook's kernel is full of threads.
+"""Worker processes for backtests, and their main program (`python -m workbench.backtest.worker`).
 
-A process that lives through buckets: `python -m workbench.backtest.worker`.
-
-The order is the first line it reads; each line after it is a bucket, answered by a line when it is done. It ends with its input.
+Workers are new interpreters, not forks: the kernel of a notebook has many threads, and a fork of a process with threads
+may deadlock. A worker reads its task from the first line of its input. Every following line is the number of a bucket,
+which it answers with one line. It ends when its input is closed.
 """
 
 import contextlib
@@ -15,108 +15,109 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 
-from workbench import environment as workbench_environment
-from workbench.backtest.simulate_bucket import BucketSimulation, BucketSummary, BucketTask, read_lived, read_order
-from workbench.errors import StoppedError
+import msgspec
 
-_ENDS_WITHIN = 10.0
+from workbench import environment
+from workbench.backtest.simulate_bucket import BucketSimulator, BucketSummary, BucketTask
+from workbench.errors import StoppedError
+from workbench.language.codec import decode, encode
+
+_EXIT_TIMEOUT_S = 10.0
 
 
 class WorkerPool:
-    """So many processes; none: this one does all of it."""
+    """A number of worker processes; with 0 processes the buckets are simulated in this process."""
 
-    def __init__(self, order: BucketTask, processes: int) -> None:
-        self._order = order
-        self._log = Path(order.folder) / "workers.log"
+    def __init__(self, task: BucketTask, processes: int) -> None:
+        self._task = task
+        self._log = Path(task.folder) / "workers.log"
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             for _ in range(processes):
-                self._processes.append(_started(order, self._log))
-        except BaseException:
+                self._processes.append(_start_worker(task, self._log))
+        except BaseException:  # also an interrupt: no worker may outlive the backtest
             self.close()
             raise
 
-    def live(self, buckets: Iterable[int]) -> Iterator[BucketSummary]:
-        """Live through buckets; say what is said of each when it is done. Raise StoppedError when a process ends by itself."""
+    def simulate(self, buckets: Iterable[int]) -> Iterator[BucketSummary]:
+        """Simulate buckets and yield the summary of each as it is done; raise StoppedError if a worker dies."""
         if not self._processes:
-            from workbench.backtest.simulate_bucket import BucketSimulation
-
-            yield from map(BucketSimulation(self._order).live, buckets)
+            yield from map(BucketSimulator(self._task).simulate, buckets)
             return
         idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         for process in self._processes:
             idle.put(process)
 
-        def one(bucket: int) -> BucketSummary:
+        def simulate_one(bucket: int) -> BucketSummary:
             process = idle.get()
             try:
-                return self._ask(process, bucket)
+                return self._request(process, bucket)
             finally:
                 idle.put(process)
 
-        pool = ThreadPoolExecutor(len(self._processes))
+        threads = ThreadPoolExecutor(len(self._processes))
         try:
-            for done in as_completed([pool.submit(one, bucket) for bucket in buckets]):
-                yield done.result()
+            for future in as_completed([threads.submit(simulate_one, bucket) for bucket in buckets]):
+                yield future.result()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Without waiting: after an interrupt the threads still wait for workers, which `close` kills.
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        """End all processes, whatever they are at."""
+        """Kill all workers."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_ENDS_WITHIN)
+                process.wait(_EXIT_TIMEOUT_S)
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
 
-    def _ask(self, process: subprocess.Popen[bytes], bucket: int) -> BucketSummary:
+    def _request(self, process: subprocess.Popen[bytes], bucket: int) -> BucketSummary:
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(OSError):  # it has ended: then there is no answer
+        with contextlib.suppress(OSError):  # a dead worker: reading finds the end of its output
             process.stdin.write(b"%d\n" % bucket)
             process.stdin.flush()
         line = process.stdout.readline()
-        if not line:
-            raise StoppedError(self._why(process))
-        return read_lived(line)
-
-    def _why(self, process: subprocess.Popen[bytes]) -> str:
-        code = process.wait(_ENDS_WITHIN)
-        said = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
-        return f"a process of the backtest ended by itself ({said or f'exit code {code}'}), so nothing is kept of it"
+        if line:
+            return msgspec.convert(decode(line), BucketSummary)
+        code = process.wait(_EXIT_TIMEOUT_S)
+        last_line = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
+        reason = last_line or f"exit code {code}"
+        raise StoppedError(f"A worker process of the backtest ended by itself ({reason}), so nothing is kept of it.")
 
 
-def _started(order: BucketTask, log: Path) -> "subprocess.Popen[bytes]":
-    environment = workbench_environment.all_variables() | {
+def _start_worker(task: BucketTask, log: Path) -> "subprocess.Popen[bytes]":
+    variables = environment.all_variables() | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "POLARS_MAX_THREADS": "1",
+        "POLARS_MAX_THREADS": "1",  # the workers use the cores already
     }
-    with log.open("ab") as said:
+    with log.open("ab") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "workbench.backtest.worker"],
-            env=environment,
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
         )
     assert process.stdin is not None
-    with contextlib.suppress(OSError):
-        process.stdin.write(order.line())
+    with contextlib.suppress(OSError):  # a worker that died at once is reported at the first request
+        process.stdin.write(encode(task) + b"\n")
         process.stdin.flush()
     return process
 
 
 def main() -> None:
-    """Work until there is no more to do."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interrupt button is for the notebook, which then ends us
-    lines, answers = sys.stdin.buffer, sys.stdout.buffer
-    lives = BucketSimulation(read_order(lines.readline()))
-    for line in lines:
-        answers.write(lives.live(int(line)).line())
+    """Simulate buckets until the input is closed."""
+    # The interrupt button sends SIGINT to the whole process group. The notebook handles it and then kills its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    simulator = BucketSimulator(msgspec.convert(decode(requests.readline()), BucketTask))
+    for line in requests:
+        answers.write(encode(simulator.simulate(int(line))) + b"\n")
         answers.flush()
 
 

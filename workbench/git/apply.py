@@ -1,8 +1,8 @@
-"""A folder beside a server: what each file would change, and what stands in the way.
+"""Compare a folder of automation files with a server, and apply it: either everything or, if anything is wrong,
+nothing.
 
-A folder brought to the server: all of it or, where anything stands in the way, nothing.
-
-What the commands say about a folder: for people line by line, for programs as JSON.
+`compare` reads both sides. `apply` changes the server. The `describe_…` functions return the output of the commands as
+lines for people; `as_json` returns the same for programs.
 """
 
 from collections import Counter
@@ -15,260 +15,235 @@ import msgspec
 from workbench import publish
 from workbench.changes import Changes, changes
 from workbench.connection import Connection
-from workbench.display.words import quantity as report_counted
+from workbench.display.words import quantity
 from workbench.errors import InvalidAutomationError, WorkbenchError
 from workbench.git.files import (
     AutomationFile,
     Lock,
-    Pulled,
-    PulledAutomation,
-    There,
-    bring,
-    everything,
+    LockEntry,
+    PullResult,
+    ServerAutomation,
     files_of,
     read_file,
+    server_automations,
+    upload,
 )
 from workbench.language.check import errors
 from workbench.language.codec import encode
 
 Action: TypeAlias = Literal["same", "create", "update", "conflict", "broken", "missing"]
-"""`conflict`: the server's is not what the file was made from. `missing`: a file is gone whose automation is still there."""
+"""`conflict`: the server has changes that the file was not made from. `missing`: the file was deleted."""
 
 _STATES = {"live": "published and switched on", "off": "published and switched off", "draft": "saved, not published"}
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One file or one automation: what `apply` would do about it, and why."""
+    """One file or one automation: what `apply` would do with it, and why."""
 
     file: str
     name: str
     action: Action
-    kept: AutomationFile | None = None
-    there: There | None = None
+    content: AutomationFile | None = None
+    current: ServerAutomation | None = None
     changes: Changes = Changes()
     notes: tuple[str, ...] = ()
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All of a folder. `others`: how many automations of the server the folder knows nothing of."""
+    """The comparison of a folder with a server. `others`: number of automations on the server without a file."""
 
     items: tuple[Item, ...]
     lock: Lock
     others: int = 0
 
+    @property
+    def differs(self) -> bool:
+        """Whether the folder and the server differ."""
+        return any(item.action != "same" for item in self.items)
+
     def of(self, *actions: Action) -> list[Item]:
-        """Return the items for which one of these is to be done."""
+        """Return the items with one of these actions."""
         return [item for item in self.items if item.action in actions]
 
 
 def compare(folder: Path, connection: Connection) -> Comparison:
-    """Return what the files of a folder would change on the server. Nothing is written, here or there."""
+    """Return what the files of a folder would change on the server. Changes nothing on either side."""
     if not folder.is_dir():
-        raise InvalidAutomationError(f"there is no folder {folder}; workbench automations pull {folder} makes one")
+        raise InvalidAutomationError(f"Folder not found: {folder}. workbench automations pull {folder} creates it.")
     lock = Lock(folder, connection.url)
-    held = {each.record.id: each for each in everything(connection)}
-    files = _read(folder)
-    names = Counter(each.name for each in files.values() if isinstance(each, AutomationFile))
-    items = [_compared_item(name, kept, _Beside(lock, held, names, connection)) for name, kept in files.items()]
-    used = {item.there.record.id for item in items if item.there is not None}
-    for name, known in lock.files.items():
-        if name not in files and known.id in held and known.id not in used:
-            there = held[known.id]
-            note = "its file is gone; --archive-missing puts the automation away"
-            items.append(Item(name, there.kept.name, "missing", there=there, notes=(note,)))
-            used.add(known.id)
-    return Comparison(tuple(items), lock, len(held.keys() - used))
-
-
-class _Beside(msgspec.Struct, frozen=True):
-    lock: Lock
-    held: Mapping[str, There]
-    names: Mapping[str, int]
-    connection: Connection
-
-
-def _read(folder: Path) -> dict[str, AutomationFile | str]:
-    """Return what each file says, or what is wrong with it."""
-    found: dict[str, AutomationFile | str] = {}
+    automations = {automation.record.id: automation for automation in server_automations(connection)}
+    files: dict[str, AutomationFile] = {}
+    broken: dict[str, str] = {}
     for path in files_of(folder):
         try:
-            found[path.name] = read_file(path)
+            files[path.name] = read_file(path)
         except InvalidAutomationError as error:
-            found[path.name] = str(error)
-    return found
+            broken[path.name] = str(error)
+    comparer = _Comparer(connection, lock, automations, Counter(content.name for content in files.values()))
+    items = [
+        comparer.item(name, files[name]) if name in files else Item(name, name, "broken", notes=(broken[name],))
+        for name in sorted({*files, *broken})
+    ]
+    with_file = {item.current.record.id for item in items if item.current is not None}
+    for name, entry in lock.entries.items():
+        if name not in files and name not in broken and entry.id in automations and entry.id not in with_file:
+            current = automations[entry.id]
+            note = "its file is gone; --archive-missing archives the automation"
+            items.append(Item(name, current.content.name, "missing", current=current, notes=(note,)))
+            with_file.add(entry.id)
+    return Comparison(tuple(items), lock, len(automations.keys() - with_file))
 
 
-def _compared_item(file: str, kept: AutomationFile | str, beside: _Beside) -> Item:
-    if isinstance(kept, str):
-        return Item(file, file, "broken", notes=(kept,))
-    there = _match(file, kept, beside)
-    if isinstance(there, str):
-        return Item(file, kept.name, "broken", kept, notes=(there,))
-    if there is not None and there.kept.digest() == kept.digest():
-        return Item(file, kept.name, "same", kept, there)
-    found = changes(None if there is None else there.kept.payload, kept.payload)
-    objections = _objections(kept, there)
-    if objections:
-        return Item(file, kept.name, "broken", kept, there, found, objections)
-    conflicts = _conflicts(file, kept, there, beside)
-    if conflicts:
-        return Item(file, kept.name, "conflict", kept, there, found, conflicts)
-    state = () if there is not None and there.kept.state == kept.state else (f"will be {_STATES[kept.state]}",)
-    return Item(file, kept.name, "create" if there is None else "update", kept, there, found, state)
+class _Comparer(msgspec.Struct, frozen=True):
+    connection: Connection
+    lock: Lock
+    automations: Mapping[str, ServerAutomation]
+    name_counts: Mapping[str, int]
 
+    def item(self, file: str, content: AutomationFile) -> Item:
+        current = self._find_current(file, content)
+        if isinstance(current, str):
+            return Item(file, content.name, "broken", content, notes=(current,))
+        if current is not None and current.content.digest() == content.digest():
+            return Item(file, content.name, "same", content, current)
+        difference = changes(None if current is None else current.content.payload, content.payload)
+        if content.state != "draft":
+            problems = tuple(f"cannot be published: {error}" for error in errors(content.draft().remarks()))
+        elif current is not None and current.content.state != "draft":
+            problems = ('it is published on the server, which cannot be undone: set its state to "live" or "off"',)
+        else:
+            problems = ()
+        if problems:
+            return Item(file, content.name, "broken", content, current, difference, problems)
+        conflict = self._find_conflict(file, content, current)
+        if conflict:
+            return Item(file, content.name, "conflict", content, current, difference, (conflict,))
+        same_state = current is not None and current.content.state == content.state
+        notes = () if same_state else (f"will be {_STATES[content.state]}",)
+        return Item(file, content.name, "create" if current is None else "update", content, current, difference, notes)
 
-def _match(file: str, kept: AutomationFile, beside: _Beside) -> There | str | None:
-    """Return the automation that a file is, or why nobody can tell."""
-    known = beside.lock.files.get(file)
-    if known is not None:
-        return beside.held.get(known.id)
-    if beside.names[kept.name] > 1:
-        return f"another file says it is {kept.name!r}, too: give one of them another name"
-    gone = {each.id for name, each in beside.lock.files.items() if name != file}
-    named = [each for each in beside.held.values() if each.kept.name == kept.name and each.record.id not in gone]
-    moved = [each for each in beside.held.values() if each.kept.name == kept.name and each.record.id in gone]
-    if len(named) > 1:
-        return (
-            f"the server has {len(named)} automations {kept.name!r}: pull first, so that it is known which one this is"
-        )
-    return next(iter([*named, *moved]), None)
+    def _find_current(self, file: str, content: AutomationFile) -> ServerAutomation | str | None:
+        """Return the automation of a file, None for a new one, or why it cannot be decided."""
+        entry = self.lock.entries.get(file)
+        if entry is not None:
+            return self.automations.get(entry.id)
+        name = content.name
+        if self.name_counts[name] > 1:
+            return f"another file has the name {name!r}, too: give one of them another name"
+        # An automation that belongs to another file of the lock is the last choice: that file may have been renamed to
+        # this.
+        owned = {other.id for other_file, other in self.lock.entries.items() if other_file != file}
+        named = [automation for automation in self.automations.values() if automation.content.name == name]
+        unowned = [automation for automation in named if automation.record.id not in owned]
+        if len(unowned) > 1:
+            return (
+                f"the server has {len(unowned)} automations {name!r}: pull first, so that each gets a file of its own"
+            )
+        return next(iter(unowned or named), None)
 
-
-def _objections(kept: AutomationFile, there: There | None) -> tuple[str, ...]:
-    """Return what the server would refuse."""
-    if kept.state == "draft":
-        published = there is not None and there.kept.state != "draft"
-        return ("it is published on the server, which cannot be undone: its state is live or off",) if published else ()
-    return tuple(f"cannot be published: {each}" for each in errors(kept.draft().remarks()))
-
-
-def _conflicts(file: str, kept: AutomationFile, there: There | None, beside: _Beside) -> tuple[str, ...]:
-    known = beside.lock.files.get(file)
-    if there is None:
-        return (
-            () if known is None else ("it was archived on the server since you pulled: --overwrite creates it again",)
-        )
-    base = known.digest if known is not None else _digest_of(there, beside.lock)
-    deed = publish.last_change(beside.connection, there.record)
-    if base is None:
-        return (
-            f"the server has one of this name that was not pulled into this folder ({deed}): pull it, or --overwrite",
-        )
-    if base != there.kept.digest():
-        mine = "and here: move your file away and pull" if kept.digest() != base else "and not here: pull takes it over"
-        return (f"it was changed on the server since you pulled ({deed}), {mine}, or --overwrite",)
-    if there.unpublished:
-        return (f"it has changes on the server that are not published ({deed}): publish them and pull, or --overwrite",)
-    return ()
-
-
-def _digest_of(there: There, lock: Lock) -> str | None:
-    """Return what an automation said when its file, which has another name now, was last the same."""
-    return next((known.digest for known in lock.files.values() if known.id == there.record.id), None)
-
-
-def counted(items: Sequence[Item]) -> dict[Action, int]:
-    """Return how many items there are of each action."""
-    return dict(Counter(item.action for item in items))
+    def _find_conflict(self, file: str, content: AutomationFile, current: ServerAutomation | None) -> str:
+        """Return why applying the file would lose a change on the server; empty if it would not."""
+        entry = self.lock.entries.get(file)
+        if current is None:
+            return (
+                "" if entry is None else "it was archived on the server since you pulled: --overwrite creates it again"
+            )
+        if entry is None:  # the file was renamed: its base is in the entry of the old name
+            entry = next((other for other in self.lock.entries.values() if other.id == current.record.id), None)
+        change = publish.last_change(self.connection, current.record)
+        if entry is None:
+            return f"the server has an automation of this name that was not pulled ({change}): pull it, or --overwrite"
+        if entry.digest != current.content.digest():
+            edited = content.digest() != entry.digest
+            here = "and here: move your file away and pull" if edited else "and not here: pull takes it over"
+            return f"it was changed on the server since you pulled ({change}), {here}, or --overwrite"
+        if current.unpublished:
+            return (
+                f"it has changes on the server that are not published ({change}): publish them and pull, or --overwrite"
+            )
+        return ""
 
 
 def apply(
     comparison: Comparison, connection: Connection, *, overwrite: bool = False, archive_missing: bool = False
 ) -> list[Item]:
-    """Create, update, publish and switch what differs; return what was done.
+    """Create, update, publish and switch what differs; return the items that were changed.
 
-    Raises InvalidAutomationError when something stands in the way, before anything is changed; the error of the first automation that the server
-    refuses, after those before it.
+    Raises InvalidAutomationError before any change if an item is broken or in conflict. Raises the error of the first
+    automation that the server refuses; those before it stay changed.
     """
-    _refuse([*comparison.of("broken"), *([] if overwrite else comparison.of("conflict"))])
+    blocking = [*comparison.of("broken"), *([] if overwrite else comparison.of("conflict"))]
+    if blocking:
+        lines = [f"  {item.file}: {note}" for item in blocking for note in item.notes]
+        raise InvalidAutomationError("\n".join(["nothing was changed, because", *lines]))
     for item in comparison.of("same"):
-        _note(comparison, item)
-    done = comparison.of("create", "update", *(("conflict",) if overwrite else ()))
-    for item in done:
-        assert item.kept is not None
+        assert item.content is not None
+        assert item.current is not None
+        # Without a lock entry, as after a merge in git, or with an old digest: both sides agree, so this is the new
+        # base.
+        entry = LockEntry(item.current.record.id, item.content.digest())
+        if comparison.lock.entries.get(item.file) != entry:
+            comparison.lock.record(item.file, entry)
+    applied = comparison.of("create", "update", *(("conflict",) if overwrite else ()))
+    for item in applied:
+        assert item.content is not None
         try:
-            held = bring(connection, item.kept, item.there)
+            result = upload(connection, item.content, item.current)
         except WorkbenchError as error:
             raise type(error)(f"{item.file}: {error}") from error
-        comparison.lock.note(item.file, PulledAutomation(held.record.id, held.kept.digest()))
+        comparison.lock.record(item.file, LockEntry(result.record.id, result.content.digest()))
     missing = comparison.of("missing") if archive_missing else []
     for item in missing:
-        assert item.there is not None
-        publish.switch(connection, item.there.record, "archive")
+        assert item.current is not None
+        publish.switch(connection, item.current.record, "archive")
         comparison.lock.forget(item.file)
-    return [*done, *missing]
-
-
-def _refuse(items: list[Item]) -> None:
-    if items:
-        lines = [f"  {item.file}: {note}" for item in items for note in item.notes]
-        raise InvalidAutomationError("\n".join(["nothing was changed, because", *lines]))
-
-
-def _note(comparison: Comparison, item: Item) -> None:
-    """Know a file that says what the server says, however that came to be."""
-    assert item.kept is not None
-    assert item.there is not None
-    known = PulledAutomation(item.there.record.id, item.kept.digest())
-    if comparison.lock.files.get(item.file) != known:
-        comparison.lock.note(item.file, known)
+    return [*applied, *missing]
 
 
 _SIGNS: dict[Action, str] = {"create": "+", "update": "~", "conflict": "!", "broken": "!", "missing": "-", "same": "="}
-_DONE: dict[Action, str] = {
-    "create": "created",
-    "update": "updated",
-    "conflict": "overwritten",
-    "missing": "archived",
-}
+_PLANNED = {"create": ": new", "missing": ": missing", "conflict": ": conflict", "broken": ": cannot be applied"}
+_APPLIED = {"create": "created", "update": "updated", "conflict": "overwritten", "missing": "archived"}
 
 
-def planned(comparison: Comparison) -> list[str]:
-    """Return what `plan` says."""
-    lines = [line for item in comparison.items if item.action != "same" for line in _report_item(item)]
+def describe_plan(comparison: Comparison) -> list[str]:
+    """Return the output of `plan`."""
+    lines = []
+    for item in comparison.items:
+        if item.action != "same":
+            name = f" ({item.name})" if item.name != item.file else ""
+            lines.append(f"{_SIGNS[item.action]} {item.file}{name}{_PLANNED.get(item.action, '')}")
+            lines += [f"  {line}" for line in item.changes.lines()]
+            lines += [f"    {note}" for note in item.notes]
     same = len(comparison.of("same"))
-    tail = [f"{report_counted(same, 'automation')} as on the server"] if same else []
+    summary = [f"{quantity(same, 'automation')} as on the server"] if same else []
     if comparison.others:
-        tail.append(f"{report_counted(comparison.others, 'automation')} of the server not in this folder")
-    return [*lines, f"{', '.join(tail)}." if tail else "No automations."]
+        summary.append(f"{quantity(comparison.others, 'automation')} of the server not in this folder")
+    return [*lines, f"{', '.join(summary)}." if summary else "No automations."]
 
 
-def differs(comparison: Comparison) -> bool:
-    """Return whether the folder and the server say different things."""
-    return len(comparison.of("same")) < len(comparison.items)
+def describe_apply(items: Sequence[Item]) -> list[str]:
+    """Return the output of `apply`."""
+    return [f"{_APPLIED[item.action]}: {item.file} ({item.name})" for item in items] or ["Nothing to do."]
 
 
-def applied(items: Sequence[Item]) -> list[str]:
-    """Return what `apply` says was done."""
-    return [f"{_DONE[item.action]}: {item.file} ({item.name})" for item in items] or ["Nothing to do."]
+def describe_pull(results: Sequence[PullResult]) -> list[str]:
+    """Return the output of `pull`."""
+    lines = []
+    for result in results:
+        if result.action != "same" or result.notes:
+            lines.append(f"{result.action}: {result.file} ({result.name})")
+            lines += [f"  {note}" for note in result.notes]
+    same = sum(result.action == "same" for result in results)
+    return [*lines, *([f"{quantity(same, 'automation')} unchanged."] if same or not lines else [])]
 
 
-def pulled(items: Sequence[Pulled]) -> list[str]:
-    """Return what `pull` says was done."""
-    told = [item for item in items if item.deed != "same" or item.notes]
-    lines = [
-        line
-        for item in told
-        for line in (f"{item.deed}: {item.file} ({item.name})", *(f"  {note}" for note in item.notes))
-    ]
-    same = sum(item.deed == "same" for item in items)
-    return [*lines, *([f"{report_counted(same, 'automation')} unchanged."] if same or not lines else [])]
+def as_json(items: Sequence[Item | PullResult], **fields: Any) -> str:
+    """Return items as one JSON object, with these fields before them."""
+    return encode({**fields, "automations": [_item_json(item) for item in items]}).decode()
 
 
-def as_json(items: Sequence[Item | Pulled], **more: Any) -> str:
-    """Return the same for programs."""
-    return encode({**more, "automations": [_plain(item) for item in items]}).decode()
-
-
-def _plain(item: Item | Pulled) -> dict[str, Any]:
-    if isinstance(item, Pulled):
-        return {"file": item.file, "name": item.name, "action": item.deed, "notes": item.notes}
-    changes = [{"kind": each.kind, "subject": each.subject, "text": each.text} for each in item.changes.items]
+def _item_json(item: Item | PullResult) -> dict[str, Any]:
+    if isinstance(item, PullResult):
+        return {"file": item.file, "name": item.name, "action": item.action, "notes": item.notes}
+    changes = [{"kind": change.kind, "subject": change.subject, "text": change.text} for change in item.changes.items]
     return {"file": item.file, "name": item.name, "action": item.action, "changes": changes, "notes": item.notes}
-
-
-def _report_item(item: Item) -> list[str]:
-    words = {"create": ": new", "missing": ": missing", "conflict": ": conflict", "broken": ": cannot be applied"}
-    called = f" ({item.name})" if item.name != item.file else ""
-    head = f"{_SIGNS[item.action]} {item.file}{called}{words.get(item.action, '')}"
-    return [head, *(f"  {line}" for line in item.changes.lines()), *(f"    {note}" for note in item.notes)]

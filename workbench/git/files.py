@@ -1,14 +1,11 @@
-"""One automation as a file: the contract's payload as JSON, and how it should stand on the server.
+"""Automations as files: their format, the lock file, pulling them from a server, and uploading one.
 
-The same automation always gives the same bytes: keys in one order, whatever fits on a line on one line.
+The same automation is always written as the same bytes: keys in a fixed order, and a value on one line if it fits. The
+file contains the contract's payload and the state that the automation should have on the server.
 
-What a folder knows of a server: which file is which automation, and what it said when both were last the same.
-
-`automations.lock.json` stands beside the files and in git. It has a part for each server, so one folder can serve several.
-
-What the server holds, in the words of files, and the way there: every change says which revision it was made from.
-
-The server's automations written into a folder. What was edited there and not applied yet stays as it is.
+`automations.lock.json`, next to the files and in git, maps each file to its automation and records the content at the
+last pull or apply. That content is the base of a three-way comparison: it tells which side was edited since. The lock
+has a section for each server, so one folder can serve several.
 """
 
 import hashlib
@@ -28,24 +25,31 @@ from workbench.language.codec import MalformedJsonError, decode, encode, normali
 from workbench.publish import AutomationRecord
 
 State: TypeAlias = Literal["live", "off", "draft"]
-"""Published and on; published and switched off; never published."""
+"""Published and switched on; published and switched off; never published."""
 
 STATES: tuple[State, ...] = ("live", "off", "draft")
 LOCK = "automations.lock.json"
-_WIDTH = 110
-_FIRST = ("name", "state", "triggerSpec", "graph", "settings", "nodes", "edges", "id", "type", "actionType", "event", "eventNames", "filters",
-          "source", "sourceHandle", "target", "path", "operator", "value")  # fmt: skip
-_LAST = ("position",)
-_LONGEST = 60
+_LINE_WIDTH = 110
+_FIRST_KEYS = (
+    "name", "state", "triggerSpec", "graph", "settings", "nodes", "edges", "id", "type", "actionType", "event",
+    "eventNames", "filters", "source", "sourceHandle", "target", "path", "operator", "value",
+)  # fmt: skip
+_LAST_KEYS = ("position",)
+_MAX_SLUG = 60  # characters
 
 
 class AutomationFile(msgspec.Struct, frozen=True):
-    """What a file says."""
+    """The content of a file."""
 
     name: str
     state: State
     trigger_spec: dict[str, Any]
     graph: dict[str, Any]
+
+    @classmethod
+    def of(cls, record: AutomationRecord, state: State) -> "AutomationFile":
+        """Return the draft of a record as a file with this state."""
+        return cls(record.name, state, record.trigger_spec, record.graph)
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -53,27 +57,27 @@ class AutomationFile(msgspec.Struct, frozen=True):
         return {"name": self.name, "triggerSpec": self.trigger_spec, "graph": self.graph}
 
     def draft(self) -> Draft:
-        """Return what is written in it."""
+        """Return the draft in the file."""
         return from_json(self.payload)
 
     def text(self) -> str:
-        """Return the file's text."""
-        return f"{_written(_ordered(normalise({**self.payload, 'state': self.state})), 0)}\n"
+        """Return the text of the file."""
+        return f"{_format(_sort_keys(normalise({**self.payload, 'state': self.state})), 0)}\n"
 
     def digest(self) -> str:
-        """Return what is the same for the same automation."""
+        """Return a digest of the text: equal for equal automations."""
         return hashlib.sha256(self.text().encode()).hexdigest()[:16]
 
 
 def read_file(path: Path) -> AutomationFile:
-    """Return what a file says; raise InvalidAutomationError naming the file when it is no automation."""
+    """Return the content of a file; raise InvalidAutomationError with the name of the file if it is not valid."""
     try:
         value = decode(path.read_bytes())
         if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"].strip():
-            raise InvalidAutomationError("it is an object with name, state, triggerSpec and graph")
-        state = next((each for each in STATES if each == value.get("state", "live")), None)
+            raise InvalidAutomationError("expected an object with name, state, triggerSpec and graph")
+        state = next((state for state in STATES if state == value.get("state", "live")), None)
         if state is None:
-            raise InvalidAutomationError(f"state is one of {', '.join(STATES)}")
+            raise InvalidAutomationError(f"state must be one of {', '.join(STATES)}")
         from_json(value)
     except (MalformedJsonError, InvalidAutomationError) as error:
         raise InvalidAutomationError(f"{path.name} is not an automation: {error}") from None
@@ -81,268 +85,249 @@ def read_file(path: Path) -> AutomationFile:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the files of a folder that hold automations, by name."""
+    """Return the files of a folder that contain automations, sorted by name."""
     return sorted(path for path in folder.glob("*.json") if path.name != LOCK)
 
 
 def file_name(name: str, taken: Collection[str]) -> str:
-    """Return the name of a new file: `thanks-for-the-deposit.json`, with a number where that is taken."""
+    """Return the name of a new file: `thanks-for-the-deposit.json`, with a number if that is taken."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_LONGEST].strip("-") or "automation"
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_MAX_SLUG].strip("-") or "automation"
     names = (f"{slug}.json" if number == 1 else f"{slug}-{number}.json" for number in range(1, len(taken) + 3))
-    return next(each for each in names if each not in taken and each != LOCK)
+    return next(name for name in names if name not in taken and name != LOCK)
 
 
-def _ordered(value: Any) -> Any:
+def _sort_keys(value: Any) -> Any:
+    def rank(key: str) -> tuple[int, str]:
+        if key in _FIRST_KEYS:
+            return _FIRST_KEYS.index(key), ""
+        return len(_FIRST_KEYS) + (key in _LAST_KEYS), key
+
     match value:
         case dict():
-            return {key: _ordered(value[key]) for key in sorted(value, key=_rank)}
+            return {key: _sort_keys(value[key]) for key in sorted(value, key=rank)}
         case list():
-            return [_ordered(each) for each in value]
+            return [_sort_keys(item) for item in value]
         case _:
             return value
 
 
-def _rank(key: str) -> tuple[int, str]:
-    if key in _FIRST:
-        return _FIRST.index(key), ""
-    return len(_FIRST) + (key in _LAST), key
-
-
-def _written(value: Any, indent: int) -> str:
-    """Return JSON on one line where it fits, otherwise a line for each part; of several objects each has its own."""
+def _format(value: Any, indent: int) -> str:
+    """Return JSON on one line if it fits, otherwise one line per member. Arrays of objects are never on one line."""
     line = msgspec.json.format(encode(value), indent=0).decode()
-    fits = indent > 0 and indent + len(line) <= _WIDTH and not _holds_objects(value)
+    fits = indent > 0 and indent + len(line) <= _LINE_WIDTH and not _contains_object_array(value)
     if not isinstance(value, dict | list) or not value or fits:
         return line
     margin, inner = " " * indent, " " * (indent + 2)
     if isinstance(value, list):
-        parts = [f"{inner}{_written(each, indent + 2)}" for each in value]
+        parts = [f"{inner}{_format(item, indent + 2)}" for item in value]
         return "[\n" + ",\n".join(parts) + f"\n{margin}]"
-    parts = [f"{inner}{encode(key).decode()}: {_written(each, indent + 2)}" for key, each in value.items()]
+    parts = [f"{inner}{encode(key).decode()}: {_format(member, indent + 2)}" for key, member in value.items()]
     return "{\n" + ",\n".join(parts) + f"\n{margin}}}"
 
 
-def _holds_objects(value: Any) -> bool:
-    """Return whether this is, or has somewhere in it, an array of objects."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    listed = isinstance(value, list) and any(isinstance(each, dict) for each in value)
-    return listed or any(_holds_objects(each) for each in parts)
+def _contains_object_array(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_contains_object_array(member) for member in value.values())
+    return isinstance(value, list) and any(isinstance(item, dict) or _contains_object_array(item) for item in value)
 
 
-class PulledAutomation(msgspec.Struct, frozen=True):
-    """An automation on the server. `digest`: of what it said when it was pulled or applied last."""
+class LockEntry(msgspec.Struct, frozen=True):
+    """The automation of a file, and the digest of its content at the last pull or apply."""
 
     id: str
     digest: str
 
 
 class Lock:
-    """The files of a folder that are known to be automations of one server."""
+    """The lock file of a folder: the entries of one server by file name. Every change is written immediately."""
 
     def __init__(self, folder: Path, server: str) -> None:
         self._path = folder / LOCK
         self._server = server
-        self._servers = _read(self._path)
-        self.files: dict[str, PulledAutomation] = {**self._servers.get(server, {})}
+        self._servers: dict[str, dict[str, LockEntry]] = {}
+        if self._path.exists():
+            try:
+                self._servers = msgspec.json.decode(self._path.read_bytes(), type=dict[str, dict[str, LockEntry]])
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise InvalidAutomationError(
+                    f"{LOCK} cannot be read ({error}). Delete it and pull: pull writes a new one."
+                ) from None
+        self.entries: dict[str, LockEntry] = {**self._servers.get(server, {})}
 
     def file_of(self, automation_id: str) -> str | None:
         """Return the file of an automation."""
-        return next((name for name, known in self.files.items() if known.id == automation_id), None)
+        return next((name for name, entry in self.entries.items() if entry.id == automation_id), None)
 
-    def note(self, name: str, known: PulledAutomation) -> None:
-        """Keep what a file is; no other file is the same automation."""
-        self.files = {other: each for other, each in self.files.items() if each.id != known.id} | {name: known}
-        self.write()
+    def record(self, name: str, entry: LockEntry) -> None:
+        """Set the entry of a file. Other files with the same automation lose theirs: the file was renamed."""
+        others = {other: known for other, known in self.entries.items() if known.id != entry.id}
+        self.entries = others | {name: entry}
+        self._write()
 
     def forget(self, name: str) -> None:
-        """Drop a file."""
-        self.files.pop(name, None)
-        self.write()
+        """Remove the entry of a file."""
+        self.entries.pop(name, None)
+        self._write()
 
-    def write(self) -> None:
-        """Write it, a line for each file."""
-        servers = self._servers | {self._server: self.files}
-        parts = [_part(server, files) for server, files in sorted(servers.items()) if files]
-        self._path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
-
-
-def _part(server: str, files: dict[str, PulledAutomation]) -> str:
-    lines = [f"    {_json(name)}: {_json(known)}" for name, known in sorted(files.items())]
-    return f"  {_json(server)}: {{\n" + ",\n".join(lines) + "\n  }"
+    def _write(self) -> None:
+        # One line per file, so that merges in git conflict only where two people changed the same automation.
+        sections = []
+        for server, entries in sorted((self._servers | {self._server: self.entries}).items()):
+            lines = [f"    {_json(name)}: {_json(entry)}" for name, entry in sorted(entries.items())]
+            if lines:
+                sections.append(f"  {_json(server)}: {{\n" + ",\n".join(lines) + "\n  }")
+        self._path.write_text("{\n" + ",\n".join(sections) + "\n}\n", encoding="utf-8")
 
 
 def _json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
-def _read(path: Path) -> dict[str, dict[str, PulledAutomation]]:
-    if not path.exists():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, PulledAutomation]])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidAutomationError(
-            f"{path.name} cannot be read ({error}); without it, pull writes a new one"
-        ) from None
+class ServerAutomation(msgspec.Struct, frozen=True):
+    """An automation on the server. `content`: its published version, or its draft if it was never published.
 
-
-class There(msgspec.Struct, frozen=True):
-    """An automation of the server. `kept`: what is live of it, the draft where nothing is; `unpublished`: its draft says something else."""
+    `unpublished`: the draft differs from the published version.
+    """
 
     record: AutomationRecord
-    kept: AutomationFile
+    content: AutomationFile
     unpublished: bool = False
 
 
-def everything(connection: Connection) -> list[There]:
-    """Return all automations that are not put away."""
-    return [_there(connection, record) for record in publish.all_automations(connection)]
+def server_automations(connection: Connection) -> list[ServerAutomation]:
+    """Return all automations that are not archived, newest first."""
+    automations = []
+    for record in publish.all_automations(connection):
+        version = publish.live_version(connection, record)
+        if version is None:
+            automations.append(ServerAutomation(record, AutomationFile.of(record, "draft")))
+            continue
+        state: State = "live" if record.active else "off"
+        content = AutomationFile(record.name, state, version.trigger_spec, version.graph)
+        unpublished = AutomationFile.of(record, state).digest() != content.digest()
+        automations.append(ServerAutomation(record, content, unpublished))
+    return automations
 
 
-def bring(connection: Connection, kept: AutomationFile, there: There | None) -> There:
-    """Make the server hold what a file says, and return what it holds then.
+def upload(connection: Connection, content: AutomationFile, current: ServerAutomation | None) -> ServerAutomation:
+    """Save, publish and switch an automation as its file says; return the result.
 
-    Raises ConflictError when somebody changed it a moment ago, and PublishError naming nodes.
+    Every change names the revision that it was made from. Raises ConflictError when the automation was changed after
+    `current` was read, and PublishError with the nodes that are not valid.
     """
-    record = _saved(connection, kept, there)
-    if kept.state == "off" and record.active:
+    body: dict[str, Any] = content.payload
+    if current is None:
+        answer = connection.post("/automations", body | ({"active": False} if content.state == "off" else {}))
+        record = msgspec.convert(answer, AutomationRecord)
+    else:
+        record = current.record
+        if AutomationFile.of(record, content.state).digest() != content.digest():
+            answer = connection.put(f"/automations/{record.id}", body | {"revision": record.revision})
+            record = msgspec.convert(answer, AutomationRecord)
+    # Switched off before it is published, but on only afterwards: no event may start a version that the file does not
+    # want.
+    if content.state == "off" and record.active:
         record = publish.switch(connection, record, "deactivate")
-    if kept.state != "draft":
+    if content.state != "draft":
         record = publish.release(connection, record)
-    if kept.state == "live" and not record.active:
+    if content.state == "live" and not record.active:
         record = publish.switch(connection, record, "activate")
-    return There(record, _kept(record, kept.state, record.trigger_spec, record.graph))
+    return ServerAutomation(record, AutomationFile.of(record, content.state))
 
 
-def _saved(connection: Connection, kept: AutomationFile, there: There | None) -> AutomationRecord:
-    body: dict[str, Any] = kept.payload
-    if there is None:
-        return _record(connection.post("/automations", body | ({"active": False} if kept.state == "off" else {})))
-    if _kept(there.record, kept.state, there.record.trigger_spec, there.record.graph).digest() == kept.digest():
-        return there.record
-    address = f"/automations/{there.record.id}"
-    return _record(connection.put(address, body | {"revision": there.record.revision}))
+PullAction: TypeAlias = Literal["same", "new", "updated", "kept", "removed", "conflict"]
 
 
-def _record(answer: dict[str, Any]) -> AutomationRecord:
-    return msgspec.convert(answer, AutomationRecord)
-
-
-def _there(connection: Connection, record: AutomationRecord) -> There:
-    version = publish.live_version(connection, record)
-    if version is None:
-        return There(record, _kept(record, "draft", record.trigger_spec, record.graph))
-    kept = _kept(record, "live" if record.active else "off", version.trigger_spec, version.graph)
-    draft = _kept(record, kept.state, record.trigger_spec, record.graph)
-    return There(record, kept, unpublished=draft.digest() != kept.digest())
-
-
-def _kept(
-    record: AutomationRecord, state: State, trigger_spec: dict[str, Any], graph: dict[str, Any]
-) -> AutomationFile:
-    return AutomationFile(record.name, state, trigger_spec, graph)
-
-
-Deed: TypeAlias = Literal["same", "new", "updated", "kept", "removed", "conflict"]
-
-
-class Pulled(msgspec.Struct, frozen=True):
-    """What became of one file."""
+class PullResult(msgspec.Struct, frozen=True):
+    """The result of a pull for one file."""
 
     file: str
     name: str
-    deed: Deed
+    action: PullAction
     notes: tuple[str, ...] = ()
 
 
-def pull(folder: Path, connection: Connection, *, names: Collection[str] = (), overwrite: bool = False) -> list[Pulled]:
-    """Write a file for each automation, or for those of some names, and return what became of each.
+def pull(
+    folder: Path, connection: Connection, *, names: Collection[str] = (), overwrite: bool = False
+) -> list[PullResult]:
+    """Write a file for each automation, or for those with these names; return the result for each file.
 
-    A file that was edited stays (`kept`); where the server's changed as well, both are left alone (`conflict`) unless `overwrite`.
-    Raises NotFoundError for a name that no automation has.
+    A file that was edited stays (`kept`). If its automation was changed on the server too, neither is changed
+    (`conflict`) unless `overwrite`. Raises NotFoundError for a name without an automation.
     """
-    held = everything(connection)
-    _require(names, {there.record.name for there in held})
-    folder.mkdir(parents=True, exist_ok=True)
-    pulling = _Pulling(folder, Lock(folder, connection.url), connection, overwrite=overwrite)
-    wanted = [there for there in reversed(held) if not names or there.record.name in names]
-    pulled = [pulling.one(there) for there in wanted]  # the oldest first, so that files keep their names
-    return [*pulled, *pulling.gone({there.record.id for there in held})]
-
-
-def _require(names: Collection[str], there: Collection[str]) -> None:
+    automations = server_automations(connection)
     for name in names:
-        if name not in there:
-            raise NotFoundError(f"no automation is called {name!r}; without --name, all of them are pulled")
+        if all(automation.record.name != name for automation in automations):
+            raise NotFoundError(f"Automation not found: {name!r}. Without --name, all automations are pulled.")
+    folder.mkdir(parents=True, exist_ok=True)
+    puller = _Puller(folder, Lock(folder, connection.url), connection, overwrite=overwrite)
+    # The oldest first: of two automations with the same name it keeps the file name without a number.
+    chosen = [automation for automation in reversed(automations) if not names or automation.record.name in names]
+    results = [puller.write(automation) for automation in chosen]
+    return [*results, *puller.remove_archived({automation.record.id for automation in automations})]
 
 
-class _Pulling:
+class _Puller:
     def __init__(self, folder: Path, lock: Lock, connection: Connection, *, overwrite: bool) -> None:
         self._folder, self._lock, self._connection, self._overwrite = folder, lock, connection, overwrite
-        self._said = {path.name: _digest(path) for path in files_of(folder)}
-        self._names = {path.name: _name(path) for path in files_of(folder)}
+        self._digests: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        for path in files_of(folder):
+            try:
+                content = read_file(path)
+                self._digests[path.name], self._names[path.name] = content.digest(), content.name
+            except InvalidAutomationError:
+                # Equal to no digest, so that the file counts as edited and is not overwritten.
+                self._digests[path.name], self._names[path.name] = "unreadable", path.stem
 
-    def one(self, there: There) -> Pulled:
-        """Write one automation where its file does not say something of its own."""
-        file, base = self._file_of(there)
-        said, digest = self._said.get(file), there.kept.digest()
-        notes = ("has unpublished changes; the file has the published version",) if there.unpublished else ()
-        if said == digest:
-            self._lock.note(file, PulledAutomation(there.record.id, digest))
-            return Pulled(file, there.kept.name, "same", notes)
-        if said is not None and said != base and not self._overwrite:
-            if digest == base:
-                return Pulled(file, there.kept.name, "kept", ("edited here, not applied yet", *notes))
-            deed = publish.last_change(self._connection, there.record)
-            return Pulled(
-                file,
-                there.kept.name,
-                "conflict",
-                (f"edited here, and changed on the server ({deed}): --overwrite takes the server's version", *notes),
-            )
-        self._folder.joinpath(file).write_text(there.kept.text(), encoding="utf-8")
-        self._said[file] = digest
-        self._lock.note(file, PulledAutomation(there.record.id, digest))
-        return Pulled(file, there.kept.name, "new" if said is None else "updated", notes)
+    def write(self, automation: ServerAutomation) -> PullResult:
+        """Write the file of an automation unless it was edited."""
+        file, base = self._find_file(automation)
+        local, remote = self._digests.get(file), automation.content.digest()
+        name = automation.content.name
+        notes = ("has unpublished changes; the file has the published version",) if automation.unpublished else ()
+        if local == remote:
+            self._lock.record(file, LockEntry(automation.record.id, remote))
+            return PullResult(file, name, "same", notes)
+        if local is not None and local != base and not self._overwrite:
+            if remote == base:
+                return PullResult(file, name, "kept", ("edited here, not applied yet", *notes))
+            change = publish.last_change(self._connection, automation.record)
+            conflict = f"edited here, and changed on the server ({change}): --overwrite takes the server's version"
+            return PullResult(file, name, "conflict", (conflict, *notes))
+        self._folder.joinpath(file).write_text(automation.content.text(), encoding="utf-8")
+        self._digests[file] = remote
+        self._lock.record(file, LockEntry(automation.record.id, remote))
+        return PullResult(file, name, "new" if local is None else "updated", notes)
 
-    def gone(self, held: set[str]) -> list[Pulled]:
-        """Remove the files of automations that were put away, where nobody edited them."""
-        found = []
-        for file, known in [*self._lock.files.items()]:
-            if known.id in held:
+    def remove_archived(self, ids: Collection[str]) -> list[PullResult]:
+        """Remove the files of automations that are not among `ids` any more, unless they were edited."""
+        results = []
+        for file, entry in [*self._lock.entries.items()]:
+            if entry.id in ids:
                 continue
-            if self._said.get(file) in (None, known.digest) or self._overwrite:
+            name = self._names.get(file, file)
+            if self._digests.get(file) in (None, entry.digest) or self._overwrite:
                 self._folder.joinpath(file).unlink(missing_ok=True)
                 self._lock.forget(file)
-                found.append(Pulled(file, self._names.get(file, file), "removed", ("it was archived on the server",)))
+                results.append(PullResult(file, name, "removed", ("it was archived on the server",)))
             else:
                 note = "edited here, but archived on the server: apply --overwrite creates it again"
-                found.append(Pulled(file, self._names.get(file, file), "kept", (note,)))
-        return found
+                results.append(PullResult(file, name, "kept", (note,)))
+        return results
 
-    def _file_of(self, there: There) -> tuple[str, str | None]:
-        """Return the file of an automation, and what it said when both were last the same; a new one has said nothing."""
-        file = self._lock.file_of(there.record.id)
-        base = self._lock.files[file].digest if file is not None else None
-        if file is not None and file in self._said:
+    def _find_file(self, automation: ServerAutomation) -> tuple[str, str | None]:
+        """Return the file of an automation and the digest of its base; None for a file without a base."""
+        file = self._lock.file_of(automation.record.id)
+        base = self._lock.entries[file].digest if file is not None else None
+        if file is not None and file in self._digests:
             return file, base
-        free = [name for name, said in self._names.items() if said == there.kept.name and name not in self._lock.files]
+        # The file was renamed, or the lock is missing: look for a file with this name, best with the same content.
+        name, digest = automation.content.name, automation.content.digest()
+        free = [other for other, other_name in self._names.items() if other_name == name]
+        free = [other for other in free if other not in self._lock.entries]
         if free:
-            return min(free, key=lambda name: self._said[name] != there.kept.digest()), base
-        taken = {*self._said, *(name for name in self._lock.files if name != file)}
-        return file or file_name(there.kept.name, taken), base
-
-
-def _digest(path: Path) -> str:
-    try:
-        return read_file(path).digest()
-    except InvalidAutomationError:
-        return "unreadable"
-
-
-def _name(path: Path) -> str:
-    try:
-        return read_file(path).name
-    except InvalidAutomationError:
-        return path.stem
+            return min(free, key=lambda other: self._digests[other] != digest), base
+        taken = {*self._digests, *(other for other in self._lock.entries if other != file)}
+        return file or file_name(name, taken), base
