@@ -57,14 +57,14 @@ def _action(
 
 def _pull(args: argparse.Namespace, connection: Connection) -> int:
     items = pull(args.folder, connection, names=args.name, overwrite=args.overwrite)
-    _print([apply.as_json(items)] if args.json else apply.pulled(items))
-    return int(any(item.deed == "conflict" for item in items))
+    _print([apply.as_json(items)] if args.json else apply.describe_pull(items))
+    return int(any(item.action == "conflict" for item in items))
 
 
 def _plan(args: argparse.Namespace, connection: Connection) -> int:
     comparison = apply.compare(args.folder, connection)
-    differs = apply.differs(comparison)
-    _print([apply.as_json(comparison.items, differences=differs)] if args.json else apply.planned(comparison))
+    differs = comparison.differs
+    _print([apply.as_json(comparison.items, differences=differs)] if args.json else apply.describe_plan(comparison))
     if comparison.of("broken"):
         return 1
     return _DIFFERENCES if differs else 0
@@ -73,7 +73,7 @@ def _plan(args: argparse.Namespace, connection: Connection) -> int:
 def _apply(args: argparse.Namespace, connection: Connection) -> int:
     comparison = apply.compare(args.folder, connection)
     items = apply.apply(comparison, connection, overwrite=args.overwrite, archive_missing=args.archive_missing)
-    _print([apply.as_json(items)] if args.json else apply.applied(items))
+    _print([apply.as_json(items)] if args.json else apply.describe_apply(items))
     return 0
 
 

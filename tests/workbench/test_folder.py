@@ -20,19 +20,21 @@ HERE = "automations"
 
 @pytest.fixture(scope="module")
 def key(running: Running) -> Callable[[str], str]:
-    """Make an organization, and return a key for its notebook."""
+    """Return a function that creates an organization and returns a workbench key for it."""
 
-    def made(name: str) -> str:
+    def create(name: str) -> str:
         def command(*arguments: str) -> str:
             environment = running.environment() | {"WORKBENCH_DATA_DIR": str(running.folder / "data")}
             environment.pop("DATABASE_URL", None)
-            whole = [sys.executable, "-m", "api", *arguments]
-            return subprocess.run(whole, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+            command_line = [sys.executable, "-m", "api", *arguments]
+            return subprocess.run(
+                command_line, env=environment, check=True, capture_output=True, text=True
+            ).stdout.strip()
 
         command("org", "create", name)
         return command("key", "create", "--org", name, "--kind", "workbench", "--name", "Ada")
 
-    return made
+    return create
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +53,15 @@ def wb(running: Running, organization: str) -> Any:
 
 @pytest.fixture
 def command(wb: Workbench, organization: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Command:
-    """Run a command in an empty folder; return its exit code and what it said."""
+    """Run a command in an empty folder; return its exit code, stdout and stderr."""
     monkeypatch.setenv("WORKBENCH_URL", wb.url)
     monkeypatch.setenv("WORKBENCH_KEY", organization)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = main(["automations", *arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return run
 
@@ -75,7 +77,7 @@ def edit(name: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_what_is_pulled_is_the_same_and_reads_well(wb: Workbench, command: Command) -> None:
+def test_a_pulled_file_is_readable_and_equal_to_the_automation(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     assert command("pull") == (0, "new: thanks.json (Thanks)\n", "")
     assert Path(HERE, "thanks.json").read_text() == (
@@ -113,7 +115,7 @@ def test_what_is_pulled_is_the_same_and_reads_well(wb: Workbench, command: Comma
     assert command("pull")[1] == "1 automation unchanged.\n"
 
 
-def test_one_of_many_is_pulled_by_its_name(wb: Workbench, command: Command) -> None:
+def test_one_automation_is_pulled_by_name(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     thanks(wb, "Other").publish()
     assert command("pull", "--name", "Thanks") == (0, "new: thanks.json (Thanks)\n", "")
@@ -121,15 +123,18 @@ def test_one_of_many_is_pulled_by_its_name(wb: Workbench, command: Command) -> N
     assert command("plan")[0] == 0
     assert "1 automation of the server not in this folder" in command("plan")[1]
     code, _, error = command("pull", "--name", "Thank")
-    assert (code, error) == (1, "workbench: no automation is called 'Thank'; without --name, all of them are pulled\n")
+    assert (code, error) == (
+        1,
+        "workbench: Automation not found: 'Thank'. Without --name, all automations are pulled.\n",
+    )
 
 
-def test_an_edit_is_planned_applied_and_then_there(wb: Workbench, command: Command) -> None:
+def test_an_edit_is_planned_and_applied(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     command("pull")
     edit("thanks.json", "USD", "dollars")
-    code, said, _ = command("plan")
-    assert (code, said.split("\n")[:2]) == (
+    code, output, _ = command("plan")
+    assert (code, output.split("\n")[:2]) == (
         2,
         ["~ thanks.json (Thanks)", "    ~ send_inapp: body: “{{ amountUsd }} dollars”, before: “{{ amountUsd }} USD”"],
     )
@@ -154,16 +159,18 @@ def test_new_files_renames_and_states_reach_the_server(wb: Workbench, command: C
     edit("any.json", '"off"', '"live"')
     edit("any.json", '"New one"', '"Newer one"')
     Path(HERE, "any.json").rename(Path(HERE, "other.json"))
-    said = command("plan")[1]
-    assert "other.json (Newer one): new" in said  # neither the file nor the name is known any more
+    output = command("plan")[1]
+    assert "other.json (Newer one): new" in output  # both the file and the name are new
     Path(HERE, "other.json").rename(Path(HERE, "any.json"))
     assert "~ name: “Newer one”, before: “New one”" in command("plan")[1]
     assert command("apply")[0] == 0
-    assert [(each.name, each.active, each.published_version) for each in wb.automations] == [("Newer one", True, 1)]
+    assert [(record.name, record.active, record.published_version) for record in wb.automations] == [
+        ("Newer one", True, 1)
+    ]
     assert command("plan")[0] == 0
 
 
-def test_a_draft_is_published_when_its_file_says_so_and_never_the_other_way(wb: Workbench, command: Command) -> None:
+def test_a_state_of_live_publishes_a_draft_and_cannot_be_undone(wb: Workbench, command: Command) -> None:
     thanks(wb).save()
     command("pull")
     edit("thanks.json", '"draft"', '"live"')
@@ -175,22 +182,22 @@ def test_a_draft_is_published_when_its_file_says_so_and_never_the_other_way(wb: 
     assert "it is published on the server, which cannot be undone" in command("apply")[2]
 
 
-def test_what_was_changed_on_the_server_is_not_overwritten_unasked(wb: Workbench, command: Command) -> None:
+def test_a_change_on_the_server_is_overwritten_only_on_request(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     command("pull")
     wb.automation("Thanks").add_tag("theirs").publish()
     edit("thanks.json", "USD", "dollars")
-    code, said, _ = command("plan")
+    code, output, _ = command("plan")
     assert code == 2
-    assert "! thanks.json (Thanks): conflict" in said
-    code, _, refused = command("apply")
+    assert "! thanks.json (Thanks): conflict" in output
+    code, _, error = command("apply")
     assert code == 1
     assert (
         "nothing was changed, because\n  thanks.json: it was changed on the server since you pulled (publish by Ada, "
-        in refused
+        in error
     )
-    code, said, _ = command("pull")
-    assert (code, said.split(" (")[0]) == (1, "conflict: thanks.json")
+    code, output, _ = command("pull")
+    assert (code, output.split(" (")[0]) == (1, "conflict: thanks.json")
     assert command("apply", "--overwrite")[:2] == (0, "overwritten: thanks.json (Thanks)\n")
     assert "theirs" not in wb.automation("Thanks").describe()
     wb.automation("Thanks").deactivate()
@@ -199,7 +206,7 @@ def test_what_was_changed_on_the_server_is_not_overwritten_unasked(wb: Workbench
     assert read_file(Path(HERE, "thanks.json")).state == "off"
 
 
-def test_unpublished_changes_of_others_are_not_lost(wb: Workbench, command: Command) -> None:
+def test_unpublished_changes_on_the_server_are_not_lost(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     command("pull")
     wb.automation("Thanks").add_tag("half").save()
@@ -209,7 +216,7 @@ def test_unpublished_changes_of_others_are_not_lost(wb: Workbench, command: Comm
     assert "the file has the published version" in command("pull")[1]
 
 
-def test_nothing_is_put_away_unless_asked_for(wb: Workbench, command: Command) -> None:
+def test_automations_are_archived_only_on_request(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     thanks(wb, "Left alone").save()
     command("pull")
@@ -217,57 +224,57 @@ def test_nothing_is_put_away_unless_asked_for(wb: Workbench, command: Command) -
     Path(HERE, "thanks.json").unlink()
     assert command("plan")[:2] == (
         2,
-        "- thanks.json (Thanks): missing\n    its file is gone; --archive-missing puts the automation away\n1 automation as on the server, 1 automation of the server not in this folder.\n",
+        "- thanks.json (Thanks): missing\n    its file is gone; --archive-missing archives the automation\n1 automation as on the server, 1 automation of the server not in this folder.\n",
     )
     assert command("apply")[1] == "Nothing to do.\n"
     assert command("apply", "--archive-missing")[1] == "archived: thanks.json (Thanks)\n"
-    assert {each.name for each in wb.automations} == {"Left alone", "Elsewhere"}
+    assert {record.name for record in wb.automations} == {"Left alone", "Elsewhere"}
     wb.automation("Left alone").archive()
     assert "removed: left-alone.json (Left alone)\n  it was archived on the server" in command("pull")[1]
     assert not Path(HERE, "left-alone.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("{", "bad.json is not an automation: "),
-        ("[]", "it is an object with name, state, triggerSpec and graph"),
-        ('{"name": "x", "state": "on", "triggerSpec": {}, "graph": {}}', "state is one of live, off, draft"),
+        ("[]", "expected an object with name, state, triggerSpec and graph"),
+        ('{"name": "x", "state": "on", "triggerSpec": {}, "graph": {}}', "state must be one of live, off, draft"),
         ('{"name": "x", "triggerSpec": {}, "graph": {"nodes": [{}]}}', r"graph.nodes[0].id: must be"),
         ('{"name": "x", "triggerSpec": {"type": "app_event"}, "graph": {"nodes": [{"id": "a", "type": "add_tag"}]}}', "cannot be published: "),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_applied_stops_everything(command: Command, text: str, words: str) -> None:
+def test_an_invalid_file_prevents_all_changes(command: Command, text: str, message: str) -> None:
     Path(HERE).mkdir()
     Path(HERE, "bad.json").write_text(text)
-    code, said, _ = command("plan")
+    code, output, _ = command("plan")
     assert code == 1
-    assert words in said
-    code, _, refused = command("apply")
+    assert message in output
+    code, _, error = command("apply")
     assert code == 1
-    assert "nothing was changed" in refused
-    assert words in refused
+    assert "nothing was changed" in error
+    assert message in error
 
 
-def test_two_files_of_one_name_and_two_automations_of_one_name(
+def test_files_and_automations_with_the_same_name(
     wb: Workbench, command: Command, running: Running, organization: str
 ) -> None:
     thanks(wb).save()
     command("pull")
     text = Path(HERE, "thanks.json").read_text()
     Path(HERE, "copy.json").write_text(text)
-    assert "another file says it is 'Thanks', too" in command("plan")[1]
+    assert "another file has the name 'Thanks', too" in command("plan")[1]
     Path(HERE, "copy.json").unlink()
     wb._connection.post("/automations", wb.automation("Thanks").add_tag("twin").to_json())
     assert "new: thanks-2.json (Thanks)" in command("pull")[1]
     assert command("plan")[0] == 0
     Path(HERE, LOCK).unlink()
     assert command("plan")[0] == 1
-    assert command("pull")[0] == 0  # both are recognised by what they say
+    assert command("pull")[0] == 0  # both are recognised by their content
     wb.automation("Thanks").archive()
 
 
-def test_programs_read_json_and_the_console_script_hands_over(
+def test_json_output_and_the_console_script(
     wb: Workbench, command: Command, running: Running, organization: str, tmp_path: Path
 ) -> None:
     thanks(wb).publish()
@@ -275,26 +282,26 @@ def test_programs_read_json_and_the_console_script_hands_over(
         "automations": [{"file": "thanks.json", "name": "Thanks", "action": "new", "notes": []}]
     }
     edit("thanks.json", "USD", "dollars")
-    whole = [sys.executable, "-m", "api", "automations", "plan", "--json"]
-    done = subprocess.run(
-        whole,
+    command_line = [sys.executable, "-m", "api", "automations", "plan", "--json"]
+    process = subprocess.run(
+        command_line,
         env=running.environment() | {"WORKBENCH_KEY": organization},
         cwd=tmp_path,
         check=False,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 2, done.stderr
-    planned = json.loads(done.stdout)
+    assert process.returncode == 2, process.stderr
+    planned = json.loads(process.stdout)
     assert planned["differences"] is True
     assert planned["automations"][0]["changes"][0]["subject"] == "send_inapp"
-    assert [each["action"] for each in json.loads(command("apply", "--json")[1])["automations"]] == ["update"]
+    assert [item["action"] for item in json.loads(command("apply", "--json")[1])["automations"]] == ["update"]
 
 
-def test_what_a_user_can_mend_is_one_sentence(command: Command, monkeypatch: Any) -> None:
+def test_an_error_is_one_line(command: Command, monkeypatch: Any) -> None:
     assert (
         command("plan", "nowhere")[2]
-        == "workbench: there is no folder nowhere; workbench automations pull nowhere makes one\n"
+        == "workbench: Folder not found: nowhere. workbench automations pull nowhere creates it.\n"
     )
     Path(HERE).mkdir()
     Path(HERE, LOCK).write_text("{")

@@ -1,4 +1,4 @@
-"""What SQL pre-selects for a backtest: never too few events, whatever a trigger asks for."""
+"""The SQL pre-selection of a backtest never leaves out an event that starts an automation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,20 +34,19 @@ filters = st.lists(
 )
 
 
-def triggered(written: list[dict[str, Any]]) -> Trigger:
-    trigger = read_trigger(normalise({"type": "app_event", "event": "paid", "filters": written}))
+def trigger_with(filters: list[dict[str, Any]]) -> Trigger:
+    trigger = read_trigger(normalise({"type": "app_event", "event": "paid", "filters": filters}))
     assert isinstance(trigger, Trigger), trigger
     return trigger
 
 
 def passes(connection: psycopg.Connection[Any], selection: EventSelection, payload: bytes) -> bool:
-    """Return whether Postgres lets an event of the first way through."""
-    asked = selection.ways[0].asked if selection.ways else ()
-    written = " AND ".join("(" + " OR ".join("%s::jsonb @> %s::jsonb" for _ in each) + ")" for each in asked)
-    bound = [
-        text for each in asked for name in each for text in (payload.decode(), encode(selection.params[name]).decode())
-    ]
-    row = connection.execute(f"SELECT {written or 'true'}", bound).fetchone()
+    """Return whether Postgres selects an event of the first pattern."""
+    conditions = selection.patterns[0].conditions if selection.patterns else ()
+    sql = " AND ".join("(" + " OR ".join("%s::jsonb @> %s::jsonb" for _ in options) + ")" for options in conditions)
+    names = [name for options in conditions for name in options]
+    params = [text for name in names for text in (payload.decode(), encode(selection.params[name]).decode())]
+    row = connection.execute(f"SELECT {sql or 'true'}", params).fetchone()
     return row == (True,)
 
 
@@ -58,29 +57,29 @@ def connection(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
-@given(written=filters, payload=payloads)
+@given(filters=filters, payload=payloads)
 def test_no_event_that_fires_is_left_out(
-    connection: psycopg.Connection[Any], written: list[dict[str, Any]], payload: Any
+    connection: psycopg.Connection[Any], filters: list[dict[str, Any]], payload: Any
 ) -> None:
-    trigger, raw = triggered(written), encode(normalise(payload))
+    trigger, raw = trigger_with(filters), encode(normalise(payload))
     context = flat_context("paid", "c", Identifiers("0xa", "x@y.co"), decode(raw))
     if fires(trigger, "paid", context):
         assert passes(connection, select([SimulatedAutomation(trigger, Graph())]), raw)
 
 
-def test_values_of_the_payload_go_along() -> None:
-    trigger = triggered(
+def test_filters_on_the_payload_are_sent() -> None:
+    trigger = trigger_with(
         [{"path": "a", "operator": "in", "value": [1, 2]}, {"path": "a.b", "operator": "eq", "value": "x"}]
     )
     selection = select([SimulatedAutomation(trigger, Graph())])
-    asked = [[selection.params[name] for name in each] for each in selection.ways[0].asked]
-    assert asked == [[{"a": 1}, {"a": 2}], [{"a.b": "x"}, {"a": {"b": "x"}}]]
+    conditions = [[selection.params[name] for name in options] for options in selection.patterns[0].conditions]
+    assert conditions == [[{"a": 1}, {"a": 2}], [{"a.b": "x"}, {"a": {"b": "x"}}]]
     assert not select(
-        [SimulatedAutomation(triggered([{"path": "event", "operator": "eq", "value": "x"}]), Graph())]
-    ).ways
+        [SimulatedAutomation(trigger_with([{"path": "event", "operator": "eq", "value": "x"}]), Graph())]
+    ).patterns
 
 
-def test_what_waits_and_goals_look_for_is_read_whatever_its_values() -> None:
+def test_awaited_events_and_goals_are_read_whatever_their_payload() -> None:
     graph = graph_of(
         {
             "nodes": [
@@ -91,9 +90,9 @@ def test_what_waits_and_goals_look_for_is_read_whatever_its_values() -> None:
             "settings": {"goal": {"event": "sold"}},
         }
     )
-    selection = select([SimulatedAutomation(triggered([{"path": "a", "operator": "eq", "value": 1}]), graph)])
+    selection = select([SimulatedAutomation(trigger_with([{"path": "a", "operator": "eq", "value": 1}]), graph)])
     assert selection.params["names"] == ["paid", "sold"]
-    assert [(selection.params[way.names], bool(way.asked)) for way in selection.ways] == [
+    assert [(selection.params[pattern.names], bool(pattern.conditions)) for pattern in selection.patterns] == [
         (["paid"], True),
         (["paid", "sold"], False),
     ]
@@ -103,23 +102,23 @@ def test_a_wildcard_reads_every_event() -> None:
     assert select([SimulatedAutomation(Trigger(), Graph())]) == EventSelection(addresses=False)
 
 
-def test_addresses_are_opened_only_for_those_who_look() -> None:
-    def looks(*nodes: dict[str, Any], asks: str = "a", operator: str = "exists") -> bool:
-        trigger = triggered([{"path": asks, "operator": operator, "value": "a@b.co"}])
+def test_addresses_are_decrypted_only_if_they_are_used() -> None:
+    def decrypts(*nodes: dict[str, Any], path: str = "a", operator: str = "exists") -> bool:
+        trigger = trigger_with([{"path": path, "operator": operator, "value": "a@b.co"}])
         return select([SimulatedAutomation(trigger, graph_of({"nodes": [*nodes], "edges": []}))]).addresses
 
     push = {"id": "m", "type": "send_inapp", "data": {"title": "{{ a }}", "body": "{{ contact.plan }}"}}
-    assert not looks(push)
-    assert looks(push | {"data": {"title": "{{ contact.email }}", "body": "x"}})
-    assert looks(push | {"data": {"title": "{{ email | default('') }}", "body": "x"}})
-    assert looks({"id": "e", "type": "send_email", "data": {"subject": "a", "body": "b"}})
-    assert looks(asks="email", operator="eq")
-    assert not looks(asks="email")
+    assert not decrypts(push)
+    assert decrypts(push | {"data": {"title": "{{ contact.email }}", "body": "x"}})
+    assert decrypts(push | {"data": {"title": "{{ email | default('') }}", "body": "x"}})
+    assert decrypts({"id": "e", "type": "send_email", "data": {"subject": "a", "body": "b"}})
+    assert decrypts(path="email", operator="eq")
+    assert not decrypts(path="email")
 
 
-@pytest.mark.parametrize("whom", [ContactSample(), ContactSample(0.5, "whales")])
-def test_a_server_that_lists_its_functions_takes_every_question(whom: ContactSample) -> None:
-    asked = {"path": "a.b", "operator": "eq", "value": 1}
-    for selection in (EventSelection(), select([SimulatedAutomation(triggered([asked]), Graph())])):
+@pytest.mark.parametrize("sample", [ContactSample(), ContactSample(0.5, "whales")])
+def test_the_queries_use_only_functions_that_servers_allow(sample: ContactSample) -> None:
+    filter_ = {"path": "a.b", "operator": "eq", "value": 1}
+    for selection in (EventSelection(), select([SimulatedAutomation(trigger_with([filter_]), Graph())])):
         for name in ("begin", "days", "events", "contacts", "messages"):
-            assert check_functions(statement(f"backtest_{name}", whom=whom, selection=selection, own=True)) is None
+            assert check_functions(statement(f"backtest_{name}", sample=sample, selection=selection, own=True)) is None
