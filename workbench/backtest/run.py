@@ -122,7 +122,9 @@ def run(connection: Connection, automations: BacktestAutomations, request: Backt
 
 def _check(connection: Connection, request: BacktestRequest) -> None:
     """Raise InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment."""
-    share, processes = request.sample.share, request.processes
+    # Any: users pass what they like, whatever the annotations say.
+    share: Any = request.sample.share
+    processes: Any = request.processes
     if not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise InvalidArgumentError(
             f"sample={share!r} must be more than 0 and at most 1; sample=0.1 takes a tenth of the contacts"
