@@ -8,12 +8,11 @@ import shutil
 import struct
 import tempfile
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 
-_BUFFERED_ROWS = 65_536
+_BUFFERED_ROWS = 65_536  # before they are distributed: many small writes would be slow
 _LENGTH = struct.Struct("<q")
 
 
@@ -22,6 +21,7 @@ class Folder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="workbench-backtest-"))
+        # A finalizer also runs when the kernel ends; __del__ might not.
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
@@ -48,6 +48,7 @@ class BucketWriter:
             return
         rows = pl.concat(self._frames)
         self._frames, self._rows = [], 0
+        # A fixed seed: events and contacts are distributed separately and must meet in the same bucket.
         hashed = rows.with_columns(bucket=pl.col("contact_id").hash(seed=0) % self._buckets)
         for (bucket,), part in hashed.partition_by("bucket", as_dict=True, include_key=False).items():
             stream = io.BytesIO()
@@ -60,14 +61,14 @@ class BucketWriter:
 def read_bucket(folder: Path, bucket: int) -> pl.DataFrame | None:
     """Return the rows of a bucket, or None if it is empty."""
     path = _path(folder, bucket)
-    return pl.concat(_read_streams(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    frames = []
+    with path.open("rb") as file:
+        while length := file.read(_LENGTH.size):
+            frames.append(pl.read_ipc_stream(file.read(_LENGTH.unpack(length)[0])))
+    return pl.concat(frames)
 
 
 def _path(folder: Path, bucket: int) -> Path:
     return folder / f"{bucket:06}.arrows"
-
-
-def _read_streams(path: Path) -> Iterator[pl.DataFrame]:
-    with path.open("rb") as file:
-        while length := file.read(_LENGTH.size):
-            yield pl.read_ipc_stream(file.read(_LENGTH.unpack(length)[0]))

@@ -107,11 +107,12 @@ def _find_version(
 
 def run(connection: Connection, automations: BacktestAutomations, request: BacktestRequest) -> BacktestRun:
     """Read and simulate the events. If it is interrupted or fails, its files are deleted."""
+    # Before anything is read: reading may take minutes.
     _check(connection, request)
     folder = Folder()
     try:
         return _run_in(folder, connection, automations, request)
-    except BaseException as error:
+    except BaseException as error:  # also KeyboardInterrupt, which is not an Exception
         folder.remove()
         if isinstance(error, InvalidRequestError):  # a limit of the key: too many rows, or too slow
             hint = "use fewer days, or sample=0.1 for a tenth of the contacts"

@@ -116,10 +116,13 @@ class BucketSimulator:
         rows = events.sort("contact_id", "created_at", "id").with_columns(pl.col("created_at").to_physical())
         for contact_id, contact_rows in groupby(rows.iter_rows(), itemgetter(0)):
             contact = contacts.get(contact_id)
-            if contact is None:
+            if contact is None:  # erased contacts are not returned by the query, but their events are
                 erased += 1
                 continue
-            records = [_event_record(row) for row in contact_rows]
+            records = []
+            for _, at, event_id, name, payload, wallet, email, external_id, source in contact_rows:
+                sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
+                records.append(EventRecord(event_id, name, time, sent, payload.encode(), source))
             settings = BacktestSettings(self._until, other_messages_at=other_messages.get(contact_id, ()))
             for simulation in simulations:
                 simulation.add_contact(contact, records, settings)
@@ -177,12 +180,6 @@ class _Simulation:
 
 def _micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
-
-
-def _event_record(row: tuple[Any, ...]) -> EventRecord:
-    _, at, event_id, name, payload, wallet, email, external_id, source = row
-    sent = Identifiers(wallet, email, external_id)
-    return EventRecord(event_id, name, _EPOCH + timedelta(microseconds=at), sent, payload.encode(), source)
 
 
 def _read_contacts(rows: pl.DataFrame | None) -> dict[str, ContactState]:

@@ -49,7 +49,7 @@ class LogPattern(msgspec.Struct, frozen=True):
     key: str
 
 
-class LogSelection(msgspec.Struct, frozen=True):
+class BacktestLogs(msgspec.Struct, frozen=True):
     """The logs to read: those that may start an entry, and those in the parameter `awaited`, for which steps wait."""
 
     starts: tuple[LogPattern, ...] = ()
@@ -68,7 +68,7 @@ class EventSelection(msgspec.Struct, frozen=True):
     patterns: tuple[EventPattern, ...] = ()
     params: dict[str, Any] = {}
     addresses: bool = True
-    logs: LogSelection | None = None
+    logs: BacktestLogs | None = None
     custom_events: bool = True
 
 
@@ -104,9 +104,9 @@ def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
     return EventSelection("names", patterns, params, addresses, logs, custom_events=bool(params["names"]))
 
 
-def _select_logs(automations: Iterable[SimulatedAutomation]) -> LogSelection | None:
+def _select_logs(automations: Iterable[SimulatedAutomation]) -> BacktestLogs | None:
     params: dict[str, Any] = {}
-    starts: dict[tuple[str, str], LogPattern] = {}
+    starts: dict[tuple[str, str], LogPattern] = {}  # two versions of an automation mostly have the same trigger
     awaited: set[str] = set()
     for automation in automations:
         awaited.update(name for name in prepare_backtest(automation).awaited if LOG_NAME.fullmatch(name))
@@ -116,7 +116,7 @@ def _select_logs(automations: Iterable[SimulatedAutomation]) -> LogSelection | N
             start = LogPattern(*(f"{field}_{len(starts)}" for field in LogPattern.__struct_fields__))
             params |= {"nobody": ZERO_ADDRESS} | dict(zip(msgspec.structs.astuple(start), values, strict=True))
             starts[source.key, source.wallet_arg] = start
-    return LogSelection((*starts.values(),), params | {"awaited": sorted(awaited)}) if starts or awaited else None
+    return BacktestLogs((*starts.values(),), params | {"awaited": sorted(awaited)}) if starts or awaited else None
 
 
 def filter_paths(node: Node) -> set[str]:
@@ -200,7 +200,7 @@ class BacktestSource:
     def scope(self, period: Period) -> BacktestScope:
         """Return the scope; the period is resolved with the clock of the server."""
         start = self._frame("backtest_begin", {})
-        now = start["at"][0]
+        now = start["at"][0]  # of the server: the clock of the notebook may differ
         until = min(period.get("until", now), now)
         since = period.get("since") or now - timedelta(days=period["days"])
         if since >= until:
@@ -219,6 +219,7 @@ class BacktestSource:
         slices: list[tuple[Window, int]] = []
         since, total = window.since, 0
         for day, events in sorted(by_day.items()):
+            # A part ends at midnight: a single day with more events is read by one query all the same.
             if total and total + events > _MAX_EVENTS_PER_QUERY:
                 slices.append((Window(since, day), total))
                 since, total = day, 0

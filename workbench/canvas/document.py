@@ -94,7 +94,15 @@ class DraftPieces(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, draft: Draft, places: Mapping[str, Point]) -> "DraftPieces":
         """Take a draft apart. `places` are positions for nodes that have none, by id."""
-        nodes = [_placed(node, *places[node["id"]]) if node["id"] in places else node for node in draft.nodes]
+        nodes = []
+        for node in draft.nodes:
+            if node["id"] in places:
+                x, y = places[node["id"]]
+                # id and type first: the order of the keys is kept in JSON, where people look for them at the top.
+                start = {"id": node["id"], "type": node["type"]}
+                nodes.append(start | node | {"position": {"x": round(x), "y": round(y)}})
+            else:
+                nodes.append(node)
         return cls(_by_key(nodes), _by_key(draft.edges), dict(draft.trigger), dict(draft.extra_keys))
 
     def draft(self, name: str) -> Draft:
@@ -125,6 +133,7 @@ class DraftPieces(msgspec.Struct, frozen=True):
 
     def keys(self) -> dict[str, str]:
         """Return the key of each node by its id; where two nodes share an id, the key of the first."""
+        # Reversed, because the last assignment wins.
         return {node["id"]: key for key, node in reversed(self.nodes.items())}
 
     def key_of(self, diagnostic: Diagnostic) -> str | None:
@@ -133,13 +142,9 @@ class DraftPieces(msgspec.Struct, frozen=True):
             return self.keys().get(diagnostic.node_id)
         if not (diagnostic.field or "").startswith("triggerSpec"):
             return None
+        # A draft without a trigger node starts at its first node.
         triggers = (key for key, node in self.nodes.items() if is_trigger(node["type"]))
         return next(triggers, next(iter(self.nodes), None))
-
-
-def _placed(node: JsonObject, x: float, y: float) -> JsonObject:
-    # id and type first: the order of the keys is the order in files, and so in diffs.
-    return {"id": node["id"], "type": node["type"]} | node | {"position": {"x": round(x), "y": round(y)}}
 
 
 def _by_key(pieces: Sequence[JsonObject]) -> dict[str, JsonObject]:
@@ -173,6 +178,7 @@ def parse_draft(draft: Draft) -> ParsedDraft:
 def cards(pieces: DraftPieces, parsed: ParsedDraft) -> dict[str, JsonObject]:
     """Return the card of each node by key: texts, look, height in pixels, and outputs."""
     by_key = {}
+    # Not strict: a draft whose graph cannot be read has nodes but no cards.
     for key, node in zip(pieces.nodes, parsed.graph.nodes, strict=False):
         drawn = card(node, parsed.trigger, parsed.graph)
         by_key[key] = {

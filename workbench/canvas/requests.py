@@ -84,6 +84,7 @@ def preview_node(
     """
     if isinstance(node.action, InvalidAction):
         return NodePreview(text="Fix the errors above to see a preview.")
+    # A graph of this node alone: whatever follows it cannot change the preview.
     run = Run(SIMULATED_ID, automation_id, State.RUNNING, node.id, attempt=1)
     decision = _decide(node, run, event, contact, now)
     step = decision.step
@@ -290,6 +291,7 @@ def impact(request: CanvasRequest) -> JsonObject:
 
 def arrange(request: CanvasRequest) -> JsonObject:
     """Return a position for every node, by key."""
+    # By key, because two nodes of a draft may have the same id; both get the position of the id.
     corners = arranged(request.draft)
     return {
         key: {"x": round(corners[node["id"]][0]), "y": round(corners[node["id"]][1])}

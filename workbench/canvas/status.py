@@ -12,7 +12,7 @@ from workbench.publish import AutomationRecord
 
 _MIN_INTERVAL_S = 2.0
 _LOAD_FACTOR = 20  # polling takes at most 1/20 of the time, however slow the counts of a large automation are
-_NOT_PASSED = ("waiting", "held_out")
+_NOT_PASSED = ("waiting", "held_out")  # the entry is still at the node, or never went on
 _FAILED = ("failed", "refused")
 
 
@@ -45,14 +45,14 @@ class StatusPoller:
         elapsed_s = environment.monotonic_s() - started_s
         self._next_at_s = started_s + max(_MIN_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
         live, outcomes = stats["live"], stats["nodes"]
-        nodes = {node_id: _counts(live.get(node_id, 0), outcomes.get(node_id, {})) for node_id in {*live, *outcomes}}
+        nodes: dict[str, JsonObject] = {}
+        # Nodes of earlier versions are counted too: their entries are still in progress.
+        for node_id in {*live, *outcomes}:
+            counts = outcomes.get(node_id, {})
+            nodes[node_id] = {
+                "live": live.get(node_id, 0),
+                "passed": sum(count for word, count in counts.items() if word not in (*_FAILED, *_NOT_PASSED)),
+                "failed": sum(count for word, count in counts.items() if word in _FAILED),
+                "outcomes": [{"outcome": outcome(word), "count": count} for word, count in sorted(counts.items())],
+            }
         return LiveStatus(nodes, entry_counts(stats["entries"]), current["revision"])
-
-
-def _counts(live: int, outcomes: Mapping[str, int]) -> JsonObject:
-    return {
-        "live": live,
-        "passed": sum(count for word, count in outcomes.items() if word not in (*_FAILED, *_NOT_PASSED)),
-        "failed": sum(count for word, count in outcomes.items() if word in _FAILED),
-        "outcomes": [{"outcome": outcome(word), "count": count} for word, count in sorted(outcomes.items())],
-    }

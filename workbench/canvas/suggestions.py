@@ -48,6 +48,7 @@ from workbench.segments import segment_names
 _FRESH_S = 60.0
 _MAX_CHECKED_EVENTS = 8  # of one automation; each costs a request for its shape
 _MAX_SAMPLES = 3  # values shown for one path or attribute
+# The newest contacts stand for all: reading every contact for suggestions would load the server.
 _LATEST_CONTACTS = "SELECT metadata::text, tags FROM contacts ORDER BY updated_at DESC LIMIT 300"
 _LOGS = """
 SELECT o.args::text, o.block_time::text, o.args ->> :wallet_arg, c.id::text
@@ -134,6 +135,7 @@ class Suggestions:
 
     def _shape(self, name: str) -> EventShape | None:
         catalog = self._catalog
+        # Names that were never sent need no request: a name is incomplete while it is typed.
         if catalog is None or name not in dict(self._events()):
             return None
         return self._cached(f"event {name}", lambda: catalog[name], None)
@@ -197,6 +199,7 @@ def sample_events(suggestions: Suggestions, names: Iterable[str]) -> list[Sample
     """
     names = [*names]
     rows = suggestions.rows(_EVENTS, any=not names, names=names)
+    # The sort is stable: events of equally complete contacts stay newest first.
     rows.sort(key=lambda row: (row[4] is None) + (row[5] is None))
     samples = [
         SampleEvent(f"{event}, {moment(at)}", event, payload or "{}", contact_id, short(wallet or external_id or email))

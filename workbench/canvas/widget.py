@@ -37,7 +37,7 @@ from workbench.language.check import Diagnostic
 from workbench.language.filter import OPERATORS
 
 _READ_ONLY = "this canvas is read-only; .canvas() without read_only=True opens one that can be changed"
-_LOCK = threading.RLock()
+_LOCK = threading.RLock()  # one for all canvases, because two of them may edit the same automation
 _STATIC = files("workbench").joinpath("static")
 
 
@@ -110,7 +110,7 @@ class Canvas(AnyWidget):
         self._suggestions = Suggestions(automation._server.connection)
         self._poller = StatusPoller()
         self._catalog_warnings: list[Diagnostic] = []
-        self._stale = ""
+        self._stale = ""  # a message, if the server has a newer revision
         self._revision = 0
         self._acknowledged: dict[str, int] = {}  # number of the last edit by view
         self._picture = StaticPicture()
@@ -169,7 +169,18 @@ class Canvas(AnyWidget):
     def _respond(self, content: JsonObject) -> None:
         response: JsonObject = {"kind": "response", "id": content.get("id")}
         try:
-            response["value"] = self._answer(str(content["name"]), content)
+            name = str(content["name"])
+            if name in READ_REQUESTS:
+                with _LOCK:
+                    self._reopen_if_changed()
+                    pieces = self._pieces
+                    draft = pieces.draft(self._automation.name)
+                    request = CanvasRequest(self._automation, self._suggestions, draft, pieces, content)
+                # Outside of the lock: a request to the server may take seconds, and cells must be able to edit
+                # meanwhile.
+                response["value"] = READ_REQUESTS[name](request)
+            else:
+                response["value"] = self._change(name, overwrite=content.get("overwrite") is True)
         except ConflictError as error:
             self._stale = str(error)
             response |= {"error": str(error), "stale": True}
@@ -179,16 +190,6 @@ class Canvas(AnyWidget):
             response |= {"error": f"Error in the kernel: {type(error).__name__}: {error}"}
         self._show_status()
         self.send(response)
-
-    def _answer(self, name: str, content: JsonObject) -> Any:
-        if name not in READ_REQUESTS:
-            return self._change(name, overwrite=content.get("overwrite") is True)
-        with _LOCK:
-            self._reopen_if_changed()
-            pieces = self._pieces
-            draft = pieces.draft(self._automation.name)
-            request = CanvasRequest(self._automation, self._suggestions, draft, pieces, content)
-        return READ_REQUESTS[name](request)
 
     def _change(self, name: str, *, overwrite: bool) -> str:
         """Change the automation on the server; return a message for the user."""
@@ -214,7 +215,7 @@ class Canvas(AnyWidget):
         if name == "publish" and self._is_paused():
             message = "Published. It is paused: events start it after you resume it."
         self._stale = ""
-        self._poller.poll_soon()
+        self._poller.poll_soon()  # the counts change with the status, and users look at them now
         with _LOCK:
             self._show_diagnostics()
         self._picture.refresh(automation)
@@ -261,6 +262,7 @@ class Canvas(AnyWidget):
         """Show everything that follows from the draft alone. Warnings from the catalog need the server."""
         parsed = parse_draft(self._pieces.draft(self._automation.name))
         self._revision += 1
+        # In one message: cards of another revision than the document would be drawn at the wrong nodes.
         with self.hold_sync():
             self.document = self._pieces.to_browser() | {
                 "revision": self._revision,

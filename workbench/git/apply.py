@@ -118,6 +118,7 @@ class _Comparer(msgspec.Struct, frozen=True):
         conflict = self._find_conflict(file, content, current)
         if conflict:
             return Item(file, content.name, "conflict", content, current, difference, (conflict,))
+        # A change of the state is not among the changes of the automation.
         same_state = current is not None and current.content.state == content.state
         notes = () if same_state else (f"will be {_STATES[content.state]}",)
         return Item(file, content.name, "create" if current is None else "update", content, current, difference, notes)
@@ -184,6 +185,7 @@ def apply(
         entry = LockEntry(item.current.record.id, item.content.digest())
         if comparison.lock.entries.get(item.file) != entry:
             comparison.lock.record(item.file, entry)
+    # The lock is written after every automation: if one is refused, those before it are recorded as applied.
     applied = comparison.of("create", "update", *(("conflict",) if overwrite else ()))
     for item in applied:
         assert item.content is not None
@@ -239,11 +241,12 @@ def describe_pull(results: Sequence[PullResult]) -> list[str]:
 
 def as_json(items: Sequence[Item | PullResult], **fields: Any) -> str:
     """Return items as one JSON object, with these fields before them."""
-    return encode({**fields, "automations": [_item_json(item) for item in items]}).decode()
-
-
-def _item_json(item: Item | PullResult) -> dict[str, Any]:
-    if isinstance(item, PullResult):
-        return {"file": item.file, "name": item.name, "action": item.action, "notes": item.notes}
-    changes = [{"kind": change.kind, "subject": change.subject, "text": change.text} for change in item.changes.items]
-    return {"file": item.file, "name": item.name, "action": item.action, "changes": changes, "notes": item.notes}
+    automations = []
+    for item in items:
+        automation: dict[str, Any] = {"file": item.file, "name": item.name, "action": item.action}
+        if isinstance(item, Item):
+            automation["changes"] = [
+                {"kind": change.kind, "subject": change.subject, "text": change.text} for change in item.changes.items
+            ]
+        automations.append(automation | {"notes": item.notes})
+    return encode({**fields, "automations": automations}).decode()

@@ -80,6 +80,7 @@ def read_file(path: Path) -> AutomationFile:
             raise InvalidAutomationError(f"state must be one of {', '.join(STATES)}")
         from_json(value)
     except (MalformedJsonError, InvalidAutomationError) as error:
+        # `from None`: the message of the cause is part of this one.
         raise InvalidAutomationError(f"{path.name} is not an automation: {error}") from None
     return AutomationFile(value["name"], state, value["triggerSpec"], value["graph"])
 
@@ -92,6 +93,7 @@ def files_of(folder: Path) -> list[Path]:
 def file_name(name: str, taken: Collection[str]) -> str:
     """Return the name of a new file: `thanks-for-the-deposit.json`, with a number if that is taken."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    # Only ASCII letters, digits and hyphens: names are equal on all file systems and cannot leave the folder.
     slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_MAX_SLUG].strip("-") or "automation"
     names = (f"{slug}.json" if number == 1 else f"{slug}-{number}.json" for number in range(1, len(taken) + 3))
     return next(name for name in names if name not in taken and name != LOCK)
@@ -205,6 +207,7 @@ def server_automations(connection: Connection) -> list[ServerAutomation]:
             continue
         state: State = "live" if record.active else "off"
         content = AutomationFile(record.name, state, version.trigger_spec, version.graph)
+        # Digests, because the server may return keys in another order.
         unpublished = AutomationFile.of(record, state).digest() != content.digest()
         automations.append(ServerAutomation(record, content, unpublished))
     return automations
@@ -288,6 +291,7 @@ class _Puller:
         name = automation.content.name
         notes = ("has unpublished changes; the file has the published version",) if automation.unpublished else ()
         if local == remote:
+            # Also without a change: the lock may be missing, or the file may have been renamed.
             self._lock.record(file, LockEntry(automation.record.id, remote))
             return PullResult(file, name, "same", notes)
         if local is not None and local != base and not self._overwrite:
