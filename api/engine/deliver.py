@@ -184,12 +184,7 @@ class Deliveries:
         return msgspec.structs.replace(claim, node_id=run.node_id, step=run.step, attempt=run.attempt, since=run.since)
 
     async def _record(
-        self,
-        org_id: int,
-        message: OutgoingMessage,
-        progress: EntryProgress,
-        result: AttemptResult | None,
-        at: datetime,
+        self, org_id: int, message: OutgoingMessage, progress: EntryProgress, result: AttemptResult | None, at: datetime
     ) -> EntryProgress | None:
         """Write the outcome of an attempt; return the progress as written, or None if the lease was lost."""
         context = self._context
@@ -209,12 +204,7 @@ class Deliveries:
             return recorded
 
     async def _write(
-        self,
-        org_id: int,
-        message: OutgoingMessage,
-        progress: EntryProgress,
-        result: AttemptResult | None,
-        at: datetime,
+        self, org_id: int, message: OutgoingMessage, progress: EntryProgress, result: AttemptResult | None, at: datetime
     ) -> EntryProgress | None:
         context, stored = self._context, message.stored
         message_calls = []

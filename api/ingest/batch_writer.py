@@ -16,16 +16,7 @@ import msgspec
 from api import process
 from api.clock import Clock, from_us, monotonic_ns
 from api.ingest.match import Triggers
-from api.ingest.parse import (
-    AcceptedEvent,
-    DryRun,
-    Duplicate,
-    Outcome,
-    ParsedEvent,
-    RateLimited,
-    Rejected,
-    Unavailable,
-)
+from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, Outcome, ParsedEvent, RateLimited, Rejected, Unavailable
 from api.ingest.queue import Queue
 from api.ingest.store import refusal_of, store_batch
 from api.process import Spans, Tally

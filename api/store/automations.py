@@ -127,11 +127,7 @@ async def _written(tx: Transaction, name: str, row: AutomationRow) -> Automation
 
 
 def _columns(row: AutomationRow | VersionRow) -> dict[str, Any]:
-    return {
-        **msgspec.structs.asdict(row),
-        "trigger_spec": row.trigger_spec.decode(),
-        "graph": row.graph.decode(),
-    }
+    return {**msgspec.structs.asdict(row), "trigger_spec": row.trigger_spec.decode(), "graph": row.graph.decode()}
 
 
 # --- Audit log

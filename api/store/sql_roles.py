@@ -165,10 +165,7 @@ def _grant(kind: str, role: str, org_id: int, place: str, name: str) -> sql.Comp
         case _:
             raise AssertionError(f"find_missing_rights: {kind}")
     return sql.SQL(statement).format(
-        role=sql.Identifier(role),
-        place=sql.Identifier(place),
-        name=sql.Identifier(name),
-        org_id=sql.Literal(org_id),
+        role=sql.Identifier(role), place=sql.Identifier(place), name=sql.Identifier(name), org_id=sql.Literal(org_id)
     )
 
 

@@ -255,11 +255,7 @@ POOLS = (("w1", "w2", "w3"), ("a@example.com", "b@example.com", "c@example.com")
 
 
 def as_contact(identifiers: Identifiers) -> dict[str, str]:
-    fields = {
-        "walletAddress": identifiers.wallet,
-        "email": identifiers.email,
-        "externalId": identifiers.external_id,
-    }
+    fields = {"walletAddress": identifiers.wallet, "email": identifiers.email, "externalId": identifiers.external_id}
     return {field: value for field, value in fields.items() if value is not None}
 
 

@@ -153,8 +153,7 @@ async def test_a_cursor_out_of_range_becomes_the_nearest_valid_one(acme: Org, se
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "x", "1", "00000000-0000-4000-8000-000000000000", "00000000-0000-7000-8000-000000000000.1", "' OR 1=1"],
+    "text", ["", "x", "1", "00000000-0000-4000-8000-000000000000", "00000000-0000-7000-8000-000000000000.1", "' OR 1=1"]
 )
 def test_a_text_that_is_not_a_cursor_returns_none(text: str) -> None:
     assert read_cursor(text) is None
