@@ -14,11 +14,11 @@ TRIES = 3
 
 
 async def failed_for_good(bench: Bench, server: Endpoint) -> tuple[str, str]:
-    """Let one event come whose webhook is refused to the end; return the ids of automation and entry."""
+    """Send one event to a webhook that always fails; return the ids of automation and entry."""
     nodes = [
         {"id": "t", "type": "app_event", "data": {}},
         {"id": "h", "type": "send_webhook", "data": {"url": server.url()}},
-        {"id": "a", "type": "add_tag", "data": {"tag": "told"}},
+        {"id": "a", "type": "add_tag", "data": {"tag": "sent"}},
     ]
     automation_id = await bench.automation(nodes, [("t", "h"), ("h", "a")])
     await bench.send("k")

@@ -16,7 +16,7 @@ REQUESTS = QUEUE_CAPACITY // 100
 
 
 class Gated(Database):
-    """A database that lets nobody in until its gate is open."""
+    """A database that blocks all transactions until its gate is open."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn, size=1, hot=True)
@@ -31,7 +31,7 @@ class Gated(Database):
 
 @pytest.fixture
 async def gated(intake: Intake) -> AsyncIterator[tuple[Pipeline, asyncio.Event]]:
-    """A pipeline whose writer is held up until the event is set."""
+    """A pipeline with a writer that is blocked until the event is set."""
     database = Gated(intake.dsn)
     pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()

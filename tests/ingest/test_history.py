@@ -225,7 +225,7 @@ async def test_a_missing_file_or_organization_is_named(history: History, tmp_pat
         await history.run(tmp_path / "empty.ndjson", org="nobody")
 
 
-async def test_imports_of_the_same_people_run_side_by_side(history: History) -> None:
+async def test_imports_of_the_same_contacts_run_concurrently(history: History) -> None:
     events = [event(at=f"2025-03-04T05:06:{n % 60:02}Z", contact={"externalId": f"u{n}"}) for n in range(2_500)]
     reports = await asyncio.gather(
         *(history.load_file(f"{n}.ndjson", as_lines(events[::step])) for n, step in enumerate((1, -1)))

@@ -172,7 +172,7 @@ ASTRAY = """
 
 
 def wanderer(chance: Random, number: int) -> dict[str, Any]:
-    """Return an event of somebody who is known now by these identifiers, now by those."""
+    """Return an event of a contact that uses different combinations of its identifiers."""
     while True:
         wallet, email, external_id = (chance.choice((None, None, *pool)) for pool in POOLS)
         contact = {"walletAddress": wallet, "email": email, "externalId": external_id}

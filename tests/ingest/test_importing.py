@@ -1,4 +1,4 @@
-"""An import is stopped anywhere and goes on, and gives back what it refuses."""
+"""An import continues after any interruption, and returns the rows that it refuses."""
 
 import os
 import pty
@@ -23,7 +23,7 @@ LINES = 400
 
 
 class StoppedError(Exception):
-    """Somebody pulled the plug."""
+    """The import was interrupted."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def load(org: Org, *paths: Path, stop_at: int | None = None, again: bool =
 
 
 def write(path: Path, count: int = LINES, first: int = 0, bad_every: int = 0) -> Path:
-    """Write events; one in `bad_every` names nobody."""
+    """Write events; one in `bad_every` has no contact."""
     events = (
         {
             "event": "deposit",
@@ -194,18 +194,18 @@ async def test_ctrl_c_keeps_the_progress_bar_and_explains_how_to_continue(acme: 
     terminal, theirs = pty.openpty()
     with command.start(stderr=theirs) as process:
         os.close(theirs)
-        said, interrupted = b"", False
+        output, interrupted = b"", False
         for piece in until_closed(terminal):
-            said += piece
-            if b" rows/s" in said and not interrupted:
+            output += piece
+            if b" rows/s" in output and not interrupted:
                 process.send_signal(signal.SIGINT)
                 interrupted = True
     assert process.returncode == 130
-    assert b"events.ndjson" in said
-    assert b"stopped; imported events are kept; run the same command again to continue" in said
+    assert b"events.ndjson" in output
+    assert b"stopped; imported events are kept; run the same command again to continue" in output
 
 
 def until_closed(terminal: int) -> Iterator[bytes]:
-    with os.fdopen(terminal, "rb", 0) as reader, suppress(OSError):  # how Linux says that nobody writes any more
+    with os.fdopen(terminal, "rb", 0) as reader, suppress(OSError):  # Linux raises it when the terminal was closed
         while piece := reader.read(4_096):
             yield piece

@@ -140,7 +140,7 @@ class FailingDatabase(Database):
     async def transaction(self) -> AsyncIterator[Transaction]:
         self.tries += 1
         if self.tries <= 3:
-            raise DatabaseUnavailableError("gone fishing")
+            raise DatabaseUnavailableError("no connection")
         async with super().transaction() as tx:
             yield tx
         self.written.set()
@@ -163,7 +163,7 @@ async def test_while_the_database_is_down_the_newest_notices_wait(
         f"k{2 * ORG_SHARE + n}" for n in range(ORG_SHARE)
     ]
     (line,) = [vars(record) for record in caplog.records if record.message == "notices_behind"]
-    assert (line["dropped"], line["waiting"], line["reason"]) == (2 * ORG_SHARE, ORG_SHARE, "gone fishing")
+    assert (line["dropped"], line["waiting"], line["reason"]) == (2 * ORG_SHARE, ORG_SHARE, "no connection")
 
 
 async def test_notices_are_deleted_after_seven_days(acme: Org, globex: Org, intake: Intake, notices: Notices) -> None:

@@ -30,7 +30,7 @@ class Counting(Database):
 
 
 class Leaving:
-    """Whoever is told of outcomes in place of the notices, and makes the client leave at that very moment."""
+    """A callback in place of the notices that makes the client disconnect when an outcome is noted."""
 
     def __init__(self) -> None:
         self.client: asyncio.Task[Any] | None = None
@@ -47,7 +47,7 @@ async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Or
     )
     await pipeline.start()
     await acme.send(event("left"), through=pipeline)
-    leaving.client = asyncio.create_task(acme.send(event("left"), through=pipeline))  # a duplicate, which is told
+    leaving.client = asyncio.create_task(acme.send(event("left"), through=pipeline))  # a duplicate, which is noted
     await asyncio.gather(leaving.client, return_exceptions=True)
     assert leaving.client.cancelled()
     leaving.client = None

@@ -1,4 +1,4 @@
-"""ReadOptions files are read: whose records, what columns and cells mean, and what cannot be read is said."""
+"""Formats of files: vendors, the meaning of columns and cells, and errors for unreadable files."""
 
 import gzip
 import json

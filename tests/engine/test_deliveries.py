@@ -13,7 +13,7 @@ from tests.engine.conftest import Bench
 from workbench.language.run import message_id
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
-TAG = {"id": "a", "type": "add_tag", "data": {"tag": "told"}}
+TAG = {"id": "a", "type": "add_tag", "data": {"tag": "sent"}}
 EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "{{ amountUsd | default(0) }} in"}}
 ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
 OK, BROKEN = status(200), status(500)
