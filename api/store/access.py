@@ -76,7 +76,7 @@ async def list_keys(tx: Transaction, org_id: int) -> list[KeyRow]:
 
 
 async def expire_key(tx: Transaction, org_id: int, key_id: str, expires_at: datetime) -> None:
-    """Let a key expire at `expires_at`, or at its own earlier moment."""
+    """Let a key expire at `expires_at`, or at its own earlier time."""
     await tx.execute(_SQL["expire_key"], {"org_id": org_id, "id": key_id, "expires_at": expires_at})
 
 

@@ -223,7 +223,7 @@ class QueryTimeoutError(QueryError):
 
 
 class ResultTooLargeError(QueryError):
-    """A batch of rows is too large to be passed on."""
+    """A batch of rows exceeds the size limit."""
 
 
 class TooManyQueriesError(QueryError):

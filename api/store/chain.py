@@ -42,7 +42,7 @@ class ChainLease(msgspec.Struct, frozen=True):
 
 
 class ChainRow(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a chain was read; `trouble`: what hinders its follower."""
+    """The progress of a chain; `trouble`: what prevents its follower from reading, or None."""
 
     chain_id: int
     block_number: int | None
@@ -86,32 +86,32 @@ def advance_chain(lease: FollowerLease, block_number: int, head: int, at: dateti
 
 
 def begin_dropping(lease: FollowerLease, above: int) -> Call[None]:
-    """Record that the logs of blocks above this one are to be taken back before anything else."""
+    """Record that the logs of blocks above this one must be dropped before anything else is read."""
     return Call(_CALLS["begin_dropping"], nothing, chain_id=lease.chain_id, token=lease.token, above=above)
 
 
 def end_dropping(lease: FollowerLease) -> Call[None]:
-    """Record that they are."""
+    """Record that they are dropped."""
     return Call(_CALLS["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
 
 
 def last_read_block(chain_id: int) -> Call[int | None]:
-    """Read up to which block a chain was read."""
+    """Read the number of the last block that was read."""
     return Call(_CALLS["last_read_block"], lambda rows: rows[0][0] if rows else None, chain_id=chain_id)
 
 
 def set_chain_trouble(lease: FollowerLease, trouble: str | None) -> Call[None]:
-    """Record what hinders the follower; None: nothing."""
+    """Record what prevents progress, or None."""
     return Call(_CALLS["set_chain_trouble"], nothing, chain_id=lease.chain_id, token=lease.token, trouble=trouble)
 
 
 async def list_chains(tx: Transaction, now: datetime) -> list[ChainRow]:
-    """Return how far every chain was read, and what hinders its follower."""
+    """Return the progress of every chain, and what prevents it."""
     return [ChainRow(*row) async for row in await tx.execute(_SQL["list_chains"], {"now": now})]
 
 
 def add_blocks(chain_id: int, blocks: Sequence[tuple[int, str]]) -> Call[None]:
-    """Remember (number, hash) pairs of blocks."""
+    """Store (number, hash) pairs of blocks."""
     return Call(
         _CALLS["add_blocks"],
         nothing,
@@ -127,7 +127,7 @@ def delete_blocks(chain_id: int, above: int, below: int) -> Call[None]:
 
 
 def list_blocks(chain_id: int) -> Call[list[tuple[int, str]]]:
-    """Read the (number, hash) pairs of remembered blocks, in order."""
+    """Read the (number, hash) pairs of stored blocks, in order."""
     return Call(_CALLS["list_blocks"], lambda rows: [(row[0], row[1]) for row in rows], chain_id=chain_id)
 
 
@@ -154,7 +154,7 @@ class OnChainAutomationRow(msgspec.Struct, frozen=True):
 
 
 class WatchRow(msgspec.Struct, frozen=True):
-    """A contract's event that is kept without an automation."""
+    """An event of a contract that is stored without an automation."""
 
     org_id: int
     contract: str
@@ -223,12 +223,12 @@ def finish_lookback(settled: Sequence[tuple[int, str, int]]) -> Call[None]:
 
 
 async def add_watch(tx: Transaction, org_id: int, watch: ContractEventKey, at: datetime) -> None:
-    """Keep an event of a contract from now on."""
+    """Store the logs of an event from now on."""
     await tx.execute(_SQL["add_watch"], {**msgspec.structs.asdict(watch), "org_id": org_id, "created_at": at})
 
 
 async def remove_watch(tx: Transaction, org_id: int, watch: ContractEventKey) -> bool:
-    """Stop keeping it; return whether it was kept."""
+    """Stop storing them; return whether the event was watched."""
     values = {"org_id": org_id, "chain_id": watch.chain_id, "contract": watch.contract, "signature": watch.signature}
     return await (await tx.execute(_SQL["remove_watch"], values)).fetchone() is not None
 
@@ -266,7 +266,7 @@ class StoredLog(msgspec.Struct, frozen=True):
 
 
 class LogRows(msgspec.Struct):
-    """Columns of logs to keep."""
+    """Columns of logs to store."""
 
     org_ids: list[int] = []
     ids: list[str] = []
@@ -415,7 +415,7 @@ def drop_logs(org_id: int, chain_id: int, above: int, limit: int, at: datetime) 
 
 
 def restore_logs(rows: LogRows) -> Call[None]:
-    """Write the new places of logs that were dropped and are back in the chain."""
+    """Restore dropped logs that returned to the chain, with their new positions."""
     return Call(
         _CALLS["restore_logs"],
         nothing,
@@ -437,7 +437,7 @@ def _number(rows: Rows) -> int:
     return int(rows[0][0])
 
 
-# --- Wallets that are not a contact's
+# --- Wallets without a contact
 
 RETENTION = timedelta(days=7)
 UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
@@ -452,7 +452,7 @@ UnknownWalletCounts: TypeAlias = Mapping[tuple[int, str, UnknownWalletOutcome], 
 
 
 class UnknownWalletRow(msgspec.Struct, frozen=True, rename="camel"):
-    """How often an automation met such wallets."""
+    """The number of such wallets for an automation."""
 
     automation_id: str
     automation: str
@@ -515,7 +515,7 @@ async def delete_old_unknown_wallets(tx: Transaction, org_id: int, now: datetime
     return (await tx.execute(_SQL["delete_old_unknown_wallets"], values)).rowcount
 
 
-# --- Logs as people see them
+# --- Logs for users
 
 
 class LogRow(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""One contact at a time: finding it, opting out, erasing it, explaining its events, its export and its timeline.
+"""One contact at a time: find it, opt it out, erase it, explain its events, export it, and list its timeline.
 
 Emails are stored sealed; only `find_contact_state` and `find_contact_states` open them. Every write to a contact
 happens under its lock (`store.locks`). Export, timeline and erasure go page by page: a `Cursor` is the time and id of a

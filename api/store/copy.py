@@ -45,7 +45,7 @@ _LENGTH = struct.Struct(">i").pack
 def key_rows(
     org_id: int, key_digests: Sequence[bytes], event_ids: Sequence[bytes], body_digests: Sequence[bytes]
 ) -> list[bytes]:
-    """Return the rows of idempotency keys without their moments. Rows of one organization sort as their digests do."""
+    """Return the rows of idempotency keys without their times. Rows of one organization sort like their digests."""
     rows = _Rows(_KEY.pack(5, 8, org_id, 16, b"", 16, b"", 16, b""), len(event_ids))
     rows.fill(18, 16, b"".join(key_digests))
     rows.fill(38, 16, b"".join(event_ids))

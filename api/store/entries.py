@@ -55,7 +55,7 @@ def find_due_work(now: datetime) -> Call[list[DueWork]]:
 
 
 def next_due() -> Call[datetime | None]:
-    """Ask when the next entry of any organization is due; None if none waits."""
+    """Read when the next entry of any organization is due, or None."""
     return Call(_CALLS["next_due"], lambda rows: rows[0][0])
 
 
@@ -138,7 +138,7 @@ class EntryContactRow(msgspec.Struct, frozen=True):
 
 
 class AutomationStatus(msgspec.Struct, frozen=True):
-    """The activation an automation is in; `stopped`: the outcome of its entries if it no longer runs."""
+    """The activation of an automation; `stopped`: the outcome of its entries if it does not run."""
 
     activation: int
     stopped: str | None
@@ -268,7 +268,7 @@ def read_message_times(
 def read_later_events(
     org_id: int, requests: Sequence[tuple[Claim, frozenset[str], datetime | None]]
 ) -> Call[dict[str, tuple[LaterEventRow, ...]]]:
-    """Read the newest events of the given names that came after a time, by entry id and in order."""
+    """Read the newest events of the given names since a time, by entry id and in order."""
     return Call(
         _CALLS["read_later_events"],
         lambda rows: {

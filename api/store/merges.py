@@ -89,7 +89,7 @@ async def list_merged_ids(tx: Transaction, org_id: int, contact_id: str) -> list
 
 
 async def find_memberships(tx: Transaction, org_id: int, contact_id: str) -> dict[str, datetime]:
-    """Return the segments of a contact, and since when it is a member."""
+    """Return the segments of a contact, with the times at which it entered."""
     cursor = await tx.execute(_SQL["find_memberships"], {"org_id": org_id, "id": contact_id})
     return {row[0]: row[1] async for row in cursor}
 

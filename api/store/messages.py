@@ -45,7 +45,7 @@ class OutgoingRow(msgspec.Struct, frozen=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """The message to send, as it was first stored. `opted_out`: its contact wants no messages of its channel."""
+    """The message to send, as it was first stored. `opted_out`: its contact has opted out of the channel."""
 
     id: str
     channel: OutboxChannel
@@ -150,7 +150,7 @@ KeyRef = tuple[int, str]
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """The values in the text that a wallet was asked to sign."""
+    """The values in the text that a wallet must sign."""
 
     wallet: str
     key_id: str

@@ -52,11 +52,11 @@ class ReaderError(Exception):
 
 
 class ReaderBusyError(ReaderError):
-    """The tables stayed locked; trying again later helps."""
+    """The tables stayed locked; the caller may try again later."""
 
 
 class _TryAgainError(Exception):
-    """Another process or statement was in the way; nothing was changed."""
+    """Another process or statement holds a lock; nothing was changed."""
 
 
 async def change_roles(database: Database, change: Callable[[Transaction], Awaitable[Result]]) -> Result:
@@ -136,7 +136,7 @@ async def allow_login(tx: Transaction, role: str, password: str) -> None:
 
 
 async def complete_role(tx: Transaction, role: str, org_id: int, views: list[str]) -> None:
-    """Grant a role what it lacks to see an organization's rows in these views."""
+    """Grant a role the missing rights to read an organization's rows in these views."""
     for kind, place, name in await find_missing_rights(tx, role, views):
         await tx.execute(_grant(kind, role, org_id, place, name))
     if await is_coordinator(tx):
@@ -170,12 +170,12 @@ def _grant(kind: str, role: str, org_id: int, place: str, name: str) -> sql.Comp
 
 
 async def find_unsafe_views(tx: Transaction) -> list[str]:
-    """Return the names of views and tables that row policies do not protect; there must be none."""
+    """Return the names of views and tables that row policies do not protect; none is allowed."""
     return [row[0] for row in await (await tx.execute(_SQL["find_unsafe_views"], {})).fetchall()]
 
 
 async def find_missing_rights(tx: Transaction, role: str, views: list[str]) -> list[tuple[str, str, str]]:
-    """Return what an existing role lacks, as (kind, schema or table, name)."""
+    """Return the missing rights of a role, as (kind, schema or table, name)."""
     rows = await (await tx.execute(_SQL["find_missing_rights"], {"role": role, "views": views})).fetchall()
     return [(kind, place, name) for kind, place, name in rows]
 
@@ -241,7 +241,7 @@ class Readers:
 
 
 async def provide_reader(tx: Transaction, org_id: int, role: str, password: str) -> None:
-    """Create the role, or grant what it lacks; writes nothing if it lacks nothing. Raises ReaderError."""
+    """Create the role, or grant its missing rights; without any, write nothing. Raises ReaderError."""
     if unsafe := await find_unsafe_views(tx):
         raise ReaderError(f"SQL is switched off: {', '.join(unsafe)} would show rows of other organizations")
     views = await list_gateway_views(tx)
@@ -351,7 +351,7 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
 
 
 async def complete_login(tx: Transaction, role: str, org_id: int) -> None:
-    """Grant a login the views that came since it was opened. Raises ReaderError."""
+    """Grant a login the views that were added since it was opened. Raises ReaderError."""
     if unsafe := await find_unsafe_views(tx):
         raise ReaderError(f"{', '.join(unsafe)} would show rows of other organizations")
     await lock_role_changes(tx)
@@ -360,7 +360,7 @@ async def complete_login(tx: Transaction, role: str, org_id: int) -> None:
 
 
 async def close_login(tx: Transaction, role: str) -> None:
-    """Let the role log in no longer. Open sessions stay until `end_sessions`."""
+    """Revoke the login of a role. Open sessions stay until `end_sessions`."""
     await tx.execute(sql.SQL("ALTER ROLE {} NOLOGIN PASSWORD NULL").format(sql.Identifier(role)))
 
 

@@ -1,4 +1,4 @@
-"""Whatever one event, one lock or one backend does: writers live on, and the others' events are stored."""
+"""Writers survive a refused event, a lock or a hanging backend, and store the events of the others."""
 
 import asyncio
 import os

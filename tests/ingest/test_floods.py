@@ -1,4 +1,4 @@
-"""An organization that floods fills its own share of the queue; the others are let in, and their turn comes soon."""
+"""An organization that floods fills its own share of the queue; events of the others are accepted and stored soon."""
 
 import asyncio
 from collections.abc import AsyncIterator

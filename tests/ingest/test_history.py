@@ -1,4 +1,4 @@
-"""An import stores what live ingest would have stored, dated when it happened, once."""
+"""An import stores the same as live ingest, dated by the time of the events, once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

@@ -1,4 +1,4 @@
-"""Which contact an event belongs to, in the store (docs/contract.md 4.5)."""
+"""The contact of an event, by the rules of docs/contract.md 4.5."""
 
 import asyncio
 from random import Random

@@ -1,4 +1,4 @@
-"""Many requests, one transaction: order, cost, plans, and what happens to the others when one event goes wrong."""
+"""Many requests in one transaction: order, cost, plans, and isolation of an event that fails."""
 
 import asyncio
 from collections.abc import AsyncIterator

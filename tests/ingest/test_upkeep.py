@@ -1,4 +1,4 @@
-"""Chores: statistics for tables that have none, and what is kept only for a while."""
+"""Upkeep: statistics for new tables, and deletion of expired rows."""
 
 from datetime import timedelta
 

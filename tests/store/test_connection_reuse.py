@@ -1,4 +1,4 @@
-"""G4: a request leaves nothing on its connection for the next one, however it ends."""
+"""G4: a request leaves no state on its connection for the next one, however it ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
