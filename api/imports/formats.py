@@ -144,19 +144,19 @@ def _find_files(path: Path) -> list[Path]:
     # In a folder of our own export only `events` is history.
     events = path / "events"
     folder = events if events.is_dir() and any((path / name).is_dir() for name in _EXPORT_FOLDERS) else path
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _is_history(file.relative_to(folder))]
+    files = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+        and _suffix(file) in _SUFFIXES
+        and not file.name.endswith(REJECTS_SUFFIX)
+        and not any(
+            part.startswith((".", "_")) for part in file.relative_to(folder).parts
+        )  # hidden files, and `_SUCCESS`
+    ]
     if not files:
         raise UnreadableFileError(f"{path}: contains no file that ends in one of {', '.join(_SUFFIXES)}")
     return files
-
-
-def _is_history(path: Path) -> bool:
-    """Return whether a file of a folder is read: not refused rows, hidden files, or names with a leading underscore."""
-    return (
-        _suffix(path) in _SUFFIXES
-        and not path.name.endswith(REJECTS_SUFFIX)
-        and not any(part.startswith((".", "_")) for part in path.parts)
-    )
 
 
 def _suffix(path: Path) -> str:

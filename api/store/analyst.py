@@ -383,7 +383,7 @@ async def open_cursor(
 
     Raises TooManyQueriesError or DatabaseUnavailableError.
     """
-    connection = await _connect(database, reader, limits, _options(limits, as_of))
+    connection = await _connect(database, reader, limits, as_of)
     try:
         yield AnalystCursor(connection, database, limits, as_of)
     finally:
@@ -406,18 +406,16 @@ class _Fetched(msgspec.Struct, frozen=True):
         return max(1, min(fitting, self.requested * 16, _MAX_ROWS))
 
 
-def _options(limits: QueryLimits, as_of: Snapshot | None) -> str:
+async def _connect(
+    database: Database, reader: ReaderRole, limits: QueryLimits, as_of: Snapshot | None
+) -> AsyncConnection[TupleRow]:
     options = _SESSION.format(statement_ms=int(limits.step_seconds * 1000), idle_ms=int(limits.idle_seconds * 1000))
     if as_of is None:
-        return options + " -c search_path=analyst"
-    still_open = ",".join(map(str, as_of.open))
-    past = f"-c workbench.past_end={as_of.end} -c workbench.past_open={{{still_open}}}"
-    return f"{options} -c search_path=analyst_past {past}"
-
-
-async def _connect(
-    database: Database, reader: ReaderRole, limits: QueryLimits, options: str
-) -> AsyncConnection[TupleRow]:
+        options += " -c search_path=analyst"
+    else:
+        still_open = ",".join(map(str, as_of.open))
+        options += f" -c search_path=analyst_past -c workbench.past_end={as_of.end}"
+        options += f" -c workbench.past_open={{{still_open}}}"
     conninfo = make_conninfo(
         database.dsn,
         user=reader.role,

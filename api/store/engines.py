@@ -83,9 +83,8 @@ class Listener:
     async def wait(self, seconds: float) -> None:
         """Return when woken, or after this many seconds."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(
-                seconds
-            ):  # wait_for would lose a cancellation that arrives together with the wake
+            # `wait_for` would lose a cancellation that arrives together with the wake.
+            async with asyncio.timeout(seconds):
                 await self._woken.wait()
         self._woken.clear()
 
@@ -93,16 +92,14 @@ class Listener:
         """Listen until cancelled; reconnect a second after the connection is lost."""
         while True:
             with contextlib.suppress(psycopg.Error):
-                await self._listen_once()
+                connecting = psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5)
+                async with await connecting as connection:
+                    channel = ENTRIES_CHANNEL if self._find_channel is None else await self._find_channel(connection)
+                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+                    self._notify("")
+                    async for notification in connection.notifies():
+                        self._notify(notification.payload)
             await asyncio.sleep(_RECONNECT_SECONDS)
-
-    async def _listen_once(self) -> None:
-        async with await psycopg.AsyncConnection.connect(self._dsn, autocommit=True, connect_timeout=5) as connection:
-            channel = ENTRIES_CHANNEL if self._find_channel is None else await self._find_channel(connection)
-            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-            self._notify("")
-            async for notification in connection.notifies():
-                self._notify(notification.payload)
 
     def _notify(self, payload: str) -> None:
         if self._heard is not None:

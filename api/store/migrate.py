@@ -76,7 +76,11 @@ async def migrate(
     async with _locked(dsn) as connection:
         await connection.execute(f"SET lock_timeout = {wait.lock_ms}")
         applied = await _applied_migrations(connection)
-        _check_unchanged({name: digest for name, (digest, _) in applied.items()})
+        for migration in migrations():
+            if migration.name in applied and applied[migration.name][0] != migration.digest:
+                raise MigrationError(
+                    f"{migration.name}.sql was changed after it had been applied; add a new migration instead"
+                )
         missing = [
             migration
             for migration in migrations()
@@ -143,14 +147,6 @@ async def _locked(dsn: str) -> AsyncIterator[Transaction]:
 async def _applied_migrations(connection: Transaction) -> dict[str, tuple[str, str | None]]:
     rows = await connection.execute("SELECT name, digest, needs FROM public.workbench_migrations")
     return {name: (digest, needs) async for name, digest, needs in rows}
-
-
-def _check_unchanged(digests: dict[str, str]) -> None:
-    for migration in migrations():
-        if digests.get(migration.name, migration.digest) != migration.digest:
-            raise MigrationError(
-                f"{migration.name}.sql was changed after it had been applied; add a new migration instead"
-            )
 
 
 async def _check_unused(connection: Transaction, missing: list[Migration]) -> None:
