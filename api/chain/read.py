@@ -199,7 +199,7 @@ class NodeReader:
         async def fetch(number: int) -> None:
             block = self._dated_blocks[number] = await self._block(number)
             if block.hash != hashes[number]:
-                raise NodeError(f"returned logs and a header of different blocks {number}", "unavailable")
+                raise NodeError(f"returned logs of block {number} with another hash than its header", "unavailable")
 
         for start in range(0, len(missing), MAX_CONCURRENT_BLOCKS):
             await _all(fetch(number) for number in missing[start : start + MAX_CONCURRENT_BLOCKS])
