@@ -32,8 +32,8 @@ async def resume(bench: Bench, automation_id: str, *, cancel_overdue: bool = Fal
     assert row.paused_at is None
 
 
-async def waiting(bench: Bench, *nodes: dict[str, Any], events: int = 1) -> str:
-    """Let so many events come, and their entries go as far as they do at once."""
+async def start_waiting(bench: Bench, *nodes: dict[str, Any], events: int = 1) -> str:
+    """Publish an automation, send `events` events, and drive their entries once."""
     steps = [TRIGGER, *nodes]
     edges = [(a["id"], b["id"]) for a, b in pairwise(steps)]
     automation_id = await bench.automation(steps, edges)

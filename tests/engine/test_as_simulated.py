@@ -33,13 +33,13 @@ WHO = st.sampled_from([{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAd
 
 
 class Takes:
-    """A way out for everything."""
+    """A transport that accepts every message."""
 
     async def send(self, message: Mail | Webhook, *_: Any) -> Outcome:
         return Sent()
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class StandingClock(MovedClock):

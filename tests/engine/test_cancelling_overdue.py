@@ -13,7 +13,7 @@ from api.store import entries as store
 from api.store.query import COMMIT, run
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
-from tests.engine.pausing import TAG, WAIT, pause, resume, waiting
+from tests.engine.pausing import TAG, WAIT, pause, resume, start_waiting
 
 
 def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
@@ -35,13 +35,13 @@ async def test_a_delivery_under_way_ends_before_its_next_step_when_overdue_entri
 ) -> None:
     arrived, resumed = asyncio.Event(), asyncio.Event()
 
-    async def once_resumed(writer: asyncio.StreamWriter) -> None:
+    async def after_resume(writer: asyncio.StreamWriter) -> None:
         arrived.set()
         await resumed.wait()
         writer.write(answer)
 
-    async with endpoint(once_resumed) as server:
-        automation_id = await waiting(bench, *hooks(server, *nodes), events=0)
+    async with endpoint(after_resume) as server:
+        automation_id = await start_waiting(bench, *hooks(server, *nodes), events=0)
         await bench.send("k")
         driving = asyncio.create_task(bench.drive())
         await arrived.wait()
@@ -59,20 +59,20 @@ async def test_a_delivery_under_way_ends_before_its_next_step_when_overdue_entri
 async def test_a_claimed_entry_stops_when_overdue_entries_are_cancelled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     decided, resumed = asyncio.Event(), asyncio.Event()
     loop, advance = asyncio.get_running_loop(), advance_slice
 
-    def once_resumed(*values: Any) -> Any:
+    def after_resume(*values: Any) -> Any:
         batch = advance(*values)
         if not resumed.is_set():
             loop.call_soon_threadsafe(decided.set)
             asyncio.run_coroutine_threadsafe(resumed.wait(), loop).result()
         return batch
 
-    monkeypatch.setattr(drive, "advance_slice", once_resumed)
+    monkeypatch.setattr(drive, "advance_slice", after_resume)
     driving = asyncio.create_task(bench.drive())
     await decided.wait()
     await resume(bench, automation_id, cancel_overdue=True)
@@ -85,7 +85,7 @@ async def test_a_claimed_entry_stops_when_overdue_entries_are_cancelled(
 
 
 async def test_an_entry_claimed_by_a_killed_worker_is_cancelled_too(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     async with bench.database.transaction() as tx:
@@ -100,7 +100,7 @@ async def test_an_entry_claimed_by_a_killed_worker_is_cancelled_too(bench: Bench
 
 
 async def test_entries_after_a_resume_that_cancels_run(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     await resume(bench, automation_id, cancel_overdue=True)
     await bench.send("later", {"walletAddress": "0x9"})

@@ -24,7 +24,7 @@ def hook(server: Endpoint, **data: Any) -> dict[str, Any]:
 
 
 async def post(bench: Bench, server: Endpoint) -> None:
-    """Let one event come and be posted."""
+    """Send one event and its webhook."""
     await bench.automation([TRIGGER, hook(server, body="{{ amountUsd }}"), TAG], [("t", "h"), ("h", "a")])
     await bench.send("k", amountUsd=5)
     await bench.drive()

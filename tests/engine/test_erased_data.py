@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
-from tests.engine.test_erasure import TRIGGER, forget, known, look_again
+from tests.engine.test_erasure import TRIGGER, erase_contact, find_contact_id, finish_erasures
 
 CANARY = "canary4711"
 WHO = {"walletAddress": "0xCanary4711", "email": f"{CANARY}@acme.example", "externalId": f"id-{CANARY}"}
@@ -49,7 +49,7 @@ async def test_o4_an_engine_leaks_nothing(bench: Bench) -> None:
             )
         await bench.drive()
     assert await tables_with(bench, CANARY) == {"contacts", "events", "messages", "entry_steps"}
-    await forget(bench, await known(bench))
+    await erase_contact(bench, await find_contact_id(bench))
     assert await tables_with(bench, CANARY, "enc1_") == set()
     assert await bench.fetch("SELECT state, count(*) FROM entries GROUP BY state ORDER BY state") == [
         ("cancelled", 4),
@@ -57,5 +57,5 @@ async def test_o4_an_engine_leaks_nothing(bench: Bench) -> None:
     ]
     bench.clock.ahead += timedelta(hours=1)
     await bench.drive()
-    assert await look_again(bench) == 1
+    assert await finish_erasures(bench) == 1
     assert await tables_with(bench, CANARY, "enc1_") == set()

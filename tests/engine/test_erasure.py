@@ -22,24 +22,24 @@ DELAY = {"id": "d", "type": "delay", "data": {"seconds": 3_600}}
 ANN = {"walletAddress": "0xA", "email": "ann@example.com", "externalId": "ann-1"}
 
 
-async def known(bench: Bench) -> str:
+async def find_contact_id(bench: Bench) -> str:
     """Return the id of the only contact that is not erased."""
     ((contact_id,),) = await bench.fetch("SELECT id FROM contacts WHERE erased_at IS NULL")
     return str(contact_id)
 
 
-async def forget(bench: Bench, contact_id: str) -> ErasedView:
+async def erase_contact(bench: Bench, contact_id: str) -> ErasedView:
     author = Author(bench.org_id, uuid7(bench.clock.now_us()), bench.clock.unique_now_us())
     erased = await erase(bench.database, author, contact_id)
     assert isinstance(erased, ErasedView)
     return erased
 
 
-async def look_again(bench: Bench) -> int:
+async def finish_erasures(bench: Bench) -> int:
     return await erase_again(bench.database, bench.clock.now() + SECOND_ERASURE_DELAY + timedelta(seconds=1))
 
 
-async def arrive(bench: Bench, key: str, **more: Any) -> None:
+async def send_event(bench: Bench, key: str, **more: Any) -> None:
     await bench.ingest({"event": "deposit", "contact": ANN, "idempotencyKey": key, **more})
 
 
@@ -47,10 +47,10 @@ async def arrive(bench: Bench, key: str, **more: Any) -> None:
 async def test_c19_live_entries_end_and_nothing_is_sent_afterwards(bench: Bench, nodes: list[dict[str, Any]]) -> None:
     ids = ["t", *(node["id"] for node in nodes)]
     await bench.automation([TRIGGER, *nodes], list(pairwise(ids)))
-    await arrive(bench, "k")
+    await send_event(bench, "k")
     if DELAY in nodes:
         await bench.drive()
-    erased = await forget(bench, await known(bench))
+    erased = await erase_contact(bench, await find_contact_id(bench))
     assert erased.cancelled_entries == 1
     bench.clock.ahead += timedelta(hours=2)
     await bench.drive()
@@ -62,13 +62,13 @@ async def test_c19_live_entries_end_and_nothing_is_sent_afterwards(bench: Bench,
 
 async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
-    await arrive(bench, "k", attributes={"name": "Ann"})
+    await send_event(bench, "k", attributes={"name": "Ann"})
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
     look = bench.driver._read_facts
 
     async def look_before_the_erasure(*args: Any) -> Any:
         facts = await look(*args)
-        await forget(bench, claims[0].contact_id)
+        await erase_contact(bench, claims[0].contact_id)
         return facts
 
     bench.driver._read_facts = look_before_the_erasure  # type: ignore[method-assign]
@@ -83,9 +83,9 @@ async def test_a_message_that_waits_for_another_try_is_skipped(bench: Bench) -> 
         await bench.automation(
             [TRIGGER, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}], [("t", "h")]
         )
-        await arrive(bench, "k")
+        await send_event(bench, "k")
         await bench.drive()
-        await forget(bench, await known(bench))
+        await erase_contact(bench, await find_contact_id(bench))
         bench.clock.ahead += timedelta(hours=1)
         await bench.drive()
     assert len(server.requests) == 1
@@ -98,13 +98,13 @@ async def test_a_message_that_waits_for_another_try_is_skipped(bench: Bench) -> 
 
 async def test_v15_a_waiting_delivery_is_not_sent_once_its_lease_is_void(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
-    await arrive(bench, "k")
+    await send_event(bench, "k")
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
     holder = bench.driver._claims
     holder.hold(bench.org_id, claims)
     await holder._renew(bench.org_id, claims)
     assert holder.is_valid(bench.org_id, claims[0])
-    await forget(bench, claims[0].contact_id)
+    await erase_contact(bench, claims[0].contact_id)
     await holder._renew(bench.org_id, claims)
     assert not holder.is_valid(bench.org_id, claims[0])
     holder.release(bench.org_id, claims)
@@ -112,10 +112,10 @@ async def test_v15_a_waiting_delivery_is_not_sent_once_its_lease_is_void(bench: 
 
 async def test_an_acknowledgement_after_the_erasure_changes_nothing(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
-    await arrive(bench, "k")
+    await send_event(bench, "k")
     await bench.drive()
     ((message_id,),) = await bench.fetch("SELECT id FROM messages")
-    await forget(bench, await known(bench))
+    await erase_contact(bench, await find_contact_id(bench))
     async with bench.database.transaction() as tx:
         await acknowledge(tx, [Acknowledgement((bench.org_id, "0xa"), str(message_id))], bench.clock.now())
     assert await bench.fetch("SELECT status, delivered_at FROM messages") == [("sent", None)]
@@ -134,10 +134,10 @@ async def test_a_message_on_its_way_may_have_arrived(bench: Bench) -> None:
         await bench.automation(
             [TRIGGER, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}], [("t", "h")]
         )
-        await arrive(bench, "k")
+        await send_event(bench, "k")
         await bench.driver.drive(bench.org_id, "ready", 10)
         await leaving.wait()
-        await forget(bench, await known(bench))
+        await erase_contact(bench, await find_contact_id(bench))
         answer.set()
         await bench.driver.finish_deliveries()
     bench.clock.ahead += LEASE * 2
@@ -149,15 +149,17 @@ async def test_a_message_on_its_way_may_have_arrived(bench: Bench) -> None:
 
 async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
-    await arrive(bench, "before")
+    await send_event(bench, "before")
     await bench.drive()
-    contact_id = await known(bench)
+    contact_id = await find_contact_id(bench)
     async with bench.database.transaction() as tx:
         await lock_contacts(tx, [contact_id])
-        erasing = asyncio.create_task(forget(bench, contact_id))
-        await waiting(bench, 1)
-        arriving = asyncio.create_task(arrive(bench, "meanwhile", attributes={"name": "Ann"}, payload={"card": "4711"}))
-        await waiting(bench, 2)
+        erasing = asyncio.create_task(erase_contact(bench, contact_id))
+        await wait_for_lock_waiters(bench, 1)
+        arriving = asyncio.create_task(
+            send_event(bench, "meanwhile", attributes={"name": "Ann"}, payload={"card": "4711"})
+        )
+        await wait_for_lock_waiters(bench, 2)
     await asyncio.gather(erasing, arriving)
     assert (
         await bench.fetch("SELECT contact_id FROM events") == [(contact_id,)] * 2
@@ -166,13 +168,13 @@ async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
     await bench.drive()
     assert await bench.entries() == [("completed", "completed"), ("cancelled", "contact_erased")]
     assert len(await bench.fetch("SELECT FROM messages")) == 1
-    assert await look_again(bench) == 1
+    assert await finish_erasures(bench) == 1
     columns = "payload, idempotency_key, wallet_address, email, external_id"
     assert await bench.fetch(f"SELECT {columns} FROM events") == [(b"{}", "", None, None, None)] * 2
-    assert await look_again(bench) == 0
+    assert await finish_erasures(bench) == 0
 
 
-async def waiting(bench: Bench, transactions: int) -> None:
+async def wait_for_lock_waiters(bench: Bench, transactions: int) -> None:
     """Return when this number of transactions waits for an advisory lock."""
     count = (
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -187,52 +189,52 @@ async def waiting(bench: Bench, transactions: int) -> None:
 
 async def test_an_event_after_the_erasure_creates_a_new_contact(bench: Bench) -> None:
     """An event that brings a new identifier takes the contact's lock: after the erasure it finds no contact."""
-    await arrive(bench, "before")
-    contact_id = await known(bench)
+    await send_event(bench, "before")
+    contact_id = await find_contact_id(bench)
     async with bench.database.transaction() as tx:
         await lock_contacts(tx, [contact_id])
-        erasing = asyncio.create_task(forget(bench, contact_id))
-        await waiting(bench, 1)
-        arriving = asyncio.create_task(arrive(bench, "meanwhile", contact=ANN | {"email": "new@example.com"}))
-        await waiting(bench, 2)
+        erasing = asyncio.create_task(erase_contact(bench, contact_id))
+        await wait_for_lock_waiters(bench, 1)
+        arriving = asyncio.create_task(send_event(bench, "meanwhile", contact=ANN | {"email": "new@example.com"}))
+        await wait_for_lock_waiters(bench, 2)
     await asyncio.gather(erasing, arriving)
-    assert await known(bench) != contact_id
-    assert {row[0] for row in await bench.fetch("SELECT contact_id FROM identities")} == {await known(bench)}
+    assert await find_contact_id(bench) != contact_id
+    assert {row[0] for row in await bench.fetch("SELECT contact_id FROM identities")} == {await find_contact_id(bench)}
 
 
 async def test_an_interrupted_erasure_is_finished_by_the_next_process(bench: Bench, monkeypatch: Any) -> None:
-    await arrive(bench, "k", payload={"card": "4711"})
-    contact_id = await known(bench)
+    await send_event(bench, "k", payload={"card": "4711"})
+    contact_id = await find_contact_id(bench)
     with monkeypatch.context() as patched:
         patched.setattr("api.contacts.erase._erase_content", _dies)
         with pytest.raises(CutShortError):
-            await forget(bench, contact_id)
+            await erase_contact(bench, contact_id)
     assert await bench.fetch("SELECT payload ->> 'card' FROM events") == [("4711",)]
-    assert await look_again(bench) == 1
+    assert await finish_erasures(bench) == 1
     assert await bench.fetch("SELECT payload ->> 'card' FROM events") == [(None,)]
 
 
 async def test_an_erasure_during_the_last_step_of_another_has_its_own_last_step(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await arrive(bench, "k")
-    contact_id = await known(bench)
-    await forget(bench, contact_id)
+    await send_event(bench, "k")
+    contact_id = await find_contact_id(bench)
+    await erase_contact(bench, contact_id)
     bench.clock.ahead += SECOND_ERASURE_DELAY
     with monkeypatch.context() as patched:
-        patched.setattr("api.contacts.erase._erase_content", lambda *_: forget_again())
+        patched.setattr("api.contacts.erase._erase_content", lambda *_: erase_again())
 
-        async def forget_again() -> None:
+        async def erase_again() -> None:
             patched.undo()
-            await forget(bench, contact_id)
+            await erase_contact(bench, contact_id)
 
         assert await erase_again(bench.database, bench.clock.now()) == 1
-    assert await look_again(bench) == 1
-    assert await look_again(bench) == 0
+    assert await finish_erasures(bench) == 1
+    assert await finish_erasures(bench) == 0
 
 
 class CutShortError(Exception):
-    """The process dies."""
+    """Ends the process."""
 
 
 async def _dies(*_: Any) -> None:
@@ -242,9 +244,9 @@ async def _dies(*_: Any) -> None:
 async def test_replaying_a_dead_entry_of_an_erased_contact_does_nothing(bench: Bench) -> None:
     broken = {"id": "e", "type": "send_email", "data": {"subject": "{{ contact.name }}", "body": "there"}}
     await bench.automation([TRIGGER, broken], [("t", "e")])
-    await arrive(bench, "k", attributes={"name": "two\nlines"})
+    await send_event(bench, "k", attributes={"name": "two\nlines"})
     await bench.drive()
-    await forget(bench, await known(bench))
+    await erase_contact(bench, await find_contact_id(bench))
     assert await bench.entries("state, last_error") == [("dead", "invalid_header")]
     assert await bench.fetch("SELECT DISTINCT detail FROM entry_steps") == [(b"{}",)]
     await bench.execute(

@@ -10,12 +10,12 @@ from api.automations import automations
 from api.automations.entries import recover_entries
 from api.store import automations as store_automations
 from tests.engine.conftest import Bench
-from tests.engine.pausing import TAG, WAIT, author, pause, resume, waiting
+from tests.engine.pausing import TAG, WAIT, author, pause, resume, start_waiting
 
 
-async def resting(bench: Bench, events: int) -> str:
-    """Let so many entries rest in a paused automation."""
-    automation_id = await waiting(bench, WAIT, TAG, events=events)
+async def pause_entries(bench: Bench, events: int) -> str:
+    """Publish an automation with this number of paused entries."""
+    automation_id = await start_waiting(bench, WAIT, TAG, events=events)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     assert await bench.drive() == events
@@ -23,11 +23,11 @@ async def resting(bench: Bench, events: int) -> str:
 
 
 class _KilledError(Exception):
-    """The process that resumed ends here."""
+    """Ends the process that resumes."""
 
 
-async def cut_short(bench: Bench, automation_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resume in stretches of two, and be gone after the first."""
+async def interrupt_resume(bench: Bench, automation_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resume two entries at a time, and interrupt it after the first two."""
     stretches: list[Any] = []
     resume_entries = store_automations.resume_entries
 
@@ -46,8 +46,8 @@ async def cut_short(bench: Bench, automation_id: str, monkeypatch: pytest.Monkey
 async def test_entries_left_by_an_interrupted_resume_continue_with_the_next_resume(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    automation_id = await resting(bench, 3)
-    await cut_short(bench, automation_id, monkeypatch)
+    automation_id = await pause_entries(bench, 3)
+    await interrupt_resume(bench, automation_id, monkeypatch)
     assert await bench.drive() == 2
     await resume(bench, automation_id)
     await bench.drive()
@@ -57,8 +57,8 @@ async def test_entries_left_by_an_interrupted_resume_continue_with_the_next_resu
 async def test_entries_left_by_an_interrupted_resume_continue_without_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    automation_id = await resting(bench, 5)
-    await cut_short(bench, automation_id, monkeypatch)
+    automation_id = await pause_entries(bench, 5)
+    await interrupt_resume(bench, automation_id, monkeypatch)
     monkeypatch.setattr(automations, "_RESUME_BATCH", 2)
     results = await asyncio.gather(
         *(recover_entries(bench.database, bench.clock) for _ in range(3)),
@@ -74,7 +74,7 @@ async def test_entries_left_by_an_interrupted_resume_continue_without_another(
 
 
 async def test_entries_of_an_automation_that_is_still_paused_stay_paused(bench: Bench) -> None:
-    await resting(bench, 1)
+    await pause_entries(bench, 1)
     assert await recover_entries(bench.database, bench.clock) == 0
     assert await bench.entries("state") == [("paused",)]
 
@@ -83,7 +83,7 @@ async def test_entries_of_an_automation_that_is_still_paused_stay_paused(bench: 
 async def test_paused_entries_left_by_an_interrupted_deactivation_are_cancelled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, stop: Any
 ) -> None:
-    automation_id = await resting(bench, 3)
+    automation_id = await pause_entries(bench, 3)
 
     async def killed(*_: Any) -> str | None:
         raise _KilledError

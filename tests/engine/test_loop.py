@@ -13,7 +13,7 @@ TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 DELAY = {"id": "d", "type": "delay", "data": {"seconds": 1}}
 
 
-async def ended(bench: Bench) -> None:
+async def wait_for_end(bench: Bench) -> None:
     async with asyncio.timeout(10):
         while True:
             if await bench.entries("state") == [("completed",)]:
@@ -28,7 +28,7 @@ async def test_a_delay_ends_on_time_without_a_notification(bench: Bench) -> None
     await bench.automation([TRIGGER, DELAY], [("t", "d")])
     running = asyncio.create_task(engine.run())
     await bench.send("k")
-    await ended(bench)
+    await wait_for_end(bench)
     engine.stop()
     await running
     ((waited,),) = await bench.fetch(

@@ -23,14 +23,14 @@ def hook(server: Endpoint) -> dict[str, Any]:
 
 
 async def send_one(bench: Bench, node: dict[str, Any], **settings: Any) -> None:
-    """Let one event come that sends one message."""
+    """Send one event that sends one message."""
     await bench.automation([TRIGGER, node], [("t", node["id"])], **settings)
     await bench.send("k", ANN)
     await bench.drive()
 
 
 async def outcomes(bench: Bench) -> list[tuple[Any, ...]]:
-    """Return every outcome in its order; the last has to agree with the status."""
+    """Return all outcomes in order, after comparing the last one with the status."""
     rows = await bench.fetch(
         "SELECT o.outcome, o.reason, o.channel = m.channel, m.status"
         " FROM message_outcomes o JOIN messages m ON m.org_id = o.org_id AND m.id = o.message_id ORDER BY o.at"
@@ -89,8 +89,8 @@ async def _dies(*_: Any) -> None:
     return None
 
 
-async def cut(bench: Bench, server: Endpoint) -> str:
-    """Let the receiver take a message and answer nothing that is HTTP; return the automation's id."""
+async def lose_response(bench: Bench, server: Endpoint) -> str:
+    """Send a message to a receiver that answers with invalid HTTP; return the id of the automation."""
     automation_id = await bench.automation([TRIGGER, hook(server)], [("t", "h")])
     await bench.send("k", ANN)
     await bench.drive()
@@ -100,7 +100,7 @@ async def cut(bench: Bench, server: Endpoint) -> str:
 
 async def test_v9_a_message_that_may_have_arrived_is_not_marked_failed(bench: Bench) -> None:
     async with endpoint(NO_HTTP, status(410)) as server:
-        await cut(bench, server)
+        await lose_response(bench, server)
         await bench.drive()
     assert await outcomes(bench) == [("unknown", "no_answer"), ("unknown", "gone")]
     assert await bench.entries() == [("dead", "gone")]
@@ -108,7 +108,7 @@ async def test_v9_a_message_that_may_have_arrived_is_not_marked_failed(bench: Be
 
 async def test_v9_a_message_that_may_have_arrived_is_not_marked_skipped(bench: Bench) -> None:
     async with endpoint(NO_HTTP, status(500)) as server:
-        automation_id = await cut(bench, server)
+        automation_id = await lose_response(bench, server)
         await bench.drive()
         now = bench.clock.now_us()
         await automations.deactivate(bench.database, Author(bench.org_id, uuid7(now), now), automation_id)
@@ -121,7 +121,7 @@ async def test_v9_a_message_that_may_have_arrived_is_not_marked_skipped(bench: B
 
 async def test_an_unknown_message_becomes_sent_by_a_later_success(bench: Bench) -> None:
     async with endpoint(NO_HTTP, status(200)) as server:
-        await cut(bench, server)
+        await lose_response(bench, server)
         await bench.drive()
     assert (await outcomes(bench))[-1] == ("sent", None)
 

@@ -16,7 +16,7 @@ from api.store import entries as store
 from api.store.query import COMMIT, run
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
-from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, waiting
+from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, start_waiting
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
@@ -27,7 +27,7 @@ from workbench.language.trigger import Trigger
 
 
 async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again(bench: Bench) -> None:
-    automation_id = await waiting(bench, TAG, events=0)
+    automation_id = await start_waiting(bench, TAG, events=0)
     await pause(bench, automation_id)
     await bench.send("a")
     await resume(bench, automation_id)
@@ -37,7 +37,7 @@ async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again
 
 
 async def test_a_due_entry_is_paused_once_and_continues_after_resume(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     assert await bench.drive() == 0
     bench.clock.ahead += timedelta(minutes=2)
@@ -64,7 +64,7 @@ async def test_many_entries_are_resumed_in_batches(
 ) -> None:
     for name in ("_RESUME_BATCH", "_CANCEL_BATCH"):
         monkeypatch.setattr(automations, name, 2)
-    automation_id = await waiting(bench, WAIT, TAG, events=5)
+    automation_id = await start_waiting(bench, WAIT, TAG, events=5)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     assert await bench.drive() == 5
@@ -74,7 +74,7 @@ async def test_many_entries_are_resumed_in_batches(
 
 
 async def test_an_entry_that_is_not_due_keeps_its_time(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     await resume(bench, automation_id)
     assert await bench.drive() == 0
@@ -84,7 +84,7 @@ async def test_an_entry_that_is_not_due_keeps_its_time(bench: Bench) -> None:
 
 
 async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_them(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG, events=2)
+    automation_id = await start_waiting(bench, WAIT, TAG, events=2)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     assert await bench.driver.drive(bench.org_id, "ready", 1) == 1
@@ -94,7 +94,7 @@ async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_th
 
 
 async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: Bench) -> None:
-    automation_id = await waiting(bench, AWAIT)
+    automation_id = await start_waiting(bench, AWAIT)
     await pause(bench, automation_id)
     await bench.ingest({"event": "bought", "contact": {"walletAddress": "0x0"}})
     assert await bench.drive() == 1
@@ -107,7 +107,7 @@ async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: Bench) -> Non
 
 async def test_a_retried_message_is_paused_too_and_keeps_its_id(bench: Bench) -> None:
     async with endpoint(status(500), status(200)) as server:
-        automation_id = await waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
+        automation_id = await start_waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
         await pause(bench, automation_id)
         bench.clock.ahead += timedelta(minutes=1)
         await bench.drive()
@@ -122,7 +122,7 @@ async def test_a_retried_message_is_paused_too_and_keeps_its_id(bench: Bench) ->
 
 @pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
 async def test_deactivating_ends_the_pause_and_cancels_paused_entries(bench: Bench, stop: Any) -> None:
-    automation_id = await waiting(bench, WAIT)
+    automation_id = await start_waiting(bench, WAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     await bench.drive()
@@ -135,7 +135,7 @@ async def test_deactivating_ends_the_pause_and_cancels_paused_entries(bench: Ben
 
 
 async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     async with bench.database.transaction() as tx:  # the worker claims, and is gone
@@ -152,7 +152,7 @@ async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> 
 
 
 async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     now, graphs, retries = bench.clock.now(), Graphs(bench.database), uniform_policy((10.0,))
@@ -171,7 +171,7 @@ async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(be
 
 async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> None:
     async with endpoint(status(500), status(200)) as server:
-        automation_id = await waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
+        automation_id = await start_waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
         [(_, why)] = await bench.entries("state, last_error")
         await pause(bench, automation_id)
         bench.clock.ahead += timedelta(minutes=1)
@@ -186,7 +186,7 @@ async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> 
 
 
 async def test_a_second_pause_changes_nothing(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT)
+    automation_id = await start_waiting(bench, WAIT)
     once = await automations.pause(bench.database, author(bench), automation_id)
     assert await automations.pause(bench.database, author(bench), automation_id) == once
     assert await bench.fetch("SELECT count(*) FROM audit_log WHERE action = 'automation.pause'") == [(1,)]
@@ -198,7 +198,7 @@ async def test_a_second_pause_changes_nothing(bench: Bench) -> None:
 
 
 async def test_a_version_published_during_a_pause_applies_to_later_entries(bench: Bench) -> None:
-    automation_id = await waiting(bench, WAIT, TAG)
+    automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     await bench.drive()
@@ -223,7 +223,7 @@ async def test_a_version_published_during_a_pause_applies_to_later_entries(bench
 
 @pytest.mark.parametrize(("minutes", "handle"), [(59, "matched"), (61, "timed_out")])
 async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, minutes: int, handle: str) -> None:
-    automation_id = await waiting(bench, AWAIT)
+    automation_id = await start_waiting(bench, AWAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=minutes)
     await bench.ingest({"event": "bought", "contact": {"walletAddress": "0x0"}})

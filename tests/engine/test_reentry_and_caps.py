@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 
 
 async def outcomes(bench: Bench, ahead: timedelta, **settings: Any) -> list[tuple[Any, ...]]:
-    """Let a contact come twice, so long apart."""
+    """Send two events of a contact, this time apart."""
     await bench.automation([TRIGGER, TAG], [("t", "a")], **settings)
     await bench.send("k1")
     await bench.drive()

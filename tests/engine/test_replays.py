@@ -13,7 +13,7 @@ OK, BROKEN = status(200), status(500)
 TRIES = 3
 
 
-async def failed_for_good(bench: Bench, server: Endpoint) -> tuple[str, str]:
+async def publish_and_fail(bench: Bench, server: Endpoint) -> tuple[str, str]:
     """Send one event to a webhook that always fails; return the ids of automation and entry."""
     nodes = [
         {"id": "t", "type": "app_event", "data": {}},
@@ -37,7 +37,7 @@ async def replay_all(bench: Bench, automation_id: str, cause: str | None = None)
 
 async def test_a_replay_sends_under_the_id_of_every_try_before(bench: Bench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
-        automation_id, entry_id = await failed_for_good(bench, server)
+        automation_id, entry_id = await publish_and_fail(bench, server)
         assert await replay_all(bench, automation_id, "unreachable") == 0
         assert await replay_all(bench, automation_id, "refused") == 1
         await bench.drive()
@@ -49,7 +49,7 @@ async def test_a_replay_sends_under_the_id_of_every_try_before(bench: Bench) -> 
 
 async def test_replaying_twice_sends_once(bench: Bench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
-        automation_id, _ = await failed_for_good(bench, server)
+        automation_id, _ = await publish_and_fail(bench, server)
         assert await replay_all(bench, automation_id) == 1
         assert await replay_all(bench, automation_id) == 0
         await bench.drive()
@@ -60,7 +60,7 @@ async def test_replaying_twice_sends_once(bench: Bench) -> None:
 
 async def test_a_replay_repeats_no_sent_message(bench: Bench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
-        automation_id, _ = await failed_for_good(bench, server)
+        automation_id, _ = await publish_and_fail(bench, server)
         await bench.execute("UPDATE messages SET status = 'sent'")
         assert await replay_all(bench, automation_id) == 1
         await bench.drive()
@@ -70,7 +70,7 @@ async def test_a_replay_repeats_no_sent_message(bench: Bench) -> None:
 
 async def test_a_replay_that_fails_again_is_a_dead_letter_again(bench: Bench) -> None:
     async with endpoint(BROKEN) as server:
-        automation_id, _ = await failed_for_good(bench, server)
+        automation_id, _ = await publish_and_fail(bench, server)
         assert await replay_all(bench, automation_id) == 1
         for _ in range(TRIES):
             await bench.drive()

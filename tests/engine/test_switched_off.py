@@ -17,7 +17,7 @@ STOPS = [(automations.deactivate, "automation_inactive"), (automations.archive, 
 
 
 async def post(bench: Bench, server: Endpoint) -> str:
-    """Let one event come and be posted; return the automation's id."""
+    """Send one event and its webhook; return the id of the automation."""
     hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
     automation_id = await bench.automation([{"id": "t", "type": "app_event", "data": {}}, hook], [("t", "h")])
     await bench.send("k")
@@ -26,7 +26,7 @@ async def post(bench: Bench, server: Endpoint) -> str:
 
 
 async def later(bench: Bench) -> int:
-    """Let a minute pass and the engine look; return how many entries it took."""
+    """Run the engine a minute later; return the number of claimed entries."""
     bench.clock.ahead += timedelta(minutes=1)
     return await bench.drive()
 

@@ -116,9 +116,9 @@ async def test_an_event_during_the_recording_of_a_wait_wakes_it(bench: Bench) ->
     async with bench.database.transaction() as blocker:
         await blocker.execute(STEPS)  # the wait is decided, and its contact locked
         driving = asyncio.create_task(bench.drive())
-        await _until_somebody_waits(bench)
+        await _until_a_transaction_waits(bench)
         taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
-        await _until_somebody_waits(bench, 2)
+        await _until_a_transaction_waits(bench, 2)
     await asyncio.gather(driving, taking_in)
     await bench.drive()
     assert await tags(bench) == ["came"]
@@ -132,9 +132,9 @@ async def test_an_event_stored_during_a_decision_is_seen_when_it_is_recorded(ben
     async with bench.database.transaction() as blocker:
         await blocker.execute(EVENTS)
         taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
-        await _until_somebody_waits(bench)
+        await _until_a_transaction_waits(bench)
         driving = asyncio.create_task(bench.drive())
-        await _until_somebody_waits(bench, 2)
+        await _until_a_transaction_waits(bench, 2)
     await asyncio.gather(driving, taking_in)
     assert await bench.entries() == [("exited", "goal")]
 
@@ -148,10 +148,10 @@ async def test_an_event_stored_while_a_wait_begins_wakes_it_at_once(bench: Bench
     async with bench.database.transaction() as blocker:
         await blocker.execute(EVENTS)
         taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
-        await _until_somebody_waits(bench)
+        await _until_a_transaction_waits(bench)
         bench.clock.ahead -= HOUR / 60  # the engine decided before the event was received, and records after it
         driving = asyncio.create_task(bench.drive())
-        await _until_somebody_waits(bench, 2)
+        await _until_a_transaction_waits(bench, 2)
     await asyncio.gather(driving, taking_in)
     bench.clock.ahead += HOUR / 60
     await bench.drive()
@@ -167,15 +167,15 @@ async def test_an_event_stored_during_the_timeout_counts(bench: Bench) -> None:
     async with bench.database.transaction() as blocker:
         await blocker.execute(EVENTS)
         taking_in = asyncio.create_task(bench.ingest({"event": "purchase"}))
-        await _until_somebody_waits(bench)
+        await _until_a_transaction_waits(bench)
         bench.clock.ahead += 2 * HOUR
         driving = asyncio.create_task(bench.drive())
-        await _until_somebody_waits(bench, 2)
+        await _until_a_transaction_waits(bench, 2)
     await asyncio.gather(driving, taking_in)
     assert await tags(bench) == ["came"]
 
 
-async def _until_somebody_waits(bench: Bench, how_many: int = 1) -> None:
+async def _until_a_transaction_waits(bench: Bench, how_many: int = 1) -> None:
     async with asyncio.timeout(10):
         while True:
             ((waiting,),) = await bench.fetch(

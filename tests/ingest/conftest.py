@@ -63,7 +63,7 @@ class Intake:
         return Org(self, org_id)
 
     async def write(self, *arrivals: ParsedEvent) -> list[Outcome]:
-        """Write arrivals of any organizations as one micro-batch."""
+        """Write parsed events of any organizations as one batch."""
         async with self.database.transaction() as tx:
             return await store_batch(tx, list(arrivals), self._triggers, self.clock.now())
 

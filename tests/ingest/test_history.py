@@ -30,7 +30,7 @@ DAY = datetime(2025, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
 class History:
-    """The organization `acme` of one database, and ways to import into it and to look."""
+    """The organization `acme` of a database, with methods to import into it and to read it."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], dsn: str, folder: Path, org_id: int) -> None:
         self.dsn, self.org_keys = dsn, KEYRING.of(org_id)

@@ -14,7 +14,7 @@ A, B = "a@example.com", "b@example.com"
 
 
 async def conflicts(org: Org) -> list[tuple[int, str, bool]]:
-    """Return (kind, outcome, whether another contact had it) of the conflicts, as they came."""
+    """Return (kind, outcome, has another contact) of the conflicts, in order."""
     return await org.rows("kind, outcome, other_contact_id IS NOT NULL", "identity_conflicts", "id")
 
 

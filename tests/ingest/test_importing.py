@@ -39,7 +39,7 @@ async def name_of(org: Org) -> str:
 
 
 async def load(org: Org, *paths: Path, stop_at: int | None = None, again: bool = False) -> ImportReport:
-    """Import files; raise StoppedError once so many rows have been read."""
+    """Import files; raise StoppedError after this number of rows."""
 
     def listener(status: ImportStatus) -> None:
         if stop_at is not None and status.report.read >= stop_at:
@@ -69,7 +69,7 @@ def write(path: Path, count: int = LINES, first: int = 0, bad_every: int = 0) ->
 
 
 async def stored(org: Org) -> list[int]:
-    """Return the numbers of the events that are there."""
+    """Return the numbers of the stored events."""
     return sorted(payload["n"] for (payload,) in await org.rows("payload", "events"))
 
 

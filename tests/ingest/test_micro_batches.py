@@ -20,7 +20,7 @@ REFUSED = Rejected((Problem("", "cannot be stored"),))
 
 @pytest.fixture
 async def alone(database_url: str) -> AsyncIterator[Intake]:
-    """An intake on a database that the test may bend."""
+    """An intake on a database that the test may change."""
     started = Intake(database_url)
     await started.start()
     yield started

@@ -12,7 +12,7 @@ from tests.ingest.conftest import Intake, Org, event
 
 
 async def entered(org: Org) -> set[tuple[str, str]]:
-    """Return (automation, key of the event) of every entry; each pair must be there once."""
+    """Return (automation, key of the event) of every entry; each pair must occur once."""
     rows = await org.intake.rows(
         "SELECT n.automation_id, e.idempotency_key FROM entries n"
         " JOIN events e ON e.org_id = n.org_id AND e.id = n.event_id"

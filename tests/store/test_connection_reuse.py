@@ -23,7 +23,7 @@ CANARY = "canary-of-one-request"
 
 
 async def use(tx: Transaction) -> None:
-    """Do everything that a request may do to its connection, and more."""
+    """Change the connection in every way that a request may, and more."""
     await lock_identifiers(tx, [(1, (IdentifierKind.EMAIL, "0" * 32))])
     await lock_contacts(tx, ["00000000-0000-7000-8000-000000000001"])
     await tx.execute("SET LOCAL statement_timeout = '7s'")
@@ -35,7 +35,7 @@ async def use(tx: Transaction) -> None:
 
 
 async def nothing(_: Transaction) -> None:
-    """End well."""
+    """End without an error."""
 
 
 async def a_value_is_refused(tx: Transaction) -> None:
