@@ -222,9 +222,9 @@ async def test_an_erasure_during_the_last_step_of_another_has_its_own_last_step(
     await erase_contact(bench, contact_id)
     bench.clock.ahead += SECOND_ERASURE_DELAY
     with monkeypatch.context() as patched:
-        patched.setattr("api.contacts.erase._erase_content", lambda *_: erase_again())
+        patched.setattr("api.contacts.erase._erase_content", lambda *_: erase_meanwhile())
 
-        async def erase_again() -> None:
+        async def erase_meanwhile() -> None:
             patched.undo()
             await erase_contact(bench, contact_id)
 
