@@ -121,7 +121,7 @@ class Catalog:
 
     def _shape(self, name: str) -> "EventShape":
         try:
-            if not EVENT_NAME.fullmatch(name):
+            if not EVENT_NAME.fullmatch(name):  # a name with a slash would request another route
                 raise NotFoundError(name)
             body = self._connection.get(f"/events/catalog/{name.lower()}", days=self._days)
         except NotFoundError:
@@ -130,6 +130,7 @@ class Catalog:
         return EventShape(msgspec.convert(body, Shape))
 
     def __getattr__(self, name: str) -> "EventShape":
+        # IPython looks for methods such as _repr_png_ on every object that it displays; none of them is an event.
         if name.startswith("_"):
             raise AttributeError(name)
         return self[name]

@@ -191,7 +191,8 @@ class Events(MethodHints):
     def _send_batch(self, events: Sequence[_JsonObject]) -> list["Receipt"]:
         """Return one receipt per event. Events with a retryable receipt are sent again."""
         receipts: dict[int, Receipt] = {}
-        unanswered: set[int] = set()  # events with an attempt of unknown outcome
+        # An unknown outcome stays unknown when a later attempt is rejected, so it is remembered for each event.
+        unanswered: set[int] = set()
         pauses = self._retries.pauses_s()
         while left := [index for index in range(len(events)) if index not in receipts or receipts[index].retryable]:
             if receipts:
@@ -326,7 +327,7 @@ class Receipts(Sequence[Receipt]):
 
     @property
     def failed(self) -> list[tuple[int, Receipt]]:
-        """The index and the receipt of each event that was not stored, or whose outcome is unknown."""
+        """The index and the receipt of each event that was not stored, or has an unknown outcome."""
         return [(index, receipt) for index, receipt in enumerate(self._receipts) if not receipt.accepted]
 
     def frame(self) -> "pl.DataFrame":
@@ -376,6 +377,7 @@ class CurlLine:
         self._key = key
         self._post = post
         variable = environment.EVENTS_KEY_VARIABLE
+        # Without show_key the shell reads the key, so that it is stored neither in the notebook nor in the history.
         bearer = f"'Authorization: Bearer {key}'" if show_key else f'"Authorization: Bearer ${variable}"'
         self._text = " \\\n  ".join(
             [

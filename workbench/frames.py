@@ -98,6 +98,7 @@ Result.columns = pl.DataFrame.columns.setter(  # type: ignore[method-assign, att
 
 def read_result(streams: Iterable[bytes], headers: Mapping[str, str], origin: Origin = Result.origin) -> Result:
     """Return the rows of Arrow IPC streams of one schema, with the query hash and the watermark in the headers."""
+    # Without rechunk the frame keeps one chunk per batch, and the rows are not copied.
     rows = Result(pl.concat([pl.read_ipc_stream(stream) for stream in streams], rechunk=False))
     rows.origin = msgspec.structs.replace(
         origin, query_hash=headers.get("Query-Hash"), watermark=headers.get("Watermark")

@@ -48,7 +48,7 @@ class _QueryResult(msgspec.Struct, frozen=True):
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """A segment as the service returns it. `found` and `change` are set in the response to a refresh."""
+    """A segment as the service returns it. `query_result` and `change` are set in the response to a refresh."""
 
     name: str
     kind: Literal["query", "audience"]
@@ -62,7 +62,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, rename="camel"):
     failing_since: str | None
     revision: int
     daily: list[int | None] = []  # sizes of the last days, oldest first
-    found: _QueryResult | None = None
+    query_result: _QueryResult | None = msgspec.field(default=None, name="found")
     change: _MemberChange | None = None
 
     def size_a_week_ago(self) -> int | None:
@@ -185,10 +185,11 @@ class Segment:
                 f"Refreshing has failed since {moment(record.failing_since)}: {record.last_error}. "
                 f"The contacts are those of the refresh at {moment(record.refreshed_at)}."
             )
-        if record.found is not None and record.found.unknown:
-            notes.append(f"{quantity(record.found.unknown, 'id')} left out: unknown or erased contacts.")
-        if record.found is not None and record.found.nulls:
-            notes.append(f"{quantity(record.found.nulls, 'row')} without a contact_id left out.")
+        if (result := record.query_result) is not None:
+            if result.unknown:
+                notes.append(f"{quantity(result.unknown, 'id')} left out: unknown or erased contacts.")
+            if result.nulls:
+                notes.append(f"{quantity(result.nulls, 'row')} without a contact_id left out.")
         return notes
 
     def _refresh_text(self) -> str:
@@ -245,10 +246,12 @@ class Segments(Sequence[Segment]):
             raise InvalidArgumentError(
                 f"{name!r} is an audience: choose another name, or delete it with wb.segments[{name!r}].delete()"
             )
+        # null removes the values of the former query. The revision makes the service reject the change (409) if the
+        # segment was changed since it was read.
         body = {"params": None} | body | {"revision": existing.revision}
         segment = Segment(self._connection, _write(self._connection, "PUT", f"/segments/{name}", body, sql))
         # The service runs the query only when it differs from the stored one.
-        return segment if segment._record.found is not None else segment.refresh()
+        return segment if segment._record.query_result is not None else segment.refresh()
 
     @usage_example('wb.segments.preview("SELECT contact_id FROM …")')
     def preview(

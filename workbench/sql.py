@@ -109,6 +109,7 @@ def _response(connection: Connection, query: SqlQuery) -> Iterator[tuple[Respons
             started = True
             yield response, pieces
     except (UnknownOutcomeError, CutShortError):
+        # Before the response started, the connection's own error says more.
         if not started:
             raise
         raise SqlError(
@@ -130,6 +131,7 @@ def sql_error(query: str, response: Response) -> SqlError:
         start = before.rpartition("\n")[2]
         line = start + after.partition("\n")[0]
         parts += ["", label + line.replace("\t", " "), " " * (len(label) + len(start)) + "^"]
+    # Comments and parentheses may precede the first word.
     first_word = re.match(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w*)", query, re.DOTALL)
     if "multiple commands" in response.error:
         parts.append("Only one statement is allowed: call wb.sql once for each.")
@@ -219,7 +221,7 @@ def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
     `pieces` are the bytes of the stream, split anywhere. Raises CutShortError.
     """
-    head, empty = b"", True  # the schema, and dictionaries if there are any
+    head, empty = b"", True  # `head`: the schema and dictionaries, which polars needs with every batch
     reader = _PieceReader(pieces)
     while (prefix := b"".join(reader.take(8))) != END:
         mark, size = struct.unpack("<Ii", prefix)

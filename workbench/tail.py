@@ -114,7 +114,7 @@ class EventTail:
 
     def _connect(self, cursor: str, left_s: float) -> Iterator[TailMessage]:
         """Yield the messages of one connection, for about `left_s` seconds."""
-        seconds = None if left_s > _MAX_STREAM_S else ceil(left_s)
+        seconds = None if left_s > _MAX_STREAM_S else ceil(left_s)  # the service takes whole seconds
         with self._connection.stream_lines(
             _PATH, outcome=self._outcomes, after=cursor or None, seconds=seconds
         ) as lines:

@@ -39,7 +39,7 @@ def shell(wb: Workbench) -> Iterator[InteractiveShell]:
 
 def offered(shell: InteractiveShell, written: str) -> set[str]:
     with provisionalcompleter():
-        return {each.text for each in shell.Completer.completions(written, len(written))}
+        return {completion.text for completion in shell.Completer.completions(written, len(written))}
 
 
 def test_segments_complete(shell: InteractiveShell, wb: Workbench) -> None:
@@ -48,7 +48,7 @@ def test_segments_complete(shell: InteractiveShell, wb: Workbench) -> None:
 
 
 @pytest.mark.parametrize("beginning", ["step_22", "STEP_22"])
-def test_names_beyond_those_that_are_listed_complete(wb: Workbench, beginning: str) -> None:
+def test_names_beyond_the_listed_ones_complete(wb: Workbench, beginning: str) -> None:
     assert "step_229" not in wb.catalog.names
     assert set(wb.catalog.names_with_prefix(beginning)) == {f"step_{number}" for number in range(220, 230)}
 
@@ -56,6 +56,6 @@ def test_names_beyond_those_that_are_listed_complete(wb: Workbench, beginning: s
 @pytest.mark.parametrize(
     "written", ['wb.catalog["step_229', "%%events\nSELECT 1 FROM app_events WHERE event = 'step_229"]
 )
-def test_they_do_so_in_a_shell(shell: InteractiveShell, written: str) -> None:
+def test_names_beyond_the_listed_ones_complete_in_a_shell(shell: InteractiveShell, written: str) -> None:
     shell.run_line_magic("load_ext", "workbench")
     assert "step_229" in offered(shell, written)

@@ -31,13 +31,13 @@ def wb(running: Running) -> Workbench:
     return Workbench(running.url, made.stdout.strip(), events_key=running.keys["live"])
 
 
-def somebody(wb: Workbench, name: str) -> Contact:
+def create_contact(wb: Workbench, name: str) -> Contact:
     wb.events.send("care:seen", email=f"{name}@care.example", payload={"note": name}, attributes={"plan": "pro"})
     return wb.contact(email=f"{name}@care.example")
 
 
 def test_a_contact_is_opened_by_what_identifies_it(wb: Workbench) -> None:
-    ann = somebody(wb, "ann")
+    ann = create_contact(wb, "ann")
     assert (ann.email, ann.attributes, ann.opted_out) == ("ann@care.example", {"plan": "pro"}, ())
     assert wb.contact(ann.id).id == ann.id
     assert "attribute plan  pro" in repr(ann)
@@ -45,11 +45,11 @@ def test_a_contact_is_opened_by_what_identifies_it(wb: Workbench) -> None:
 
 
 def test_without_pii_read_its_address_is_masked(wb: Workbench, running: Running) -> None:
-    assert running.workbench().contact(somebody(wb, "mia").id).email == "m•••@care.example"
+    assert running.workbench().contact(create_contact(wb, "mia").id).email == "m•••@care.example"
 
 
 def test_tags_and_opt_outs_come_and_go(wb: Workbench) -> None:
-    ben = somebody(wb, "ben")
+    ben = create_contact(wb, "ben")
     assert ben.tag("vip", "new").untag("new").tags == ("vip",)
     assert ben.opt_out("email", "inapp").opted_out == ("email", "inapp")
     assert ben.opt_in("email").refresh().opted_out == ("inapp",)
@@ -57,8 +57,8 @@ def test_tags_and_opt_outs_come_and_go(wb: Workbench) -> None:
     assert frame.rows() == [(["vip"], ["inapp"])]
 
 
-def test_who_opted_out_is_skipped_and_the_simulation_says_so(wb: Workbench) -> None:
-    somebody(wb, "cleo").opt_out("email")
+def test_an_opted_out_contact_is_skipped_and_the_simulation_predicts_it(wb: Workbench) -> None:
+    create_contact(wb, "cleo").opt_out("email")
     letter = wb.automation("care letter").on("care:letter").send_email(subject="Hi", body="there").publish()
     event = {"event": "care:letter", "contact": {"email": "cleo@care.example"}}
     foretold = [(step.outcome, step.detail) for step in letter.simulate(event).steps]
@@ -76,7 +76,7 @@ def test_who_opted_out_is_skipped_and_the_simulation_says_so(wb: Workbench) -> N
 
 
 def test_all_that_is_kept_is_exported_and_then_erased(wb: Workbench) -> None:
-    dan = somebody(wb, "dan")
+    dan = create_contact(wb, "dan")
     exported = dan.export()
     assert [event["payload"] for event in exported["events"]] == [{"note": "dan"}]
     assert exported["contact"]["email"] == "dan@care.example"
@@ -94,8 +94,8 @@ def test_all_that_is_kept_is_exported_and_then_erased(wb: Workbench) -> None:
     assert left.rows() == [("care:seen", "{}", False)]
 
 
-def test_an_entry_of_somebody_erased_tells_only_that_it_happened(wb: Workbench) -> None:
-    fay = somebody(wb, "fay")
+def test_an_entry_of_an_erased_contact_keeps_no_details(wb: Workbench) -> None:
+    fay = create_contact(wb, "fay")
     greeted = wb.automation("care greeted").on("care:greeted").add_tag("greeted").delay(days=1).publish()
     wb.events.send("care:greeted", email="fay@care.example")
     until(lambda: greeted.entries().latest.state.value == "waiting", "it waits")
@@ -108,7 +108,7 @@ def test_an_entry_of_somebody_erased_tells_only_that_it_happened(wb: Workbench) 
 
 
 def test_what_is_wrong_is_said_in_words(wb: Workbench, running: Running) -> None:
-    eve = somebody(wb, "eve")
+    eve = create_contact(wb, "eve")
     with pytest.raises(InvalidArgumentError, match="Pass an id or an identifier"):
         wb.contact()
     with pytest.raises(InvalidArgumentError, match="at least one channel"):

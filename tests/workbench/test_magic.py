@@ -35,8 +35,12 @@ def completed(shell: InteractiveShell, cell: str) -> set[str]:
     """Return what stands where `|` is after each completion."""
     before, _, after = cell.partition("|")
     with provisionalcompleter():
-        found = shell.Completer.completions(before + after, len(before))
-        return {before[each.start :][:0] + each.text for each in found if before[each.start :].lower() in each.text}
+        completions = shell.Completer.completions(before + after, len(before))
+        return {
+            before[completion.start :][:0] + completion.text
+            for completion in completions
+            if before[completion.start :].lower() in completion.text
+        }
 
 
 def test_a_cell_is_a_query(shell: InteractiveShell) -> None:
@@ -44,13 +48,13 @@ def test_a_cell_is_a_query(shell: InteractiveShell) -> None:
     assert frame.to_dicts() == [{"one": 1, "word": "a:b"}]
 
 
-def test_a_cell_gives_its_frame_a_name(shell: InteractiveShell) -> None:
+def test_a_cell_stores_its_frame_in_a_variable(shell: InteractiveShell) -> None:
     assert run(shell, "%%events df\nSELECT 1 AS one").result is None
     assert isinstance(shell.user_ns["df"], pl.DataFrame)
     assert shell.user_ns["df"]["one"].to_list() == [1]
 
 
-def test_a_line_is_a_query_taken_as_it_stands(shell: InteractiveShell) -> None:
+def test_a_line_is_a_query_without_expansion(shell: InteractiveShell) -> None:
     shell.push({"one": 2})
     found = run(shell, "found = %events SELECT '{one} $one' AS word, :one AS one")
     assert found.success
@@ -69,12 +73,12 @@ def test_a_missing_variable_is_named(shell: InteractiveShell, capsys: pytest.Cap
     assert "define the variable since in this notebook" in capsys.readouterr().out
 
 
-def test_a_name_that_is_none_is_refused(shell: InteractiveShell) -> None:
+def test_an_invalid_variable_name_is_rejected(shell: InteractiveShell) -> None:
     assert isinstance(run(shell, "%%events select 1\nSELECT 2").error_in_exec, InvalidArgumentError)
     assert isinstance(run(shell, "%%events class\nSELECT 2").error_in_exec, InvalidArgumentError)
 
 
-def test_errors_are_shown_as_those_of_wb_sql(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_displayed_like_those_of_wb_sql(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     done = run(shell, "%%events\nSELECT event\nFROM app_events\nWHERE evnt = 'x'")
     assert isinstance(done.error_in_exec, SqlError)
     shown = capsys.readouterr().out
@@ -104,13 +108,13 @@ def test_tables_columns_and_event_names_complete(shell: InteractiveShell, cell: 
     assert completed(shell, cell) == expected
 
 
-def test_completion_elsewhere_is_as_before(shell: InteractiveShell) -> None:
+def test_completion_outside_the_magic_is_unchanged(shell: InteractiveShell) -> None:
     shell.push({"app_eventful": 1})
     assert "app_eventful" in completed(shell, "app_ev|")
     assert "app_events" not in completed(shell, "app_ev|")
 
 
-def test_a_reload_leaves_one_of_each(shell: InteractiveShell) -> None:
+def test_a_reload_leaves_one_magic_and_one_matcher(shell: InteractiveShell) -> None:
     shell.run_line_magic("reload_ext", "workbench")
     assert len(shell.Completer.custom_matchers) == 1
     shell.run_line_magic("unload_ext", "workbench")

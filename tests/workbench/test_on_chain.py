@@ -17,12 +17,12 @@ SOLIDITY = "event Transfer(address indexed from, address indexed to, uint256 val
 
 
 def thanks(**changes: Any) -> Automation:
-    given = {"contract": CONTRACT, "event": "Transfer(address,address,uint256)", "to_contact": "to", "chain_id": 1}
-    started = Automation(Draft("Thanks")).on_chain(**given | changes)
+    arguments = {"contract": CONTRACT, "event": "Transfer(address,address,uint256)", "to_contact": "to", "chain_id": 1}
+    started = Automation(Draft("Thanks")).on_chain(**arguments | changes)
     return started.send_inapp(title="You have got {{ value }}", body="In {{ txHash }}")
 
 
-def test_it_says_what_it_waits_for() -> None:
+def test_an_onchain_automation_is_described() -> None:
     written = thanks(confirmations=12, create_contacts=False)
     assert written.describe().splitlines()[0] == (
         f"When contract {CONTRACT} on chain 1 emits “Transfer(address,address,uint256)” for the known wallet in “to”, "
@@ -44,15 +44,15 @@ def test_it_says_what_it_waits_for() -> None:
 @pytest.mark.parametrize(
     "changes", [{}, {"confirmations": 1}, {"confirmations": 12, "create_contacts": True, "node": "log"}]
 )
-def test_sentences_and_python_say_all_of_it(changes: dict[str, Any]) -> None:
+def test_sentences_and_python_are_lossless(changes: dict[str, Any]) -> None:
     written = thanks(**changes).where("value", neq="0").add_tag("holder")
-    told = written.describe()
-    assert "eside" not in told + written.to_python()
-    assert Automation.from_sentences(told, name="Thanks").to_json() == written.to_json()
+    text = written.describe()
+    assert "eside" not in text + written.to_python()
+    assert Automation.from_sentences(text, name="Thanks").to_json() == written.to_json()
     assert ".on_chain(" in written.to_python()
 
 
-def test_a_plan_says_that_another_sort_of_thing_starts_it() -> None:
+def test_a_plan_shows_a_changed_trigger_type() -> None:
     before, after = Automation(Draft("Thanks")).on("deposit"), thanks()
     (start, step) = changes(before.to_json(), after.to_json()).lines()[:2]
     assert start.startswith(f"  ~ trigger: When contract {CONTRACT} on chain 1 emits ")
@@ -62,15 +62,15 @@ def test_a_plan_says_that_another_sort_of_thing_starts_it() -> None:
     assert moved == "  ~ trigger: walletArg: “from”, before: “to”"
 
 
-def test_sentences_that_no_contract_logs_are_refused_by_line() -> None:
-    told = thanks().describe().replace("“to”", "“value”", 1)
+def test_an_invalid_parameter_in_sentences_is_rejected_with_its_line() -> None:
+    text = thanks().describe().replace("“to”", "“value”", 1)
     with pytest.raises(InvalidArgumentError, match="line 2: to_contact value is uint256, not an address"):
-        Automation.from_sentences(f"\n{told}", name="Thanks")
+        Automation.from_sentences(f"\n{text}", name="Thanks")
 
 
-def test_it_is_tried_on_the_parameters_of_a_log() -> None:
+def test_an_onchain_automation_is_simulated_with_parameters_of_a_log() -> None:
     tried = thanks().where("value", eq="1000").simulate({"to": ANN, "value": 1000})
-    assert [each.title for each in tried.messages] == ["You have got 1000"]  # type: ignore[union-attr]
+    assert [message.title for message in tried.messages] == ["You have got 1000"]  # type: ignore[union-attr]
     other = thanks().where("value", eq="1000").simulate({"args": {"to": ANN, "value": 1}, "blockNumber": 5})
     assert not other.matched
     assert "value is “1000”" in other.reason()
@@ -88,11 +88,11 @@ def test_logs_are_waited_for_by_contract_and_event() -> None:
     )
     written = written.then(lambda b: b.send_inapp("Welcome back", "x"))
     assert Automation.from_sentences(written.describe(), name="Back").to_json() == written.to_json()
-    who = {"contact": {"walletAddress": ANN}}
+    event = {"contact": {"walletAddress": ANN}}
     later = [{"event": log, "after": f"{hours}h", "payload": {"value": value}} for hours, value in ((1, "5"), (2, "7"))]
-    met = written.simulate(who, events=later)
-    assert [each.outcome for each in met.steps] == ["entered", "waiting", "matched", "sent"]
-    reached = written.simulate(who, events=[{"event": f"{CONTRACT}:Burn", "after": "1h"}])
+    simulation = written.simulate(event, events=later)
+    assert [step.outcome for step in simulation.steps] == ["entered", "waiting", "matched", "sent"]
+    reached = written.simulate(event, events=[{"event": f"{CONTRACT}:Burn", "after": "1h"}])
     assert reached.outcome == "goal"
 
 
@@ -102,7 +102,7 @@ def test_a_log_is_waited_for_by_its_name_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"to_contact": "value"}, "to_contact value is uint256, not an address; its addresses are from, to"),
         ({"to_contact": "owner"}, "to_contact Transfer has no parameter 'owner'"),
@@ -113,33 +113,33 @@ def test_a_log_is_waited_for_by_its_name_alone() -> None:
         ({"confirmations": -1}, "confirmations must be a whole number"),
     ],
 )
-def test_what_is_wrong_is_said_in_the_words_of_the_verb(changes: dict[str, Any], said: str) -> None:
+def test_errors_name_the_argument_of_the_verb(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         thanks(**changes)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
-def test_filters_that_never_pass_are_remarked_on() -> None:
+def test_filters_that_never_pass_cause_a_warning() -> None:
     (remark,) = thanks().where("value", eq=1000).check()
     assert "write '1000'" in remark.message
 
 
 def test_events_come_from_a_pasted_abi() -> None:
     events = abi(SOLIDITY)
-    assert [each.name for each in events] == ["Transfer", "Paused"]
+    assert [event.name for event in events] == ["Transfer", "Paused"]
     assert events["Transfer"].wallets == ("from", "to")
     assert thanks(event=events["Transfer"]).to_json()["triggerSpec"]["signature"] == events["Transfer"].signature
     entry = {"type": "event", "name": "Paused", "inputs": [{"name": "on", "type": "bool", "indexed": False}]}
-    assert [each.signature for each in abi(json.dumps([entry]))] == ["Paused(bool on)"]
+    assert [event.signature for event in abi(json.dumps([entry]))] == ["Paused(bool on)"]
     assert "Transfer" in events._repr_html_()
 
 
 @pytest.mark.parametrize("text", ["", "[", "{}", "[]", "nonsense", "event A(address a); event B("])
-def test_what_is_no_abi_is_refused(text: str) -> None:
+def test_an_invalid_abi_is_rejected(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         abi(text)
 
 
-def test_an_event_that_is_not_there_is_said() -> None:
+def test_an_unknown_event_is_rejected_with_the_known_names() -> None:
     with pytest.raises(InvalidArgumentError, match="Its events are Transfer, Paused"):
         abi(SOLIDITY)["Minted"]

@@ -40,7 +40,7 @@ def test_yes_is_left_of_no() -> None:
     assert places["yes"][0] < places["if"][0] < places["no"][0]
 
 
-def test_an_edge_passes_beside_the_node_it_skips() -> None:
+def test_an_edge_is_routed_around_the_node_that_it_skips() -> None:
     layout = layer_nodes(["if", "a", "end"], [("if", "a"), ("if", "end"), ("a", "end")])
     ((across, row),) = layout.passing["if", "end"]
     assert row == 1
@@ -75,14 +75,14 @@ def test_a_broken_draft_is_drawn_with_what_is_wrong() -> None:
     assert "send_inapp" in automation._repr_html_()
 
 
-def test_an_email_in_html_is_told_by_its_words() -> None:
+def test_a_card_shows_the_text_of_an_html_email() -> None:
     automation = new().on("x").send_email("Hi", "<h2>Ready?</h2><p>{{ name }} is <b>here</b></p>")
     words = "".join(ElementTree.fromstring(automation.svg()).itertext())
     assert "Ready? {{ name }} is here" in words
     assert "<b>" not in words
 
 
-def test_a_share_is_shown_whole_beside_a_long_label() -> None:
+def test_a_share_is_not_cut_by_a_long_label() -> None:
     trigger, graph = new().on("x").wait_for("y", within="1d").then(lambda b: b.exit()).add_tag("z")._draft.language()
     shares = {("wait_for_y", "matched"): "72%", ("wait_for_y", "timeout"): "28%"}
     drawn = draw(trigger, graph, RunPath({}, shares=shares))[0]

@@ -93,12 +93,12 @@ def test_the_newest_events_are_a_frame_that_says_what_became_of_them(wb: Workben
 
 def test_events_are_seen_as_they_come(wb: Workbench) -> None:
     with sending(wb, "tail:a"):
-        found = [
+        events = [
             event for event, _ in zip((e for e in wb.events.tail(20) if e.event == "tail:a"), range(3), strict=False)
         ]
-    assert [event.outcome for event in found] == ["accepted"] * 3
-    assert len({event.id for event in found}) == 3
-    assert repr(found[0]).endswith("accepted      tail:a: started nothing")
+    assert [event.outcome for event in events] == ["accepted"] * 3
+    assert len({event.id for event in events}) == 3
+    assert repr(events[0]).endswith("accepted      tail:a: started nothing")
 
 
 def test_a_tail_ends_after_its_seconds(wb: Workbench) -> None:
@@ -128,7 +128,7 @@ class Script(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Line)
         self.answers: list[Callable[[BaseHTTPRequestHandler], None]] = []
-        self.asked: list[str | None] = []
+        self.cursors: list[str | None] = []
 
     def tail(self) -> EventTail:
         return EventTail(Connection(f"http://127.0.0.1:{self.server_port}", "wb_x"), None, 20)
@@ -138,7 +138,7 @@ class _Line(BaseHTTPRequestHandler):
     server: Script
 
     def do_GET(self) -> None:
-        self.server.asked.append(parse_qs(urlsplit(self.path).query).get("after", [None])[0])
+        self.server.cursors.append(parse_qs(urlsplit(self.path).query).get("after", [None])[0])
         self.server.answers.pop(0)(self)
         self.close_connection = True
 
@@ -179,16 +179,16 @@ def script() -> Iterator[Script]:
         thread.join()
 
 
-def test_a_tail_that_breaks_goes_on_where_it_broke(script: Script) -> None:
+def test_a_broken_tail_resumes_at_its_cursor(script: Script) -> None:
     script.answers = [streaming("1", "2", broken=True), streaming("3"), REVOKED]
     tail = iter(script.tail())
     assert [next(tail).id for _ in "123"] == ["1", "2", "3"]
     with pytest.raises(AuthenticationError):
         next(tail)
-    assert script.asked == [None, "after-2", "after-3"]
+    assert script.cursors == [None, "after-2", "after-3"]
 
 
-def test_what_is_no_such_service_is_said_at_once(script: Script) -> None:
+def test_a_response_of_another_service_is_an_error_at_once(script: Script) -> None:
     script.answers = [answering(200, "text/html", b"<p>hello")]
     with pytest.raises(ConnectionFailedError, match="not an Event Workbench"):
         list(script.tail())

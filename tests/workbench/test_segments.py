@@ -61,12 +61,12 @@ def test_all_segments_are_a_table_and_a_sequence(wb: Workbench) -> None:
     assert (row["kind"], row["size"], row["week_ago"], row["last_error"]) == ("query", 5, 5, None)
 
 
-def test_a_preview_says_what_would_be_and_writes_nothing(wb: Workbench) -> None:
+def test_a_preview_counts_changes_and_stores_nothing(wb: Workbench) -> None:
     wb.segments.define("tried", sql=BIG, least=300)
-    told = wb.segments.preview(BIG, least=0, name="tried")
-    assert (told.size, len(told.sample)) == (5, 5)
-    assert "5 contacts, found in" in repr(told)
-    assert "3 would enter, 0 would leave." in told._repr_html_()
+    preview = wb.segments.preview(BIG, least=0, name="tried")
+    assert (preview.size, len(preview.sample)) == (5, 5)
+    assert "5 contacts, found in" in repr(preview)
+    assert "3 would enter, 0 would leave." in preview._repr_html_()
     assert wb.segments["tried"].size == 2
 
 
@@ -105,14 +105,14 @@ def test_a_segment_in_use_is_not_deleted(wb: Workbench) -> None:
     assert "used" not in wb.segments.names
 
 
-def test_a_segment_that_nobody_defined_is_warned_of(wb: Workbench) -> None:
+def test_an_undefined_segment_causes_a_warning(wb: Workbench) -> None:
     wb.segments.define("big-fish", sql=BIG, least=300)
     automation = wb.automation("asks").on("seg:deposit")
     asking = automation.when("contact.segments", contains="bigfish").then(lambda b: b.add_tag("rich"))
-    said = [remark.message for remark in asking.check()]
-    assert "unknown segment 'bigfish'; did you mean 'big-fish'?" in said
+    warnings = [warning.message for warning in asking.check()]
+    assert "unknown segment 'bigfish'; did you mean 'big-fish'?" in warnings
     fine = automation.when("contact.segments", contains="big-fish").then(lambda b: b.add_tag("rich"))
-    assert [remark for remark in fine.check() if "segment" in remark.message] == []
+    assert [warning for warning in fine.check() if "segment" in warning.message] == []
     assert "If contact.segments contains “big-fish”" in fine.describe()
 
 
@@ -120,9 +120,9 @@ def test_a_simulation_asks_for_the_segments_of_the_contact(wb: Workbench) -> Non
     wb.segments.define("simulated", sql=BIG, least=300)
     automation = wb.automation("thanks").on("seg:deposit").when("contact.segments", contains="simulated")
     automation = automation.then(lambda b: b.add_tag("thanked")).otherwise(lambda b: b.exit())
-    for who, outcomes in (("seg-5", ["tagged"]), ("seg-0", ["exited"])):
-        told = automation.simulate({"contact": {"externalId": who}})
-        assert [step.outcome for step in told.steps][-1:] == outcomes, told
+    for external_id, outcomes in (("seg-5", ["tagged"]), ("seg-0", ["exited"])):
+        simulation = automation.simulate({"contact": {"externalId": external_id}})
+        assert [step.outcome for step in simulation.steps][-1:] == outcomes, simulation
     assert "in no segment" in automation.simulate({"contact": {"externalId": "nobody"}})._repr_html_()
     assert "simulated" in wb.contact(external_id="seg-5").segments
 
@@ -155,7 +155,7 @@ def test_a_report_of_a_segment_says_so(wb: Workbench) -> None:
         wb.revenue("seg:deposit", "amount", segment="reportd")
 
 
-def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
+def test_an_audience_stores_the_query_of_its_frame(wb: Workbench) -> None:
     frame = wb.sql(BIG, least=300)
     made = wb.audience(frame, name="invited")
     assert (
@@ -177,7 +177,7 @@ def test_a_frame_is_frozen_with_where_it_came_from(wb: Workbench) -> None:
         wb.segments.define("invited", sql=BIG, least=1)
 
 
-def test_a_large_frame_goes_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_frame_is_stored_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_MAX_PART", 1)
     ids = wb.sql(BIG, least=200)["contact_id"].to_list()
     made = wb.audience(ids, name="parts")
@@ -186,7 +186,7 @@ def test_a_large_frame_goes_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPa
     assert "0 entered, 1 left, 3 before" in repr(again)
 
 
-def test_what_is_no_audience_is_explained(wb: Workbench) -> None:
+def test_invalid_audiences_are_explained(wb: Workbench) -> None:
     with pytest.raises(InvalidArgumentError, match="no column contact_id; its columns: id, email"):
         wb.audience(pl.DataFrame({"id": ["a"], "email": ["b"]}), name="x")
     with pytest.raises(InvalidRequestError, match="must be the id of a contact"):
@@ -196,5 +196,5 @@ def test_what_is_no_audience_is_explained(wb: Workbench) -> None:
     wb.segments.define("by-query", sql=BIG, least=1)
     with pytest.raises(InvalidArgumentError, match="is defined by a query"):
         wb.audience([], name="by-query")
-    nobody = wb.audience(["00000000-0000-0000-0000-000000000000"], name="nobody")
-    assert "1 id left out: unknown or erased" in nobody._repr_html_()
+    empty = wb.audience(["00000000-0000-0000-0000-000000000000"], name="nobody")
+    assert "1 id left out: unknown or erased" in empty._repr_html_()

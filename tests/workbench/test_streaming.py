@@ -87,7 +87,7 @@ def test_a_file_is_whole_or_as_it_was(wb: Workbench, tmp_path: Path, query: str)
     path.write_bytes(b"of before")
     with pytest.raises(SqlError):
         wb.sql(query, stream=True).to_parquet(path)
-    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"of before"]
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of before"]
 
 
 class _Proxy(BaseHTTPRequestHandler):

@@ -20,7 +20,7 @@ def lived(wb: Workbench) -> Contact:
     return contact
 
 
-def test_a_contact_shows_who_it_is_and_what_happened_to_it(running: Running) -> None:
+def test_a_contact_displays_its_fields_and_timeline(running: Running) -> None:
     contact = lived(running.workbench())
     timeline = contact.timeline
     assert timeline.schema["at"] == pl.Datetime("us", "UTC")

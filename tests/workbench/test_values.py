@@ -20,7 +20,7 @@ class Scalar:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("values", "expected"),
     [
         (pl.Series([1, 2]), [1, 2]),
         (array("d", [1.5]), [1.5]),
@@ -30,25 +30,25 @@ class Scalar:
         (Decimal("1.10"), Decimal("1.10")),
     ],
 )
-def test_columns_and_arrays_are_values(given: Any, expected: Any) -> None:
-    assert bind_values("SELECT :x", {"x": given}, None, ()) == {"x": expected}
-    assert plain_value(given) == expected
+def test_columns_and_arrays_are_values(values: Any, expected: Any) -> None:
+    assert bind_values("SELECT :x", {"x": values}, None, ()) == {"x": expected}
+    assert plain_value(values) == expected
 
 
-def test_names_that_are_words_of_the_call_have_a_way(running: Running) -> None:
+def test_names_of_method_parameters_are_passed_in_params(running: Running) -> None:
     wb = running.workbench()
     query = "SELECT :query AS a, :stream AS b, :as_of AS c, :sql AS d, :name AS e, :params AS f"
     words = {"query": "1", "stream": "2", "as_of": "3", "params": "6"}
     assert wb.sql(query, params=words, sql="4", name="5").rows() == [("1", "2", "3", "4", "5", "6")]
-    said = r"as_of= is a parameter of the method itself: pass the value of :as_of as params=\{\"as_of\": …\}"
-    with pytest.raises(InvalidArgumentError, match=said):
+    message = r"as_of= is a parameter of the method itself: pass the value of :as_of as params=\{\"as_of\": …\}"
+    with pytest.raises(InvalidArgumentError, match=message):
         wb.sql("SELECT :as_of", as_of="2026-01-01")
     preview = wb.segments.preview("SELECT contact_id FROM app_events WHERE event = :name", params={"name": "deposit"})
     assert preview.size > 0
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda wb: wb.sql("SELECT :a", params=[1]), "params= takes a mapping of names to values"),
         (lambda wb: wb.sql("SELECT :a", params={"a": 1}, a=2), ":a has two values"),
@@ -56,6 +56,6 @@ def test_names_that_are_words_of_the_call_have_a_way(running: Running) -> None:
         (lambda wb: wb.segments.define("x", sql="SELECT :every"), r"params=\{\"every\": …\}"),
     ],
 )
-def test_what_is_wrong_with_values_is_said_before_anything_is_asked(call: Any, said: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=said):
+def test_invalid_values_are_rejected_before_any_request(call: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
         call(Workbench("http://127.0.0.1:9", "wb_x"))

@@ -37,23 +37,23 @@ def wb(running: Running) -> Workbench:
     return running.workbench()
 
 
-def test_the_widget_gets_texts_and_counts_alone(wb: Workbench) -> None:
+def test_the_widget_receives_only_texts_and_numbers(wb: Workbench) -> None:
     listed = wb.catalog.answer({"ask": "list", "text": "depo"})
-    (deposit,) = (each for each in listed["events"] if each["event"] == "deposit")
+    (deposit,) = (entry for entry in listed["events"] if entry["event"] == "deposit")
     assert len(deposit["perDay"]) == len(listed["days"])
     looked = wb.catalog.answer({"ask": "look", "event": "deposit"})
     assert looked["title"].startswith("deposit: ")
     assert texts_and_numbers([listed, looked])
 
 
-def texts_and_numbers(given: Any) -> bool:
-    match given:
+def texts_and_numbers(content: Any) -> bool:
+    match content:
         case dict():
-            return all(texts_and_numbers(each) for each in given.values())
+            return all(texts_and_numbers(item) for item in content.values())
         case list() | tuple():
-            return all(texts_and_numbers(each) for each in given)
+            return all(texts_and_numbers(item) for item in content)
         case _:
-            return isinstance(given, str | int)
+            return isinstance(content, str | int)
 
 
 SHAPE = Shape(
@@ -74,26 +74,26 @@ SHAPE = Shape(
 )
 
 
-def test_a_copy_of_the_notebook_keeps_everything_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_the_notebook_has_untrusted_content_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     page = EventShape(SHAPE)._repr_html_()
     assert "<script" not in page
     assert page.count("data:image/svg+xml;base64,") == 1
-    for said in (
+    for text in (
         "text 67%, number 33%",
         "&lt;1%",
         "&gt;99%",
         "as text is new: in 60 of 60 recently, in 0 of 100 before",
     ):
-        assert said in page
+        assert text in page
     assert len(page) < 15_000
     assert "as text is new" in repr(EventShape(SHAPE))
 
 
-def test_names_of_strangers_cannot_leave_their_quotes_in_inserted_code() -> None:
+def test_untrusted_names_cannot_leave_their_quotes_in_inserted_code() -> None:
     evil = '""" + __import__("os").system("x") + """\\'
     for keys in (None, [evil], ["a", evil]):
-        query, given = eval(code(evil, 7, keys), {"wb": Recorder, "__builtins__": {}})
-        assert (given["event"], given["days"], given.get("path")) == (evil, 7, keys)
+        query, values = eval(code(evil, 7, keys), {"wb": Recorder, "__builtins__": {}})
+        assert (values["event"], values["days"], values.get("path")) == (evil, 7, keys)
         assert "system" not in query
 
 
@@ -105,7 +105,7 @@ def test_names_of_strangers_cannot_leave_their_quotes_in_inserted_code() -> None
         ({"x": 1}, ["a", "b", "c"]),
     ],
 )
-def test_inserted_code_goes_by_the_keys_that_were_seen(payload: dict[str, Any], keys: list[str]) -> None:
+def test_inserted_code_uses_the_keys_of_the_samples(payload: dict[str, Any], keys: list[str]) -> None:
     samples = (StoredPayload("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", payload),)
     (path,) = as_page(Shape("e", paths=(PayloadPath("a.b.c"),), samples=samples))["paths"]
     assert f"path={keys!r}" in path["code"]
@@ -115,8 +115,8 @@ class Recorder:
     """Stands for `wb`, and returns what it was asked."""
 
     @staticmethod
-    def sql(query: str, **given: Any) -> tuple[str, dict[str, Any]]:
-        return query, given
+    def sql(query: str, **values: Any) -> tuple[str, dict[str, Any]]:
+        return query, values
 
 
 class Page:
@@ -132,67 +132,67 @@ class Page:
 
     @property
     def events(self) -> list[str | int]:
-        return [row["event"] for said in self.sent for row in said["rows"]]
+        return [row["event"] for update in self.sent for row in update["rows"]]
 
     @property
     def states(self) -> list[str]:
-        return list(dict.fromkeys(said["state"] for said in self.sent))
+        return list(dict.fromkeys(update["state"] for update in self.sent))
 
 
-def test_a_lost_connection_is_said_and_resumed_where_it_was_lost(script: Script) -> None:
+def test_a_lost_connection_is_shown_and_resumed_at_the_cursor(script: Script) -> None:
     script.answers = [streaming("1", "2", broken=True), streaming("3"), REVOKED]
     page = Page(script.tail().live_view())
     page.ask("hello")
     until(lambda: "ended" in page.states, "the revoked key ends it")
     assert page.events == ["e", "e", "e"]
-    assert script.asked == [None, "after-2", "after-3"]
+    assert script.cursors == [None, "after-2", "after-3"]
     assert "does not know this key" in page.sent[-1]["reason"]
     again = page.ask("hello")
     assert [row["number"] for row in again["rows"]] == [1, 2, 3]
     assert again["state"] == "ended"
 
 
-def test_a_server_that_is_away_or_busy_is_said_and_tried_again(script: Script) -> None:
+def test_an_unavailable_server_is_shown_and_retried(script: Script) -> None:
     away = [answering(status, "application/json", b'{"error": "not now"}') for status in (503, 502, 429)]
     script.answers = [away[0], streaming("1"), *away[1:], streaming("2"), REVOKED]
     page = Page(script.tail().live_view())
     page.ask("hello")
     until(lambda: "ended" in page.states, "the revoked key ends it")
     assert page.events == ["e", "e"]
-    assert script.asked == [None, None, "after-1", "after-1", "after-1", "after-2"]
-    assert any("not now" in said["reason"] for said in page.sent if said["state"] == "lost")
+    assert script.cursors == [None, None, "after-1", "after-1", "after-1", "after-2"]
+    assert any("not now" in update["reason"] for update in page.sent if update["state"] == "lost")
 
 
-def test_what_nobody_thought_of_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_shown_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "_RECONNECT_S", 0.01)
-    asked: list[str] = []
+    cursors: list[str] = []
 
     def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
-        asked.append(cursor)
+        cursors.append(cursor)
         yield f"{cursor}+", {"event": "e"}, ""
-        if len(asked) < 3:
+        if len(cursors) < 3:
             raise RuntimeError("the sky fell")
 
     page = Page(LiveView(steps))
     page.ask("hello")
     until(lambda: "ended" in page.states, "the third try ends in order")
-    assert asked == ["", "+", "++"]
+    assert cursors == ["", "+", "++"]
     assert page.events == ["e"] * 3
 
 
-def test_a_cell_that_shows_a_tail_ends_when_it_follows(script: Script) -> None:
+def test_a_cell_with_a_tail_ends_after_following_has_started(script: Script) -> None:
     script.answers = [streaming("1"), REVOKED]
     following = script.tail().live_view()
     following.show()
     assert following._started.is_set()
 
 
-def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, go_on, asked = [0.0], threading.Event(), []
+def test_following_pauses_without_a_visible_page_and_resumes_at_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, go_on, cursors = [0.0], threading.Event(), []
     monkeypatch.setattr(environment, "monotonic_s", lambda: now[0])
 
     def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
-        asked.append(cursor)
+        cursors.append(cursor)
         yield f"{cursor}+", {"event": f"after {cursor}"}, ""
         if not cursor:
             go_on.wait(10)
@@ -207,7 +207,7 @@ def test_who_closed_the_tab_is_not_followed_for_and_finds_what_came_meanwhile(mo
     go_on.set()
     page.ask("here")
     until(lambda: page.events == ["after ", "after +"], "the next event")
-    assert asked == ["", "+"]
+    assert cursors == ["", "+"]
 
 
 def test_every_call_of_the_documentation_works(wb: Workbench) -> None:

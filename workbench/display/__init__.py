@@ -1,1 +1,1 @@
-"""How things look in a notebook: values of the language in, HTML and SVG out. No rules live here."""
+"""HTML, SVG and text for notebooks, from values of the language. No rules live here."""

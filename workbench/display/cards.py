@@ -166,6 +166,7 @@ def cut(text: str, size: float, width: float = _TEXT_WIDTH) -> str:
 
 def long(text: str, size: float) -> float:
     """Return the estimated width of a text in pixels."""
+    # Estimated on the wide side: a line that is cut too early is readable, one that leaves its card is not.
     width = 0.0
     for letter in text:
         if letter in _NARROW:
@@ -190,6 +191,7 @@ def free_id(kind: str, data: Mapping[str, Any], taken: Collection[str]) -> str:
             name = f"if_{path.removeprefix('contact.')}"
         case _:
             name = kind
+    # Ids appear in sentences, Python code and SQL, so they have only letters, digits and underscores.
     stem = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:_MAX_ID_LENGTH] or "step"
     if stem not in taken:
         return stem

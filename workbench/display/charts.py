@@ -57,6 +57,7 @@ def chart(name: str, frame: pl.DataFrame, every: str = "period") -> Chart:
     """Return the chart of a report; `every`: its unit of time. Raises MissingDependencyError without Altair."""
     if importlib.util.find_spec("altair") is None or importlib.util.find_spec("vl_convert") is None:
         raise MissingDependencyError('Charts need Altair: pip install "event-workbench[notebook]"')
+    # Vega calculates with the doubles of JavaScript; the table below the chart has the exact decimals.
     floats = frame.with_columns(selectors.decimal().cast(pl.Float64))
     if name in _COHORT_CHARTS:
         return _COHORT_CHARTS[name](floats, every)
@@ -201,6 +202,7 @@ def _cohort_map(frame: pl.DataFrame, value: str, text: pl.Expr, scaled_to: pl.Se
     cohort = pl.format("{} ({})", pl.col("cohort").dt.strftime("%Y-%m-%d"), "size")
     rows = frame.with_columns(cohort=cohort, text=text, dark=pl.col(value) > largest / 2)
     columns = rows["number"].n_unique()
+    # Cells shrink when there are many; below the width of a number the numbers are left out.
     step = max(_WIDTH, min(columns * _MIN_CELL_WIDTH, _MAX_WIDTH)) / max(columns, 1)
     base = alt.Chart(rows, width=alt.Step(step), height=alt.Step(22)).encode(
         x=alt.X("number:O", title=f"{every}s later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
@@ -254,7 +256,11 @@ def _revenue(frame: pl.DataFrame) -> Any:
 
 def _time_to_convert(frame: pl.DataFrame) -> Chart:
     reached = frame.filter(pl.col("share_so_far") > 0)
-    spans = [_span(seconds) for seconds in reached["within_seconds"]]
+    spans = []
+    for seconds in reached["within_seconds"]:
+        units = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+        size, letter = next((unit for unit in units if seconds >= unit[0] and seconds % unit[0] == 0), units[-1])
+        spans.append(f"{seconds / size:.0f}{letter}")
     rows = reached.with_columns(within=pl.Series(spans, dtype=pl.String))
     base = _chart(rows, height=_HEIGHT).encode(
         x=alt.X("within:N", sort=spans, title="within", axis=alt.Axis(labelAngle=0))
@@ -312,13 +318,6 @@ def _chart(frame: pl.DataFrame, **more: Any) -> Any:
 
 def _percent(column: str) -> pl.Expr:
     return pl.format("{}%", (pl.col(column) * 100).round(1))
-
-
-def _span(seconds: float) -> str:
-    for size, letter in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:.0f}{letter}"
-    return f"{seconds:.0f}s"
 
 
 _CHARTS: dict[str, Callable[[pl.DataFrame], Any]] = {

@@ -108,6 +108,7 @@ def draw(
     edges = sorted((edge for edge in graph.edges if edge.source in order and edge.target in order), key=rank)
     card_of = {node.id: cards.card(node, trigger, graph) for node in nodes.values()}
     if chosen:
+        # A user may place cards at any coordinates, also negative ones; the picture starts at its margin.
         left, top = min(x for x, _ in chosen.values()) - MARGIN, min(y for _, y in chosen.values()) - MARGIN
         corners = {node_id: (x - left, y - top) for node_id, (x, y) in chosen.items()}
         boxes = {

@@ -43,6 +43,7 @@ def svg(template: str, **values: Any) -> str:
 
 def image(source: str, width: float, height: float, alt: str) -> Markup:
     """Return an `<img>` of an SVG document that shrinks with the page."""
+    # JupyterLab strips inline SVG and scripts from notebooks that are not trusted, but keeps images with a data URI.
     encoded = base64.b64encode(source.encode()).decode()
     return Markup(
         '<img src="data:image/svg+xml;base64,{}" width="{}" height="{}" alt="{}" style="max-width:100%;height:auto">'
@@ -66,6 +67,7 @@ def spark(counts: Sequence[int], width: int = 124, height: int = 22) -> Markup:
 def trend(values: Sequence[int | None], width: int = 120, height: int = 22) -> Markup:
     """Return a line chart of values at equal distances; None is a gap."""
     present = [value for value in values if value is not None]
+    # Values that are all equal make a line in the middle, hence `or 1`.
     low, high = min(present, default=0), max(present, default=0)
     step, scale = (width - 6) / max(len(values) - 1, 1), (height - 6) / (high - low or 1)  # 3 pixels of margin
     points = [
@@ -86,6 +88,8 @@ def moment(at: datetime | str | None) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
+    # StrictUndefined: a misspelled variable fails in a test instead of rendering as nothing. Autoescape: event names
+    # and payloads come from outside.
     environment = Environment(
         loader=PackageLoader("workbench.display"),
         undefined=StrictUndefined,

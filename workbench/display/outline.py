@@ -81,9 +81,12 @@ def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> 
     logs: JsonObject = {}
     if kind == ONCHAIN_EVENT and read_log_source(spec, "", []) is not None:
         logs = {"confirmations": 0, "createContacts": False} | {key: spec[key] for key in _LOG_FIELDS if key in spec}
+    single, several = spec.get("event"), spec.get("eventNames")
+    names = [single, *several] if isinstance(several, list) else [single]
+    events = dict.fromkeys(event.lower() for event in names if isinstance(event, str) and EVENT_NAME.fullmatch(event))
     outline = Outline(
         name,
-        _event_names(spec),
+        tuple(events),
         tuple(_filters(spec.get("filters")) or ()),
         _settings(settings) if isinstance(settings, dict) else {},
         logs=logs,
@@ -207,7 +210,7 @@ class _Walk:
     def _join(self, starts: Iterable[str | None]) -> str | None:
         """Return the node where branches meet: the nearest one that all branches reach.
 
-        If there is none, return a node that follows all branches that end before it: with `b.exit()` in one branch of
+        If no node is reached by all, return a node that follows all branches that end before it: with `b.exit()` in one branch of
         a fork, the steps after the fork still follow the other branches.
         """
         reached = [self._reachable(start) for start in starts]
@@ -247,12 +250,6 @@ class _Walk:
                     reached[target] = None
                     queue.append(target)
         return reached
-
-
-def _event_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    single, several = spec.get("event"), spec.get("eventNames")
-    names = [single, *several] if isinstance(several, list) else [single]
-    return tuple(dict.fromkeys(name.lower() for name in names if isinstance(name, str) and EVENT_NAME.fullmatch(name)))
 
 
 def _filters(value: Any) -> list[JsonObject] | None:

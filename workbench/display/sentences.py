@@ -1,7 +1,7 @@
 """An automation in plain English, indented by branch. `workbench.text.parse` reads it back: change both together.
 
-Texts are in “curly quotes”, or JSON where quotes would be ambiguous. A message of several lines follows its sentence, each
-line after a `|`. A step whose id is not the default one has the id in brackets at the end.
+Texts are in “curly quotes”, or JSON where quotes would be ambiguous. A message of several lines follows its sentence,
+each line after a `|`. A step with an id other than the default has it in brackets at the end.
 """
 
 import json

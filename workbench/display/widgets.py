@@ -124,12 +124,14 @@ class LiveView:
         """Answer the page: `hello` asks for all rows, `here` reports that it is visible, `leave` that it was closed."""
         with self._lock:
             leaves = request.get("ask") == "leave"
+            # Closing one page must not end the view of another, so `leave` only shortens the time to the next report.
             self._visible_at = environment.monotonic_s() - (AWAY_S - _LEAVE_GRACE_S if leaves else 0.0)
             if self._state == "resting" and not leaves:
                 self._generation += 1
                 self._state = "connecting"
                 for work in (self._read, self._send):
                     name = f"tail-{work.__name__}"
+                    # Daemons, so that a stream without events does not keep a stopped kernel alive.
                     threading.Thread(target=work, args=(self._generation,), daemon=True, name=name).start()
             return self._update(list(self._rows) if request.get("ask") == "hello" else [])
 
@@ -186,6 +188,7 @@ class LiveView:
                 if generation != self._generation:
                     return
                 if environment.monotonic_s() - self._visible_at > AWAY_S:
+                    # The reading thread notices the new generation at the next event or heartbeat.
                     self._generation += 1
                     self._state = "resting"
                     return

@@ -183,7 +183,7 @@ class Scanner:
     def _json(self, what: str) -> Any:
         try:
             value, self._at = _DECODER.raw_decode(self._text, self._at)
-        except (ValueError, ArithmeticError, RecursionError):
+        except (ValueError, ArithmeticError, RecursionError):  # an exponent too large for Decimal; nesting too deep
             self.expected(what)
         return value
 
@@ -240,6 +240,7 @@ def _conditions(line: Scanner) -> list[JsonObject]:
     conditions: list[JsonObject] = []
     while True:
         path = line.path()
+        # The longer phrases come first, because “ is ” begins most of them.
         match line.take(" is not ", " is one of ", " is set", " is ", " contains "):
             case " is set":
                 conditions.append({"path": path, "operator": "exists"})

@@ -6,7 +6,8 @@ Both use one list of calls, so the printed code builds exactly the automation th
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import Any, TypeAlias, cast
+from functools import partial
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -15,7 +16,7 @@ from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError, InvalidAutomationError
 from workbench.language.codec import encode
 from workbench.text.remainder import Extras
-from workbench.verbs import AutomationVerbs, StepVerbs
+from workbench.verbs import AutomationVerbs
 
 _Arguments: TypeAlias = dict[str, Any]
 
@@ -79,16 +80,15 @@ def build(outline: Outline) -> Draft:
 
 def _execute(builder: Any, calls: Iterable[VerbCall]) -> Any:
     for call in calls:
-        arguments = [_function(item) if isinstance(item, BranchFunction) else item for item in call.arguments]
+        # partial, not a lambda: a lambda in a loop would see the calls of the last branch.
+        arguments = [
+            partial(_execute, calls=item.calls) if isinstance(item, BranchFunction) else item for item in call.arguments
+        ]
         try:
             builder = getattr(builder, call.verb)(*arguments, **call.named)
         except InvalidArgumentError as error:
             raise InvalidAutomationError(f"line {call.line}: {error}" if call.line else str(error)) from None
     return builder
-
-
-def _function(branch: BranchFunction) -> Any:
-    return lambda steps: cast("StepVerbs", _execute(steps, branch.calls))
 
 
 def _block(block: Block) -> list[VerbCall]:

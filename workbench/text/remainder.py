@@ -48,6 +48,7 @@ def find_extras(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> Extras:
     for name in _LISTS:
         ours, theirs = made_tree[name], wanted_tree[name]
         if isinstance(ours, dict) and isinstance(theirs, dict):
+            # The default order: nodes of the text as written, then those that only the original has.
             default = [key for key in ours if key in theirs] + [key for key in theirs if key not in ours]
             if default != [*theirs]:
                 values["order", name] = [*theirs]
@@ -79,6 +80,7 @@ def apply_extras(made: Mapping[str, Any], extras: Extras) -> JsonObject:
     if not isinstance(positions, dict) or not all(isinstance(at, list) and len(at) == 2 for at in positions.values()):
         raise InvalidAutomationError('positions are written like {"send_inapp": [0, 130]}')
     for node_id, (x, y) in positions.items():
+        # A position of a node that the user removed from the text is ignored.
         if isinstance(tree["nodes"], dict) and node_id in tree["nodes"]:
             tree["nodes"][node_id]["position"] = {"x": x, "y": y}
     lists = {name: _in_order(tree[name], orders[name]) for name in _LISTS}
