@@ -210,8 +210,8 @@ class _Walk:
     def _join(self, starts: Iterable[str | None]) -> str | None:
         """Return the node where branches meet: the nearest one that all branches reach.
 
-        If no node is reached by all, return a node that follows all branches that end before it: with `b.exit()` in one branch of
-        a fork, the steps after the fork still follow the other branches.
+        If no node is reached by all, return one that follows all branches that end before it: with `b.exit()` in one
+        branch of a fork, the steps after the fork still follow the other branches.
         """
         reached = [self._reachable(start) for start in starts]
         nearest = [node_id for nodes in reached for node_id in nodes]
