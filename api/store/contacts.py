@@ -201,7 +201,7 @@ MAX_EVENTS = 100
 
 
 class ExplainedLogRow(msgspec.Struct, frozen=True):
-    """The details of a log, without its parameters; `place` identifies it (`language.onchain.PLACE`)."""
+    """The details of a log, without its parameters; `place` identifies it (`language.onchain.LOCATION_FIELDS`)."""
 
     signature: str
     removed: bool

@@ -112,7 +112,7 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class EntryLogRow(msgspec.Struct, frozen=True):
-    """The log that started an entry; `args` is JSON text, `place` identifies it (`language.onchain.PLACE`).
+    """The log that started an entry; `args` is JSON text, `place` identifies it (`language.onchain.LOCATION_FIELDS`).
 
     `signature`: of the version that the entry runs, None if it runs none.
     """
