@@ -272,7 +272,15 @@ class _PersonHistory:
         yield self._event("signup", person.signed_up_us, payload, attributes)
         for session_us in self._session_starts():
             yield from self._renewal(session_us)
-            yield self._app_open(session_us)
+            platform, version, model = person.device
+            app = f"3.{(session_us - self._market.first_us) // (14 * DAY_US)}.{chance.randrange(3)}"
+            payload = {
+                "platform": platform,
+                "appVersion": app,
+                "screen": chance.choice(("home", "home", "markets", "portfolio", "rewards")),
+                "device": {"os": version, "model": model},
+            }
+            yield self._event("app_open", session_us, payload, {"appVersion": app} if chance.random() < 0.1 else {})
             at_us = session_us
             for step in (
                 self._connect,
@@ -302,17 +310,6 @@ class _PersonHistory:
             if at_us > person.signed_up_us and (not starts or at_us >= starts[-1] + 45 * MINUTE_US):
                 starts.append(at_us)
         return starts
-
-    def _app_open(self, at_us: int) -> DemoEvent:
-        platform, version, model = self._person.device
-        app = f"3.{(at_us - self._market.first_us) // (14 * DAY_US)}.{self._chance.randrange(3)}"
-        payload: dict[str, Json] = {
-            "platform": platform,
-            "appVersion": app,
-            "screen": self._chance.choice(("home", "home", "markets", "portfolio", "rewards")),
-            "device": {"os": version, "model": model},
-        }
-        return self._event("app_open", at_us, payload, {"appVersion": app} if self._chance.random() < 0.1 else {})
 
     def _connect(self, at_us: int) -> Iterator[DemoEvent]:
         wallet = self._person.wallet
@@ -362,28 +359,25 @@ class _PersonHistory:
         activity = self._market.activity[min((at_us - self._market.first_us) // DAY_US, DAYS)]
         for _ in range(_count(habit.trades * activity, chance) if self._balance > 5 else 0):
             at_us += chance.randrange(2, 90) * 1_000_000
-            yield self._one_trade(at_us, min(float(_amount(habit.trade, 0.9, chance)), self._balance))
+            size = min(float(_amount(habit.trade, 0.9, chance)), self._balance)
+            amount = _cents(size)
+            fee = _cents(size * (0.001 if self._plan[0] == "pro" else 0.0025))
+            asset = chance.choices(tuple(ASSETS), (38, 30, 18, 8, 6))[0]
+            price = self._market.price(asset, at_us) * chance.gauss(1, 0.004)
+            self._volume += float(amount)
+            self._balance = max(0.0, self._balance - float(fee) + float(amount) * chance.gauss(-0.004, 0.05))
+            payload: dict[str, Json] = {
+                "pair": f"{asset}-USD",
+                "side": "buy" if chance.random() < 0.56 else "sell",
+                "amountUsd": amount,
+                "feeUsd": fee,
+                "order": {"type": "limit" if chance.random() < 0.35 else "market", "price": Decimal(f"{price:.4f}")},
+            }
+            yield self._event("trade", at_us, payload, key=f"trd_{chance.randbytes(8).hex()}")
         tier = next((name for name, volume in _TIERS if self._volume >= volume), "bronze")
         if tier != self._tier:
             yield self._event("tier_changed", at_us + 1_000_000, {"from": self._tier, "to": tier}, {"tier": tier})
             self._tier = tier
-
-    def _one_trade(self, at_us: int, size: float) -> DemoEvent:
-        chance = self._chance
-        amount = _cents(size)
-        fee = _cents(size * (0.001 if self._plan[0] == "pro" else 0.0025))
-        asset = chance.choices(tuple(ASSETS), (38, 30, 18, 8, 6))[0]
-        price = self._market.price(asset, at_us) * chance.gauss(1, 0.004)
-        self._volume += float(amount)
-        self._balance = max(0.0, self._balance - float(fee) + float(amount) * chance.gauss(-0.004, 0.05))
-        payload: dict[str, Json] = {
-            "pair": f"{asset}-USD",
-            "side": "buy" if chance.random() < 0.56 else "sell",
-            "amountUsd": amount,
-            "feeUsd": fee,
-            "order": {"type": "limit" if chance.random() < 0.35 else "market", "price": Decimal(f"{price:.4f}")},
-        }
-        return self._event("trade", at_us, payload, key=f"trd_{chance.randbytes(8).hex()}")
 
     def _withdraw(self, at_us: int) -> Iterator[DemoEvent]:
         chance = self._chance

@@ -23,7 +23,6 @@ from api.private_files import PrivateFileError
 from api.settings import Settings
 
 if TYPE_CHECKING:
-    from api.store.database import MigrationStatus
     from api.store.migrate import ServerFacts
 
 
@@ -171,7 +170,17 @@ async def check_server(dsn: str) -> list[Finding]:
     async with operator_transaction(dsn) as (tx, _):
         findings = [*_describe_server(await read_server(tx))]
     migrations = await read_migration_status(dsn)
-    findings += _describe_migrations(migrations)
+    if migrations.missing:
+        message = f"migrations missing: {', '.join(migrations.missing)}"
+        findings.append(Finding("fail", message, "run: workbench migrate"))
+    elif migrations.beyond:
+        message = f"the database is newer than this version of the code ({', '.join(migrations.beyond)})"
+        findings.append(Finding("fail", message, "install the version that migrated it, or a newer one"))
+    else:
+        findings.append(Finding("ok", "the database is up to date"))
+    if migrations.contracts:
+        message = f"objects that only older versions use still exist ({', '.join(migrations.contracts)})"
+        findings.append(Finding("warn", message, "once no older version is running: workbench migrate --contract"))
     if migrations.missing:  # the tables of the checks below may not exist
         return findings
     async with operator_transaction(dsn) as (tx, now):
@@ -219,19 +228,6 @@ def _describe_server(facts: "ServerFacts") -> Iterator[Finding]:
     if facts.bypasses_rls:
         message = "row-level security does not apply to the application role; only code separates organizations"
         yield Finding("warn", message, "ALTER ROLE … NOSUPERUSER NOBYPASSRLS")
-
-
-def _describe_migrations(migrations: "MigrationStatus") -> Iterator[Finding]:
-    if migrations.missing:
-        yield Finding("fail", f"migrations missing: {', '.join(migrations.missing)}", "run: workbench migrate")
-    elif migrations.beyond:
-        message = f"the database is newer than this version of the code ({', '.join(migrations.beyond)})"
-        yield Finding("fail", message, "install the version that migrated it, or a newer one")
-    else:
-        yield Finding("ok", "the database is up to date")
-    if migrations.contracts:
-        message = f"objects that only older versions use still exist ({', '.join(migrations.contracts)})"
-        yield Finding("warn", message, "once no older version is running: workbench migrate --contract")
 
 
 async def check_replica(dsn: str, read_url: str) -> Finding:
