@@ -1,4 +1,4 @@
-"""Every notebook that we ship runs from top to bottom, twice, beside all the others, and shows what its text promises."""
+"""Every notebook runs from top to bottom, twice, next to all the others, and shows what its text promises."""
 
 import asyncio
 import re

@@ -8,7 +8,10 @@ import pytest
 from tests.running import Running
 from workbench import InvalidArgumentError, InvalidRequestError, NotFoundError, SqlError, Workbench, segments
 
-BIG = "SELECT id AS contact_id FROM contacts WHERE starts_with(external_id, 'seg-') AND (metadata ->> 'balance')::int > :least"
+BIG = (
+    "SELECT id AS contact_id FROM contacts WHERE starts_with(external_id, 'seg-') "
+    "AND (metadata ->> 'balance')::int > :least"
+)
 
 
 @pytest.fixture(scope="module")

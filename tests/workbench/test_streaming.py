@@ -140,7 +140,8 @@ import resource, sys
 from pathlib import Path
 from workbench import Workbench
 rows, target = int(sys.argv[1]), sys.argv[2]
-stream = Workbench().sql("SELECT x, repeat(md5(x::text), 32) AS word FROM generate_series(1, :rows) x", stream=True, rows=rows)
+query = "SELECT x, repeat(md5(x::text), 32) AS word FROM generate_series(1, :rows) x"
+stream = Workbench().sql(query, stream=True, rows=rows)
 if target:
     stream.to_parquet(Path(target))
 else:

@@ -28,7 +28,7 @@ KEYS = st.dictionaries(
 
 @st.composite
 def payloads(draw: st.DrawFn) -> dict[str, Any]:
-    """Return the payload of any automation, as other programs may write it: with extra keys, any ids, texts and positions."""
+    """Return the payload of an automation of another program: with extra keys, any ids, texts and positions."""
     graph = draw(sound_graphs() | any_graphs())
     names = {str(number): draw(st.sampled_from([str(number), f"n {number}", f"é.{number}"])) for number in range(9)}
     for node in graph["nodes"]:
@@ -202,20 +202,25 @@ def test_a_step_that_several_branches_lead_to_is_written_once() -> None:
     [
         ("", "expected sentences"),
         ("If a deposit comes", "line 1, column 1: expected “When”, found If a deposit comes"),
-        ("When a deposit event arrives, and amount is high:", r"line 1, column 45: expected a value: “a text”, a number"),
-        ("When a x event arrives:\n  • Sing a song.", "line 2, column 5: expected the start of a step: Send the in-app message, "),
-        ("When a x event arrives:\n\n  • Wait 3 moons.", "line 3, column 10: expected a duration, like 2 days 3 hours, found 3 moons"),
+        ("When a deposit event arrives, and amount is high:", r"line 1, column 45: expected a value: “a text”, "),
+        ("When a x event arrives:\n  • Sing a song.",
+         "line 2, column 5: expected the start of a step: Send the in-app message, "),
+        ("When a x event arrives:\n\n  • Wait 3 moons.",
+         "line 3, column 10: expected a duration, like 2 days 3 hours, found 3 moons"),
         ("When a x event arrives:\n  • Add the tag vip.", "line 2, column 17: expected a tag in “quotes”"),
         ("When a x event arrives:\n  • Add the tag “vip", "line 2, column 17: expected a tag closed with ”"),
         ("When a x event arrives:\n  • Stop. Please", r"line 2, column 11: expected the end of the line, found Please"),
         ("When a x event arrives:\n  • Stop.\n    • Stop.", "line 3, column 5: expected a step that begins with •"),
-        ("When a x event arrives:\n  • Send the email “a”:", "line 2, column 24: expected a text in “quotes”, or below it"),
+        ("When a x event arrives:\n  • Send the email “a”:",
+         "line 2, column 24: expected a text in “quotes”, or below it"),
         ("When a x event arrives:\n  • Continue at [n9].", "line 2: step not found: 'n9'"),
         ("When a x event arrives:\n  (twice)", "line 2, column 4: expected “once per contact” or “once in”"),
         ("When a x event arrives:\n  • Stop. [a]\n  • Stop. [a]", "line 3: another step has the id 'a'"),
-        ("When a x event arrives:\n  • Stop.\nExtra fields:\n  nodes.n9.data.a = 1", r"nodes\.n9\.data\.a: nodes\.n9\.data does not exist"),
+        ("When a x event arrives:\n  • Stop.\nExtra fields:\n  nodes.n9.data.a = 1",
+         r"nodes\.n9\.data\.a: nodes\.n9\.data does not exist"),
         ("When a x event arrives:\n  • Stop.\nExtra fields:\n  positions = 3", "positions are written like"),
-        ("When a x event arrives:\n  • Stop.\nExtra fields:\n  nonsense", "line 4, column 11: expected “=”, found the end of the line"),
+        ("When a x event arrives:\n  • Stop.\nExtra fields:\n  nonsense",
+         "line 4, column 11: expected “=”, found the end of the line"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line_and_what_was_expected(text: str, words: str) -> None:
