@@ -76,14 +76,14 @@ def audit(
 
 
 class Key(msgspec.Struct, frozen=True, rename="camel"):
-    """An API key. `key` shows its beginning and end. `standing`: active, ending (it was rolled), ended or revoked."""
+    """An API key. `key` shows its beginning and end. `status`: active, ending (it was rolled), ended or revoked."""
 
     id: str
     kind: str
     key: str
     name: str
     scopes: tuple[str, ...]
-    standing: str
+    status: str
     created_at: str
     last_used_at: str | None
     expires_at: str | None
@@ -91,7 +91,7 @@ class Key(msgspec.Struct, frozen=True, rename="camel"):
 
     def status_text(self) -> str:
         """Return its status with the date that belongs to it."""
-        match self.standing:
+        match self.status:
             case "ending":
                 return f"works until {moment(self.expires_at)}"
             case "revoked":
@@ -160,7 +160,7 @@ class Keys(Sequence[Key]):
         ids = [
             candidate.id
             for candidate in self._keys
-            if key == candidate.id or (key == candidate.name and candidate.standing == "active")
+            if key == candidate.id or (key == candidate.name and candidate.status == "active")
         ]
         if len(ids) > 1:
             raise InvalidArgumentError(f"{len(ids)} keys have the name {key!r}: pass the id of one")

@@ -1,7 +1,7 @@
 """The format of API keys (`sk_live_…`, `sk_test_…`, `pk_live_<org>_…`, `wb_…`) and the scopes of each kind. Pure.
 
-After the prefix come 32 random characters (190 bits in base 62) and six of CRC-32 over everything before them. The checksum
-is no secret: it catches typing errors, and lets secret scanners recognise leaked keys.
+After the prefix come 32 random characters (190 bits in base 62) and six of CRC-32 over everything before them. The
+checksum is no secret: it catches typing errors, and lets secret scanners recognise leaked keys.
 """
 
 import re
@@ -27,9 +27,11 @@ WORKBENCH = (
     "keys:admin",
 )
 SECRET = ("ingest", "events:read")
-CHANCE_BYTES = 32
+RANDOM_BYTES = 32
 
+# Erasing contacts, seeing their email addresses and administering keys must be asked for by name.
 _DEFAULT_WORKBENCH = WORKBENCH[:5]
+# A publishable key is readable in the page's source, so it has no scope: it only lets a wallet sign in.
 _SCOPES: dict[Kind, tuple[str, ...]] = {"live": SECRET, "test": SECRET, "publishable": (), "workbench": WORKBENCH}
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _RANDOM_CHARACTERS, _CHECKSUM_CHARACTERS = 32, 6
@@ -40,9 +42,10 @@ _FORM = re.compile(
 )
 
 
-def make(kind: Kind, org_name: str, chance: bytes) -> str:
-    """Return the key of a kind for 32 random bytes."""
-    number = int.from_bytes(chance) % len(_ALPHABET) ** _RANDOM_CHARACTERS
+def make(kind: Kind, org_name: str, random_bytes: bytes) -> str:
+    """Return the key of a kind for RANDOM_BYTES random bytes."""
+    # 32 bytes are 256 bits for 190 that are kept: the remainder is biased by less than 2**-65.
+    number = int.from_bytes(random_bytes) % len(_ALPHABET) ** _RANDOM_CHARACTERS
     text = prefix(kind, org_name) + _base62(number, _RANDOM_CHARACTERS)
     return text + _checksum(text)
 
@@ -59,7 +62,7 @@ def prefix(kind: Kind, org_name: str) -> str:
             return "wb_"
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=4_096)  # every request parses its key, and most requests come with one of a few keys
 def parse(key: str) -> Kind | None:
     """Return the kind of a well-formed key, or None. Checks form and checksum; no secret is compared."""
     match = _FORM.fullmatch(key)
@@ -69,7 +72,7 @@ def parse(key: str) -> Kind | None:
 
 
 def choose(kind: Kind, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the scopes of a new key: the wanted ones, or the default of its kind; raise AccessError for one it cannot have."""
+    """Return the wanted scopes of a new key, or the default of its kind; raise AccessError for one it cannot have."""
     allowed = _SCOPES[kind]
     if not wanted:
         return _DEFAULT_WORKBENCH if kind == "workbench" else allowed

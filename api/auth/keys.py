@@ -1,9 +1,9 @@
 """Organizations, API keys and webhook secrets: created, listed, rolled and revoked, by the operator or over the API.
 
-Functions that take a `dsn` are whole operator commands; `issue` and `replace` do the same inside a caller's transaction.
-Over the API a workbench key administers the keys of its organization. It cannot grant a scope that it lacks, and so cannot
-roll a key that has one, since a roll shows a new key with the rights of the old. It may revoke any key.
-Every change is recorded in the audit log with the key that made it, never with the key it is about.
+Functions that take a `dsn` are whole operator commands; `issue` and `replace` do the same inside a caller's
+transaction. Over the API a workbench key administers the keys of its organization. It cannot grant a scope that it
+lacks, and so cannot roll a key that has one, since a roll shows a new key with the rights of the old. It may revoke
+any key. Every change is recorded in the audit log with the key that made it, never with the key it is about.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from api.auth import AccessError, BeyondRightsError, UnknownKeyError
-from api.auth.key_format import CHANCE_BYTES, Kind, choose, make, parse, prefix
+from api.auth.key_format import RANDOM_BYTES, Kind, choose, make, parse, prefix
 from api.auth.verify import Principal
 from api.channels import signing
 from api.clock import Clock, from_us, to_us, token, uuid7
@@ -28,17 +28,17 @@ from api.store.database import Database, Transaction
 from api.store.migrate import require_connection
 from workbench.language.codec import encode
 
-Standing = Literal["active", "ending", "ended", "revoked"]
+KeyStatus = Literal["active", "ending", "ended", "revoked"]
 
 ROLL_OVERLAP = timedelta(hours=24)
-_MAX_NAME = 100
+_MAX_NAME = 100  # characters
 _UUID_CHARACTERS = set("0123456789abcdefABCDEF-")
 _ORG_NAME = re.compile(r"[a-z0-9-]{1,40}", re.ASCII)
 
 
 @asynccontextmanager
 async def operator_transaction(dsn: str) -> AsyncIterator[tuple[Transaction, datetime]]:
-    """Yield a transaction for one operator command, and the database's time. Raise DatabaseUnavailableError with the reason."""
+    """Yield a transaction for one operator command, and the database's time; raise DatabaseUnavailableError."""
     await require_connection(dsn)
     database = Database(dsn, size=1)
     await database.open()
@@ -69,7 +69,7 @@ async def find_org(dsn: str, name: str) -> int | None:
 async def find_org_or_fail(tx: Transaction, name: str) -> int:
     org_id = await store.find_organization(tx, name)
     if org_id is None:
-        raise AccessError(f"there is no organization {name}; create it with: workbench org create {name}")
+        raise AccessError(f"organization not found: {name}; create it with: workbench org create {name}")
     return org_id
 
 
@@ -91,7 +91,7 @@ async def list_keys(dsn: str, org_name: str) -> list[KeyRow]:
 
 
 async def find(dsn: str, keyring: Keyring, key_or_id: str) -> KeyRow | None:
-    """Return the row of a key, given the key itself or its id; None if there is none."""
+    """Return the row of a key by the key itself or its id, or None."""
     async with operator_transaction(dsn) as (tx, _):
         return await _find(tx, keyring, key_or_id)
 
@@ -125,13 +125,13 @@ async def issue(tx: Transaction, keyring: Keyring, spec: KeySpec, now: datetime)
     """Create and store a key; return it with its row."""
     if len(spec.name) > _MAX_NAME or not spec.name.isprintable():
         raise AccessError(f"a key's name has at most {_MAX_NAME} printable characters")
-    key = make(spec.kind, spec.org_name, token(CHANCE_BYTES))
+    key = make(spec.kind, spec.org_name, token(RANDOM_BYTES))
     row = KeyRow(
         org_id=spec.org_id,
         org_name=spec.org_name,
         id=uuid7(to_us(now)),
         kind=spec.kind,
-        key_hash=keyring.api_key_hashes(key)[0],
+        key_hash=keyring.api_key_hashes(key)[0],  # the first is by the current secret
         prefix=prefix(spec.kind, spec.org_name),
         last4=key[-4:],
         name=spec.name,
@@ -168,7 +168,7 @@ async def note_audit(
 async def _find_key_or_fail(tx: Transaction, keyring: Keyring, key_or_id: str) -> KeyRow:
     row = await _find(tx, keyring, key_or_id)
     if row is None:
-        raise UnknownKeyError("there is no such key; give the whole key, or its id from: workbench key list --org NAME")
+        raise UnknownKeyError("key not found; give the whole key, or its id from: workbench key list --org NAME")
     return row
 
 
@@ -176,19 +176,23 @@ async def _find(tx: Transaction, keyring: Keyring, key_or_id: str) -> KeyRow | N
     if parse(key_or_id) is not None:
         rows = await store.find_keys(tx, keyring.api_key_hashes(key_or_id))
         return rows[0] if rows else None
+    # The column is a uuid, and Postgres rejects other text with an error.
     is_uuid = len(key_or_id) == 36 and key_or_id.count("-") == 4 and set(key_or_id) <= _UUID_CHARACTERS
     return await store.find_key_by_id(tx, key_or_id) if is_uuid else None
 
 
 class KeyView(msgspec.Struct, frozen=True, rename="camel"):
-    """A key without its secret: `key` is its prefix and its last four characters. `ending`: rolled, works until `expiresAt`."""
+    """A key without its secret: `key` is its prefix and its last four characters.
+
+    `status` `ending`: the key was rolled and works until `expiresAt`.
+    """
 
     id: str
     kind: str
     key: str
     name: str
     scopes: tuple[str, ...]
-    standing: Standing
+    status: KeyStatus
     created_at: datetime
     last_used_at: datetime | None
     expires_at: datetime | None
@@ -232,7 +236,7 @@ async def roll_key(
     """Create a key with the rights of an old one, which works for another `overlap`; raise AccessError."""
     now = from_us(now_us)
     async with database.transaction() as tx:
-        old = _found(await store.find_organization_key(tx, principal.org_id, key_id))
+        old = await _find_in_organization(tx, principal, key_id)
         _require_scopes(principal, old.kind, old.scopes)
         secret, new = await replace(tx, keyring, old, now, overlap)
         await note_audit(tx, old, "key.roll", principal.key_id, now, {"newKey": new.id, "endsAt": now + overlap})
@@ -243,7 +247,7 @@ async def revoke_key(database: Database, principal: Principal, now_us: int, key_
     """Revoke a key; every process refuses it within 5 s. Raise AccessError if it does not exist."""
     now = from_us(now_us)
     async with database.transaction() as tx:
-        row = _found(await store.find_organization_key(tx, principal.org_id, key_id))
+        row = await _find_in_organization(tx, principal, key_id)
         if row.revoked_at is None:
             await store.revoke_key(tx, row.org_id, row.id, now)
             await note_audit(tx, row, "key.revoke", principal.key_id, now)
@@ -251,31 +255,33 @@ async def revoke_key(database: Database, principal: Principal, now_us: int, key_
     return _view(row, now)
 
 
-def _found(row: KeyRow | None) -> KeyRow:
+async def _find_in_organization(tx: Transaction, principal: Principal, key_id: str) -> KeyRow:
+    row = await store.find_organization_key(tx, principal.org_id, key_id)
     if row is None:
-        raise UnknownKeyError("there is no such key")
+        raise UnknownKeyError("key not found")
     return row
 
 
 def _require_scopes(principal: Principal, kind: str, scopes: Sequence[str]) -> None:
+    # Other kinds cannot exceed the rights of the principal: they may send events or nothing.
     missing = [scope for scope in scopes if scope not in principal.scopes] if kind == "workbench" else []
     if missing:
         raise BeyondRightsError(f"this key cannot grant scopes that it lacks: {', '.join(missing)}")
 
 
 def _view(row: KeyRow, now: datetime) -> KeyView:
-    standing: Standing = "active"
+    status: KeyStatus = "active"
     if row.revoked_at is not None:
-        standing = "revoked"
+        status = "revoked"
     elif row.expires_at is not None:
-        standing = "ending" if now < row.expires_at else "ended"
+        status = "ending" if now < row.expires_at else "ended"
     return KeyView(
         row.id,
         row.kind,
         f"{row.prefix}…{row.last4}",
         row.name,
         row.scopes,
-        standing,
+        status,
         row.created_at,
         row.last_used_at,
         row.expires_at,
@@ -289,7 +295,8 @@ async def webhook_secret(database: Database, keyring: Keyring, org_id: int, now_
     async with database.transaction() as tx:
         secrets = await messages.find_webhook_secrets(tx, keyring, [org_id], now)
         if org_id not in secrets:
-            await messages.insert_webhook_secret(tx, keyring, org_id, _new_secret(), now)
+            secret = signing.new_secret(token(signing.SECRET_BYTES))
+            await messages.insert_webhook_secret(tx, keyring, org_id, secret, now)
             # Read again: another request may have stored its own first, and the first one wins.
             secrets = await messages.find_webhook_secrets(tx, keyring, [org_id], now)
     return secrets[org_id][0]
@@ -300,7 +307,8 @@ async def roll_webhook_secret(
 ) -> tuple[str, messages.SecretRotation]:
     """Replace the webhook secret and return the new one; for a day webhooks carry signatures by both."""
     now = from_us(now_us)
-    roll, new = messages.SecretRotation(now, now + signing.OVERLAP), _new_secret()
+    roll = messages.SecretRotation(now, now + signing.OVERLAP)
+    new = signing.new_secret(token(signing.SECRET_BYTES))
     async with database.transaction() as tx:
         await messages.roll_webhook_secret(tx, keyring, principal.org_id, new, roll)
         await _note_webhook_audit(tx, principal, "webhook_secret.roll", now_us, {"previousUntil": roll.previous_until})
@@ -309,10 +317,9 @@ async def roll_webhook_secret(
 
 async def open_endpoint(database: Database, keyring: Keyring, principal: Principal, now_us: int, url: str) -> bool:
     """Reopen a URL that was closed because it answered 410; return whether it was closed."""
+    digests = keyring.of(principal.org_id).digests("url", url)
     async with database.transaction() as tx:
-        was_closed = await messages.open_endpoint(
-            tx, principal.org_id, keyring.of(principal.org_id).digests("url", url)
-        )
+        was_closed = await messages.open_endpoint(tx, principal.org_id, digests)
         if was_closed:
             await _note_webhook_audit(tx, principal, "webhook_endpoint.open", now_us, {})
     return was_closed
@@ -325,7 +332,3 @@ async def _note_webhook_audit(
     await insert_audit(
         tx, AuditRow(principal.org_id, uuid7(now_us), principal.key_id, action, None, text, from_us(now_us))
     )
-
-
-def _new_secret() -> str:
-    return signing.new_secret(token(signing.SECRET_BYTES))

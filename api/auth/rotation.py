@@ -1,15 +1,14 @@
 """Rotation of WORKBENCH_SECRET while the service runs: the changes in the database that each phase needs.
 
-Three values of WORKBENCH_SECRET follow one another (see `api.crypto`), and a phase may only begin when every process uses
-the value of the one before; processes tell theirs in the application name of their connections.
+Three values of WORKBENCH_SECRET follow one another (see `api.crypto`), and a phase may only begin when every process
+uses the value of the previous phase; processes report theirs in the application name of their connections.
 
 Identifiers are looked up by one blind index, of which every row must have one. Phase `next` adds the new indexes while
-processes write both and look up by the old one, so a lookup never has two answers and no contact is created twice. Phase
-`former` encrypts with the new secret. Phase `settled` deletes the old indexes.
+processes write both and look up by the old one, so a lookup never has two answers and no contact is created twice.
+Phase `former` encrypts with the new secret. Phase `settled` deletes the old indexes.
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 from api.auth import AccessError
@@ -20,21 +19,22 @@ from api.store.database import Database, Transaction, TransactionConflictError, 
 from api.store.migrate import require_connection
 from api.store.sql_roles import close_login, role_exists
 
-_MAX_TRIES = 20
+_MAX_CONFLICTS = 20  # of one page, in succession
 
 Step = Callable[[Transaction, str], Awaitable[str | None]]
 
 
-async def go_on(dsn: str, keyring: Keyring) -> bool:
-    """Do the work of the current phase; return whether there was any. Raise AccessError. Can be repeated at any time."""
+async def run_phase(dsn: str, keyring: Keyring) -> bool:
+    """Do the work of the current phase and return whether there was any. Can be repeated safely. Raise AccessError."""
     await require_connection(dsn)
+    # A page of rows takes longer than a request may: 60 s.
     database = Database(with_application_name(dsn, keyring.tag()), size=2, statement_ms=60_000)
     await database.open()
     try:
         async with database.transaction() as tx:
             if await store.count_other_generations(tx, keyring.tag()):
                 raise AccessError(
-                    "processes with another secret are connected; restart them with the same WORKBENCH_SECRET as this command"
+                    "processes with another secret are connected; restart them with this command's WORKBENCH_SECRET"
                 )
             orgs = [Org(org_id, keyring.of(org_id)) for org_id in await store.list_organizations(tx)]
         return any([await _rotate_organization(database, keyring, org) for org in orgs])
@@ -44,6 +44,10 @@ async def go_on(dsn: str, keyring: Keyring) -> bool:
 
 async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -> bool:
     current = keyring.chain.current.number
+
+    def current_index(digest: str) -> list[str]:
+        return [digest] if int(digest[0], 16) == current else []  # the first digit is the number of the secret
+
     all_indexes = partial(store.reseal_merges, org=org, indexes=org.keys.list_digests_from)
     match keyring.chain.part:
         case "next":
@@ -58,14 +62,13 @@ async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -
             await _reseal_secrets(database, keyring, org)
         case "settled":
             rotated = [await _rotate_indexes(database, org, number, drop=True) for number in range(1, current)]
-            current_index = partial(_of_generation, current)
             await _run_pages(database, partial(store.reseal_merges, org=org, indexes=current_index))
             return any(rotated)
     return True
 
 
 async def _rotate_indexes(database: Database, org: Org, number: int, *, drop: bool) -> bool:
-    """Add the indexes that follow those of generation `number`, and drop these if asked; return whether there were any."""
+    """Add the indexes after those of generation `number`; `drop` those. Return whether there were any."""
     steps = [
         partial(store.rotate_indexes, org=org, table=table, number=number, drop=drop) for table in store.INDEXED_TABLES
     ]
@@ -88,19 +91,15 @@ async def _reseal_secrets(database: Database, keyring: Keyring, org: Org) -> Non
 
 async def _run_pages(database: Database, step: Step) -> bool:
     """Run a step page by page, each in its own transaction; return whether there was a page."""
-    last, any_page = store.FIRST_DIGEST, False
-    while (next_last := await _run_page(database, step, last)) is not None:
-        last, any_page = next_last, True
-    return any_page
-
-
-async def _run_page(database: Database, step: Step, last: str) -> str | None:
-    for _ in range(_MAX_TRIES):
-        with suppress(TransactionConflictError):
+    last, any_page, conflicts = store.FIRST_DIGEST, False, 0
+    while conflicts < _MAX_CONFLICTS:
+        try:
             async with database.transaction() as tx:
-                return await step(tx, last)
+                next_last = await step(tx, last)
+        except TransactionConflictError:  # ingest and engines write the same rows
+            conflicts += 1
+            continue
+        if next_last is None:
+            return any_page
+        last, any_page, conflicts = next_last, True, 0
     raise AccessError("the rotation lost too many conflicts with other transactions; repeat the command to continue")
-
-
-def _of_generation(number: int, digest: str) -> list[str]:
-    return [digest] if int(digest[0], 16) == number else []

@@ -24,7 +24,10 @@ _log = logging.getLogger("workbench.direct")
 
 
 async def create(dsn: str, keyring: Keyring, org_name: str) -> str:
-    """Create the direct login of an organization and return its URL; the password cannot be shown again. Raise AccessError."""
+    """Create the direct login of an organization and return its URL, with a password that cannot be shown again.
+
+    Raise AccessError.
+    """
     password = token(_PASSWORD_BYTES).hex()
     async with _login(dsn, keyring, org_name) as (database, org_id, role):
 
@@ -42,7 +45,7 @@ async def create(dsn: str, keyring: Keyring, org_name: str) -> str:
 
 
 async def sessions(dsn: str, keyring: Keyring, org_name: str) -> tuple[str, list[LoginSession]] | None:
-    """Return the role of the direct login and its sessions, None if there is no login; raise AccessError."""
+    """Return the role of the direct login and its sessions, or None without a login; raise AccessError."""
     async with _login(dsn, keyring, org_name) as (database, _, role), database.transaction() as tx:
         return (role, await store.list_sessions(tx, role)) if await store.is_open(tx, role) else None
 
@@ -53,7 +56,8 @@ async def revoke(dsn: str, keyring: Keyring, org_name: str) -> int:
         async with database.transaction() as tx:
             if not await store.is_open(tx, role):
                 raise AccessError(f"{org_name} has no direct login")
-            ended = await store.end_sessions(tx, role)  # a session can hold a lock on the role
+            # Before the role changes: a session can hold a lock on it, and ALTER ROLE would wait for that.
+            ended = await store.end_sessions(tx, role)
 
         async def close_login(tx: Transaction) -> None:
             await store.close_login(tx, role)
@@ -62,7 +66,7 @@ async def revoke(dsn: str, keyring: Keyring, org_name: str) -> int:
             await change_roles(database, close_login)
         except ReaderError as error:
             raise AccessError(str(error)) from error
-        async with database.transaction() as tx:  # sessions that began before the role was closed
+        async with database.transaction() as tx:  # sessions that began after the first look, before the role was closed
             return len(ended | await store.end_sessions(tx, role))
 
 

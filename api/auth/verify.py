@@ -1,8 +1,9 @@
-"""Authentication of requests: the `Authorization` header is parsed strictly, and the key looked up by its hash and cached.
+"""Authentication of requests: the `Authorization` header is parsed strictly, and the key looked up by its hash and
+cached.
 
-A valid key is cached for two seconds, so that a revocation takes effect everywhere within five. A key that does not exist
-cannot come into existence later (it has 190 random bits), so misses are cached for a minute, in a bounded table. Lookups are
-batched: while one statement runs, further hashes gather and go into the next one.
+A valid key is cached for two seconds, so that a revocation takes effect everywhere within five. A key that does not
+exist cannot come into existence later (it has 190 random bits), so misses are cached for a minute, in a bounded table.
+Lookups are batched: while one statement runs, further hashes gather and go into the next one.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ Reason = Literal["missing", "several", "malformed", "wrong_kind", "unknown", "re
 
 SECRET_KINDS: frozenset[Kind] = frozenset({"live", "test", "workbench"})
 _BEARER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] ([!-~]{1,128})", re.ASCII)
-_VALID_NS = 2_000_000_000
+_VALID_NS = 2_000_000_000  # a revocation must take effect within 5 s
 _INVALID_NS = 60_000_000_000
 _TOUCH_INTERVAL_NS = 60_000_000_000  # `last_used_at` of a key is written at most once a minute
-_MAX_CACHED = 20_000
-_LOOKUP_BATCH = 500
-_LOOKUP_TIMEOUT_S = 1.8
+_MAX_CACHED = 20_000  # keys, so that made-up keys with a valid checksum cannot fill the memory
+_LOOKUP_BATCH = 500  # hashes in one statement
+_LOOKUP_TIMEOUT_S = 1.8  # a request is answered within two seconds
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -75,38 +76,38 @@ class Verifier:
     async def principal(
         self, header_values: Sequence[str], kinds: frozenset[Kind] = SECRET_KINDS
     ) -> Principal | Unauthorized:
-        """Return the principal of the `Authorization` header; raise DatabaseUnavailableError if it must be looked up and cannot."""
-        key = _bearer(header_values)
-        if isinstance(key, Unauthorized):
-            return key
-        kind = parse(key)
-        if kind is None:
+        """Return the principal of the `Authorization` header; raise DatabaseUnavailableError if a lookup fails."""
+        if not header_values:
+            return Unauthorized("missing")
+        if len(header_values) > 1:
+            return Unauthorized("several")
+        bearer = _BEARER.fullmatch(header_values[0])
+        if bearer is None or (kind := parse(bearer[1])) is None:
             return Unauthorized("malformed")
         if kind not in kinds:
             return Unauthorized("wrong_kind")
-        row, key_hash = await self._find(key)
+        row, key_hash = await self._find(bearer[1])
+        # The table was searched by an index on the hash; this comparison does not stop at the first other byte.
         if row is None or not hmac.compare_digest(row.key_hash, key_hash):
             return Unauthorized("unknown")
-        ends = row.revoked_at is not None or row.expires_at is not None
-        if ends and (refusal := _ended(row, self._clock.now())) is not None:
-            return refusal
+        if row.revoked_at is not None:
+            return Unauthorized("revoked")
+        if row.expires_at is not None and row.expires_at <= self._clock.now():
+            return Unauthorized("expired")
         self._touch(row)
         principal = Principal(row.org_id, row.org_name, row.id, kind, frozenset(row.scopes), test=kind == "test")
-        if not ends:
-            self._cache_principal(header_values[0], principal, key_hash)
+        entry = self._entries.get(key_hash)
+        # A key that expires is checked on every request: its cache entry could outlive it.
+        if row.expires_at is None and entry is not None and kind in SECRET_KINDS:
+            if len(self._principals) >= _MAX_CACHED:
+                self._principals.clear()
+            self._principals[header_values[0]] = principal, entry.until_ns
         return principal
 
     def cached_principal(self, header_value: str) -> Principal | None:
         """Return the principal of a secret key's header if it was verified within the last two seconds."""
         principal, until_ns = self._principals.get(header_value, (None, 0))
         return principal if monotonic_ns() < until_ns else None
-
-    def _cache_principal(self, header_value: str, principal: Principal, key_hash: bytes) -> None:
-        if len(self._principals) >= _MAX_CACHED:
-            self._principals.clear()
-        entry = self._entries.get(key_hash)
-        if entry is not None and principal.kind in SECRET_KINDS:
-            self._principals[header_value] = principal, entry.until_ns
 
     async def close(self) -> None:
         """Wait for lookups and writes that are under way."""
@@ -144,31 +145,26 @@ class Verifier:
                 async with self._database.transaction() as tx:
                     rows = {row.key_hash: row for row in await store.find_keys(tx, hashes)}
             except BaseException as error:
-                self._fail(hashes, error)
+                is_stopping = not isinstance(error, Exception)
+                failure = DatabaseUnavailableError("the server is stopping") if is_stopping else error
+                for key_hash in hashes:
+                    lookup = self._pending.pop(key_hash)
+                    if not lookup.done():
+                        lookup.set_exception(failure)
+                        lookup.exception()  # marks it as retrieved: the request that waited for it may be gone
                 if not isinstance(error, DatabaseUnavailableError):
                     raise
                 continue
             for key_hash in hashes:
-                self._cache_row(key_hash, rows.get(key_hash))
+                row = rows.get(key_hash)
+                span_ns = _INVALID_NS if row is None or row.revoked_at is not None else _VALID_NS
+                self._entries.pop(key_hash, None)  # so that the table stays in the order of its writes
+                self._entries[key_hash] = _CacheEntry(row, monotonic_ns() + span_ns)
+                if len(self._entries) > _MAX_CACHED:
+                    self._entries.popitem(last=False)
                 lookup = self._pending.pop(key_hash)
                 if not lookup.done():
-                    lookup.set_result(rows.get(key_hash))
-
-    def _fail(self, hashes: list[bytes], error: BaseException) -> None:
-        for key_hash in hashes:
-            lookup = self._pending.pop(key_hash)
-            if not lookup.done():
-                lookup.set_exception(
-                    error if isinstance(error, Exception) else DatabaseUnavailableError("the server is stopping")
-                )
-                lookup.exception()  # marks it as retrieved: the request that waited for it may be gone
-
-    def _cache_row(self, key_hash: bytes, row: KeyRow | None) -> None:
-        span = _INVALID_NS if row is None or row.revoked_at is not None else _VALID_NS
-        self._entries.pop(key_hash, None)
-        self._entries[key_hash] = _CacheEntry(row, monotonic_ns() + span)
-        if len(self._entries) > _MAX_CACHED:
-            self._entries.popitem(last=False)
+                    lookup.set_result(row)
 
     def _touch(self, row: KeyRow) -> None:
         last_ns = self._touched_ns.get(row.id)
@@ -178,6 +174,7 @@ class Verifier:
         self._touched_ns[row.id] = monotonic_ns()
         if len(self._touched_ns) > _MAX_CACHED:
             self._touched_ns.popitem(last=False)
+        # In the background: the request does not wait for this write.
         task = asyncio.create_task(self._write_touch(row, self._clock.now()))
         self._touches.add(task)
         task.add_done_callback(self._touches.discard)
@@ -188,20 +185,3 @@ class Verifier:
                 await store.touch_key(tx, row.org_id, row.id, now)
         except (DatabaseUnavailableError, TransactionConflictError):
             self._touched_ns.pop(row.id, None)  # the next use tries again
-
-
-def _bearer(header_values: Sequence[str]) -> str | Unauthorized:
-    if not header_values:
-        return Unauthorized("missing")
-    if len(header_values) > 1:
-        return Unauthorized("several")
-    match = _BEARER.fullmatch(header_values[0])
-    return match[1] if match is not None else Unauthorized("malformed")
-
-
-def _ended(row: KeyRow, now: datetime) -> Unauthorized | None:
-    if row.revoked_at is not None:
-        return Unauthorized("revoked")
-    if row.expires_at is not None and row.expires_at <= now:
-        return Unauthorized("expired")
-    return None

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, as far as a key may see it.
+"""The audit log: the changes in an organization, as far as a key may see them.
 
 A key sees the changes of the kinds of objects that it may read; one with `keys:admin` sees all changes.
 """
@@ -46,7 +46,7 @@ class AuditView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def visible_kinds(scopes: Collection[str]) -> list[str] | None:
-    """Return the kinds of objects whose changes a key with these scopes may see; None: all."""
+    """Return the kinds of objects of which a key with these scopes may see the changes; None: all."""
     if ADMIN in scopes:
         return None
     return [kind for kind, any_of in KIND_SCOPES.items() if not set(scopes).isdisjoint(any_of)]
@@ -71,7 +71,7 @@ def _view(row: AuditLogRow) -> AuditView:
         None if row.key_prefix is None else f"{row.key_prefix}…{row.key_last4}",
         row.subject_id,
         row.subject,
-        live - 1 or None if isinstance(live, int) else None,
+        live - 1 or None if isinstance(live, int) else None,  # versions are numbered without gaps
         live,
         msgspec.Raw(row.detail),
     )

@@ -1,14 +1,17 @@
-"""Changes of automations: create, update, publish, roll back, activate, pause, archive; and what every change has in common.
+"""Changes of automations: create, update, publish, roll back, activate, pause, archive; and what every change has in
+common.
 
-A change is one transaction: the automation at its next revision, an audit row, and the organization's epoch bumped, so that
-ingest reads its triggers again. A change without effect (activate an active automation, publish the live version) writes
-nothing. Templates are compiled before the transaction begins: that may take seconds, and a transaction holds locks.
+A change is one transaction: the automation at its next revision, an audit row, and the organization's epoch bumped, so
+that ingest reads its triggers again. A change without effect (activate an active automation, publish the live version)
+writes nothing. Templates are compiled before the transaction begins: that may take seconds, and a transaction holds
+locks.
 
-Entries of an automation that is switched off or paused can be many. The first 20,000 are cancelled in the transaction of
+An automation that is switched off or paused can have many entries. The first 20,000 are cancelled in the transaction of
 the change (about a second), the rest in further transactions after it, each under the automation's lock. If the process
 ends in between, `api.automations.entries.run_entry_recovery` completes the work.
 
-`Author`, `Refusal`, `retried` and `record` are shared by all use cases that change something, also of contacts and segments.
+`Author`, `Refusal`, `retried` and `record` are shared by all use cases that change something, also of contacts and
+segments.
 """
 
 import asyncio
@@ -34,7 +37,7 @@ INACTIVE, ARCHIVED, OVERDUE = "automation_inactive", "automation_archived", "ove
 
 _MAX_TRIES = 5
 _MAX_PUBLISH_TRIES = 5
-_CANCEL_BATCH = 20_000
+_CANCEL_BATCH = 20_000  # entries: about a second
 _RESUME_BATCH = 5_000  # half a second, during which engines that park an entry of the automation wait for its lock
 
 _P = ParamSpec("_P")
@@ -44,17 +47,18 @@ Reason = Literal["unknown", "conflict", "invalid", "limited"]
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a use case did nothing. `unknown`: no such object in this organization; `conflict`: not in its current state.
+    """The reason why a use case did nothing.
 
-    `invalid`: invalid input; `limited`: too many requests.
+    `unknown`: the organization has no such object; `conflict`: its current state does not allow the change; `invalid`:
+    invalid input; `limited`: too many requests.
     """
 
     reason: Reason
     problems: Problems
 
 
-def unknown(subject: str) -> Refusal:
-    return Refusal("unknown", (Problem("", f"there is no such {subject}"),))
+def unknown(subject: str, which: str = "") -> Refusal:
+    return Refusal("unknown", (Problem("", f"{subject} not found: {which}" if which else f"{subject} not found"),))
 
 
 def conflict(message: str, field: str = "") -> Refusal:
@@ -82,7 +86,7 @@ class Author(msgspec.Struct, frozen=True):
 
 
 def retried(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
-    """Run a unit of work up to five times while it loses against other transactions (a deadlock with an engine, say)."""
+    """Run a unit of work up to five times while it conflicts with other transactions, for example in a deadlock."""
 
     @wraps(unit)
     async def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -119,15 +123,44 @@ async def create(database: Database, author: Author, draft: NewAutomation) -> Au
 async def update(
     database: Database, author: Author, automation_id: str, edit: AutomationEdit
 ) -> AutomationRow | Refusal:
-    """Change the draft; refused if it is no longer at the revision that the edit started from."""
-    return await _cancel_rest(database, author, INACTIVE, await _update(database, author, automation_id, edit))
+    """Change the draft; refused unless it is at the revision that the edit started from."""
+
+    @retried
+    async def change() -> _Stopped | Refusal:
+        async with database.transaction() as tx:
+            row = await _lock(tx, author, automation_id, edit.revision)
+            if isinstance(row, Refusal):
+                return row
+            cancelled, last = 0, None
+            if edit.active is False:
+                cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
+            elif edit.active and not row.active:
+                await _cancel_leftovers(tx, author, row)
+            fields = {
+                name: value
+                for name in ("name", "trigger_spec", "graph", "active")
+                if (value := getattr(edit, name)) is not None
+            }
+            detail = {"changed": list(fields), "cancelled": cancelled}
+            if edit.active is not None:
+                detail["active"] = edit.active
+            if edit.active is False:
+                fields["paused_at"] = None
+            # Logs from before this moment do not start entries. The draft's trigger is live until something is
+            # published.
+            if (edit.active and not row.active) or (edit.trigger_spec is not None and row.published_version is None):
+                fields["live_since"] = author.now
+            changed = await _write(tx, author, msgspec.structs.replace(row, **fields), "automation.update", detail)
+        return _Stopped(changed, last)
+
+    return await _cancel_rest(database, author, INACTIVE, await change())
 
 
 async def publish(
     database: Database, author: Author, automation_id: str, revision: int | None
 ) -> AutomationRow | Refusal:
     """Make the draft the live version; refused if it has errors."""
-    for _ in range(_MAX_PUBLISH_TRIES):  # again only if the draft is edited between its check and the lock
+    for _ in range(_MAX_PUBLISH_TRIES):
         async with database.transaction() as tx:
             checked = _changeable(await store.find_automation(tx, author.org_id, automation_id), revision)
         if isinstance(checked, Refusal):
@@ -138,7 +171,7 @@ async def publish(
             row = await _lock(tx, author, automation_id, revision)
             if isinstance(row, Refusal):
                 return row
-            if not _same_specs(row, checked):
+            if not _same_specs(row, checked):  # edited since the check
                 continue
             live = await _live_version(tx, row)
             if live is not None and _same_specs(live, row):
@@ -151,9 +184,16 @@ async def publish(
 
 async def rollback(database: Database, author: Author, automation_id: str, version: int) -> AutomationRow | Refusal:
     """Publish an old version again, as a new version. A draft without unpublished changes is set to it, too."""
-    old = await _find_version(database, author, automation_id, version)
-    if isinstance(old, Refusal):
-        return old
+    async with database.transaction() as tx:
+        current = await store.find_automation(tx, author.org_id, automation_id)
+        old = await store.find_version(tx, author.org_id, automation_id, version)
+    if current is None:
+        return unknown("automation")
+    if old is None:
+        last = current.published_version
+        existing = f"versions are 1 to {last}" if last else "nothing is published yet"
+        return invalid((Problem("version", f"version {version} not found; {existing}"),))
+    # Checked again: the rules may have become stricter since the version was published.
     if problems := await asyncio.to_thread(publication_errors, old.trigger_spec, old.graph):
         return invalid(problems)
     async with database.transaction() as tx:
@@ -164,6 +204,7 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
         if live is not None and _same_specs(live, old):
             return row
         published = await _add_version(tx, author, row, live, old)
+        # A draft with unpublished changes is work in progress, and stays.
         if live is not None and _same_specs(live, row):
             published = msgspec.structs.replace(published, trigger_spec=old.trigger_spec, graph=old.graph)
         detail = {"from": version, "version": published.published_version}
@@ -184,7 +225,22 @@ async def activate(database: Database, author: Author, automation_id: str) -> Au
 
 async def deactivate(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
     """Start no more entries, and cancel those that no worker has claimed."""
-    return await _cancel_rest(database, author, INACTIVE, await _deactivate(database, author, automation_id))
+
+    @retried
+    async def switch_off() -> _Stopped | Refusal:
+        async with database.transaction() as tx:
+            row = await store.lock_automation(tx, author.org_id, automation_id)
+            if row is None:
+                return unknown("automation")
+            if row.archived_at is not None:
+                return _Stopped(row)
+            cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
+            if row.active:
+                stopped = msgspec.structs.replace(row, active=False, paused_at=None)
+                row = await _write(tx, author, stopped, "automation.deactivate", {"cancelled": cancelled})
+        return _Stopped(row, last)
+
+    return await _cancel_rest(database, author, INACTIVE, await switch_off())
 
 
 @retried
@@ -208,10 +264,41 @@ async def resume(
     Entries move in batches. Interrupted before the automation runs again, it is still paused; interrupted later, a job
     moves the rest. Overdue entries that a worker has claimed end before their next step.
     """
+
+    async def cancel_next_overdue(tx: Transaction, after: str) -> str | None:
+        # Entries that came due during the pause, whether or not an engine has parked them.
+        cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
+        _, last = await store.cancel_entries(tx, cancellation, after, _CANCEL_BATCH)
+        return last
+
+    @retried
+    async def cancel_while_paused(after: str) -> str | None:
+        async with database.transaction() as tx:
+            row = await _lock(tx, author, automation_id)
+            if isinstance(row, Refusal) or row.paused_at is None:
+                return None
+            return await cancel_next_overdue(tx, after)
+
+    @retried
+    async def run_again() -> AutomationRow | Refusal:
+        async with database.transaction() as tx:
+            row = await _lock(tx, author, automation_id)
+            if isinstance(row, Refusal) or row.paused_at is None:
+                return row
+            if cancel_overdue:
+                # Entries that were parked since the last batch; under this lock no more are.
+                last: str | None = FIRST_ID
+                while last is not None:
+                    last = await cancel_next_overdue(tx, last)
+                await store.cancel_claimed_entries(tx, author.org_id, automation_id, OVERDUE)
+            detail = {"paused_at": row.paused_at, "overdue": "cancel" if cancel_overdue else "run"}
+            resumed = msgspec.structs.replace(row, paused_at=None, live_since=author.now)
+            return await _write(tx, author, resumed, "automation.resume", detail)
+
     last: str | None = FIRST_ID if cancel_overdue else None
     while last is not None:
-        last = await _cancel_overdue(database, author, automation_id, last)
-    row = await _resume(database, author, automation_id, cancel_overdue)
+        last = await cancel_while_paused(last)
+    row = await run_again()
     if isinstance(row, Refusal) or not row.active:
         return row
     resuming = asyncio.ensure_future(resume_rest(database, author, automation_id))
@@ -221,85 +308,66 @@ async def resume(
 
 async def archive(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
     """Archive the automation: it stays readable and cannot be activated again."""
-    return await _cancel_rest(database, author, ARCHIVED, await _archive(database, author, automation_id))
+
+    @retried
+    async def mark_archived() -> _Stopped | Refusal:
+        async with database.transaction() as tx:
+            row = await store.lock_automation(tx, author.org_id, automation_id)
+            if row is None:
+                return unknown("automation")
+            cancelled, last = await _cancel(tx, author, row.id, ARCHIVED, FIRST_ID)
+            if row.archived_at is None:
+                archived = msgspec.structs.replace(row, active=False, paused_at=None, archived_at=author.now)
+                row = await _write(tx, author, archived, "automation.archive", {"cancelled": cancelled})
+        return _Stopped(row, last)
+
+    return await _cancel_rest(database, author, ARCHIVED, await mark_archived())
 
 
 async def cancel_rest(
     database: Database, author: Author, automation_id: str, outcome: str, after: str | None = FIRST_ID
 ) -> None:
     """Cancel all unclaimed entries with an id beyond `after`, unless the automation is activated again meanwhile."""
+
+    @retried
+    async def cancel_next(after: str) -> str | None:
+        async with database.transaction() as tx:
+            if await store.lock_automation_shared(tx, author.org_id, automation_id) is not False:
+                return None  # activated again: the entries that exist now are meant to run
+            _, last = await _cancel(tx, author, automation_id, outcome, after)
+        return last
+
     last = after
     while last is not None:
-        last = await _cancel_next(database, author, automation_id, outcome, last)
+        last = await cancel_next(last)
 
 
 async def resume_rest(database: Database, author: Author, automation_id: str) -> None:
-    """Make all parked entries due, unless the automation is paused again meanwhile. Several processes may do this at once."""
+    """Make all parked entries due, unless the automation is paused again meanwhile.
+
+    Several processes may do this at once.
+    """
+
+    @retried
+    async def resume_next(after: str) -> str | None:
+        async with database.transaction() as tx:
+            row = await _lock(tx, author, automation_id)
+            if isinstance(row, Refusal) or row.paused_at is not None:
+                return None
+            _, last = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUME_BATCH)
+            await wake_engine(tx)
+        return last
+
     last: str | None = FIRST_ID
     while last is not None:
-        last = await _resume_next(database, author, automation_id, last)
+        last = await resume_next(last)
 
 
 class _Stopped(msgspec.Struct, frozen=True):
-    """An automation after a change, and the last entry that was cancelled with it; None if no entry is left to cancel."""
+    """An automation after a change, and the last entry that was cancelled with it; None if no entry is left."""
 
     row: AutomationRow
     last: str | None = None
-
-
-@retried
-async def _update(database: Database, author: Author, automation_id: str, edit: AutomationEdit) -> _Stopped | Refusal:
-    async with database.transaction() as tx:
-        row = await _lock(tx, author, automation_id, edit.revision)
-        if isinstance(row, Refusal):
-            return row
-        cancelled, last = 0, None
-        if edit.active is False:
-            cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
-        elif edit.active and not row.active:
-            await _cancel_leftovers(tx, author, row)
-        fields = {
-            name: value
-            for name in ("name", "trigger_spec", "graph", "active")
-            if (value := getattr(edit, name)) is not None
-        }
-        detail = {"changed": list(fields), "cancelled": cancelled}
-        if edit.active is not None:
-            detail["active"] = edit.active
-        if edit.active is False:
-            fields["paused_at"] = None
-        if (edit.active and not row.active) or (edit.trigger_spec is not None and row.published_version is None):
-            fields["live_since"] = author.now
-        changed = await _write(tx, author, msgspec.structs.replace(row, **fields), "automation.update", detail)
-    return _Stopped(changed, last)
-
-
-@retried
-async def _deactivate(database: Database, author: Author, automation_id: str) -> _Stopped | Refusal:
-    async with database.transaction() as tx:
-        row = await store.lock_automation(tx, author.org_id, automation_id)
-        if row is None:
-            return unknown("automation")
-        if row.archived_at is not None:
-            return _Stopped(row)
-        cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
-        if row.active:
-            stopped = msgspec.structs.replace(row, active=False, paused_at=None)
-            row = await _write(tx, author, stopped, "automation.deactivate", {"cancelled": cancelled})
-    return _Stopped(row, last)
-
-
-@retried
-async def _archive(database: Database, author: Author, automation_id: str) -> _Stopped | Refusal:
-    async with database.transaction() as tx:
-        row = await store.lock_automation(tx, author.org_id, automation_id)
-        if row is None:
-            return unknown("automation")
-        cancelled, last = await _cancel(tx, author, row.id, ARCHIVED, FIRST_ID)
-        if row.archived_at is None:
-            archived = msgspec.structs.replace(row, active=False, paused_at=None, archived_at=author.now)
-            row = await _write(tx, author, archived, "automation.archive", {"cancelled": cancelled})
-    return _Stopped(row, last)
 
 
 async def _cancel(
@@ -307,7 +375,8 @@ async def _cancel(
 ) -> tuple[int, str | None]:
     """Cancel the next unclaimed entries; return their number and the last id (None: there were none).
 
-    An entry that a concurrent ingest commits after this is cancelled by the engine, which checks before every claim's steps.
+    An entry that a concurrent ingest commits after this is cancelled by the engine, which checks before every claim's
+    steps.
     """
     cancellation = Cancellation(author.org_id, automation_id, outcome, author.now)
     return await store.cancel_entries(tx, cancellation, after, _CANCEL_BATCH)
@@ -323,66 +392,11 @@ async def _cancel_rest(
     return stopped.row
 
 
-@retried
-async def _cancel_next(database: Database, author: Author, automation_id: str, outcome: str, after: str) -> str | None:
-    async with database.transaction() as tx:
-        if await store.lock_automation_shared(tx, author.org_id, automation_id) is not False:
-            return None  # activated again: the entries that exist now are meant to run
-        _, last = await _cancel(tx, author, automation_id, outcome, after)
-    return last
-
-
 async def _cancel_leftovers(tx: Transaction, author: Author, row: AutomationRow) -> None:
     """Cancel the entries that an interrupted deactivation left, so that the activation does not revive them."""
     last: str | None = FIRST_ID
     while last is not None:
         _, last = await _cancel(tx, author, row.id, INACTIVE, last)
-
-
-@retried
-async def _cancel_overdue(database: Database, author: Author, automation_id: str, after: str) -> str | None:
-    """Cancel the next entries that came due during the pause, whether or not an engine has parked them."""
-    async with database.transaction() as tx:
-        row = await _lock(tx, author, automation_id)
-        if isinstance(row, Refusal) or row.paused_at is None:
-            return None
-        return await _cancel_next_overdue(tx, author, automation_id, after)
-
-
-async def _cancel_next_overdue(tx: Transaction, author: Author, automation_id: str, after: str) -> str | None:
-    cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
-    _, last = await store.cancel_entries(tx, cancellation, after, _CANCEL_BATCH)
-    return last
-
-
-@retried
-async def _resume(
-    database: Database, author: Author, automation_id: str, cancel_overdue: bool
-) -> AutomationRow | Refusal:
-    async with database.transaction() as tx:
-        row = await _lock(tx, author, automation_id)
-        if isinstance(row, Refusal) or row.paused_at is None:
-            return row
-        if cancel_overdue:
-            # Entries that were parked since the last batch; under this lock no more are.
-            last: str | None = FIRST_ID
-            while last is not None:
-                last = await _cancel_next_overdue(tx, author, automation_id, last)
-            await store.cancel_claimed_entries(tx, author.org_id, automation_id, OVERDUE)
-        detail = {"paused_at": row.paused_at, "overdue": "cancel" if cancel_overdue else "run"}
-        resumed = msgspec.structs.replace(row, paused_at=None, live_since=author.now)
-        return await _write(tx, author, resumed, "automation.resume", detail)
-
-
-@retried
-async def _resume_next(database: Database, author: Author, automation_id: str, after: str) -> str | None:
-    async with database.transaction() as tx:
-        row = await _lock(tx, author, automation_id)
-        if isinstance(row, Refusal) or row.paused_at is not None:
-            return None
-        _, last = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUME_BATCH)
-        await wake_engine(tx)
-    return last
 
 
 async def _lock(
@@ -404,10 +418,11 @@ def _changeable(row: AutomationRow | None, revision: int | None) -> AutomationRo
 async def _write(
     tx: Transaction, author: Author, row: AutomationRow, action: str, detail: dict[str, Any]
 ) -> AutomationRow:
-    """Write the row at its next revision with its audit row. The epoch is last: all changes of the organization wait for its lock."""
+    """Write the row at its next revision, with its audit row."""
     next_row = msgspec.structs.replace(row, revision=row.revision + 1, updated_at=author.now)
     stored = await store.update_automation(tx, next_row)
     await record(tx, author, action, row.id, {**detail, "revision": stored.revision})
+    # Last, because all changes of the organization wait for the lock of its epoch.
     await store.bump_epoch(tx, author.org_id)
     return stored
 
@@ -425,7 +440,8 @@ async def _add_version(
 def _log_start(
     row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow, now: datetime
 ) -> tuple[datetime | None, int | None]:
-    """Return since when logs start the new version, and the confirmations that logs seen under the live version still need.
+    """Return since when logs start the new version, and the confirmations that logs seen under the live version still
+    need.
 
     A new version with the same log source continues where the live one is; one that needs fewer confirmations must not
     skip the logs that the live version was still waiting for.
@@ -440,18 +456,6 @@ def _log_start(
 def _log_source(specs: AutomationRow | VersionRow | None) -> LogSource | None:
     trigger = None if specs is None else read_trigger(decode(specs.trigger_spec))
     return trigger.source if isinstance(trigger, Trigger) else None
-
-
-async def _find_version(database: Database, author: Author, automation_id: str, version: int) -> VersionRow | Refusal:
-    async with database.transaction() as tx:
-        row = await store.find_automation(tx, author.org_id, automation_id)
-        old = await store.find_version(tx, author.org_id, automation_id, version)
-    if row is None:
-        return unknown("automation")
-    if old is None:
-        existing = f"versions are 1 to {row.published_version}" if row.published_version else "nothing is published yet"
-        return invalid((Problem("version", f"there is no version {version}; {existing}"),))
-    return old
 
 
 async def _live_version(tx: Transaction, row: AutomationRow) -> VersionRow | None:

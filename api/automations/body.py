@@ -1,7 +1,7 @@
 """Parsing of request bodies: the fields of a JSON object one by one, with all problems collected; drafts and edits.
 
-Specs stay JSON text all the way to the database, so every number is stored as it was written. null counts as absent; unknown
-fields are ignored.
+Specs stay JSON text all the way to the database, so every number is stored as it was written. null counts as absent;
+unknown fields are ignored.
 """
 
 import re

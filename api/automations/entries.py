@@ -2,9 +2,9 @@
 
 A replayed entry passes the same nodes of the same version again; its messages keep their ids, so nothing is sent twice.
 
-A resume first commits that the automation runs and then moves its entries in batches; a deactivation cancels them the same
-way. If the process ends in between, `run_entry_recovery` completes the work: in any process, and safely beside a second call,
-since each batch is a transaction under the automation's lock.
+A resume first commits that the automation runs and then moves its entries in batches; a deactivation cancels them the
+same way. If the process ends in between, `run_entry_recovery` completes the work. Any number of processes may run it, because
+each batch is a transaction under the automation's lock.
 """
 
 import re
@@ -39,7 +39,7 @@ from api.clock import Clock
 from api.crypto import OrgKeys
 from api.jobs import every, one_by_one
 from api.store import automations
-from api.store.automations import FIRST_ID, EntryPage, EntryRow, PausedEntriesRow
+from api.store.automations import FIRST_ID, EntryPage, PausedEntriesRow
 from api.store.database import Database, Transaction
 from api.store.events import wake_engine
 from workbench.language.run import State
@@ -49,6 +49,7 @@ RECOVERY_INTERVAL_S = 10.0
 RECOVERY_BATCH = 100
 _REPLAY_BATCH = 10_000
 _SYSTEM = ""  # not a key: the work of the job is not in the audit log
+# A log has no idempotency key of its own; it is named by chain, transaction and index: `1:0x…:7`.
 _LOG = re.compile(r"(\d{1,18}):(0x[0-9a-fA-F]{64}):(\d{1,9})", re.ASCII)
 
 
@@ -63,8 +64,21 @@ class EventEntriesQuery(msgspec.Struct, frozen=True):
 
 async def find_entries(database: Database, org_id: int, keys: OrgKeys, query: EventEntriesQuery) -> list[EntryView]:
     """Return entries, newest first."""
+    page, event_id = query.page, query.event_id
     async with database.transaction() as tx:
-        rows = await _select(tx, org_id, keys, query)
+        if (key := query.idempotency_key) is not None:
+            key_event_id = await automations.find_event_by_key(tx, org_id, keys.key_digest(key))
+            if key_event_id is None and (log := _LOG.fullmatch(key)) is not None:
+                key_event_id = await automations.find_log(tx, org_id, int(log[1]), log[2].lower(), int(log[3]))
+            if key_event_id is None or event_id not in (None, key_event_id):
+                return []
+            event_id = key_event_id
+        if event_id is not None:
+            rows = await automations.list_entries_of_event(tx, org_id, event_id, query.event, page)
+        elif query.event is not None:
+            rows = await automations.list_entries_by_name(tx, org_id, query.event, page)
+        else:
+            rows = await automations.list_entries(tx, org_id, page)
     return [entry_view(row) for row in rows]
 
 
@@ -103,7 +117,10 @@ async def count_dead_letters(
 async def read_history(
     database: Database, org_id: int, entry_id: str, shown: Shown, *, clear: bool
 ) -> EntryHistoryView | Refusal:
-    """Return an entry with its steps, messages and transitions. Without `clear`, texts that contain an address are shown as templates."""
+    """Return an entry with its steps, messages and transitions.
+
+    Without `clear`, texts that contain an address are shown as templates.
+    """
     async with database.transaction() as tx:
         entry_and_event = await automations.find_entry(tx, org_id, entry_id)
         if entry_and_event is None:
@@ -142,9 +159,22 @@ async def replay_all(database: Database, author: Author, automation_id: str, cau
 
     Each transaction replays up to 10,000 (about a second) and has its own audit row, so an interruption loses nothing.
     """
+
+    @retried
+    async def replay_next(after: str) -> list[str] | Refusal:
+        async with database.transaction() as tx:
+            if (refusal := await _inactive_refusal(tx, author, automation_id)) is not None:
+                return refusal
+            ids = await automations.find_dead(tx, author.org_id, automation_id, cause, after=after, limit=_REPLAY_BATCH)
+            if ids:
+                await automations.revive_entries(tx, author.org_id, ids, author.now)
+                await record(tx, author, "automation.replay", automation_id, {"cause": cause, "replayed": len(ids)})
+                await wake_engine(tx)
+        return ids
+
     total, after = 0, FIRST_ID
     while True:
-        ids = await _replay_next(database, author, automation_id, cause, after)
+        ids = await replay_next(after)
         if isinstance(ids, Refusal):
             return total or ids
         if not ids:
@@ -163,49 +193,13 @@ async def replay_everywhere(database: Database, author: Author, cause: str | Non
     return total
 
 
-@retried
-async def _replay_next(
-    database: Database, author: Author, automation_id: str, cause: str | None, after: str
-) -> list[str] | Refusal:
-    async with database.transaction() as tx:
-        if (refusal := await _inactive_refusal(tx, author, automation_id)) is not None:
-            return refusal
-        ids = await automations.find_dead(tx, author.org_id, automation_id, cause, after=after, limit=_REPLAY_BATCH)
-        if ids:
-            await automations.revive_entries(tx, author.org_id, ids, author.now)
-            await record(tx, author, "automation.replay", automation_id, {"cause": cause, "replayed": len(ids)})
-            await wake_engine(tx)
-    return ids
-
-
 async def _inactive_refusal(tx: Transaction, author: Author, automation_id: str) -> Refusal | None:
     """Refuse a replay for an inactive automation: the engine would cancel the entries permanently."""
+    # The lock is shared by replays and excludes a deactivation until this transaction ends.
     active = await automations.lock_automation_shared(tx, author.org_id, automation_id)
     if active is None:
         return unknown("automation")
     return None if active else conflict("the automation is not active; its entries would be cancelled, not replayed")
-
-
-async def _select(tx: Transaction, org_id: int, keys: OrgKeys, query: EventEntriesQuery) -> list[EntryRow]:
-    event_id = query.event_id
-    if query.idempotency_key is not None:
-        key_event_id = await _find_event_by_key(tx, org_id, keys, query.idempotency_key)
-        if key_event_id is None or event_id not in (None, key_event_id):
-            return []
-        event_id = key_event_id
-    if event_id is not None:
-        return await automations.list_entries_of_event(tx, org_id, event_id, query.event, query.page)
-    if query.event is not None:
-        return await automations.list_entries_by_name(tx, org_id, query.event, query.page)
-    return await automations.list_entries(tx, org_id, query.page)
-
-
-async def _find_event_by_key(tx: Transaction, org_id: int, keys: OrgKeys, key: str) -> str | None:
-    """Return the id of the event with an idempotency key, or of the log that it names: `chainId:txHash:logIndex`."""
-    event_id = await automations.find_event_by_key(tx, org_id, keys.key_digest(key))
-    if event_id is None and (log := _LOG.fullmatch(key)) is not None:
-        return await automations.find_log(tx, org_id, int(log[1]), log[2].lower(), int(log[3]))
-    return event_id
 
 
 async def run_entry_recovery(database: Database, clock: Clock) -> None:

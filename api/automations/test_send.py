@@ -1,11 +1,13 @@
 """Test sends: the messages of a simulation, sent through the real channels to receivers that the author names.
 
-The simulation is the usual one, except that nobody is held out, capped or refused for an earlier entry. All messages go to
-the given receivers and nowhere else, marked as tests. They belong to no entry and no contact and are neither metered nor
-counted. What is stored is one audit row (receivers as blind indexes), and an in-app message until its wallet has it, for a day.
+The simulation is the usual one, except that the contact is not held out, capped or refused for an earlier entry. All
+messages go only to the named receivers, marked as tests. They belong to no entry and no contact and are neither
+metered nor counted. A test stores one audit row (receivers as blind indexes), and an in-app message until its wallet
+has it, for at most a day.
 
-An author may send tests without publishing anything, so they may only go where the organization sends already: to its own
-contacts, to hosts of its published automations, and to receivers that the operator allows (WORKBENCH_TEST_RECEIVERS).
+An author may send tests without publishing anything, so they may only go where the organization sends already: to its
+own contacts, to hosts of its published automations, and to receivers that the operator allows
+(WORKBENCH_TEST_RECEIVERS).
 """
 
 import asyncio
@@ -88,7 +90,7 @@ class TestMessageView(msgspec.Struct, frozen=True, rename="camel"):
 class AllowedReceivers(msgspec.Struct, frozen=True):
     """The receivers that the operator allows: addresses, wallets, domains and hosts; `*` allows all.
 
-    `emails_stay_local`: there is no mail server, so any email address is harmless.
+    `emails_stay_local`: without a mail server, emails are only written to a folder, so any address is harmless.
     """
 
     names: frozenset[str] = frozenset()
@@ -210,21 +212,19 @@ class _TestSend:
             channels = sorted({channel_of(message) for message in messages})
             detail = {"channels": channels, "messages": len(messages), "to": digests(keys, self._to)}
             await record(tx, author, "automation.test", automation_id, detail)
-            await self._store_pushes(tx, messages)
+            wallet = self._to.wallet
+            if wallet is None or "inapp" in opted_out:
+                return None
+            for index, message in enumerate(messages):
+                if isinstance(message, InappMessage):
+                    # Later by a microsecond each, so that the inbox keeps their order.
+                    self._push_ids[index] = push_id = uuid7(author.now_us + index)
+                    data = encode({**(message.data or {}), "test": True}).decode()
+                    texts = (wallet, MARK + message.title, message.body, data)
+                    await add_test_push(tx, TestPushRow(author.org_id, push_id, self._contact_id, *texts, author.now))
+            if self._push_ids:
+                await run_statement(tx, announce_messages(author.org_id, {wallet}))
         return None
-
-    async def _store_pushes(self, tx: Transaction, messages: Sequence[Message]) -> None:
-        wallet, author = self._to.wallet, self._author
-        if wallet is None or "inapp" in self._opted_out:
-            return
-        for index, message in enumerate(messages):
-            if isinstance(message, InappMessage):
-                self._push_ids[index] = push_id = uuid7(author.now_us + index)
-                data = encode({**(message.data or {}), "test": True}).decode()
-                texts = (wallet, MARK + message.title, message.body, data)
-                await add_test_push(tx, TestPushRow(author.org_id, push_id, self._contact_id, *texts, author.now))
-        if self._push_ids:
-            await run_statement(tx, announce_messages(author.org_id, {wallet}))
 
     async def send(self, messages: Sequence[Message], until_ns: int) -> list[TestMessageView]:
         """Send all messages concurrently; return the result of each, as far as it is known at `until_ns`."""
@@ -243,41 +243,36 @@ class _TestSend:
         return results
 
     async def _send(self, index: int, message: Message) -> TestMessageView:
+        services, author, to = self._services, self._author, self._to
+        message_id = uuid7(services.clock.unique_now_us())
         match message:
             case InappMessage():
-                opted_out: Literal["opted_out"] | None = "opted_out" if "inapp" in self._opted_out else None
                 push_id = self._push_ids.get(index)
-                return _view(message, opted_out if push_id is None else Sent(), push_id)
+                if push_id is not None:
+                    return _view(message, Sent(), push_id)
+                return _view(message, "opted_out" if "inapp" in self._opted_out else None, None)
             case EmailMessage():
-                mail_id = uuid7(self._services.clock.unique_now_us())
-                return _view(message, await self._send_mail(message, mail_id), mail_id)
+                if to.email is None:
+                    return _view(message, None, None)
+                if "email" in self._opted_out:
+                    return _view(message, "opted_out", None)
+                address = Unsubscription(author.org_id, services.keyring.of(author.org_id).digest("email", to.email))
+                url = unsubscribe_url(services.transports.public_url, services.keyring, address)
+                content = (to.email, MARK + message.subject, message.body, message.html, url)
+                mail = Mail(message_id, author.now, *content, test=True)
+                return _view(message, await services.transports.mailer.send(mail, self._may_leave), message_id)
             case WebhookMessage():
+                if to.url is None:
+                    return _view(message, None, None)
                 # The id is signed; the header that marks a test is not.
-                hook_id = f"test_{uuid7(self._services.clock.unique_now_us())}"
-                return _view(message, await self._send_webhook(message, hook_id), hook_id)
+                hook_id = f"test_{message_id}"
+                secret = await webhook_secret(services.database, services.keyring, author.org_id, author.now_us)
+                hook = Webhook(author.org_id, hook_id, to.url, message.body, (secret,), test=True)
+                outcome = await services.transports.webhooks.send(hook, services.clock.now(), self._may_leave)
+                return _view(message, outcome, hook_id)
 
     def _may_leave(self) -> bool:
         return not self._is_over
-
-    async def _send_mail(self, message: EmailMessage, mail_id: str) -> Outcome | Literal["opted_out"] | None:
-        to, services, org_id = self._to.email, self._services, self._author.org_id
-        if to is None:
-            return None
-        if "email" in self._opted_out:
-            return "opted_out"
-        address = Unsubscription(org_id, services.keyring.of(org_id).digest("email", to))
-        url = unsubscribe_url(services.transports.public_url, services.keyring, address)
-        content = (to, MARK + message.subject, message.body, message.html, url)
-        mail = Mail(mail_id, self._author.now, *content, test=True)
-        return await services.transports.mailer.send(mail, self._may_leave)
-
-    async def _send_webhook(self, message: WebhookMessage, hook_id: str) -> Outcome | None:
-        url, services, author = self._to.url, self._services, self._author
-        if url is None:
-            return None
-        secret = await webhook_secret(services.database, services.keyring, author.org_id, author.now_us)
-        hook = Webhook(author.org_id, hook_id, url, message.body, (secret,), test=True)
-        return await services.transports.webhooks.send(hook, services.clock.now(), self._may_leave)
 
 
 async def opted_out_channels(
@@ -308,7 +303,7 @@ async def opted_out_channels(
 
 
 def digests(keys: OrgKeys, to: TestAddresses) -> dict[str, str]:
-    """Return the blind index of each receiver: it can be found by its address, and the address cannot be read from it."""
+    """Return the blind index of each receiver: an address can be found by its index, but not read from it."""
     kinds = {"email": ("email", to.email), "walletAddress": ("wallet", to.wallet), "url": ("url", to.url)}
     return {name: keys.digest(kind, value) for name, (kind, value) in kinds.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""Trials: what an automation would do with an event. Nothing is written; the interpreter is the engine's own.
+"""Trials: the simulation of an automation with an event. Nothing is written; the interpreter is the engine's own.
 
 A trial has no entry, so the contact's history is read here as the engine reads it for a new entry at that moment.
 """
@@ -84,7 +84,7 @@ class PreparedTrial(msgspec.Struct, frozen=True):
 
 
 class TrialContext(msgspec.Struct, frozen=True):
-    """The organization and the caller's rights. Without `shows_email` an address is masked unless the caller sent it."""
+    """The organization and the caller's rights. Without `shows_email` only addresses that the caller sent are clear."""
 
     org_id: int
     keys: OrgKeys
@@ -146,7 +146,7 @@ def trial_in(fields: Fields, now: datetime) -> Trial | Problems:
         fields.refuse("now", f"must be from {EARLIEST.year} to {LATEST.year}")
         at = now
     event = _read_event(fields, at)
-    contact: ContactState | None = None
+    contact: ContactState | None = None  # the stored one
     if (described := fields.value("contact")) is not None:
         parsed = read_contact(described)
         if isinstance(parsed, ContactState):
@@ -154,7 +154,16 @@ def trial_in(fields: Fields, now: datetime) -> Trial | Problems:
         else:
             for problem in parsed:
                 fields.refuse(problem.field, problem.reason)
-    version = _read_version(fields)
+    version: Version = "draft"
+    match fields.value("version"):
+        case None | "draft":
+            pass
+        case "published":
+            version = "published"
+        case int() as number if not isinstance(number, bool) and 1 <= number < 2**31:
+            version = number
+        case _:
+            fields.refuse("version", 'must be a version number, "published" or "draft"')
     later = read_scheduled_events(fields.value("events"), to_us(at), "events", fields.problems)
     until = fields.moment("until")
     if fields.problems or event is None:
@@ -189,7 +198,7 @@ async def prepare(
             number = row.published_version if trial.version == "published" else trial.version
             source = None if number is None else await store.find_version(tx, row.org_id, row.id, number)
             if source is None and trial.version != "published":
-                return invalid((Problem("version", f"there is no version {trial.version}"),))
+                return invalid((Problem("version", f"version {trial.version} not found"),))
     specs = source or row
     parsed = await asyncio.to_thread(read_specs, specs.trigger_spec, specs.graph)
     if isinstance(parsed, tuple):
@@ -217,22 +226,23 @@ async def _prepare(
         contact = await find_contact_state(tx, context.org_id, context.keys, event.identifiers)
         if contact is None:
             return PreparedTrial(automation, contact_from(None), event)
-        history = await _history(tx, context.org_id, automation, contact.id, trial.now)
+        history = await _read_history(tx, context.org_id, automation, contact.id, trial.now)
         return PreparedTrial(automation, contact, event, history)
 
 
 def run(prepared: PreparedTrial, context: TrialContext, trial: Trial) -> Trace:
     """Simulate with the true values, as the engine would, and return what the caller may see of the result."""
     contact, email = prepared.contact, prepared.contact.identifiers.email
-    given = SimulationInput(prepared.history, trial.later, context.retries, until=trial.until)
+    simulation = SimulationInput(prepared.history, trial.later, context.retries, until=trial.until)
     was_sent_by_caller = trial.contact is not None or email == prepared.event.identifiers.email
     if email is None or context.shows_email or was_sent_by_caller:
-        return simulate(prepared.automation, prepared.event, contact, trial.now, given)
-    given = msgspec.structs.replace(given, visible_contact=without_email(contact, email))
-    return without_email(simulate(prepared.automation, prepared.event, contact, trial.now, given), email)
+        return simulate(prepared.automation, prepared.event, contact, trial.now, simulation)
+    # Decided with the true address, shown with the masked one (docs/decisions/0040).
+    simulation = msgspec.structs.replace(simulation, visible_contact=without_email(contact, email))
+    return without_email(simulate(prepared.automation, prepared.event, contact, trial.now, simulation), email)
 
 
-async def _history(
+async def _read_history(
     tx: Transaction, org_id: int, automation: SimulatedAutomation, contact_id: str, now: datetime
 ) -> ContactHistory:
     """Return the contact's history up to `now`, as the engine would read it for the first decision of a new entry."""
@@ -261,6 +271,7 @@ def _read_event(fields: Fields, now: datetime) -> Event | SampleLog | None:
     if raw is None:
         fields.refuse("event", "is required")
         return None
+    # The search in the bytes saves decoding the common case, an event, twice.
     if b'"onchain_event"' in raw and is_log_sample(described := fields.value("event")):
         return SampleLog(described)
     event = read_event(raw, to_us(now))
@@ -269,16 +280,3 @@ def _read_event(fields: Fields, now: datetime) -> Event | SampleLog | None:
     for problem in event:
         fields.refuse(f"event.{problem.field}" if problem.field else "event", problem.reason)
     return None
-
-
-def _read_version(fields: Fields) -> Version:
-    match fields.value("version"):
-        case None | "draft":
-            return "draft"
-        case "published":
-            return "published"
-        case int() as number if not isinstance(number, bool) and 1 <= number < 2**31:
-            return number
-        case _:
-            fields.refuse("version", 'must be a version number, "published" or "draft"')
-            return "draft"

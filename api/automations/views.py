@@ -1,9 +1,9 @@
 """The JSON shapes of automations and entries, and the removal of email addresses that a caller may not see.
 
-A simulation decides with the true address, so that it does what the engine would, and shows the contact with the address
-masked. This keeps addresses out of sight; an author can still ask about them through conditions. Texts of stored messages
-cannot be masked reliably (a template may split or change an address), so without pii:read a text whose template uses an
-address is shown as its template.
+A simulation decides with the true address, so that it does what the engine would, and shows the contact with the
+address masked. This keeps addresses out of sight; an author can still test them through conditions. Texts of stored
+messages cannot be masked reliably (a template may split or change an address), so without pii:read a text is shown as
+its template if the template uses an address.
 """
 
 import asyncio
@@ -49,9 +49,8 @@ def without_email(value: _T, email: str) -> _T:
 def _masked(value: _T, address: re.Pattern[str], mask: str) -> _T:
     masked: object = value
     if isinstance(value, str):
-        masked = (
-            address.sub(lambda _: mask, value) if address.search(value) else value
-        )  # a str subclass such as State must stay one
+        # Only if it is found: a str subclass such as State must keep its type.
+        masked = address.sub(lambda _: mask, value) if address.search(value) else value
     elif isinstance(value, dict):
         masked = {_masked(key, address, mask): _masked(item, address, mask) for key, item in value.items()}
     elif isinstance(value, list):
@@ -70,29 +69,24 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 async def without_addresses(
     tx: Transaction, org_id: int, rows: Sequence[Row], entry_of: Callable[[Row], str]
 ) -> list[Row]:
-    """Return message rows with texts that no address can stand in: fields that use an address are shown as templates.
+    """Return message rows without addresses in their texts: a text that uses an address is shown as its template.
 
     A row has `node_id, channel, subject, body` and may have `recipient`.
     """
     graphs = await automations.graphs_of_entries(tx, org_id, {entry_of(row) for row in rows})
-    return await asyncio.to_thread(_as_templates, rows, entry_of, graphs)
+
+    def redact() -> list[Row]:
+        actions: dict[str, Mapping[str, Action]] = {}
+        for graph_row in graphs:
+            graph = read_graph(decode(graph_row.graph))
+            by_node = {node.id: node.action for node in graph.nodes} if isinstance(graph, Graph) else {}
+            actions |= dict.fromkeys(graph_row.entry_ids, by_node)
+        return [_redact(row, actions.get(entry_of(row), {})) for row in rows]
+
+    return await asyncio.to_thread(redact)  # compiles templates
 
 
-def _as_templates(
-    rows: Sequence[Row], entry_of: Callable[[Row], str], graphs: Sequence[automations.GraphRow]
-) -> list[Row]:
-    actions: dict[str, Mapping[str, Action]] = {}
-    for row in graphs:
-        actions |= dict.fromkeys(row.entry_ids, _actions(row.graph))
-    return [_without(row, actions.get(entry_of(row), {})) for row in rows]
-
-
-def _actions(text: bytes) -> Mapping[str, Action]:
-    graph = read_graph(decode(text))
-    return {node.id: node.action for node in graph.nodes} if isinstance(graph, Graph) else {}
-
-
-def _without(row: Any, actions: Mapping[str, Action]) -> Any:
+def _redact(row: Any, actions: Mapping[str, Action]) -> Any:
     url = getattr(row, "recipient", None) if row.channel == "webhook" else None
     texts = redact_texts(actions.get(row.node_id), MessageTexts(row.subject, row.body, url))
     changes = {"subject": texts.subject, "body": texts.body} | ({} if url is None else {"recipient": texts.url})
@@ -117,7 +111,7 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 Then: TypeAlias = Literal["finishes", "no_published_version", "automation_inactive"]
-# What happens to an entry after a publication: it finishes on its own version, or ends with this outcome.
+"""An entry's fate after a publication: it finishes on its own version, or ends with this outcome."""
 
 
 class EarlierView(msgspec.Struct, frozen=True, rename="camel"):
@@ -222,7 +216,7 @@ class WebhookView(MessageView, frozen=True, rename="camel", kw_only=True, tag_fi
 
 
 Shown = Callable[[str], str]
-# Turns a sealed email address into what the caller may see.
+"""Returns a sealed email address as the caller may see it: in clear, or masked."""
 
 
 class TransitionView(msgspec.Struct, frozen=True):
@@ -276,7 +270,7 @@ class StatsView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def automation_view(row: AutomationRow) -> AutomationView:
-    """Return the view of an automation. Compiles templates, so it runs in a thread."""
+    """Return the view of an automation. Compiles templates: run it in a thread."""
     return AutomationView(
         row.id,
         row.name,
@@ -294,15 +288,18 @@ def automation_view(row: AutomationRow) -> AutomationView:
 
 
 def published_view(row: AutomationRow, earlier: Sequence[VersionEntriesRow]) -> PublishedView:
-    """Return the view of an automation with the impact of its publication. Compiles templates, so it runs in a thread."""
+    """Return the view of an automation with the impact of its publication. Compiles templates: run it in a thread."""
     impact = impact_view(earlier, active=row.active)
     return PublishedView(**msgspec.structs.asdict(automation_view(row)), impact=impact)
 
 
 def impact_view(earlier: Sequence[VersionEntriesRow], *, active: bool) -> ImpactView:
     """Return the impact of a publication; `active`: whether the automation is active after it."""
-    rows = tuple(EarlierView(**msgspec.structs.asdict(row), then=_fate(row, active)) for row in earlier)
-    return ImpactView(sum(row.entries for row in rows), rows)
+    rows = []
+    for row in earlier:
+        then: Then = "no_published_version" if row.version is None else "finishes"
+        rows.append(EarlierView(**msgspec.structs.asdict(row), then=then if active else "automation_inactive"))
+    return ImpactView(sum(row.entries for row in rows), tuple(rows))
 
 
 def version_view(row: VersionRow) -> VersionView:
@@ -359,12 +356,6 @@ def stats_view(counts: list[tuple[State, str | None, int]], outcomes: list[tuple
         if node_id is not None and state not in TERMINAL:
             live[node_id] += count
     return StatsView({state.value: states[state] for state in State}, nodes, dict(live), states.total())
-
-
-def _fate(earlier: VersionEntriesRow, active: bool) -> Then:
-    if not active:
-        return "automation_inactive"
-    return "no_published_version" if earlier.version is None else "finishes"
 
 
 def _message_view(row: MessageRow, shown: Shown) -> InappView | EmailView | WebhookView:

@@ -1,22 +1,26 @@
-"""Counts of events by hour and day, so that the catalog of millions of events is a sum of thousands of rows, and exact at every moment.
+"""Counts of events by hour and day: the catalog of millions of events is a sum of thousands of rows, exact at every
+moment.
 
-The catalog adds the counted hours, the notes of late events, and a count of the rows dated since `counted_until`. Events are dated
-before they are committed, by a second in a batch and by years in an import, so the past may be counted too early. Hence:
+The catalog adds the counted hours, the notes of late events, and a count of the rows dated since `counted_until`.
+Events are dated before they are committed, by a second in a batch and by years in an import, so the past may be
+counted too early. Hence:
 
-1. Every minute a job closes the past: a transaction that reads `closed_until` from then on knows that an event dated before is late,
-   and notes it in the transaction that stores it.
-2. Transactions that read an older value are waited for. Every writer claims idempotency keys first, which takes a lock on that table
-   that conflicts with no other writer but is visible until its transaction ends. So the job lists the holders and waits for them.
+1. Every minute a job closes the past: a transaction that reads `closed_until` from then on knows that an event dated
+   before is late, and notes it in the transaction that stores it.
+2. The job waits for transactions that read an older value. Every writer claims idempotency keys first, which takes a
+   lock on that table. The lock conflicts with no other writer but is visible until the transaction ends, so the job
+   can list the holders.
 3. Then it counts, and removes the notes for the same time: one statement, so a reader sees both or neither.
-4. An organization without recent events rests: it is closed for all time, every event is noted, and a note wakes it. Such an event may
-   be noted and also counted as a row, since a note counts only for the time before `counted_until`. Idle organizations cost nothing.
+4. An organization without recent events rests: it is closed for all time, every event is noted, and a note wakes it.
+   Such an event may be noted and also counted as a row, since a note counts only for the time before `counted_until`.
+   Idle organizations cost nothing.
 
-Live ingest only adds notes. An import adds to its own notes, by the hour where hours are counted: there would be thousands otherwise.
-No writer waits for the job, except imports of the same organization for one step of it. It may stop at any point, and several processes
-may run it: `counted_until` moves in the transaction that counts.
+Live ingest only adds notes. An import adds to its own notes, by the hour where hours are counted: there would be
+thousands otherwise. No writer waits for the job, except imports of the same organization for one step of it. It may
+stop at any point, and several processes may run it: `counted_until` moves in the transaction that counts.
 
-Events are never deleted and keep name and date. If you change them by hand, delete the rows of the organization in `event_counting`,
-`event_hours`, `event_days` and `late_events` while nothing is writing, and they are counted again.
+Events are never deleted and keep name and date. If you change them by hand, delete the rows of the organization in
+`event_counting`, `event_hours`, `event_days` and `late_events` while nothing is writing, and they are counted again.
 """
 
 import asyncio
@@ -36,10 +40,10 @@ from api.store.query import Call
 RETENTION = timedelta(days=31)  # the catalog looks back 30
 _MINUTE, _SLOT, _HOUR = timedelta(minutes=1), timedelta(microseconds=SLOT_US), timedelta(hours=1)
 _HOUR_US = _HOUR // timedelta(microseconds=1)
-_SETTLED_AFTER = timedelta(seconds=10)
+_SETTLED_AFTER = timedelta(seconds=10)  # most events are committed by then, and few have to be noted
 _ALL_ORGANIZATIONS = 0  # no organization has this id
 _WRITERS_TIMEOUT_S, _WRITERS_POLL_S = 30.0, 0.05
-_QUICK_NS = 200_000_000
+_QUICK_NS = 200_000_000  # a step that takes less is followed by one eight times as long
 
 _log = logging.getLogger("workbench.catalog")
 
@@ -74,16 +78,16 @@ async def delete_old_counts(database: Database, org_id: int, now: datetime) -> N
 def late_imported_events(
     source: ImportSource, events: Iterable[tuple[str, int]], counting: CountedUntil | None, now: datetime
 ) -> list[Call[None]]:
-    """Return the calls that note imported events, given as (name, microseconds), as far as they are late and recent enough to count.
+    """Return the calls that note those imported (name, microseconds) that are late and recent enough to count.
 
-    `counting` has to be read after the batch claimed its keys. Times before the last counted hour are noted by the hour, and others by
-    the slot, because what is counted ends at the end of a slot.
+    `counting` has to be read after the batch claimed its keys.
     """
     if counting is None:
         return []
     oldest_us, hours_until_us = to_us(_hour(now - RETENTION)), to_us(_hour(counting.counted_until))
     closed_until_us = to_us(counting.closed_until)
     late = [(name, at_us) for name, at_us in events if oldest_us <= at_us < closed_until_us]
+    # By the slot beyond the last whole hour that is counted, because counting ends at the end of a slot.
     hours = Counter((name, at_us // _HOUR_US) for name, at_us in late if at_us < hours_until_us)
     slots = Counter((name, at_us // SLOT_US) for name, at_us in late if hours_until_us <= at_us)
     org_id, import_id = source
@@ -108,14 +112,13 @@ async def _wait_for_writers(database: Database) -> bool:
 
 
 async def _count_organization(database: Database, org_id: int, counting: CountedUntil) -> None:
-    """Count what is closed, in steps that grow while they are quick: the first one may cover a month of unknown size.
+    """Count the closed time of an organization, in steps that grow while they are quick.
 
-    A step that is too slow is halved, down to a slot. If that fails too, the next run tries again, and other organizations go on.
+    A step that is too slow is halved, down to a slot. If that fails too, the next run tries again.
     """
-    since, span = counting.counted_until, _HOUR
-    behind = (
-        counting.closed_until - since > _HOUR
-    )  # new or just woken: more events are likely, so do not let it rest yet
+    since, span = counting.counted_until, _HOUR  # there may be a month of unknown size to count
+    # New or just woken: more events are likely, so it does not rest yet.
+    is_behind = counting.closed_until - since > _HOUR
     while since < counting.closed_until:
         until = min(_slot(since + span), counting.closed_until)
         began_ns = monotonic_ns()
@@ -124,7 +127,7 @@ async def _count_organization(database: Database, org_id: int, counting: Counted
                 counted = await store.count_closed(tx, org_id, since, until)
                 if counted is None:  # another process counts this organization
                     return
-                if not counted and not behind:
+                if not counted and not is_behind:
                     await store.rest_counting(tx, org_id)
         except TooSlowError:
             _log.warning("counting_slow", extra={"org_id": org_id, "minutes": (until - since) // _MINUTE})

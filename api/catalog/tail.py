@@ -1,10 +1,11 @@
 """Recent events of every outcome and from every API process: one page of them, or a tail to follow.
 
-Ids are made when an event is read (a notice's when it is written), and rows appear when they are committed, so a smaller id may appear
-after a larger one. A tail therefore asks again for the ids of the last OVERLAP and skips those that it has returned; older ids are
-settled. A cursor holds the id up to which everything is settled, the number of ids returned beyond it, and the newest of these. On
-resume they are counted again. If the number is the same, nothing appeared late in between. If there are more, these few seconds are
-returned once more: no event is missed, and repetitions are rare.
+Ids are made when an event is read (a notice's when it is written), and rows appear when they are committed, so a
+smaller id may appear after a larger one. A tail therefore reads the ids of the last OVERLAP again and skips those that
+it has returned; older ids are settled. A cursor holds the id up to which everything is settled, the number of ids
+returned beyond it, and the newest of these. On resume they are counted again. If the number is the same, nothing
+appeared late in between. If there are more, these few seconds are returned once more: no event is missed, and
+repetitions are rare.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from workbench.language.problem import Problem
 
 OUTCOMES = ("accepted", "deduplicated", "dry_run", "rejected")
 MAX_EVENTS = 500  # of a page, and of one poll of a follower
-OVERLAP = timedelta(seconds=5)
+OVERLAP = timedelta(seconds=5)  # a batch is committed or given up within two seconds of its arrival
 RETENTION = timedelta(days=7)
 POLL_INTERVAL_S = 0.25
 
@@ -110,6 +111,7 @@ class Tail:
         async with self._database.transaction() as tx:
             ids = await store.list_ids_after(tx, self._after(self._settled), self._settled, (), cursor.count + 1)
         returned = [event_id for event_id in ids if event_id <= cursor.last]
+        # Another number: an event was committed late, and the client does not have it. Return all of them again.
         if len(returned) == cursor.count:
             self._mark(returned)
 
@@ -181,7 +183,7 @@ class Followers:
             self._organizations[org_id] -= 1
 
     async def follow(self, tail: Tail) -> AsyncGenerator[list[TailItem], None]:
-        """Yield new events four times a second, also when there are none, until `ended` is set."""
+        """Yield new events, or an empty list, four times a second until `ended` is set."""
         while not self.ended:
             try:
                 items = await tail.more()

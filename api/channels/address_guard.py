@@ -1,9 +1,10 @@
 """The address guard: which network addresses may be dialled on behalf of a tenant (protection against SSRF).
 
-Public addresses may, and networks that the operator allows. The name is resolved here, all its addresses are checked, and
-one of the checked addresses is dialled: there is no second lookup between check and use (DNS rebinding). However an address
-is written (0x7f.1, decimal, octal, full-width digits), the resolver has normalised it by then. One forbidden address forbids
-the name: a name that resolves to internal and public addresses is an attack or a mistake.
+Public addresses may be dialled, and networks that the operator allows. The name is resolved here, all its addresses
+are checked, and one of the checked addresses is dialled: a second lookup between check and use would allow DNS
+rebinding. However an address is written (0x7f.1, decimal, octal, full-width digits), the resolver normalises it first.
+One forbidden address forbids the name: a name that resolves to internal and public addresses is an attack or a
+mistake.
 """
 
 import asyncio
@@ -23,9 +24,9 @@ Network = IPv4Network | IPv6Network
 RESOLVER_THREADS = 32  # a lookup at silent name servers blocks one of them for some seconds
 DIAL_TIMEOUT_S = 2.0  # for one address if there are others
 
-# The special-purpose blocks of IANA's registries (RFC 6890 and later), multicast, and the address of a cloud's internal services.
-# `ipaddress.is_global` is not enough: it is True for 224.0.0.1, 192.88.99.1 and IPv6 blocks that must not be reached, and it
-# differs between versions of Python.
+# The special-purpose blocks of IANA's registries (RFC 6890 and later), multicast, and the address of a cloud's internal
+# services. `ipaddress.is_global` is not enough: it is True for 224.0.0.1, 192.88.99.1 and IPv6 blocks that must not be
+# reached, and it differs between versions of Python.
 _FORBIDDEN_V4 = tuple(
     ip_network(text)
     for text in (
@@ -54,7 +55,10 @@ _log = logging.getLogger("workbench.delivery")
 
 
 class ForbiddenAddressError(httpcore.ConnectError):
-    """The name has an address that may not be dialled. A ConnectError, so that the sender cannot tell it from a closed port."""
+    """The name has an address that may not be dialled.
+
+    A ConnectError, so that the sender cannot distinguish it from a closed port.
+    """
 
 
 class AddressGuard:
@@ -70,8 +74,10 @@ class AddressGuard:
         return self._is_allowed(parsed) or (is_public(parsed) and not is_own(parsed))
 
     def permits_all(self, host: str, addresses: Sequence[str]) -> bool:
-        """Return whether a host may be dialled at these addresses; our own host only if the operator allows its addresses."""
-        if host.lower().rstrip(".") in self._own_hosts:
+        """Return whether a host may be dialled at these addresses."""
+        if (
+            host.lower().rstrip(".") in self._own_hosts
+        ):  # its address may be a proxy's, which `is_own` does not recognise
             return all(self._is_allowed(_parse_address(address)) for address in addresses)
         return all(self.permits(address) for address in addresses)
 
@@ -117,7 +123,12 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         """Connect to one of the host's addresses; raise ForbiddenAddressError, ConnectError or ConnectTimeout."""
         try:
             async with asyncio.timeout(timeout):
-                addresses = await self._resolve(host, port)
+                # A pool of its own: lookups that hang must not use up the default threads of the process.
+                loop = asyncio.get_running_loop()
+                try:
+                    addresses = await loop.run_in_executor(self._threads, _look_up, host, port)
+                except (OSError, UnicodeError):
+                    raise httpcore.ConnectError from None
                 if not self._guard.permits_all(host, addresses):
                     _log.warning("webhook_address_forbidden", extra={"host": host, "addresses": addresses})
                     raise ForbiddenAddressError
@@ -133,16 +144,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         """Cancel all lookups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _resolve(self, host: str, port: int) -> list[str]:
-        # A pool of its own: lookups that hang must not use up the default threads of the process.
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._threads, _lookup, host, port)
-        except (OSError, UnicodeError):
-            raise httpcore.ConnectError from None
 
-
-def _lookup(host: str, port: int) -> list[str]:
+def _look_up(host: str, port: int) -> list[str]:
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
 

@@ -1,9 +1,9 @@
 """Sending emails: through the mail server of WORKBENCH_SMTP_URL, or into a maildir without one.
 
 Over SMTP a few connections are kept open and reused. A failure before the text has been sent means that nothing was
-delivered. From DATA on, a connection that breaks or falls silent leaves an unknown outcome, and the email is sent again with
-the same `Message-ID`. In the maildir, which any mail program can read, a file has the id of its email as name: another
-attempt is the same file, and `new/` only ever holds complete emails.
+delivered. From DATA on, a connection that breaks or falls silent leaves an unknown outcome, and the email is sent
+again with the same `Message-ID`. In the maildir, which any mail program can read, a file has the id of its email as
+name: another attempt is the same file, and `new/` only ever holds complete emails.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import logging
 import os
 import ssl
 from collections.abc import AsyncIterator
+from email.headerregistry import Address
 from pathlib import Path
 
 from aiosmtplib import SMTP, SMTPAuthenticationError, SMTPException, SMTPResponseException
@@ -47,14 +48,12 @@ class MaildirMailer:
         self._path, self._sender = path, sender_address(sender)
 
     async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
-        try:
-            content = compose(mail, self._sender)
-        except HeaderError:
-            return Failed("invalid_header")
-        except AddressError:
-            return Failed("invalid_address")
+        content = _compose(mail, self._sender)
+        if isinstance(content, Failed):
+            return content
         if not may_leave():
             return Retry("busy")
+        # A maildir has the line ends of the system; CRLF belongs to SMTP.
         await asyncio.to_thread(self._write, mail.id, content.replace(b"\r\n", b"\n"))
         return Sent("maildir")
 
@@ -92,12 +91,9 @@ class SmtpMailer:
 
     async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
         """Send an email once, if `may_leave` still allows it when a connection is ready."""
-        try:
-            content = compose(mail, self._sender)
-        except HeaderError:
-            return Failed("invalid_header")
-        except AddressError:
-            return Failed("invalid_address")
+        content = _compose(mail, self._sender)
+        if isinstance(content, Failed):
+            return content
         try:
             async with self._connection() as connection:
                 connection.emails += 1
@@ -169,7 +165,7 @@ class SmtpMailer:
                     await client.login(self._server.username, self._server.password or "")
         except SMTPResponseException as error:
             client.close()
-            # Always a retry: the server rejected the connection or the login, and no email is to blame for that.
+            # Always a retry: the server rejected the connection or the login, not an email.
             reason: Reason = "not_signed_in" if isinstance(error, SMTPAuthenticationError) else "refused"
             raise _NoConnectionError(Retry(reason, detail=f"SMTP {error.code}")) from None
         except (SMTPException, OSError) as error:  # among them TimeoutError and ssl.SSLError
@@ -195,6 +191,7 @@ class SmtpMailer:
         if not may_leave():
             return Retry("busy")
         try:
+            # From DATA on, a failure is an unknown outcome: the server may have accepted the email.
             async with asyncio.timeout(2 * self._timeout_s):
                 response = await client.data(content)
         except SMTPResponseException as error:
@@ -221,11 +218,20 @@ class _Connection:
 
 
 class _NoConnectionError(Exception):
-    """There is no connection to the mail server; `outcome` has the reason."""
+    """The mail server could not be reached or rejected the login; `outcome` has the reason."""
 
     def __init__(self, outcome: Retry) -> None:
         super().__init__()
         self.outcome = outcome
+
+
+def _compose(mail: Mail, sender: Address) -> bytes | Failed:
+    try:
+        return compose(mail, sender)
+    except HeaderError:
+        return Failed("invalid_header")
+    except AddressError:
+        return Failed("invalid_address")
 
 
 def _rejected(error: SMTPResponseException) -> Outcome:

@@ -1,7 +1,8 @@
 """Limits on concurrent deliveries, so that an endpoint that hangs delays no other.
 
-A delivery takes a slot of its endpoint and one of its organization. It waits for a free slot as long as other deliveries
-start and finish. It gives up once nothing has moved for the stall timeout, and immediately if too many are waiting.
+A delivery takes a slot of its endpoint and one of its organization. It waits for a free slot as long as other
+deliveries start and finish. It gives up once nothing has moved for the stall timeout, and immediately if too many are
+waiting.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import msgspec
 
 
 class NoSlotError(Exception):
-    """There was no free slot, and none became free in time."""
+    """No slot was free, and none became free in time."""
 
 
 class DeliveryLimits(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ class DeliveryLimiter:
     @contextlib.asynccontextmanager
     async def _take(self, key: tuple[int, str], number: int) -> AsyncIterator[None]:
         slots = self._slots.setdefault(key, _Slots(number, number + self._limits.waiting))
-        slots.deliveries += 1
+        slots.deliveries += 1  # before the wait, so that these slots are not dropped meanwhile
         try:
             await slots.acquire(self._stall_timeout_s)
             slots.moved_at = asyncio.get_running_loop().time()

@@ -19,29 +19,11 @@ from workbench.language.event import normalise_email
 
 _ENCODED_WORD = re.compile(r"=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
 _LINE_BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, line and paragraph separators
+# The library folds a long word into encoded words, and mail programs do not find an address in those.
 _NEVER_FOLDED = frozenset({"To", "Message-ID", "List-Unsubscribe"})
 _INVISIBLE_TAGS = frozenset({"head", "script", "style", "title"})
-_BLOCK_TAGS = frozenset(
-    [
-        "address",
-        "blockquote",
-        "br",
-        "div",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "hr",
-        "li",
-        "p",
-        "table",
-        "tr",
-        "ul",
-        "ol",
-    ],
-)
+_HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
+_BLOCK_TAGS = _HEADINGS | {"address", "blockquote", "br", "div", "hr", "li", "ol", "p", "table", "tr", "ul"}
 
 
 class HeaderError(ValueError):
@@ -60,7 +42,7 @@ def sender_address(text: str) -> Address:
 
 
 def recipient_address(mail: Mail) -> Address:
-    """Return the address of the recipient; raise AddressError, also if it is not all ASCII (there is no SMTPUTF8)."""
+    """Return the address of the recipient; raise AddressError, also if it is not all ASCII (SMTPUTF8 is not used)."""
     normalised = normalise_email(mail.recipient)
     if normalised is None:
         raise AddressError
@@ -75,6 +57,7 @@ def compose(mail: Mail, sender: Address) -> bytes:
     message["From"] = sender
     message["To"] = recipient_address(mail)
     message["Subject"] = mail.subject
+    # Date, Message-ID and boundary are the same in every attempt, so that a repeated email can be recognised.
     message["Date"] = format_datetime(mail.created_at)
     message["Message-ID"] = f"<{mail.id}@{sender.domain}>"
     message["List-Unsubscribe"] = f"<{mail.unsubscribe_url}>"
@@ -85,8 +68,7 @@ def compose(mail: Mail, sender: Address) -> bytes:
     message.set_content(plain_text(mail.body) if mail.html else mail.body, cte="quoted-printable")
     if mail.html:
         message.add_alternative(mail.body, subtype="html", cte="quoted-printable")
-        # The library's random boundary would give every attempt other bytes.
-        message.set_boundary(f"=_{mail.id}")
+        message.set_boundary(f"=_{mail.id}")  # the library's own is random
     return message.as_bytes()
 
 
@@ -100,10 +82,7 @@ def plain_text(html: str) -> str:
 
 
 class _WirePolicy(EmailPolicy):
-    """The library's SMTP policy, except that headers for machines are never folded.
-
-    The library turns any long word into encoded words, and mail programs do not find an address in those.
-    """
+    """The library's SMTP policy, except that headers for machines are never folded."""
 
     def fold_binary(self, name: str, value: Any) -> bytes:
         if name in _NEVER_FOLDED:

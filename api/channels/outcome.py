@@ -1,12 +1,12 @@
 """Outcomes: the result of one attempt to send a message, the same for every transport.
 
-An outcome has a reason from a closed set. Neither the reason nor its detail ever carries a secret, an address, or text that
-the other side sent: they are stored and shown.
+An outcome has a reason from a closed set. Neither the reason nor its detail ever carries a secret, an address, or text
+that the other side sent: they are stored and shown.
 """
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal, Protocol, TypeAlias
 
@@ -42,10 +42,6 @@ class Retry(msgspec.Struct, frozen=True):
     after_seconds: float | None = None
     detail: str = ""
 
-    def delay(self, scheduled: timedelta) -> timedelta:
-        """Return the longer of the scheduled delay and the requested one."""
-        return max(scheduled, timedelta(seconds=self.after_seconds or 0))
-
 
 class Failed(msgspec.Struct, frozen=True):
     """Not sent; no later attempt can succeed."""
@@ -55,7 +51,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """The message may have been delivered. It is sent again under the same id, so that the other side can deduplicate."""
+    """The message may have been delivered. It is sent again with the same id, so that the receiver can deduplicate."""
 
     reason: Reason
     detail: str = ""
@@ -64,7 +60,10 @@ class Unknown(msgspec.Struct, frozen=True):
 Outcome: TypeAlias = Sent | Retry | Failed | Unknown
 
 MayLeave: TypeAlias = Callable[[], bool]
-"""Asked at the last moment, after every wait for a slot or a connection. False: nothing is sent, the outcome is `Retry("busy")`."""
+"""Called at the last moment, after every wait for a slot or a connection.
+
+False: nothing is sent, and the outcome is `Retry("busy")`.
+"""
 
 
 def always() -> bool:
@@ -75,8 +74,8 @@ def always() -> bool:
 class Mail(msgspec.Struct, frozen=True):
     """One email to one address.
 
-    `created_at` is the time of the message, not of an attempt: every attempt has the same bytes. `html`: the body is HTML.
-    `unsubscribe_url`: a POST to it unsubscribes the address. `test`: mark the email as a test in a header.
+    `created_at` is the time of the message, not of an attempt: every attempt has the same bytes. `html`: the body is
+    HTML. `unsubscribe_url`: a POST to it unsubscribes the address. `test`: mark the email as a test in a header.
     """
 
     id: str
@@ -105,15 +104,15 @@ _SECONDS = re.compile(r"\d{1,12}", re.ASCII)
 def parse_retry_after(text: str, now: datetime) -> float | None:
     """Return the seconds from `now` in a `Retry-After` header (RFC 9110, section 10.2.3), at most MAX_RETRY_AFTER_S.
 
-    None for a value that is neither a number of seconds nor a date. Bounded because the header comes from an untrusted server.
+    None for a value that is neither a number of seconds nor a date.
     """
     text = text.strip()
     if _SECONDS.fullmatch(text):
-        return min(float(text), MAX_RETRY_AFTER_S)
+        return min(float(text), MAX_RETRY_AFTER_S)  # an untrusted server could ask for years
     try:
         moment = parsedate_to_datetime(text)
     except ValueError:
         return None
-    if moment.tzinfo is None:
+    if moment.tzinfo is None:  # the zone is `-0000`: UTC, and the sender's zone is unknown
         moment = moment.replace(tzinfo=UTC)
     return min(max((moment - now).total_seconds(), 0.0), MAX_RETRY_AFTER_S)

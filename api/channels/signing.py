@@ -3,8 +3,8 @@
 A webhook is signed with HMAC-SHA256 over `id.timestamp.body`. While a secret is being rolled, a delivery carries one
 signature for each secret, so a receiver that has either of them can verify it.
 
-An unsubscribe token carries the blind index of an email address, never the address, and a MAC. It does not expire: the link
-in an old email must still work.
+An unsubscribe token carries the blind index of an email address, never the address, and a MAC. It does not expire: the
+link in an old email must still work.
 """
 
 import base64

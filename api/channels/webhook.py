@@ -1,8 +1,8 @@
 """Sending webhooks: one signed POST per attempt, without redirects, to an address that the guard permits.
 
-An endpoint can cost at most `DEADLINE_S` seconds and `MAX_BODY_BYTES` bytes, and only its own slots. Of its response the
-status counts, and nothing is kept. 2xx: sent. 410: gone for good. Any other status is tried again. A failure after the
-request has started to leave is an unknown outcome: the delivery is repeated under the same `webhook-id`.
+An endpoint can cost at most `DEADLINE_S` seconds and `MAX_BODY_BYTES` bytes, and only its own slots. Of its response
+the status counts, and nothing is kept. 2xx: sent. 410: gone for good. Any other status is tried again. A failure after
+the request has started to leave is an unknown outcome: the delivery is repeated under the same `webhook-id`.
 """
 
 import asyncio
@@ -77,6 +77,7 @@ class WebhookSender:
         request = _request(webhook, now)
         if request is None:
             return Failed("invalid_address")
+        # Slots are by host and port, without the path: it is the server that hangs.
         endpoint = f"{request.url.host.decode()}:{request.url.port}"
         try:
             async with self._limiter.slot(webhook.org_id, endpoint):
@@ -110,8 +111,8 @@ class WebhookSender:
                 _log.info("webhook_connection_failed", extra={"stage": trace.stage, "error": type(error).__name__})
         if trace.outcome is not None:  # a response counts, even if its body broke off
             return trace.outcome
-        # Forbidden, closed, silent and unknown addresses all give "unreachable": distinct outcomes would make a port
-        # scanner of us.
+        # Forbidden, closed, silent and unknown addresses all give "unreachable": distinct outcomes would let a tenant
+        # scan our network (docs/decisions/0022).
         match trace.stage:
             case "connect":
                 return Retry("unreachable")

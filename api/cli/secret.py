@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     secret = root_secret(settings)
     keyring = Keyring(secret)
     with database(settings) as urls:
-        changed = asyncio.run(rotation.go_on(urls.dsn, keyring))
+        changed = asyncio.run(rotation.run_phase(urls.dsn, keyring))
     if keyring.chain.part == "settled" and not args.new:
         note("the rotation is finished" if changed else "no rotation is in progress; begin one with --new")
         return 0

@@ -3,12 +3,13 @@
 Every change is one transaction under the lock of the contact, with its audit row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
 from api.automations.automations import Author, Refusal, record, retried, unknown
+from api.automations.views import Shown
 from api.crypto import OrgKeys
 from api.store import contacts as store
 from api.store.contacts import (
@@ -27,9 +28,6 @@ from api.store.merges import find_survivor
 from api.store.query import run
 from workbench.language.codec import encode
 from workbench.language.event import Identifiers
-
-Shown = Callable[[str], str]
-"""Returns a sealed email address as the caller may see it: in clear, or masked."""
 
 
 class ContactView(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,12 +1,13 @@
 """Erasing a contact.
 
-One transaction removes its identifiers, attributes and tags, cancels its entries and raises their lease tokens, so that a
-worker that has claimed one writes nothing. From its commit on, no event is matched to the contact and nothing is decided for it. The
-content of its events, messages and steps is removed page by page afterwards. The rows stay, so that counts stay.
+One transaction removes its identifiers, attributes and tags, cancels its entries and raises their lease tokens, so
+that a worker that has claimed one writes nothing. From its commit on, no event is matched to the contact and nothing
+is decided for it. The content of its events, messages and steps is removed page by page afterwards. The rows stay, so
+that counts stay.
 
-Ingest recognises a contact without a lock, so an event can be committed just after the erasure. No ingest transaction lives
-longer than seconds, so everything is done once more a minute later, by any process. A row in `erasures` schedules that; it is
-also there if the first process dies halfway.
+Ingest recognises a contact without a lock, so an event can be committed just after the erasure. No ingest transaction
+lives longer than seconds, so any process repeats everything a minute later. A row in `erasures` schedules that, also
+if the first process ends halfway.
 """
 
 from datetime import datetime, timedelta
@@ -39,7 +40,27 @@ class ErasedView(msgspec.Struct, frozen=True, rename="camel"):
 async def erase(database: Database, author: Author, contact_id: str) -> ErasedView | Refusal:
     """Erase a contact. Repeating it is safe, and erases rows that were added since."""
     contact = ContactKey(author.org_id, contact_id)
-    erased = await _erase_contact(database, author, contact)
+
+    @retried
+    async def erase_contact() -> ErasedView | Refusal:
+        async with database.transaction() as tx:
+            await lock_contacts(tx, [contact_id])
+            erasure = await store.find_erasure(tx, contact)
+            if erasure is None:
+                return unknown("contact")
+            if (survivor := erasure.merged_into) is not None:
+                return conflict(f"this contact was merged into {survivor}: erase that contact, or undo the merge first")
+            if erasure.unsettled:
+                return conflict(
+                    "a merge was undone a moment ago and its rows are still being moved: try again in two minutes"
+                )
+            cancelled = await store.erase_contact(tx, contact, author.now)
+            await store.schedule_erasure(tx, contact, author.now + SECOND_ERASURE_DELAY)
+            if erasure.at is None:
+                await record(tx, author, "contact.erase", contact_id, {"cancelledEntries": cancelled})
+        return ErasedView(contact_id, erasure.at or author.now, cancelled)
+
+    erased = await erase_contact()
     if isinstance(erased, ErasedView):
         await _erase_content(database, contact)
     return erased
@@ -54,57 +75,32 @@ async def erase_again(database: Database, now: datetime) -> int:
     """Erase contacts again for which a second erasure is due; return their number."""
     async with database.transaction() as tx:
         due = await store.find_due_erasures(tx, now, ERASURES_PER_RUN)
-    await one_by_one("erase_again", due, lambda contact: _erase_again(database, contact, now))
+
+    @retried
+    async def erase_contact(contact: ContactKey) -> None:
+        async with database.transaction() as tx:
+            await lock_contacts(tx, [contact.contact_id])
+            await store.erase_contact(tx, contact, now)
+
+    async def repeat_erasure(contact: ContactKey) -> None:
+        await erase_contact(contact)
+        await _erase_content(database, contact)
+        async with database.transaction() as tx:
+            await store.finish_erasure(tx, contact, now)
+
+    await one_by_one("erase_again", due, repeat_erasure)
     return len(due)
-
-
-@retried
-async def _erase_contact(database: Database, author: Author, contact: ContactKey) -> ErasedView | Refusal:
-    async with database.transaction() as tx:
-        await lock_contacts(tx, [contact.contact_id])
-        erasure = await store.find_erasure(tx, contact)
-        if erasure is None:
-            return unknown("contact")
-        if erasure.merged_into is not None:
-            return conflict(
-                f"this contact was merged into {erasure.merged_into}: erase that contact, or undo the merge first"
-            )
-        if erasure.unsettled:
-            return conflict(
-                "a merge was undone a moment ago and its rows are still being moved: try again in two minutes"
-            )
-        cancelled = await store.erase_contact(tx, contact, author.now)
-        await store.schedule_erasure(tx, contact, author.now + SECOND_ERASURE_DELAY)
-        if erasure.at is None:
-            await record(tx, author, "contact.erase", contact.contact_id, {"cancelledEntries": cancelled})
-    return ErasedView(contact.contact_id, erasure.at or author.now, cancelled)
-
-
-async def _erase_again(database: Database, contact: ContactKey, now: datetime) -> None:
-    await _erase_contact_again(database, contact, now)
-    await _erase_content(database, contact)
-    async with database.transaction() as tx:
-        await store.finish_erasure(tx, contact, now)
-
-
-@retried
-async def _erase_contact_again(database: Database, contact: ContactKey, now: datetime) -> None:
-    async with database.transaction() as tx:
-        await lock_contacts(tx, [contact.contact_id])
-        await store.erase_contact(tx, contact, now)
 
 
 async def _erase_content(database: Database, contact: ContactKey) -> None:
     """Remove the content of its events, messages and entries, one transaction per page."""
+
+    @retried
+    async def erase_page(part: ErasurePart, after: store.Cursor) -> store.Cursor | None:
+        async with database.transaction() as tx:
+            return await store.erase_page(tx, part, contact, after)
+
     for part in _PARTS:
         after: store.Cursor | None = FIRST_CURSOR
         while after is not None:
-            after = await _erase_page(database, part, contact, after)
-
-
-@retried
-async def _erase_page(
-    database: Database, part: ErasurePart, contact: ContactKey, after: store.Cursor
-) -> store.Cursor | None:
-    async with database.transaction() as tx:
-        return await store.erase_page(tx, part, contact, after)
+            after = await erase_page(part, after)

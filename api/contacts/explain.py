@@ -1,7 +1,7 @@
-"""Explain why an automation did or did not start for the events of a contact, or would start for a hypothetical event.
+"""Explanations why an automation did or did not start for events of a contact, or would start for a hypothetical event.
 
-Each event is judged by the state of the automation when it was received: active or not, and the trigger of the version that
-was published then. The contact is as it is now: its earlier identifiers are not stored.
+Each event is judged by the state of the automation when it was received: active or not, and the trigger of the version
+that was published then. The contact is as it is now: its earlier identifiers are not stored.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from api.clock import to_us
 from api.crypto import OrgKeys
 from api.store import automations, contacts
 from api.store.automations import AutomationRow, VersionRow
-from api.store.contacts import ContactKey, ExplainedEventRow, ExplainedLogRow
+from api.store.contacts import ContactKey, ExplainedEventRow
 from api.store.database import Database, Transaction
 from api.store.entries import Claim, read_other_entries
 from api.store.merges import find_survivor
@@ -68,8 +68,8 @@ class StartedView(msgspec.Struct, frozen=True):
 class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
     """The explanation for one event.
 
-    `wants`: the event names of the trigger, empty if it starts on any event; a contract's event has the contract's address.
-    `version`: the version that was published when the event was received.
+    `wants`: the event names of the trigger, empty if it starts on any event; a contract's event has the contract's
+    address. `version`: the version that was published when the event was received.
     """
 
     event_id: str | None
@@ -137,7 +137,7 @@ class _History(msgspec.Struct, frozen=True):
         return trigger if isinstance(trigger, Trigger) else self.draft
 
     def live_since(self, at: datetime) -> datetime:
-        """Return since when, as of a moment, the automation has started on logs: active, and published with the same contract event."""
+        """Return since when, as of a moment, the automation was active and published with the same contract event."""
         source, began = self.trigger_at(at).source, self.row.created_at
         for version in self.versions:
             if source is not None and version.published_at <= at:
@@ -161,13 +161,20 @@ async def explain(
         history = await _read_history(tx, contact_key, reader, request.automation_id)
         if isinstance(history, Refusal):
             return history
+        row = history.row
         if request.imagined is not None:
-            explanations = await _explain_hypothetical(tx, contact_key, reader, history, request.imagined)
+            explanation = await _explain_hypothetical(tx, contact_key, reader, history, request.imagined)
+            if isinstance(explanation, Refusal):
+                return explanation
+            explanations = [explanation]
         else:
-            explanations = await _explain_stored(tx, contact_key, reader, history, request)
-    if isinstance(explanations, Refusal):
-        return explanations
-    row = history.row
+            if request.event_id is None:
+                events = await contacts.list_recent_events(tx, contact_key, request.most)
+            elif not (events := await contacts.find_event_of_contact(tx, contact_key, request.event_id)):
+                return unknown("event of this contact")
+            ids = [event.id for event in events]
+            entries = await contacts.find_entries_of_events(tx, contact_key.org_id, row.id, ids)
+            explanations = [_explain_stored(reader, history, event, entries.get(event.id)) for event in events]
     return ExplainedView(row.id, row.name, row.active and row.archived_at is None, tuple(explanations))
 
 
@@ -180,87 +187,74 @@ async def _read_history(
     row = await automations.find_automation(tx, contact_key.org_id, automation_id)
     if row is None:
         return unknown("automation")
+    identifiers = Identifiers(
+        contact.wallet_address, reader.opened(contact.email), contact.external_id, contact.wallet_raw
+    )
+    texts = tuple(contact.tags), tuple(contact.segments), tuple(contact.opted_out)
     draft = read_trigger(decode(row.trigger_spec))
     return _History(
         row,
         await automations.list_versions(tx, contact_key.org_id, automation_id, _MAX_VERSIONS),
         await contacts.list_activation_changes(tx, contact_key.org_id, automation_id),
-        _contact(contact, reader),
+        ContactState(contact.id, identifiers, decode(contact.attributes), *texts),
         draft if isinstance(draft, Trigger) else Trigger(),
     )
 
 
-def _contact(row: contacts.ContactRow, reader: ExplainReader) -> ContactState:
-    identifiers = Identifiers(row.wallet_address, reader.opened(row.email), row.external_id, row.wallet_raw)
-    attributes = decode(row.attributes)
-    return ContactState(row.id, identifiers, attributes, tuple(row.tags), tuple(row.segments), tuple(row.opted_out))
-
-
-async def _explain_stored(
-    tx: Transaction, contact_key: ContactKey, reader: ExplainReader, history: _History, request: ExplainRequest
-) -> list[ExplanationView] | Refusal:
-    if request.event_id is None:
-        events = await contacts.list_recent_events(tx, contact_key, request.most)
-    elif not (events := await contacts.find_event_of_contact(tx, contact_key, request.event_id)):
-        return unknown("event of this contact")
-    entries = await contacts.find_entries_of_events(
-        tx, contact_key.org_id, history.row.id, [event.id for event in events]
-    )
-    return [_explain_event(reader, history, event, entries.get(event.id)) for event in events]
-
-
-def _explain_event(
+def _explain_stored(
     reader: ExplainReader, history: _History, event: ExplainedEventRow, entry: StartedEntry | None
 ) -> ExplanationView:
     at, own = event.created_at, history.contact.identifiers
     trigger, state = history.trigger_at(at), history.state_at(at)
     sent = Identifiers(event.wallet, reader.opened(event.email), event.external_id)
-    payload, named, removed, early = decode(event.payload), trigger.matches_event(event.event), False, False
-    if event.log is not None:
-        named, removed = _matches_log(trigger, event.log, payload, own.wallet), event.log.removed
-        early = named and event.log.block_time < history.live_since(at).replace(microsecond=0)
-        declared = None if trigger.source is None else trigger.source.abi_event
-        payload = log_payload(dict(zip(LOCATION_FIELDS, event.log.place, strict=True)), payload, declared)
+    payload, is_named, removed, is_early = decode(event.payload), trigger.matches_event(event.event), False, False
+    if (log := event.log) is not None:
+        source, removed = trigger.source, log.removed
+        is_named = (
+            source is not None
+            and source.matches_log(*log.place[:2], log.signature)
+            and log_wallet(source, payload) == own.wallet
+        )
+        # Blocks are dated to the second.
+        is_early = is_named and log.block_time < history.live_since(at).replace(microsecond=0)
+        declared = None if source is None else source.abi_event
+        payload = log_payload(dict(zip(LOCATION_FIELDS, log.place, strict=True)), payload, declared)
     context = flat_context(event.event, history.contact.id, merge_identifiers(sent, own), payload)
-    why = explain_stored_event(trigger, state, ObservedEvent(named, context, event.dry, removed, early), entry)
+    observed = ObservedEvent(is_named, context, event.dry, removed, is_early)
+    explanation = explain_stored_event(trigger, state, observed, entry)
     ref = _EventRef(event.id, event.event, at)
-    return reader.masked(_view(ref, trigger, state, why, entry), sent.email, own.email)
-
-
-def _matches_log(trigger: Trigger, log: ExplainedLogRow, args: dict[str, Any], wallet: str | None) -> bool:
-    """Return whether a log matches the trigger's source and concerns this wallet."""
-    source = trigger.source
-    if source is None or not source.matches_log(*log.place[:2], log.signature):
-        return False
-    return log_wallet(source, args) == wallet
+    return reader.masked(_view(ref, trigger, state, explanation, entry), sent.email, own.email)
 
 
 async def _explain_hypothetical(
     tx: Transaction, contact_key: ContactKey, reader: ExplainReader, history: _History, described: dict[str, Any]
-) -> list[ExplanationView] | Refusal:
+) -> ExplanationView | Refusal:
     now = reader.author.now
-    event = _event(described, history.contact, history.trigger_at(now), now)
+    trigger, state = history.trigger_at(now), history.state_at(now)
+    event = _read_event(described, history.contact, trigger, now)
     if not isinstance(event, Event):
         return invalid(event)
-    state, past = history.state_at(now), await _contact_history(tx, contact_key, history.row.id, now)
-    trace = simulate(_automation(history, now), event, history.contact, now, SimulationInput(past))
-    ref, why = _EventRef(None, event.name, now), explain_simulated_event(state, trace)
-    return [reader.masked(_view(ref, history.trigger_at(now), state, why, None), history.contact.identifiers.email)]
-
-
-def _automation(history: _History, now: datetime) -> SimulatedAutomation:
-    """Return the automation as it runs now; as in the engine, an unpublished one has the draft's trigger and no graph."""
+    # As in the engine, an automation that is not published has the draft's trigger and no graph.
     published = history.published_at(now)
     specs = None if published is None else read_specs(published.trigger_spec, published.graph)
-    graph = None if specs is None or isinstance(specs, tuple) else specs.graph
-    return SimulatedAutomation(history.trigger_at(now), graph, history.row.id)
+    graph = specs.graph if isinstance(specs, SimulatedAutomation) else None
+    automation = SimulatedAutomation(trigger, graph, history.row.id)
+    past = await _read_contact_history(tx, contact_key, history.row.id, now)
+    trace = simulate(automation, event, history.contact, now, SimulationInput(past))
+    explanation = explain_simulated_event(state, trace)
+    view = _view(_EventRef(None, event.name, now), trigger, state, explanation, None)
+    return reader.masked(view, history.contact.identifiers.email)
 
 
-def _event(described: dict[str, Any], contact: ContactState, trigger: Trigger, now: datetime) -> Event | Problems:
-    """Return an event as it would be posted for the contact, or a log about it; identifiers default to the contact's."""
+def _read_event(described: dict[str, Any], contact: ContactState, trigger: Trigger, now: datetime) -> Event | Problems:
+    """Return an event as posted for the contact, or a log about it; identifiers default to the contact's."""
     identifiers = contact.identifiers
     if is_log_sample(described):
-        return _log(described, identifiers.wallet, trigger)
+        source, args = trigger.source, described.get("args")
+        if source is None:
+            return (Problem("event.type", "this automation does not start from a chain"),)
+        own_args = {} if identifiers.wallet is None else {source.wallet_arg: identifiers.wallet}
+        return read_log_sample(described | {"args": own_args | args} if isinstance(args, dict) else described, source)
     own = {"walletAddress": identifiers.wallet, "email": identifiers.email, "externalId": identifiers.external_id}
     if not any(own.values()):
         own = {"externalId": contact.id}
@@ -270,40 +264,19 @@ def _event(described: dict[str, Any], contact: ContactState, trigger: Trigger, n
     return tuple(Problem(f"event.{problem.field}" if problem.field else "event", problem.reason) for problem in event)
 
 
-def _log(described: dict[str, Any], wallet: str | None, trigger: Trigger) -> Event | Problems:
-    source, args = trigger.source, described.get("args")
-    if source is None:
-        return (Problem("event.type", "this automation does not start from a chain"),)
-    own = {} if wallet is None else {source.wallet_arg: wallet}
-    return read_log_sample(described | {"args": own | args} if isinstance(args, dict) else described, source)
-
-
-async def _contact_history(
+async def _read_contact_history(
     tx: Transaction, contact_key: ContactKey, automation_id: str, now: datetime
 ) -> ContactHistory:
     """Return the history that an entry created now would see."""
-    claim = Claim(
-        _HYPOTHETICAL_ID,
-        automation_id,
-        None,
-        _HYPOTHETICAL_ID,
-        now,
-        contact_key.contact_id,
-        None,
-        0,
-        1,
-        0,
-        now,
-        None,
-        0,
-    )
+    event_id, contact_id = _HYPOTHETICAL_ID, contact_key.contact_id
+    claim = Claim(_HYPOTHETICAL_ID, automation_id, None, event_id, now, contact_id, None, 0, 1, 0, now, None, 0)
     (entered,) = await run(tx, read_other_entries(contact_key.org_id, [claim]))
     others = entered.get(_HYPOTHETICAL_ID)
     return ContactHistory() if others is None else ContactHistory(others.at, others.running)
 
 
 class _EventRef(msgspec.Struct, frozen=True):
-    """An event; `id` is None for a hypothetical one."""
+    """An event; a hypothetical one has no id."""
 
     id: str | None
     name: str
@@ -311,22 +284,22 @@ class _EventRef(msgspec.Struct, frozen=True):
 
 
 def _view(
-    event: _EventRef, trigger: Trigger, state: AutomationState, why: MatchExplanation, entry: StartedEntry | None
+    event: _EventRef,
+    trigger: Trigger,
+    state: AutomationState,
+    explanation: MatchExplanation,
+    entry: StartedEntry | None,
 ) -> ExplanationView:
+    source = trigger.source
     return ExplanationView(
         event.id,
         event.name,
         event.at,
-        why.matched,
-        why.reasons,
-        why.cause,
-        _wants(trigger),
-        why.verdicts,
+        explanation.matched,
+        explanation.reasons,
+        explanation.cause,
+        tuple(sorted(trigger.names)) if source is None else (f"{source.contract}:{source.abi_event.name}",),
+        explanation.verdicts,
         state.version,
         None if entry is None else StartedView(entry.id, entry.state, entry.outcome),
     )
-
-
-def _wants(trigger: Trigger) -> tuple[str, ...]:
-    source = trigger.source
-    return tuple(sorted(trigger.names)) if source is None else (f"{source.contract}:{source.abi_event.name}",)

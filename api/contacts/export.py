@@ -6,8 +6,8 @@ A contact may have a million events, so nothing is built as a whole. Digests and
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from api.automations.views import without_addresses
-from api.contacts.contacts import ContactView, Shown, absorbed_view, entry_view, event_view, log_view, message_view
+from api.automations.views import Shown, without_addresses
+from api.contacts.contacts import ContactView, absorbed_view, entry_view, event_view, log_view, message_view
 from api.store.contacts import (
     EXPORT_PAGE,
     FIRST_CURSOR,
@@ -40,8 +40,8 @@ async def export_chunks(
 ) -> AsyncIterator[bytes]:
     """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents"}`, each oldest first.
 
-    `absorbed`: contacts that were merged into this one. Without `clear`, a message text that may contain an email address is
-    shown as its template.
+    `absorbed`: contacts that were merged into this one. Without `clear`, a message text that may contain an email
+    address is shown as its template.
     """
 
     async def messages(tx: Transaction, contact_key: ContactKey, after: Cursor) -> Sequence[ExportedMessageRow]:
@@ -49,28 +49,26 @@ async def export_chunks(
         return rows if clear else await without_addresses(tx, contact_key.org_id, rows, lambda row: row.entry_id)
 
     yield b'{"contact":' + encode(contact)
-    async for chunk in _array(
-        database, contact_key, "absorbed", export_absorbed, lambda row: absorbed_view(row, shown)
+    for array in (
+        _array(database, contact_key, "absorbed", export_absorbed, lambda row: absorbed_view(row, shown)),
+        _array(database, contact_key, "events", export_events, lambda row: event_view(row, shown)),
+        _array(database, contact_key, "entries", export_entries, entry_view),
+        _array(database, contact_key, "messages", messages, lambda row: message_view(row, shown)),
+        _array(database, contact_key, "onchainEvents", export_logs, log_view),
     ):
-        yield chunk
-    async for chunk in _array(database, contact_key, "events", export_events, lambda row: event_view(row, shown)):
-        yield chunk
-    async for chunk in _array(database, contact_key, "entries", export_entries, entry_view):
-        yield chunk
-    async for chunk in _array(database, contact_key, "messages", messages, lambda row: message_view(row, shown)):
-        yield chunk
-    async for chunk in _array(database, contact_key, "onchainEvents", export_logs, log_view):
-        yield chunk
+        async for chunk in array:
+            yield chunk
     yield b"}"
 
 
 async def _array(
     database: Database, contact_key: ContactKey, name: str, read: Read[Row], view: Callable[[Row], Any]
 ) -> AsyncIterator[bytes]:
-    """Yield one member of the object, an array. Each page is read in a transaction of its own, so none stays open for long."""
+    """Yield one member of the object, an array."""
     yield b',"%b":[' % name.encode()
     after, separator = FIRST_CURSOR, b""
     while True:
+        # A transaction for each page: one for all would stay open as long as the client reads.
         async with database.transaction() as tx:
             rows = await read(tx, contact_key, after)
         if rows:

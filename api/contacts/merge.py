@@ -1,13 +1,13 @@
 """Merging two contacts of one person: preview, merge, undo, and moving their rows.
 
-A merge is one transaction, under the locks of both contacts and of all their identifiers. From its commit on, the identifiers
-find the contact that is kept, which gains the attributes, tags and segments that it did not have, and live entries follow it.
-The absorbed contact keeps its own data, and points at the other; that makes undo possible.
+A merge is one transaction, under the locks of both contacts and of all their identifiers. From its commit on, the
+identifiers find the contact that is kept, which gains the attributes, tags and segments that it did not have, and live
+entries follow it. The absorbed contact keeps its own data, and points at the other; that makes undo possible.
 
-Rows (events, messages, entries, on-chain events) are moved afterwards, page by page. Ingest recognises a contact without a lock, so
-an event can be committed to the absorbed contact just after the merge. No ingest transaction lives longer than seconds, so
-everything is moved once more a minute later, by any process; `contact_merges.due_at` schedules that, also if the first process
-dies. An undo moves rows back in the same way.
+Rows (events, messages, entries, on-chain events) are moved afterwards, page by page. Ingest recognises a contact
+without a lock, so an event can be committed to the absorbed contact just after the merge. No ingest transaction lives
+longer than seconds, so everything is moved once more a minute later, by any process; `contact_merges.due_at` schedules
+that, also if the first process dies. An undo moves rows back in the same way.
 """
 
 from datetime import datetime, timedelta
@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from api.automations.automations import Author, Refusal, conflict, invalid, record, retried, unknown
+from api.automations.views import Shown
 from api.clock import Clock, uuid7
-from api.contacts.contacts import Shown
 from api.jobs import every, one_by_one
 from api.store import merges as store
 from api.store.contacts import ContactCounts, ContactKey, count_contact_rows
@@ -28,7 +28,6 @@ from api.store.query import run
 from workbench.language.codec import Json
 from workbench.language.contact import (
     ContactRecord,
-    IdentifierKey,
     IdentifierKind,
     MergePlan,
     apply_merge,
@@ -78,9 +77,9 @@ class MovesView(msgspec.Struct, frozen=True, rename="camel"):
 class MergeView(msgspec.Struct, frozen=True, rename="camel"):
     """The effects of a merge. `id` is None in a preview.
 
-    `hidden`: identifiers of the absorbed contact that now find the kept one, which shows its own instead. `lost`: attributes of
-    the absorbed contact for which the kept one has other values. `rows`: numbers of rows to move. `pending`: some have not
-    been moved yet.
+    `hidden`: identifiers of the absorbed contact that now find the kept one, which shows its own instead. `lost`:
+    attributes of the absorbed contact for which the kept one has other values. `rows`: numbers of rows to move.
+    `pending`: some have not been moved yet.
     """
 
     id: str | None
@@ -144,34 +143,36 @@ def _plan(pair: Pair, both: dict[str, StoredContact]) -> _Merge | Refusal:
     for field, contact_id in (("keep", pair.keep_id), ("absorb", pair.absorbed_id)):
         contact = both.get(contact_id)
         if contact is None or contact.erased:
-            return unknown(f"contact: {field}")
+            return unknown("contact", field)
         if contact.merged_into is not None:
             return conflict(f"this contact was merged into {contact.merged_into}", field)
     keep, absorbed = both[pair.keep_id].record, both[pair.absorbed_id].record
     changes = plan_merge(keep, absorbed)
     merged = apply_merge(keep, changes.gained)
     if merged is None:
-        return invalid(
-            (
-                Problem(
-                    "absorb", "the merged contact would have more than 1,000 attributes, or more than 256 KB of them"
-                ),
-            )
-        )
+        too_large = "the merged contact would have more than 1,000 attributes, or more than 256 KB of them"
+        return invalid((Problem("absorb", too_large),))
     return _Merge(keep, absorbed, merged, changes)
 
 
 @retried
 async def _merge(database: Database, author: Author, pair: Pair, shown: Shown) -> MergeView | Refusal:
     async with database.transaction() as tx:
+        # Counted before the locks are taken: it may take a while, and ingest waits for these locks.
         rows = await count_contact_rows(tx, ContactKey(author.org_id, pair.absorbed_id))
-        identities = await _lock(tx, author.org_id, pair)
+        # Identifiers first, then contacts, in the order of docs/decisions/0002.
+        before = await store.find_identities(tx, author.org_id, pair.ids)
+        await lock_identifiers(tx, [(author.org_id, key) for key in before])
+        await run(tx, hold_contacts(pair.ids), share_members(author.org_id))
+        identities = await store.find_identities(tx, author.org_id, pair.ids)
+        if identities.keys() != before.keys():
+            raise TransactionConflictError("an identifier was added during the merge")  # retried
         plan = _plan(pair, await store.find_contacts(tx, author.org_id, pair.ids))
         if isinstance(plan, Refusal):
             return plan
         move = RowMove(pair.absorbed_id, pair.keep_id)
         if await store.has_claimed_entries(tx, author.org_id, move):
-            return conflict(_BUSY)
+            return conflict(_BUSY)  # one decision of a worker must not mix the facts of two contacts
         merge_id = uuid7(author.now_us)
         keys = tuple(key for key, owner in identities.items() if owner == pair.absorbed_id)
         segments = await store.find_memberships(tx, author.org_id, pair.absorbed_id)
@@ -203,13 +204,27 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
         row = await store.find_merge(tx, author.org_id, merge_id, hold=True)
         assert row is not None, "merges are never deleted"
         both = await store.find_contacts(tx, author.org_id, [row.keep_id, row.absorbed_id])
-        if conflicts := await _undo_conflicts(tx, author.org_id, row, both):
+        if conflicts := await _find_undo_conflicts(tx, author.org_id, row, both):
             return Refusal("conflict", tuple(conflicts))
-        kept_attributes = await _restore(tx, author, row, both[row.keep_id].record)
-    return UndoneView(row.id, row.keep_id, row.absorbed_id, author.now, kept_attributes, pending=False)
+        members = await store.list_merged_ids(tx, author.org_id, row.absorbed_id)
+        move = RowMove(row.keep_id, row.absorbed_id, members)
+        rest = undo_merge(both[row.keep_id].record, row.gained)
+        await store.move_identities(tx, author.org_id, row.identities, move)
+        await store.write_contact(tx, author.org_id, row.keep_id, rest.contact, author.now)
+        await store.leave_segments(tx, author.org_id, row.keep_id, row.gained.segments)
+        await store.join_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments)
+        await store.move_live_entries(tx, author.org_id, move)
+        await store.reopen_conflicts(tx, author.org_id, row.id)
+        await store.unmark_merged(tx, author.org_id, row.absorbed_id, members)
+        await store.mark_merge_undone(tx, author.org_id, row.id, author.now, author.now + SETTLE_DELAY)
+        detail = {"merge": row.id, "absorbed": row.absorbed_id, "stays": len(rest.kept_attributes)}
+        await record(tx, author, "contact.unmerge", row.keep_id, detail)
+    return UndoneView(row.id, row.keep_id, row.absorbed_id, author.now, rest.kept_attributes, pending=False)
 
 
-async def _undo_conflicts(tx: Transaction, org_id: int, row: MergeRow, both: dict[str, StoredContact]) -> list[Problem]:
+async def _find_undo_conflicts(
+    tx: Transaction, org_id: int, row: MergeRow, both: dict[str, StoredContact]
+) -> list[Problem]:
     """Return the reasons why a merge cannot be undone."""
     if row.undone_at is not None:
         return [Problem("", f"this merge was undone at {row.undone_at.isoformat()}")]
@@ -232,24 +247,6 @@ async def _undo_conflicts(tx: Transaction, org_id: int, row: MergeRow, both: dic
     return [Problem("", _BUSY)] if await store.has_claimed_entries(tx, org_id, back) else []
 
 
-async def _restore(tx: Transaction, author: Author, row: MergeRow, keep: ContactRecord) -> tuple[str, ...]:
-    """Write the two contacts as they were; return the gained attributes that have changed since, and therefore stay."""
-    org_id = author.org_id
-    members = await store.list_merged_ids(tx, org_id, row.absorbed_id)
-    move, rest = RowMove(row.keep_id, row.absorbed_id, members), undo_merge(keep, row.gained)
-    await store.move_identities(tx, org_id, row.identities, move)
-    await store.write_contact(tx, org_id, row.keep_id, rest.contact, author.now)
-    await store.leave_segments(tx, org_id, row.keep_id, row.gained.segments)
-    await store.join_segments(tx, org_id, row.absorbed_id, row.absorbed.segments)
-    await store.move_live_entries(tx, org_id, move)
-    await store.reopen_conflicts(tx, org_id, row.id)
-    await store.unmark_merged(tx, org_id, row.absorbed_id, members)
-    await store.mark_merge_undone(tx, org_id, row.id, author.now, author.now + SETTLE_DELAY)
-    detail = {"merge": row.id, "absorbed": row.absorbed_id, "stays": len(rest.kept_attributes)}
-    await record(tx, author, "contact.unmerge", row.keep_id, detail)
-    return rest.kept_attributes
-
-
 async def _move_first_pages(database: Database, author: Author, merge_id: str) -> bool:
     """Move the first rows; return whether more are left, which a scheduled run moves."""
     if await move_pages(database, author.org_id, merge_id, PAGES_PER_REQUEST):
@@ -257,17 +254,6 @@ async def _move_first_pages(database: Database, author: Author, merge_id: str) -
     async with database.transaction() as tx:
         await store.schedule_merge(tx, author.org_id, merge_id, author.now)
     return True
-
-
-async def _lock(tx: Transaction, org_id: int, pair: Pair) -> dict[IdentifierKey, str]:
-    """Lock both contacts and all their identifiers, identifiers first as everywhere; return the owners of the identifiers."""
-    before = await store.find_identities(tx, org_id, pair.ids)
-    await lock_identifiers(tx, [(org_id, key) for key in before])
-    await run(tx, hold_contacts(pair.ids), share_members(org_id))
-    identities = await store.find_identities(tx, org_id, pair.ids)
-    if identities.keys() != before.keys():
-        raise TransactionConflictError("an identifier was added during the merge")  # retried
-    return identities
 
 
 def _view(merge_id: str | None, pair: Pair, plan: _Merge, shown: Shown, rows: ContactCounts) -> MergeView:
@@ -311,9 +297,18 @@ async def settle_due(database: Database, now: datetime) -> int:
 
 async def move_pages(database: Database, org_id: int, merge_id: str, max_pages: int | None = None) -> bool:
     """Move rows, at most `max_pages` pages; return whether no row is left."""
+
+    @retried
+    async def move_page(part: MergePart) -> int:
+        async with database.transaction() as tx:
+            row = await store.find_merge(tx, org_id, merge_id, hold=True)
+            assert row is not None, "merges are never deleted"
+            move = await direction(tx, org_id, row)
+            return 0 if move.from_id == move.to_id else await store.move_rows(tx, org_id, part, move, PAGE_ROWS)
+
     left = max_pages
     for part in _PARTS:
-        while await _move_page(database, org_id, merge_id, part) == PAGE_ROWS:
+        while await move_page(part) == PAGE_ROWS:
             left = None if left is None else left - 1
             if left == 0:
                 return False
@@ -328,15 +323,6 @@ async def direction(tx: Transaction, org_id: int, row: MergeRow) -> RowMove:
     if row.undone_at is None:
         return RowMove(row.absorbed_id, absorbed)
     return RowMove(keep, absorbed, await store.list_merged_ids(tx, org_id, row.absorbed_id))
-
-
-@retried
-async def _move_page(database: Database, org_id: int, merge_id: str, part: MergePart) -> int:
-    async with database.transaction() as tx:
-        row = await store.find_merge(tx, org_id, merge_id, hold=True)
-        assert row is not None, "merges are never deleted"
-        move = await direction(tx, org_id, row)
-        return 0 if move.from_id == move.to_id else await store.move_rows(tx, org_id, part, move, PAGE_ROWS)
 
 
 @retried

@@ -1,14 +1,18 @@
-"""The timeline of a contact: its events, entries, messages, identity conflicts, merges and logs, newest first, each with a sentence."""
+"""The timeline of a contact: its events, entries, messages, identity conflicts, merges and logs, newest first.
 
-from collections.abc import Collection, Sequence
+Each kind is read by its index up to the size of the page, and the lists are merged. Each item has a sentence for
+people.
+"""
+
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from api.automations.automations import Refusal, unknown
-from api.automations.views import without_addresses
-from api.contacts.contacts import ContactView, Shown, contact_view
+from api.automations.views import Shown, without_addresses
+from api.contacts.contacts import ContactView, contact_view
 from api.store import contacts
 from api.store.contacts import (
     AbsorbedContactRow,
@@ -77,15 +81,12 @@ async def timeline(
             return unknown("contact")
         rows = await contacts.read_timeline(tx, contact, kinds, before, limit)
         if not clear:
-            rows = await _without_addresses(tx, contact.org_id, rows)
+            messages = [row for row in rows if isinstance(row, TimelineMessageRow)]
+            masked = await without_addresses(tx, contact.org_id, messages, lambda row: row.entry_id)
+            masked_by_id = {row.id: row for row in masked}
+            rows = [masked_by_id[row.id] if isinstance(row, TimelineMessageRow) else row for row in rows]
     next_page = f"{rows[-1].created_at.isoformat()},{rows[-1].id}" if len(rows) == limit else None
     return TimelineView([_view(row, contact.contact_id) for row in rows], next_page)
-
-
-async def _without_addresses(tx: Transaction, org_id: int, rows: Sequence[TimelineRow]) -> list[TimelineRow]:
-    messages = [row for row in rows if isinstance(row, TimelineMessageRow)]
-    masked = {row.id: row for row in await without_addresses(tx, org_id, messages, lambda row: row.entry_id)}
-    return [masked[row.id] if isinstance(row, TimelineMessageRow) else row for row in rows]
 
 
 async def _survivor(tx: Transaction, contact: ContactKey) -> ContactKey:
@@ -97,12 +98,18 @@ def _view(row: TimelineRow, contact_id: str) -> TimelineItemView:
         case TimelineEventRow():
             return _item("event", row, f"sent {row.event}", {"payload": msgspec.Raw(row.payload)})
         case TimelineEntryRow():
-            return _item("entry", row, _entry_sentence(row))
+            version = "" if row.automation_version is None else f", version {row.automation_version}"
+            outcome = "" if row.outcome in (None, row.state) else f" ({_words(row.outcome)})"
+            return _item("entry", row, f"entered the automation “{row.automation}”{version}: {row.state}{outcome}")
         case TimelineMessageRow():
-            return _item("message", row, _message_sentence(row))
+            text = f" “{row.subject}”" if row.subject else ""
+            has_reason = row.status in ("failed", "skipped", "unknown", "queued") and row.reason
+            status = f"{row.status} ({_words(row.reason)})" if has_reason else row.status
+            return _item("message", row, f"{_CHANNELS[row.channel]}{text} of “{row.automation}”: {status}")
         case ConflictRow():
+            resolved = "" if row.resolved_by is None else "; the two contacts have been merged since"
             identifier = _IDENTIFIERS[IdentifierKind(row.kind)]
-            return _item("conflict", row, _conflict_sentence(row, contact_id), {"kind": identifier})
+            return _item("conflict", row, _conflict_outcome(row, contact_id) + resolved, {"kind": identifier})
         case AbsorbedContactRow():
             since = "" if row.undone_at is None else f", until {row.undone_at:%Y-%m-%d %H:%M} UTC"
             return _item("merge", row, f"absorbed contact {row.absorbed_id}{since}")
@@ -122,36 +129,16 @@ _CHANNELS = {"inapp": "in-app message", "email": "email", "webhook": "webhook"}
 
 
 def _item(kind: TimelineKind, row: TimelineRow, sentence: str, more: dict[str, Any] | None = None) -> TimelineItemView:
-    fields = {
-        _camel(name): value for name, value in msgspec.structs.asdict(row).items() if name not in ("id", "created_at")
-    }
+    fields: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(row).items():
+        if name not in ("id", "created_at"):
+            first, *others = name.split("_")
+            fields[first + "".join(map(str.capitalize, others))] = value
     return TimelineItemView(kind, row.id, row.created_at, sentence, {**fields, **(more or {})})
 
 
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(other.capitalize() for other in others)
-
-
-def _entry_sentence(row: TimelineEntryRow) -> str:
-    version = "" if row.automation_version is None else f", version {row.automation_version}"
-    outcome = "" if row.outcome in (None, row.state) else f" ({_words(row.outcome)})"
-    return f"entered the automation “{row.automation}”{version}: {row.state}{outcome}"
-
-
-def _message_sentence(row: TimelineMessageRow) -> str:
-    text = f" “{row.subject}”" if row.subject else ""
-    has_reason = row.status in ("failed", "skipped", "unknown", "queued") and row.reason
-    return f"{_CHANNELS[row.channel]}{text} of “{row.automation}”: {row.status}{f' ({_words(row.reason)})' if has_reason else ''}"
-
-
-def _conflict_sentence(row: ConflictRow, contact_id: str) -> str:
-    """Describe an identity conflict from the side of the contact that the timeline belongs to."""
-    resolved = "" if row.resolved_by is None else "; the two contacts have been merged since"
-    return f"{_conflict_outcome(row, contact_id)}{resolved}"
-
-
 def _conflict_outcome(row: ConflictRow, contact_id: str) -> str:
+    """Describe an identity conflict from the side of the contact that the timeline belongs to."""
     identifier, other = _WORDS[_IDENTIFIERS[IdentifierKind(row.kind)]], row.other_contact_id
     if contact_id == other:
         if row.outcome == "moved":

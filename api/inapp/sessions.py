@@ -1,8 +1,8 @@
 """Sessions: a challenge to sign, valid once within five minutes, and a token for the sockets of the next hour.
 
-A token carries its session and a MAC, so any process can read it without asking the database; whether its key is still valid
-is checked for every socket, all the time (`feed`). The session of an open socket is renewed before it ends, for up to a week
-after the wallet signed.
+A token carries its session and a MAC, so any process can read it without asking the database; whether its key is still
+valid is checked for every socket, all the time (`feed`). The session of an open socket is renewed before it ends, for
+up to a week after the wallet signed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _MAC_BYTES = 32
 
 
 class InappSession(msgspec.Struct, frozen=True, array_like=True):
-    """A signed-in wallet: the publishable key and origin of the sign-in, and when it signed and when this ends (microseconds)."""
+    """A signed-in wallet; `key_id` is the publishable key of the sign-in. Times are in microseconds since the epoch."""
 
     org_id: int
     key_id: str
@@ -105,7 +105,7 @@ class Sessions:
         challenge_org_id = int(nonce[1], 16)
         if org_id not in (None, challenge_org_id) or message.scheme not in (None, message.uri.partition(":")[0]):
             return None
-        # Before the database is asked, so that guesses cost it nothing; in a thread: without coincurve it takes 40 ms.
+        # Before the challenge is read, so that guesses do not load the database. In a thread: 40 ms without coincurve.
         if await asyncio.to_thread(recover_signer, text, signature) != message.address.lower():
             return None
         async with self._database.transaction() as tx:

@@ -1,13 +1,13 @@
-"""The rules of signing in: which pages may ask, what a wallet signs, and which wallet signed it.
+"""The rules of signing in: which pages may show messages, what a wallet signs, and which wallet signed it.
 
-Origins: an organization lists the origins of the pages that may show its messages. Pages on the loopback interface always
-may: only the machine's own user can serve one there.
+Origins: an organization lists the origins of the pages that may show its messages. Pages on the loopback interface
+always may: only the machine's own user can serve one there.
 
-Messages: Sign-In with Ethereum (EIP-4361), written and parsed strictly. Text that the grammar of the EIP does not allow is
-not a message: other line ends, another order of fields, an impossible date.
+Messages: Sign-In with Ethereum (EIP-4361), written and parsed strictly. Text that the grammar of the EIP does not
+allow is not a message: other line ends, another order of fields, an impossible date.
 
-Signatures: EIP-191 `personal_sign` over secp256k1. Signatures of contracts (ERC-1271) are not accepted: checking one takes
-a call to the chain.
+Signatures: EIP-191 `personal_sign` over secp256k1. Signatures of contracts (ERC-1271) are not accepted: checking one
+takes a call to the chain.
 """
 
 import re
@@ -56,7 +56,7 @@ def domain_of(origin: str) -> str:
 
 
 async def list_origins(dsn: str, org_name: str) -> tuple[str, ...]:
-    """Return the allowed origins of an organization; raise AccessError if there is no such organization."""
+    """Return the allowed origins of an organization; raise AccessError if it does not exist."""
     async with operator_transaction(dsn) as (tx, _):
         return await store.list_origins(tx, await keys.find_org_or_fail(tx, org_name))
 

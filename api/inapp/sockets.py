@@ -1,9 +1,9 @@
 """The sockets of this process: their frames, the sockets of each inbox, and the rules for ending them.
 
-Frames are JSON text: AUTH and ACK from the client, PUSH and SESSION to it. Nothing here waits or asks the database. A socket
-costs no task (measured: 16 KB with Sanic's two); one sweep a second over all of them ends those that have been silent too
-long, do not read, or did not sign in. Clients that may reconnect are told when, in the close reason, and thousands that are
-sent away together are given different times.
+Frames are JSON text: AUTH and ACK from the client, PUSH and SESSION to it. Nothing here waits or uses the database. A
+socket has no task of its own (measured: 16 KB with Sanic's two); one sweep a second over all of them ends those that
+have been silent too long, do not read, or did not sign in. The close reason tells a client when to reconnect;
+thousands of clients that are disconnected together get different times.
 """
 
 import asyncio
@@ -88,8 +88,8 @@ def session_frame(token: str, expires_at: datetime) -> bytes:
 class SocketTimeouts(msgspec.Struct, frozen=True):
     """Seconds.
 
-    `auth`: until the token has arrived. `ping`, `silent`: without a frame, until a ping and until the end. `unread`: with a
-    full send buffer.
+    `auth`: until the token has arrived. `ping`, `silent`: without a frame, until a ping and until the end. `unread`:
+    with a full send buffer.
     """
 
     auth: float = 5.0
@@ -99,7 +99,7 @@ class SocketTimeouts(msgspec.Struct, frozen=True):
 
 
 class Socket:
-    """One connection. `session` is None until it has signed in."""
+    """One connection. `session` is None before the wallet has signed in."""
 
     __slots__ = ("opened_at", "origin", "pinged_at", "session", "unacknowledged", "websocket")
 
@@ -203,11 +203,12 @@ class Sockets:
         now, timeouts = asyncio.get_running_loop().time(), self.timeouts
         for socket in tuple(self._all):
             websocket = socket.websocket
+            # Frames cost credit: 100 are free each second, and two more for each message that was sent.
             websocket.credit = max(websocket.credit, CREDIT_FRAMES)
             if websocket.unread_since is not None and now - websocket.unread_since > timeouts.unread:
                 websocket.end(_TRY_AGAIN_LATER, _with_retry_after("too slow, no message is lost", RETRY_SOON_S))
             elif now - websocket.heard_at > timeouts.silent:
-                websocket.abort()
+                websocket.abort()  # no answer to the ping: a close frame would not be read either
             elif socket.session is None and now - socket.opened_at > timeouts.auth:
                 websocket.end(UNAUTHORIZED, "no token within the time limit")
             elif now - max(websocket.heard_at, socket.pinged_at) > timeouts.ping:

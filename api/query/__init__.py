@@ -1,1 +1,1 @@
-"""Analysts' SQL: `run` takes a question to its answer, `formats` writes it; what isolates them is in `api.store.sql_roles`."""
+"""Analysts' SQL: `gateway` runs a query, `formats` writes its result; `api.store.sql_roles` isolates organizations."""

@@ -1,4 +1,5 @@
-"""Query results as an Arrow IPC stream. A column's Arrow type follows from its Postgres type alone, never from its values.
+"""Query results as an Arrow IPC stream. A column's Arrow type follows from its Postgres type alone, never from its
+values.
 
     bool                          bool                int2, int4, int8, oid     int16, int32, int64, int64
     float4, float8                float, double       date                      date32
@@ -8,12 +9,13 @@
     text[], varchar[], uuid[] …   list<string>
     everything else               string, in Postgres's text form (jsonb, uuid, interval …)
 
-Why decimal128(38, 9): sum(bigint), money and token amounts arrive exact and as numbers a frame can calculate with; doubles
-would silently lose digits past 2^53, and text would need a cast for every average. Values that do not fit (more than 29 digits
-before the point, NaN, the date infinity, years outside 1-9999) are refused with an error, never changed.
+decimal128(38, 9) is used because sum(bigint), money and token amounts arrive exact and as numbers a frame can
+calculate with; doubles would silently lose digits past 2^53, and text would need a cast for every average. Values that
+do not fit (more than 29 digits before the point, NaN, the date infinity, years outside 1-9999) raise an error and are
+never changed.
 
-If every column has a reader for Postgres's binary form (`BINARY_READERS`), the cells are fetched in that form: formatting a timestamptz
-as text costs Postgres more than the rest of its row.
+If every column has a reader for Postgres's binary form (`BINARY_READERS`), the cells are fetched in that form:
+formatting a timestamptz as text costs Postgres more than the rest of its row. libpq asks for one form of all columns.
 """
 
 from collections.abc import Collection

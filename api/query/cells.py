@@ -1,7 +1,7 @@
 """Cells of one column of a query result as an Arrow array, from Postgres's binary form and from its text form.
 
-Binary cells are converted a column at a time, without a Python call per cell. Values that Arrow or RFC 3339 cannot express
-(`infinity`, years before 1 or after 9999) raise pa.ArrowInvalid.
+Binary cells are converted a column at a time, without a Python call per cell. Values that Arrow or RFC 3339 cannot
+express (`infinity`, years before 1 or after 9999) raise pa.ArrowInvalid.
 """
 
 import re
@@ -54,8 +54,7 @@ def array_elements(cell: bytes) -> list[bytes | None]:
 
 def _inner_end(body: bytes, start: int) -> int:
     """Return the position after the brace that closes the one at `start`."""
-    depth, quoted = 0, False
-    index = start
+    depth, quoted, index = 0, False, start  # a brace inside quotes does not count
     while index < len(body):
         character = body[index : index + 1]
         if character == b"\\":
@@ -68,10 +67,6 @@ def _inner_end(body: bytes, start: int) -> int:
                 return index + 1
         index += 1
     return len(body)
-
-
-def _jsonb(cells: Cells) -> pa.Array:
-    return as_text(pc.binary_slice(cells, _JSONB_VERSION_BYTES, _MAX_CELL_BYTES))
 
 
 def _date(cells: Cells) -> pa.Array:
@@ -98,6 +93,7 @@ def _number_reader(code: str, data_type: pa.DataType) -> ReadColumn:
     return lambda cells: _numbers(cells, code, data_type)
 
 
+# By the oid of a type (`SELECT oid, typname FROM pg_type`).
 BINARY_READERS: Mapping[int, ReadColumn] = {
     16: lambda cells: pc.not_equal(_numbers(cells, "B", pa.uint8()), 0),
     19: as_text,
@@ -116,7 +112,7 @@ BINARY_READERS: Mapping[int, ReadColumn] = {
     1114: _timestamp,
     1184: lambda cells: _timestamp(cells).view(pa.timestamp("us", "UTC")),
     2950: _uuid,
-    3802: _jsonb,
+    3802: lambda cells: as_text(pc.binary_slice(cells, _JSONB_VERSION_BYTES, _MAX_CELL_BYTES)),
 }
 
 

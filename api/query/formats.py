@@ -1,8 +1,8 @@
 """The formats of a query result, chosen by media type, and the stream of its bytes. Every number keeps all its digits.
 
-JSON is `{"columns": […], "rows": [[…], …]}`: timestamps in RFC 3339, with Z for timestamptz, jsonb as JSON, arrays of text as
-arrays, NaN and infinities as strings (like Postgres's to_json). CSV follows RFC 4180: null is an empty field, an empty string is `""`.
-Arrow is in `api.query.arrow`.
+JSON is `{"columns": […], "rows": [[…], …]}`: timestamps in RFC 3339, with Z for timestamptz, jsonb as JSON, arrays of
+text as arrays, NaN and infinities as strings (like Postgres's to_json). CSV follows RFC 4180: null is an empty field,
+an empty string is `""`. Arrow is in `api.query.arrow`.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ async def stream(result: QueryResult, writer_type: type[ResultWriter]) -> AsyncI
     async for batch in result.batches():
         # In a thread: the event loop stays free, and Postgres makes the next batch at the same time.
         text = await asyncio.to_thread(write, batch)
-        # In pieces: the server copies each one, and copying a megabyte at once to newly mapped pages takes ten times as long.
+        # In pieces: the server copies each one, and copying a megabyte to newly mapped pages takes ten times as long.
         for start in range(0, len(text), _PIECE_BYTES):
             yield text[start : start + _PIECE_BYTES]
     yield writer.end()
@@ -126,7 +126,7 @@ def _rows(columns: list[list[bytes]], count: int) -> list[tuple[bytes, ...]]:
 
 def _json_write(column: ResultColumn) -> WriteCell | None:
     if column.oid in _INTEGERS or column.oid in _JSON:
-        return None
+        return None  # Postgres's text is JSON
     if column.oid in _NUMBERS:
         return lambda cell: cell if cell[-1:].isdigit() else b'"' + cell + b'"'  # NaN and Infinity are not JSON
     if column.oid in ARRAY_OIDS:

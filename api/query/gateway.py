@@ -1,7 +1,7 @@
 """The way of an analyst's query to the database: check, bind, resolve `asOf`, wait for a slot, run.
 
-The result is handed out once the first rows are there, so every error of the statement itself comes before the first byte
-of an answer. What isolates organizations from each other is in `api.store.sql_roles`.
+The result is returned after its first rows have been read, so every error of the statement itself comes before the
+first byte of a response. The isolation of organizations from each other is in `api.store.sql_roles`.
 """
 
 import hashlib
@@ -40,7 +40,10 @@ _log = logging.getLogger("workbench.query")
 
 
 class AnalystQuery(msgspec.Struct, frozen=True):
-    """A query of an organization's analyst. `clear_emails`: the key has `pii:read`. `as_of`: the watermark of an earlier result."""
+    """A query of an organization's analyst.
+
+    `clear_emails`: the key has `pii:read`. `as_of`: the watermark of an earlier result.
+    """
 
     org_id: int
     sql: str
@@ -161,10 +164,7 @@ class Gateway:
         reader: ReaderRole,
         binary: Collection[int],
     ) -> QueryResult:
-        """Start the query and read its first rows.
-
-        A standby may cancel a query to replay changes of the primary. Until there are rows, the query can simply be started again.
-        """
+        """Start the query and read its first rows."""
         source = await self._source.current()
         keys = self._keyring.of(query.org_id)
         attempt = 0
@@ -174,20 +174,21 @@ class Gateway:
                 async with AsyncExitStack() as attempt_stack:
                     cursor = await attempt_stack.enter_async_context(open_cursor(source, reader, self._limits, as_of))
                     rest = await attempt_stack.enter_async_context(aclosing(cursor.batches()))
-                    with _in_callers_words(statement, query):
+                    with _translate_errors(statement, query):
                         snapshot = await cursor.begin(statement.statement, statement.parameters, binary)
                         first = await anext(rest)
                     await stack.enter_async_context(attempt_stack.pop_all())
                 watermark = query.as_of if snapshot is None else write_watermark(snapshot, keys)
                 return QueryResult(watermark, cursor.columns, first, rest, EmailReplacer(keys, query.clear_emails))
             except ReplicaConflictError:
+                # A standby cancels queries that hold up the replay of the primary's changes. No row was returned yet.
                 if attempt == _MAX_ATTEMPTS:
                     raise
 
 
 @contextmanager
-def _in_callers_words(statement: BoundStatement, query: AnalystQuery) -> Iterator[None]:
-    """Translate a StatementError to the caller's text: positions, and names of parameters."""
+def _translate_errors(statement: BoundStatement, query: AnalystQuery) -> Iterator[None]:
+    """Translate a StatementError from the bound statement to the caller's: positions, and names of parameters."""
     try:
         yield
     except StatementError as error:

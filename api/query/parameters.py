@@ -1,15 +1,15 @@
 """Binding of the caller's values to a statement: a list to `$1…`, an object to `:name`.
 
-Strings and null are sent without a type, so Postgres infers it from the context (`created_at > :since` takes an RFC 3339
-string). Booleans, numbers and objects (jsonb) are sent with theirs; a list becomes an array of its elements' type.
+Strings and null are sent without a type, so Postgres infers it from the context (`created_at > :since` takes an RFC
+3339 string). Booleans, numbers and objects (jsonb) are sent with theirs; a list becomes an array of its elements' type.
 
-Email addresses are stored sealed, so a value that is as a whole a valid address is sealed, too: `where email = :address`
-finds the contact. An address written into the statement itself stays clear text, for comparing with a payload.
+Email addresses are stored sealed, so a value that is as a whole a valid address is sealed, too: `where email =
+:address` finds the contact. An address written into the statement itself stays clear text, for comparing with a
+payload.
 """
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
 import msgspec
 
@@ -112,17 +112,14 @@ def _bound_values(values: dict[str, Json], seal: Seal) -> list[BoundParameter] |
         if not isinstance(value, list):
             parameters.append(BoundParameter(_oid(value), _text(value, seal)))
             continue
-        kinds = {_kind(item) for item in value if item is not None}
+        # JSON does not distinguish 1 and 1.5, so whole numbers and decimals go together; booleans are Python ints, too.
+        kinds = {Decimal if type(item) is int else type(item) for item in value if item is not None}
         if len(kinds) > 1 or list in kinds:
             return Problem(field, "must be a list of values of one type: text, numbers, booleans or objects")
         oid = max(map(_oid, value), key=_FROM_NARROW_TO_WIDE.index, default=_INFERRED)
         elements = ",".join(_array_element(_text(item, seal)) for item in value)
         parameters.append(BoundParameter(_ARRAY_OF[oid], "{" + elements + "}"))
     return parameters
-
-
-def _kind(value: Json) -> type[Any]:
-    return Decimal if isinstance(value, int) and not isinstance(value, bool) else type(value)
 
 
 def _oid(value: Json) -> int:

@@ -1,10 +1,11 @@
 """The result of an analyst's query: columns, batches of rows, and the watermark that brings the same result back later.
 
-Email addresses are stored sealed and shown in clear only for a key with `pii:read`, otherwise masked (`a•••@example.com`). Every
-sealed address in a text is replaced, wherever in the text it is, so a result never carries the sealed form.
+Email addresses are stored sealed and shown in clear only for a key with `pii:read`, otherwise masked
+(`a•••@example.com`). Every sealed address in a text is replaced, wherever in the text it is, so a result never carries
+the sealed form.
 
-A watermark is `2026-11-21T12:00:00.000000Z~…`: the time, for people, and the snapshot, sealed because its transaction numbers
-count the transactions of all organizations. The seal covers the time, too.
+A watermark is `2026-11-21T12:00:00.000000Z~…`: the time, for people, and the snapshot, sealed because its transaction
+numbers count the transactions of all organizations. The seal covers the time, too.
 """
 
 import re
@@ -20,8 +21,8 @@ from workbench.language.event import mask_email
 
 _SEALED = re.compile(rb"enc[1-9][0-9]?_(?:[0-9a-f]{2})+")
 _MAX_CACHED_EMAILS = 20_000
+# bool, numbers, dates, times and uuid: their texts cannot contain an address.
 _OIDS_WITHOUT_EMAILS = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 1700, 2950})
-# bool, numbers, dates, times and uuid: their texts cannot contain an address
 
 
 class EmailReplacer:
@@ -49,6 +50,7 @@ class EmailReplacer:
         return pa.array([None if value is None else _SEALED.sub(visible, value) for value in values], pa.binary())
 
     def _visible_in_array(self, sealed: re.Match[bytes]) -> bytes:
+        # A local part may contain braces, which delimit arrays in Postgres's text form.
         return self._visible(sealed).replace(b"{", b"\\{").replace(b"}", b"\\}")
 
     def _visible(self, sealed: re.Match[bytes]) -> bytes:

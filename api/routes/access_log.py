@@ -1,7 +1,8 @@
 """The access log and the request counters of one API process.
 
-Every answer carries `X-Request-Id`, is counted by method, route and status, and is logged when it is a refusal (or always,
-with `WORKBENCH_LOG_REQUESTS=all`). A line names the pattern of the route, never the URL: a query string may hold anything.
+Every answer carries `X-Request-Id`, is counted by method, route and status, and is logged when it is a refusal (or
+always, with `WORKBENCH_LOG_REQUESTS=all`). A line names the pattern of the route, never the URL: a query string may
+hold anything.
 """
 
 import logging

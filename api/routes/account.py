@@ -1,7 +1,7 @@
 """`/api/v1/audit` and `/api/v1/usage`: the changes in the organization, and the number of messages it sent.
 
-A workbench key sees the changes of what it may read; with keys:admin all of them. Usage counts sent messages per month and
-channel; incoming events are never metered.
+A workbench key sees the changes of objects that it may read, or all changes with keys:admin. Usage counts sent
+messages per month and channel; incoming events are never metered.
 """
 
 import re
@@ -29,7 +29,7 @@ _MONTH = re.compile(r"2[0-9]{3}-(0[1-9]|1[0-2])", re.ASCII)
 
 @blueprint.get("/audit")
 async def list_changes(request: Request) -> HTTPResponse:
-    """List changes, newest first: all, or those of a `subjectId` or `action`; `before` is the last id of the previous page."""
+    """List changes, newest first, optionally of a `subjectId` or `action`; `before` is the previous page's last id."""
     principal = await require_workbench_key(request, _AUDIT_SCOPES, "changes")
     query = AuditQuery(
         query_number(request, "limit", 50, _MAX_CHANGES),

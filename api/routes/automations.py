@@ -1,7 +1,7 @@
 """`/api/v1/automations` and `/api/v1/simulate`: writing, publishing, running and testing automations.
 
-Workbench keys only. Reading needs one of automations:write, automations:publish, events:read; changes, simulations and test
-sends automations:write; publish and rollback automations:publish; activate, pause and resume either of the two.
+Workbench keys only. Reading needs one of automations:write, automations:publish, events:read; changes, simulations and
+test sends automations:write; publish and rollback automations:publish; activate, pause and resume either of the two.
 
 Reading a draft and viewing an automation compile templates (64 KB of expressions take 1.7 s), so both run in a thread.
 """
@@ -71,7 +71,10 @@ async def create(request: Request) -> HTTPResponse:
 
 @blueprint.get("/automations")
 async def list_all(request: Request) -> HTTPResponse:
-    """List automations, newest first: with a `name`, or archived ones (`archived=true`); `before` is the last id of the previous page."""
+    """List automations, newest first; `before` is the last id of the previous page.
+
+    `name` selects by name; `archived=true` lists archived ones.
+    """
     principal = await require_workbench_key(request, READ)
     name, archived = query_text(request, "name"), query_flag(request, "archived")
     limit, before = query_number(request, "limit", 50, _MAX_LISTED), query_id(request, "before")
@@ -145,7 +148,7 @@ async def pause(request: Request, automation_id: str) -> HTTPResponse:
 
 @blueprint.post("/automations/<automation_id:str>/resume")
 async def resume(request: Request, automation_id: str) -> HTTPResponse:
-    """Resume a paused automation; entries that came due in the meantime run now or are cancelled (`overdue`: run or cancel)."""
+    """Resume a paused automation; `overdue` (run or cancel) decides about entries that came due in the meantime."""
     author, valid_id = await require_author(request, SWITCH), path_id(automation_id, _SUBJECT)
     fields = body_fields(request)
     overdue = fields.value("overdue") or "run"
@@ -196,7 +199,7 @@ async def stats(request: Request, automation_id: str) -> HTTPResponse:
 
 @blueprint.get("/automations/<automation_id:str>/goal")
 async def goal(request: Request, automation_id: str) -> HTTPResponse:
-    """Measure the goal: how many of the contacts that entered in the last `days` reached it, and the uplift over the holdout."""
+    """Measure the goal: how many of the contacts that entered in the last `days` reached it, and the uplift."""
     principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
     context, days = services(request), query_number(request, "days", 30, goals.MAX_DAYS)
     retries = trial.retry_policy(context.settings.retry_delays)
@@ -260,9 +263,10 @@ async def simulate_unsaved(request: Request) -> HTTPResponse:
 
 @blueprint.post("/automations/<automation_id:str>/test")
 async def send_test_messages(request: Request, automation_id: str) -> HTTPResponse:
-    """Send the messages of a simulation to test receivers and return the result of each within 20 seconds; 429 after ten tests in a minute.
+    """Send the messages of a simulation to test receivers and return the result of each within 20 seconds.
 
-    Receivers are contacts of the organization, hosts that its published automations send to, and those that the operator allows.
+    429 after ten tests in a minute. Receivers are contacts of the organization, hosts that its published automations
+    send to, and those that the operator allows.
     """
     principal, valid_id = await require_workbench_key(request, WRITE), path_id(automation_id, _SUBJECT)
     expect_json(request)

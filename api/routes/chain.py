@@ -37,7 +37,7 @@ class LogView(msgspec.Struct, frozen=True, rename="camel"):
 
 @blueprint.get("")
 async def list_chains(request: Request) -> HTTPResponse:
-    """List the chains with how far each was read, the events among the 100,000 newest logs, and unknown wallets of the last day."""
+    """List the chains with their progress, the events among the 100,000 newest logs, and the day's unknown wallets."""
     principal = await require(request, "events:read")
     now = services(request).clock.now()
     async with services(request).database.transaction() as tx:
@@ -52,12 +52,11 @@ async def list_logs(request: Request) -> HTTPResponse:
     """List the newest logs, optionally of one `contract` and `event`; `before` is the last id of the previous page."""
     principal = await require(request, "events:read")
     contract = query_text(request, "contract")
-    wanted = store.LogSelection(
-        contract and contract.lower(), query_text(request, "event"), query_id(request, "before")
-    )
+    contract = contract and contract.lower()  # stored in lower case
+    selection = store.LogSelection(contract, query_text(request, "event"), query_id(request, "before"))
     limit = query_number(request, "limit", 20, 500)
     async with services(request).database.transaction() as tx:
-        rows = await store.recent_logs(tx, principal.org_id, wanted, limit)
+        rows = await store.recent_logs(tx, principal.org_id, selection, limit)
     logs = [
         LogView(**msgspec.structs.asdict(row) | {"type": ONCHAIN_EVENT, "args": msgspec.Raw(row.args)}) for row in rows
     ]

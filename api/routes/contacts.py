@@ -1,12 +1,11 @@
 """`/api/v1/contacts`: finding a contact, its history, opt-outs and tags, merging, explaining, export and erasure.
 
 Live secret keys may find contacts and change their tags and opt-outs. Workbench keys need contacts:read to read,
-automations:write to change (automations change contacts, too), contacts:erase to erase. History, explain, merge, export and
-erasure are for workbench keys only. Email addresses are masked without pii:read.
+automations:write to change (automations change contacts, too), contacts:erase to erase. History, explain, merge,
+export and erasure are for workbench keys only. Email addresses are masked without pii:read.
 """
 
 import logging
-from collections.abc import Collection
 
 from sanic import Blueprint, HTTPResponse, Request
 
@@ -68,15 +67,15 @@ async def find(request: Request) -> HTTPResponse:
 
 @blueprint.get("")
 async def find_with_counts(request: Request) -> HTTPResponse:
-    """Find a contact by its `id`, `email`, `walletAddress` or `externalId`; the answer counts its events, entries and messages."""
+    """Find a contact by its `id`, `email`, `walletAddress` or `externalId`, with counts of its rows."""
     principal = await require_contact_access(request, _FIND)
-    given = {name: text for name in ("id", *_IDENTIFIERS) if (text := query_text(request, name)) is not None}
-    if len(given) != 1:
+    identifiers = {name: text for name in ("id", *_IDENTIFIERS) if (text := query_text(request, name)) is not None}
+    if len(identifiers) != 1:
         raise RequestRefusedError(400, f"pass exactly one of id, {', '.join(_IDENTIFIERS)}")
-    if "id" in given:
-        contact_id = path_id(given["id"], "contact")
+    if "id" in identifiers:
+        contact_id = path_id(identifiers["id"], "contact")
     else:
-        described = read_contact(given)
+        described = read_contact(identifiers)
         if not isinstance(described, ContactState):
             raise RequestRefusedError(400, described)
         contact_id = unwrap(await _find(request, principal, described.identifiers)).id
@@ -102,8 +101,12 @@ async def list_timeline(request: Request, contact_id: str) -> HTTPResponse:
     """
     principal = await require_contact_access(request, _READ)
     subject = ContactKey(principal.org_id, path_id(contact_id, "contact"))
-    before, limit = _before(request), query_number(request, "limit", 100, _MAX_HISTORY)
-    database, kinds, clear = services(request).database, _kinds(request), "pii:read" in principal.scopes
+    before, limit = _read_before(request), query_number(request, "limit", 100, _MAX_HISTORY)
+    only_kind = query_text(request, "kind")
+    kinds: list[TimelineKind] = [kind for kind in TIMELINE_KINDS if only_kind in (None, kind)]
+    if not kinds:
+        raise RequestRefusedError(400, Problem("kind", f"must be one of {', '.join(TIMELINE_KINDS)}"))
+    database, clear = services(request).database, "pii:read" in principal.scopes
     return answer(unwrap(await timeline(database, subject, kinds, before, limit, clear=clear)), headers=PRIVATE)
 
 
@@ -136,7 +139,7 @@ async def tag(request: Request, contact_id: str) -> HTTPResponse:
 
 @blueprint.post("/<contact_id:str>/explain")
 async def explain(request: Request, contact_id: str) -> HTTPResponse:
-    """Explain why an automation did or did not start: for the newest events, one `eventId`, or an `event` that has not happened."""
+    """Explain why an automation did or did not start for the newest events, one `eventId` or a hypothetical `event`."""
     principal = await require_contact_access(request, _READ)
     valid_id, fields = path_id(contact_id, "contact"), body_fields(request)
     fields.require("automationId")
@@ -197,11 +200,8 @@ async def undo_merge(request: Request, merge_id: str) -> HTTPResponse:
 async def export_all(request: Request, contact_id: str) -> None:
     """Export everything stored about a contact: the contact, its events, entries with their steps, and messages."""
     principal = await require_contact_access(request, _READ)
-    database, shown, clear = (
-        services(request).database,
-        email_display(request, principal),
-        "pii:read" in principal.scopes,
-    )
+    database, shown = services(request).database, email_display(request, principal)
+    clear = "pii:read" in principal.scopes
     contact = unwrap(await contacts.show(database, principal.org_id, path_id(contact_id, "contact"), shown))
     subject = ContactKey(principal.org_id, contact.id)
     response = await request.respond(content_type="application/json", headers=PRIVATE)
@@ -220,9 +220,8 @@ async def erase(request: Request, contact_id: str) -> HTTPResponse:
     """Erase a contact permanently; its rows still count, without any personal data."""
     principal = await require_contact_access(request, ("contacts:erase",))
     valid_id = path_id(contact_id, "contact")
-    return answer(
-        unwrap(await contacts_erase.erase(services(request).database, author_of(request, principal), valid_id))
-    )
+    erased = await contacts_erase.erase(services(request).database, author_of(request, principal), valid_id)
+    return answer(unwrap(erased))
 
 
 async def _find(request: Request, principal: Principal, identifiers: Identifiers) -> ContactView | Refusal:
@@ -243,15 +242,7 @@ def _tags(fields: Fields, name: str) -> list[str]:
     return list(dict.fromkeys(map(str, tags)))
 
 
-def _kinds(request: Request) -> Collection[TimelineKind]:
-    wanted = query_text(request, "kind")
-    kinds = [kind for kind in TIMELINE_KINDS if wanted in (None, kind)]
-    if not kinds:
-        raise RequestRefusedError(400, Problem("kind", f"must be one of {', '.join(TIMELINE_KINDS)}"))
-    return kinds
-
-
-def _before(request: Request) -> Cursor:
+def _read_before(request: Request) -> Cursor:
     text = query_text(request, "before")
     if text is None:
         return LAST_CURSOR

@@ -1,7 +1,7 @@
 """`/api/v1/events`: ingest of single events and batches, and the feed of recent events.
 
-Ingest: docs/contract.md 4.1 and 4.2. Each event of a batch succeeds or fails alone, so a batch is split into the JSON texts
-of its events before any of them is validated.
+Ingest: docs/contract.md 4.1 and 4.2. Each event of a batch succeeds or fails alone, so a batch is split into the JSON
+texts of its events before any of them is validated.
 
 The feed (`/events/recent`) is a page, or with `follow` a stream of Server-Sent Events. A stream ends when the server
 stops, when its key ends, or after `seconds`; a client that reconnects with the last `id` misses nothing.
@@ -9,7 +9,6 @@ stops, when its key ends, or after `seconds`; a client that reconnects with the 
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
@@ -137,9 +136,9 @@ def _batch_item(outcome: Outcome) -> dict[str, object]:
 def _split(body: bytes) -> list[bytes]:
     """Return the JSON text of each event of a batch.
 
-    A lone surrogate or too much nesting makes one event invalid, not the batch: it is repaired here and refused later.
+    A lone surrogate or too much nesting makes one event invalid, not the batch.
     """
-    body = replace_lone_surrogates(body)
+    body = replace_lone_surrogates(body)  # repaired for the decoder; the event itself is refused later
     try:
         try:
             events = _BATCH.decode(body).events
@@ -168,7 +167,7 @@ async def recent(request: Request) -> HTTPResponse | None:
     if not set(outcomes) <= set(OUTCOMES):
         raise RequestRefusedError(400, Problem("outcome", f"must be one or more of {', '.join(OUTCOMES)}"))
     tail = Tail(services(request).database, services(request).clock, principal.org_id, outcomes or OUTCOMES)
-    limit, cursor = query_number(request, "limit", RECENT_EVENTS, MAX_EVENTS), _cursor(request)
+    limit, cursor = query_number(request, "limit", RECENT_EVENTS, MAX_EVENTS), _read_cursor(request)
     wants_stream = request.accept.match("application/json", _EVENT_STREAM).mime == _EVENT_STREAM
     if query_flag(request, "follow") or wants_stream:
         try:
@@ -185,7 +184,8 @@ async def recent(request: Request) -> HTTPResponse | None:
     return answer({"events": [event for event, _ in events], "cursor": str(tail.cursor)})
 
 
-def _cursor(request: Request) -> Cursor | None:
+def _read_cursor(request: Request) -> Cursor | None:
+    # `Last-Event-ID` is sent by an EventSource that reconnects; it is newer than the URL's `after`.
     text = request.headers.get("last-event-id") or request.args.get("after")
     if not text:
         return None
@@ -207,28 +207,23 @@ async def _stream(request: Request, tail: Tail, cursor: Cursor | None, past_even
     response = await request.respond(content_type=_EVENT_STREAM, headers=_UNBUFFERED)
     try:
         await response.send(f"id: {tail.cursor}\n\n" + _sse(events))
-        async with aclosing(_messages(request, tail, seconds)) as messages:
-            async for message in messages:
-                await response.send(message)
+        last_sent_ns = monotonic_ns()
+        until_ns = last_sent_ns + seconds * 1_000_000_000
+        async with aclosing(services(request).followers.follow(tail)) as polls:
+            async for events in polls:
+                if not await is_still_allowed(request, "events:read"):
+                    break
+                now_ns = monotonic_ns()
+                if events or now_ns - last_sent_ns >= HEARTBEAT_SECONDS * 1_000_000_000:
+                    last_sent_ns = now_ns
+                    # A comment keeps proxies from closing an idle connection.
+                    await response.send(_sse(events) or ":\n\n")
+                if now_ns >= until_ns:
+                    break
         await response.eof()
     except Exception as error:  # noqa: BLE001 - the answer has begun: only closing the connection can show the failure
         _log.warning("recent_stream_broken: %s", error, extra={"request_id": str(request.id)})
         request.transport.abort()  # type: ignore[attr-defined]
-
-
-async def _messages(request: Request, tail: Tail, seconds: int) -> AsyncGenerator[str, None]:
-    last_sent_ns = monotonic_ns()
-    until_ns = last_sent_ns + seconds * 1_000_000_000
-    async with aclosing(services(request).followers.follow(tail)) as polls:
-        async for events in polls:
-            if not await is_still_allowed(request, "events:read"):
-                return
-            now_ns = monotonic_ns()
-            if events or now_ns - last_sent_ns >= HEARTBEAT_SECONDS * 1_000_000_000:
-                last_sent_ns = now_ns
-                yield _sse(events) or ":\n\n"  # a comment keeps proxies from closing an idle connection
-            if now_ns >= until_ns:
-                return
 
 
 def _sse(events: list[TailItem]) -> str:

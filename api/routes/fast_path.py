@@ -1,8 +1,9 @@
 """The fast path for single events: parsed, authenticated and queued where their bytes arrive, without Sanic.
 
-On the ordinary path half of an event's CPU time is Sanic's: a task, a request and a response object. The fast path takes
-only the usual case: `POST /api/v1/events` with a Content-Length, JSON, a key that was verified a moment ago, a valid
-event, and room in the queue. Everything else, and so every error of the client, is handed to Sanic with its bytes untouched.
+On the ordinary path half of an event's CPU time is Sanic's: a task, a request and a response object. The fast path
+takes only the usual case: `POST /api/v1/events` with a Content-Length, JSON, a key that was verified a moment ago, a
+valid event, and room in the queue. Everything else, and so every error of the client, is handed to Sanic with its
+bytes untouched.
 """
 
 from asyncio import TimerHandle
@@ -33,7 +34,7 @@ _UNUSUAL_FIELDS = {"content-encoding", "expect", "upgrade"}
 
 
 class _PartialRequest(msgspec.Struct):
-    """A request whose body is not complete: the bytes received, the number to expect, and the timer that gives up."""
+    """A request with an incomplete body: the bytes received, the number to expect, and the timer that gives up."""
 
     raw: bytes
     size: int
@@ -71,6 +72,7 @@ class ExpressConnection(HttpConnection):
 
     @property
     def _is_idle(self) -> bool:
+        """Whether Sanic has answered every earlier request, and the client has read the answers."""
         http = self.http
         return http is not None and http.stage is Stage.IDLE and not self.recv_buffer and self._can_write.is_set()
 
@@ -120,17 +122,7 @@ class ExpressConnection(HttpConnection):
         if transport is None or transport.is_closing():
             return
         keep_alive = self.app.config.KEEP_ALIVE
-        transport.write(self._response(outcomes[0], keep_alive))
-        self._time = monotonic()
-        if not keep_alive:
-            self.close()
-        elif self.recv_buffer:
-            waiting = bytes(self.recv_buffer)
-            self.recv_buffer.clear()
-            transport.resume_reading()
-            self.data_received(waiting)
-
-    def _response(self, outcome: Outcome, keep_alive: bool) -> bytes:
+        (outcome,) = outcomes
         if isinstance(outcome, Refused):
             status, problems, code = refused_answer(outcome)
             body = refusal_body(problems, code, self._request_id)
@@ -139,7 +131,15 @@ class ExpressConnection(HttpConnection):
         self._services.access_log.record("POST", _ROUTE, status, self._request_id)
         process.record("request", self._since_ns, span_attributes(_ROUTE, status, self._request_id))
         fields = f"x-request-id: {self._request_id}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        return _response_head(status, keep_alive) + fields + body
+        transport.write(_response_head(status, keep_alive) + fields + body)
+        self._time = monotonic()
+        if not keep_alive:
+            self.close()
+        elif self.recv_buffer:
+            waiting = bytes(self.recv_buffer)
+            self.recv_buffer.clear()
+            transport.resume_reading()
+            self.data_received(waiting)
 
 
 @lru_cache(maxsize=512)  # a client sends nearly the same head with every event

@@ -1,18 +1,16 @@
-"""`/healthz`, `/readyz` and `/api/v1/version`: is the process alive, can it accept events, which clients does it serve.
+"""`/healthz`, `/readyz` and `/api/v1/version`: liveness, readiness, and the clients that the server supports.
 
 An API without an engine still accepts events and loses none, so a stopped engine does not make the API unready.
 """
-
-from datetime import datetime
 
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.routes.events import INGEST_PATHS
 from api.routes.request import services
 from api.routes.responses import RequestRefusedError, answer
-from api.store.chain import ChainRow, list_chains
+from api.store.chain import list_chains
 from api.store.database import DatabaseUnavailableError
-from api.store.engines import Heartbeat, last_heartbeat
+from api.store.engines import last_heartbeat
 from workbench.language.problem import Problem
 from workbench.language.version import VERSION, VERSION_HEADER, incompatibility, supported_range
 
@@ -36,13 +34,22 @@ async def readyz(request: Request) -> HTTPResponse:
         return answer({"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}, 503)
     now = services(request).clock.now()
     is_writing = services(request).pipeline.alive
+    engine = "not running"
+    if beat is not None:
+        engine = f"last seen {beat.seen_at.isoformat()}" if beat.is_silent(now) else "ok"
+    chain_statuses = {}
+    for chain in chains:
+        status = chain.trouble or "ok"
+        if chain.trouble is not None and chain.read_at is not None:
+            status = f"{chain.trouble}; nothing new read since {chain.read_at.isoformat()}"
+        chain_statuses[str(chain.chain_id)] = status
     body = {
         "status": "ready" if is_writing else "unavailable",
         "database": "ok",
         "writer": "ok" if is_writing else "stopped",
-        "engine": _engine_status(beat, now),
+        "engine": engine,
         "engineLagSeconds": None if beat is None else round(beat.lag_seconds(now), 3),
-        "chains": {str(chain.chain_id): _chain_status(chain) for chain in chains},
+        "chains": chain_statuses,
     }
     return answer(body, 200 if is_writing else 503)
 
@@ -59,17 +66,3 @@ async def refuse_unsupported_notebook(request: Request) -> None:
     notebook = request.headers.get(VERSION_HEADER)
     if notebook is not None and request.path not in INGEST_PATHS and (reason := incompatibility(notebook)) is not None:
         raise RequestRefusedError(400, Problem(VERSION_HEADER, reason))
-
-
-def _engine_status(beat: Heartbeat | None, now: datetime) -> str:
-    if beat is None:
-        return "not running"
-    return "ok" if not beat.is_silent(now) else f"last seen {beat.seen_at.isoformat()}"
-
-
-def _chain_status(chain: ChainRow) -> str:
-    if chain.trouble is None:
-        return "ok"
-    if chain.read_at is None:
-        return chain.trouble
-    return f"{chain.trouble}; nothing new read since {chain.read_at.isoformat()}"

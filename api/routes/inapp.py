@@ -1,8 +1,8 @@
 """`/api/v1/inapp/*` and `/inapp/*`: wallet sign-in, the message socket, the browser SDK and its demo page.
 
 Browsers call the API from other origins, so these routes speak CORS: an answer names the calling origin only if the
-organization allows it. A preflight names any origin, because it carries no key and so no organization; it reveals nothing.
-Neither a cookie nor a token in a URL is ever read.
+organization allows it. A preflight names any origin, because it carries no key and so no organization; it reveals
+nothing. Neither a cookie nor a token in a URL is ever read.
 """
 
 from pathlib import Path
@@ -137,7 +137,8 @@ async def _require_publishable_key(request: Request) -> Principal:
 async def _sign_in_origin(request: Request, principal: Principal) -> str:
     """Return the origin that a wallet signs in to: the calling page's; 403 if the organization does not allow it.
 
-    A client that is no browser sends no origin. It signs in to this server if that is local, else to the first allowed origin.
+    A client outside a browser sends no origin. It signs in to this server if that is local, else to the first allowed
+    origin.
     """
     allowed = await services(request).sessions.origins(principal.org_id)
     origin = _origin(request)
@@ -155,7 +156,7 @@ async def _sign_in_origin(request: Request, principal: Principal) -> str:
 
 
 def _origin(request: Request) -> str | None:
-    """Return the origin of the calling page, None if the client is no browser; 403 for an invalid one."""
+    """Return the origin of the calling page, or None for a client outside a browser; 403 for an invalid one."""
     headers = request.headers.getall("origin", [])
     if not headers:
         return None

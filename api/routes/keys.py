@@ -1,4 +1,4 @@
-"""`/api/v1/keys`: the API keys of the organization. Workbench keys with keys:admin; a key's secret is shown once, on creation."""
+"""`/api/v1/keys`: the API keys of the organization, for workbench keys with keys:admin. A secret is shown only once."""
 
 from collections.abc import Awaitable
 from datetime import timedelta
@@ -31,13 +31,16 @@ async def list_all(request: Request) -> HTTPResponse:
 
 @blueprint.post("")
 async def create(request: Request) -> HTTPResponse:
-    """Create a key: 201. `secret` is shown only in this answer. Without `scopes` the key has the default scopes of its kind."""
+    """Create a key: 201. `secret` is shown only in this response.
+
+    Without `scopes` the key has the default scopes of its kind.
+    """
     principal, context, fields = await _require_admin(request), services(request), body_fields(request)
     fields.require("kind")
     kind: Kind = "test"
     match fields.value("kind"):
-        case "live" | "test" | "publishable" | "workbench" as given:
-            kind = given
+        case "live" | "test" | "publishable" | "workbench" as valid_kind:
+            kind = valid_kind
         case _:
             fields.refuse("kind", f"must be one of {', '.join(get_args(Kind))}")
     scopes = fields.value("scopes")
@@ -52,7 +55,10 @@ async def create(request: Request) -> HTTPResponse:
 
 @blueprint.post("/<key_id:str>/roll")
 async def roll(request: Request, key_id: str) -> HTTPResponse:
-    """Replace a key with a new one of the same rights: 201. The old key works for another `overlapSeconds`, by default a day."""
+    """Replace a key with a new one of the same rights: 201.
+
+    The old key works for another `overlapSeconds`, by default a day.
+    """
     principal, context, fields = await _require_admin(request), services(request), body_fields(request)
     valid_id, overlap = path_id(key_id, "key"), ROLL_OVERLAP
     seconds = fields.value("overlapSeconds")

@@ -1,6 +1,7 @@
 """Parameters of routes: ids in the path, values in the query, fields of the body, and results of use cases as statuses.
 
-A reader returns the value or raises the refusal that names the parameter: 404 for an id that cannot exist, 400 otherwise.
+A reader returns the value or raises the refusal that names the parameter: 404 for an id that cannot exist, 400
+otherwise.
 """
 
 import re
@@ -26,9 +27,9 @@ def is_id(text: str) -> bool:
 
 
 def path_id(text: str, subject: str) -> str:
-    """Return an id from the path in lower case; 404 `there is no such <subject>` for text that is no UUID."""
+    """Return an id from the path in lower case; 404 `<subject> not found` for a text that is not a UUID."""
     if not is_id(text):
-        raise RequestRefusedError(404, f"there is no such {subject}")
+        raise RequestRefusedError(404, f"{subject} not found")
     return text.lower()
 
 

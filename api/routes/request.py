@@ -1,7 +1,7 @@
-"""What every route needs before it starts: the services of the process, the caller's key, and the body.
+"""The inputs of every route: the services of the process, the caller's key, and the body.
 
-Authentication errors are exceptions here, since no route has anything to decide about them: 401 without a valid key, 403
-without the scope or the kind of key. `api.app` shapes the answer.
+Authentication errors are exceptions, because every route treats them alike: 401 without a valid key, 403 without the
+scope or the kind of key. `api.app` shapes the response.
 """
 
 import asyncio
@@ -161,7 +161,10 @@ async def is_still_allowed(request: Request, *scopes: str) -> bool:
 
 @asynccontextmanager
 async def cancel_when_key_ends(request: Request, *scopes: str) -> AsyncIterator[None]:
-    """Cancel the block when the key is revoked or expires: with 401, or by closing the connection if the answer has begun."""
+    """Cancel the block when the key is revoked or expires.
+
+    The client gets 401, or a closed connection if the response has begun.
+    """
     task, key_ended = asyncio.current_task(), asyncio.Event()
     assert task is not None
 

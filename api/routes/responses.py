@@ -1,4 +1,4 @@
-"""Answers as JSON, and the one shape of every refusal: `{"error", "field"?, "code"?, "errors"?, "requestId"}`."""
+"""Responses as JSON, and the one shape of every refusal: `{"error", "field"?, "code"?, "errors"?, "requestId"}`."""
 
 from typing import Any
 

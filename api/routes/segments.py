@@ -44,7 +44,7 @@ _MAX_SIZES = 1_000
 
 @blueprint.post("")
 async def create(request: Request) -> HTTPResponse | None:
-    """Create a segment from its `sql` or its `contactIds`: 201. Contacts replace those of the audience at `revision`: 200."""
+    """Create a segment from its `sql` or `contactIds`: 201. With `revision`, replace an audience's contacts: 200."""
     principal, author = await _require_author(request)
     expect_json(request)
     new = await asyncio.to_thread(definition.read_new, request.body)
@@ -71,7 +71,7 @@ async def list_all(request: Request) -> HTTPResponse:
 
 @blueprint.post("/preview")
 async def preview(request: Request) -> HTTPResponse | None:
-    """Preview a query: how many contacts it returns, some of them, and the difference from the segment `name` if it exists."""
+    """Preview a query: the number of its contacts, some of them, and the difference from the segment `name`."""
     principal = await require_workbench_key(request, _PREVIEW, "segments")
     expect_json(request)
     preview_request = valid(definition.read_preview(request.body))
@@ -154,7 +154,7 @@ def _require_sql(principal: Principal) -> None:
 
 def _segment_name(name: str) -> str:
     if not definition.is_name(name):
-        raise RequestRefusedError(404, "there is no such segment")
+        raise RequestRefusedError(404, "segment not found")
     return name
 
 

@@ -7,9 +7,8 @@ from typing import Any
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.query.arrow import NoArrowError
-from api.query.formats import FORMATS, ResultWriter, stream, writer_for
+from api.query.formats import FORMATS, stream, writer_for
 from api.query.gateway import AnalystQuery, InvalidQueryError
-from api.query.results import QueryResult
 from api.routes.request import cancel_when_key_ends, json_body, require, services
 from api.routes.responses import RequestRefusedError, answer
 from api.store.analyst import QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
@@ -42,28 +41,24 @@ async def run_query(request: Request) -> HTTPResponse | None:
             headers = {"Query-Hash": query.hash}
             if result.watermark is not None:
                 headers["Watermark"] = result.watermark
-            await _stream(request, result, writer, headers)
+            pieces = stream(result, writer)
+            first = await anext(pieces)  # an error in the statement shows up here, while a 400 is still possible
+            response = await request.respond(content_type=writer.media_type, headers=headers)
+            try:
+                await response.send(first)
+                async for piece in pieces:
+                    await response.send(piece)
+                await response.eof()
+            except Exception as error:  # noqa: BLE001  only a closed connection shows that the answer is incomplete
+                _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
+                request.transport.abort()  # type: ignore[attr-defined]
 
     async with cancel_when_key_ends(request, "sql:read"):
         return await refuse_sql_errors(request, run())
 
 
-async def _stream(request: Request, result: QueryResult, writer: type[ResultWriter], headers: dict[str, str]) -> None:
-    pieces = stream(result, writer)
-    first = await anext(pieces)  # an error in the statement shows up here, while a 400 is still possible
-    response = await request.respond(content_type=writer.media_type, headers=headers)
-    try:
-        await response.send(first)
-        async for piece in pieces:
-            await response.send(piece)
-        await response.eof()
-    except Exception as error:  # noqa: BLE001 - the answer has begun: closing the connection shows that it is incomplete
-        _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
-        request.transport.abort()  # type: ignore[attr-defined]
-
-
 async def refuse_sql_errors(request: Request, work: Awaitable[HTTPResponse | None]) -> HTTPResponse | None:
-    """Return the answer of `work`; turn its SQL errors into 400 (with the position in the statement), 408, 429 or 503."""
+    """Return the response of `work`; turn its SQL errors into 400 (with the position), 408, 429 or 503."""
     try:
         return await work
     except StatementError as error:

@@ -1,7 +1,7 @@
 """`/api/v1/unsubscribe`: the link in every email. Public: the token in the URL is the only credential.
 
-A POST unsubscribes whatever its body is, as one-click unsubscribe (RFC 8058) requires. A GET only asks for confirmation,
-because mail scanners follow every link.
+A POST unsubscribes whatever its body is, as one-click unsubscribe (RFC 8058) requires. A GET only asks for
+confirmation, because mail scanners follow every link.
 """
 
 from sanic import Blueprint, HTTPResponse, Request
@@ -20,7 +20,9 @@ blueprint = Blueprint("unsubscribe", url_prefix="/api/v1")
 _HEADERS = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",  # the URL is the credential
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'",
+    "content-security-policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
+    ),
 }
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -1,1 +1,1 @@
-"""Segments: names for contacts. What a query finds is kept fresh, what a frame holds is frozen (docs/segments.md)."""
+"""Segments: named groups of contacts, refreshed from a query or frozen as an audience (docs/segments.md)."""

@@ -1,8 +1,10 @@
-"""Candidates for membership: the contact ids of a query or of a request, copied into a temporary table and resolved there.
+"""Candidates for membership: the contact ids of a query or of a request, copied into a temporary table and resolved
+there.
 
-A segment's query runs like every analyst's: through the gateway, as the organization's own login role, one SELECT. Its rows
-are copied from that connection into the application's as they arrive, so neither a million ids nor the rows around them are
-held in memory. Both connections are in use for as long as the query runs; slots per organization keep some free for others.
+A segment's query runs like every analyst's: through the gateway, as the organization's own login role, one SELECT. Its
+rows are copied from that connection into the application's as they arrive, so neither a million ids nor the rows
+around them are held in memory. Both connections are in use for as long as the query runs; slots per organization keep
+some free for others.
 """
 
 import asyncio
@@ -45,7 +47,8 @@ class SegmentServices(msgspec.Struct, frozen=True):
 class CandidateCounts(msgspec.Struct, frozen=True):
     """Counts of candidates.
 
-    `size`: distinct contacts. `rows`: rows returned. `nulls`: rows without a contact_id. `unknown`: ids of no contact, or of an erased one.
+    `size`: distinct contacts. `rows`: rows returned. `nulls`: rows without a contact_id. `unknown`: ids of no contact,
+    or of an erased contact.
     """
 
     size: int
@@ -81,8 +84,9 @@ async def query_candidates(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(services.slots.acquire(org_id))
         try:
+            # The application's transaction begins with the first rows, so that it is not held while the query starts.
             async with asyncio.timeout(services.query_timeout_s), services.gateway.run(analyst_query) as result:
-                column = _contact_column(result.columns)
+                column = _find_contact_column(result.columns)
                 tx = await stack.enter_async_context(services.database.transaction())
                 async with aclosing(blocks(result, column)) as id_blocks:
                     await store.copy_candidates(tx, id_blocks)
@@ -108,7 +112,7 @@ async def load_candidates(
         yield tx, CandidateCounts(resolved.size, len(contact_ids), 0, resolved.unknown)
 
 
-def _contact_column(columns: tuple[ResultColumn, ...]) -> int:
+def _find_contact_column(columns: tuple[ResultColumn, ...]) -> int:
     """Return the position of the column contact_id; raise InvalidQueryError unless there is exactly one, a uuid."""
     positions = [position for position, column in enumerate(columns) if column.name == "contact_id"]
     if not positions:

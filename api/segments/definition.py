@@ -1,11 +1,11 @@
 """Bodies of the requests on segments: a new segment, an edit, a query to preview, the contacts of an audience.
 
-A segment's name is written in conditions, SQL and URLs and compared byte by byte, so it is limited to a few plain characters
-and never changes.
+A segment's name is written in conditions, SQL and URLs and compared byte by byte, so it is limited to a few plain
+characters and never changes.
 
-Email addresses among the values of a query are sealed before they are stored, like those of contacts. An address inside an
-object cannot be: the object is compared with payloads, in which addresses are clear text. So it is refused. Values that are
-only stored for display (the provenance of an audience) are sealed wherever an address is.
+Email addresses among the values of a query are sealed before they are stored, like those of contacts. An address
+inside an object is refused: the object is compared with payloads, in which addresses are clear text, so it cannot be
+sealed. In values that are only stored for display (the provenance of an audience) every address is sealed.
 """
 
 import re
@@ -93,10 +93,8 @@ def read_new(body: bytes) -> SegmentDraft | AudienceDraft | Problems:
             if fields.raw(field) is not None:
                 fields.refuse(field, "cannot be combined with contactIds: a segment has a query or a list of contacts")
         contact_ids, provenance = _read_contact_ids(fields), _read_provenance(fields)
-        draft = AudienceDraft(
-            name or "", contact_ids, provenance, fields.number("revision"), fields.flag("more") is True
-        )
-        return tuple(fields.problems) or draft
+        revision, more = fields.number("revision"), fields.flag("more") is True
+        return tuple(fields.problems) or AudienceDraft(name or "", contact_ids, provenance, revision, more)
     fields.require("sql")
     query, every_seconds = _read_query(fields), _read_interval(fields)
     if fields.problems or query is None or name is None:
@@ -146,16 +144,19 @@ def is_name(text: str) -> bool:
 
 
 def query_of(row: SegmentRow) -> SegmentQuery:
-    """Return the query of a stored segment. Addresses among its values are sealed already, and are sent so."""
+    """Return the query of a stored segment, in which addresses are sealed."""
     assert row.sql is not None
     return SegmentQuery(row.sql, None if row.params is None else decode(row.params))
 
 
 def seal_params(params: Json, keys: OrgKeys) -> Json:
     """Return values with sealed addresses. The rule for what is an address is that of `api.query.parameters`."""
-    return _map_texts(
-        params, lambda text: text if (address := normalise_email(text)) is None else keys.seal_email(address)
-    )
+
+    def seal(text: str) -> str:
+        address = normalise_email(text)
+        return text if address is None else keys.seal_email(address)
+
+    return _map_texts(params, seal)
 
 
 def open_params(params: Json, show: Callable[[str], str]) -> Json:
@@ -241,7 +242,7 @@ def _read_contact_ids(fields: Fields) -> list[str]:
 
 
 def _read_provenance(fields: Fields) -> dict[str, Any]:
-    """Return the origin of an audience: the query of its frame, as far as the fields are known; others are dropped."""
+    """Return the origin of an audience: the query of its frame. Unknown fields are dropped."""
     provenance = fields.value("provenance")
     if provenance is None:
         return {}

@@ -1,10 +1,10 @@
 """The job that refreshes segments when they are due.
 
-Each engine process claims due segments under a lease: one segment of an organization at a time, and first the organization
-that was refreshed longest ago, so neither many segments of one organization nor slow ones delay the others. A failure is stored in
-the segment, which keeps its members; so is, once a segment is late by its own interval, the reason for the delay. A refresh that
-is killed leaves no trace and is repeated when its lease ends. The lease only saves work: two refreshes of one segment exclude
-each other by its row lock.
+Each engine process claims due segments under a lease: one segment of an organization at a time, and first the
+organization that was refreshed longest ago, so neither many segments of one organization nor slow ones delay the
+others. A failure is stored in the segment, which keeps its members. If a segment is late by its own interval, the
+reason for the delay is stored, too. A refresh that is killed leaves no trace and is repeated when its lease ends. The
+lease only saves work: two refreshes of one segment exclude each other by its row lock.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from api.store.segments import SegmentRow
 from api.store.sql_roles import ReaderError
 
 POLL_INTERVAL_S = 5.0
-WORKERS = 3
+WORKERS = 3  # of one engine, so that a slow query does not hold up the segments of other organizations
 QUERY_TIMEOUT_S = 90.0
 LEASE = timedelta(minutes=4)  # a refresh that takes longer may be started a second time; then the later one counts
 RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots, a conflict, or a lost connection
@@ -44,21 +44,19 @@ async def keep_fresh(services: SegmentServices, clock: Clock) -> None:
 
 
 async def refresh_due(services: SegmentServices, clock: Clock) -> int:
-    """Refresh due segments until there is none that is free to claim; return how many were refreshed."""
+    """Refresh due segments until no more can be claimed; return how many were refreshed."""
     count = 0
-    while (row := await _claim(services, clock.now())) is not None:
+    while True:
+        row, now = None, clock.now()
+        async with services.database.transaction() as tx:
+            for org_id in await store.find_organizations_due(tx, now):
+                row = await store.claim_due_segment(tx, org_id, now, now + LEASE)
+                if row is not None:
+                    break
+        if row is None:
+            return count
         await _refresh(services, row, clock)
         count += 1
-    return count
-
-
-async def _claim(services: SegmentServices, now: datetime) -> SegmentRow | None:
-    async with services.database.transaction() as tx:
-        for org_id in await store.find_organizations_due(tx, now):
-            row = await store.claim_due_segment(tx, org_id, now, now + LEASE)
-            if row is not None:
-                return row
-    return None
 
 
 async def _refresh(services: SegmentServices, row: SegmentRow, clock: Clock) -> None:
@@ -81,6 +79,7 @@ async def _refresh(services: SegmentServices, row: SegmentRow, clock: Clock) -> 
 
 
 async def _postpone(services: SegmentServices, row: SegmentRow, now: datetime, reason: str | None = None) -> None:
+    # A segment that waits for a slot is late by up to its interval before users see a reason.
     is_late = row.refreshed_at is not None and now - row.refreshed_at > 2 * interval(row)
     async with services.database.transaction() as tx:
         await store.postpone_refresh(tx, row, now, now + RETRY_DELAY, reason if is_late else None)

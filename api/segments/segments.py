@@ -1,13 +1,13 @@
-"""Segments: named groups of contacts. A query defines one and it is refreshed; or it is an audience, a fixed list of contacts.
+"""Segments: groups of contacts that are defined by a query and refreshed, or fixed lists of contacts (audiences).
 
-A definition takes effect together with its members: the query runs first, and one transaction writes the definition, the
-members and the audit row. So no segment is stored with a query that never worked, and no reader sees a new definition with
-old members.
+A definition takes effect together with its members: the query runs first, and one transaction writes the definition,
+the members and the audit row. So no segment is stored with a query that never worked, and no reader sees a new
+definition with old members.
 
-A large audience comes in parts, a transaction each. They are put aside under the revision that the first part made; the last one
-turns them into the members, all at once, and until then the members are the previous ones. So contacts in both have no gap in
-their membership, and two uploads never mix. Merged contacts count as the contact they were merged into; ids of no contact, or of an
-erased one, are left out and counted.
+A large audience comes in parts, a transaction each. They are stored under the revision that the first part made. The
+last part makes all of them the members at once; until then the members are the previous ones. So contacts in both have
+no gap in their membership, and two uploads never mix. Merged contacts count as the contact they were merged into; ids
+of no contact, or of an erased one, are left out and counted.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _REPAIR_OVERLAP = timedelta(minutes=5)  # longer than any erasure or merge takes
 
 
 class SegmentResult(msgspec.Struct, frozen=True):
-    """A segment after a change: counts of the candidates and the change of members; None if members were not looked for."""
+    """A segment after a change. `counts` and `change` are None if its members were not compared with candidates."""
 
     row: SegmentRow
     counts: CandidateCounts | None = None
@@ -97,8 +97,16 @@ async def update(services: SegmentServices, author: Author, name: str, edit: Seg
     if isinstance(row, Refusal):
         return row
     edited = _edited(services, row, edit)
-    if (edited.sql, edited.params) == (row.sql, row.params):
-        return await _update_interval(services, author, name, edit)
+    if (edited.sql, edited.params) == (row.sql, row.params):  # only the interval changes: no query has to run
+        async with services.database.transaction() as tx:
+            row = _editable(await store.lock_segment(tx, author.org_id, name), edit)
+            if isinstance(row, Refusal):
+                return row
+            edited = _edited(services, row, edit)
+            if edited.every_seconds == row.every_seconds:
+                return SegmentResult(row)
+            await _write(tx, author, edited, "segment.update", {"changed": ["everySeconds"]})
+            return SegmentResult(await store.find_segment(tx, author.org_id, name) or edited)
     async with query_candidates(services, author.org_id, query_of(edited)) as (tx, counts):
         # Locked only now: the query may take half a minute.
         locked = _editable(await store.lock_segment(tx, author.org_id, name), edit)
@@ -113,7 +121,7 @@ async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> 
     """Run the query again and replace the members; an audience is only repaired and recounted."""
     if row.kind == "audience":
         await repair(services.database, row, row.refreshed_at or row.updated_at)
-        return await _recount(services.database, row, now)
+        return await _recount_audience(services.database, row, now)
     async with query_candidates(services, row.org_id, query_of(row)) as (tx, counts):
         locked = await store.lock_segment(tx, row.org_id, row.name)
         if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
@@ -143,10 +151,32 @@ async def preview(services: SegmentServices, org_id: int, request: PreviewReques
 
 async def archive(services: SegmentServices, author: Author, name: str) -> SegmentRow | Refusal:
     """Archive a segment and remove its members; refused while automations or other segments use it."""
+
+    @retried
+    async def archive_unused() -> SegmentRow | Refusal:
+        async with services.database.transaction() as tx:
+            row = await store.lock_segment(tx, author.org_id, name)
+            if row is None:
+                return unknown("segment")
+            if users := await _find_users(tx, author.org_id, name):
+                return Refusal("conflict", tuple(Problem("", f"{user} uses it") for user in users))
+            await store.remove_all_members(tx, SegmentKey(row.org_id, name))
+            await store.delete_audience_parts(tx, row.org_id, row.id)
+            await store.archive_segment(tx, row, author.key_id, author.now)
+            await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
+        return msgspec.structs.replace(row, archived_at=author.now, revision=row.revision + 1, size=0)
+
+    @retried
+    async def remove_remaining_members(row: SegmentRow) -> None:
+        # `remove_all_members` skips the members that a merge or an erasure is changing; this waits for it.
+        async with services.database.transaction() as tx:
+            await run(tx, hold_members(row.org_id))
+            await store.clear_members(tx, SegmentKey(row.org_id, row.name))
+
     async with services.slots.acquire(author.org_id):
-        row = await _archive(services.database, author, name)
+        row = await archive_unused()
     if isinstance(row, SegmentRow):
-        await _clear(services.database, row)
+        await remove_remaining_members(row)
     return row
 
 
@@ -157,12 +187,12 @@ async def save_audience(services: SegmentServices, author: Author, draft: Audien
         provenance = draft.provenance
         if (params := provenance.get("params")) is not None:
             provenance = provenance | {"params": seal_params(params, services.keyring.of(author.org_id))}
-        row = await _lock_audience(tx, author, draft, _with_counts(provenance, counts))
+        row = await _create_or_lock_audience(tx, author, draft, _with_counts(provenance, counts))
         if isinstance(row, Refusal):
             return row
         await store.delete_audience_parts(tx, row.org_id, row.id)  # of an upload that was never finished
         if draft.more:
-            return await _put_aside(tx, row, counts)
+            return await _store_part(tx, row, counts)
         change = await replace_members(tx, row, counts, author.now)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
@@ -175,7 +205,7 @@ async def add_part(services: SegmentServices, author: Author, name: str, part: A
         if row is None:
             return unknown("segment")
         if row.kind != "audience" or row.refreshed_at is not None:
-            return conflict("the segment takes no further parts: it is not an audience whose upload is unfinished")
+            return conflict("the segment takes no further parts: it is not an audience with an unfinished upload")
         if row.revision != part.revision:
             return conflict(
                 f"another upload has begun, at revision {row.revision}; this one began at {part.revision}", "revision"
@@ -183,7 +213,7 @@ async def add_part(services: SegmentServices, author: Author, name: str, part: A
         provenance = _with_counts(decode(row.provenance), counts)
         grown = msgspec.structs.replace(row, provenance=encode(provenance))
         await store.write_segment(tx, grown, author.key_id, author.now)
-        result = await _put_aside(tx, row, counts)
+        result = await _store_part(tx, row, counts)
         if part.more:
             return result
         all_parts = msgspec.structs.replace(counts, size=await store.use_audience_parts(tx, row.org_id, row.id))
@@ -250,28 +280,13 @@ def _edited(services: SegmentServices, row: SegmentRow, edit: SegmentEdit) -> Se
     return msgspec.structs.replace(edited, sql=edit.query.sql, params=None if params is None else encode(params))
 
 
-@retried
-async def _update_interval(
-    services: SegmentServices, author: Author, name: str, edit: SegmentEdit
-) -> SegmentResult | Refusal:
-    async with services.database.transaction() as tx:
-        row = _editable(await store.lock_segment(tx, author.org_id, name), edit)
-        if isinstance(row, Refusal):
-            return row
-        edited = _edited(services, row, edit)
-        if edited.every_seconds == row.every_seconds:
-            return SegmentResult(row)
-        await _write(tx, author, edited, "segment.update", {"changed": ["everySeconds"]})
-        return SegmentResult(await store.find_segment(tx, author.org_id, name) or edited)
-
-
 async def _write(tx: Transaction, author: Author, row: SegmentRow, action: str, detail: dict[str, object]) -> None:
     await store.write_segment(tx, row, author.key_id, author.now)
     await record(tx, author, action, row.id, {"name": row.name, **detail, "revision": row.revision})
 
 
 @retried
-async def _recount(database: Database, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
+async def _recount_audience(database: Database, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
     async with database.transaction() as tx:
         locked = await store.lock_segment(tx, row.org_id, row.name)
         if locked is None or locked.refreshed_at is None:
@@ -283,29 +298,6 @@ async def _recount(database: Database, row: SegmentRow, now: datetime) -> Segmen
         return SegmentResult(await store.find_segment(tx, row.org_id, row.name) or locked, None, change)
 
 
-@retried
-async def _archive(database: Database, author: Author, name: str) -> SegmentRow | Refusal:
-    async with database.transaction() as tx:
-        row = await store.lock_segment(tx, author.org_id, name)
-        if row is None:
-            return unknown("segment")
-        if users := await _find_users(tx, author.org_id, name):
-            return Refusal("conflict", tuple(Problem("", f"{user} uses it") for user in users))
-        await store.remove_all_members(tx, SegmentKey(row.org_id, name))
-        await store.delete_audience_parts(tx, row.org_id, row.id)
-        await store.archive_segment(tx, row, author.key_id, author.now)
-        await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
-    return msgspec.structs.replace(row, archived_at=author.now, revision=row.revision + 1, size=0)
-
-
-@retried
-async def _clear(database: Database, row: SegmentRow) -> None:
-    # remove_all_members leaves out the members that a merge or an erasure is changing; these follow here, after waiting for it.
-    async with database.transaction() as tx:
-        await run(tx, hold_members(row.org_id))
-        await store.clear_members(tx, SegmentKey(row.org_id, row.name))
-
-
 async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
     """Return the automations and segments that use a segment, in words."""
     graphs = await store.find_published_graphs(tx, org_id)
@@ -314,22 +306,20 @@ async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
         parsed = [(automation, read_graph(decode(graph))) for automation, graph in graphs]
         return [automation for automation, graph in parsed if isinstance(graph, Graph) and name in segments_of(graph)]
 
-    automations = await asyncio.to_thread(automations_using_it)
-    segments = [row.name for row in await store.list_segments(tx, org_id) if row.name != name and _mentions(row, name)]
-    return [*(f"the automation {user!r}" for user in automations), *(f"the segment {user!r}" for user in segments)]
+    users = [f"the automation {automation!r}" for automation in await asyncio.to_thread(automations_using_it)]
+    for row in await store.list_segments(tx, org_id):
+        # A query that reads members and has the name among its literals or values.
+        if row.name == name or row.sql is None or not re.search(r"\bsegment_members\b", row.sql, re.IGNORECASE):
+            continue
+        if f"'{name}'" in row.sql or f'"{name}"'.encode() in (row.params or b""):
+            users.append(f"the segment {row.name!r}")
+    return users
 
 
-def _mentions(row: SegmentRow, name: str) -> bool:
-    """Return whether a segment's query reads members and has the name among its literals or values."""
-    if row.sql is None or not re.search(r"\bsegment_members\b", row.sql, re.IGNORECASE):
-        return False
-    return f"'{name}'" in row.sql or f'"{name}"'.encode() in (row.params or b"")
-
-
-async def _lock_audience(
+async def _create_or_lock_audience(
     tx: Transaction, author: Author, draft: AudienceDraft, provenance: dict[str, Any]
 ) -> SegmentRow | Refusal:
-    """Return the locked audience at its new revision, created if there is none. Its present members stay for now."""
+    """Return the locked audience at its new revision, with its current members; create it if it does not exist."""
     text = encode(provenance)
     row = await store.lock_segment(tx, author.org_id, draft.name)
     if row is None:
@@ -361,7 +351,7 @@ async def _lock_audience(
     return changed
 
 
-async def _put_aside(tx: Transaction, row: SegmentRow, counts: CandidateCounts) -> SegmentResult:
+async def _store_part(tx: Transaction, row: SegmentRow, counts: CandidateCounts) -> SegmentResult:
     await store.add_audience_part(tx, row.org_id, row.id)
     return SegmentResult(await store.find_segment(tx, row.org_id, row.name) or row, counts)
 

@@ -55,7 +55,7 @@ class SegmentDetailView(SegmentView, frozen=True, rename="camel"):
 
 
 class SegmentResultView(SegmentView, frozen=True, rename="camel"):
-    """A segment after a change. `found`: counts of the query or of the ids; null if members were not looked for."""
+    """A segment after a change. `found`: counts of the query or of the ids; null if the members were not compared."""
 
     found: CandidateCounts | None
     change: MembersChange | None

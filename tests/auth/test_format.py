@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.auth.key_format import CHANCE_BYTES, KINDS, Kind, make, parse
+from api.auth.key_format import KINDS, RANDOM_BYTES, Kind, make, parse
 
-chances = st.binary(min_size=CHANCE_BYTES, max_size=CHANCE_BYTES)
+chances = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
 kinds = st.sampled_from(KINDS)
 
 
@@ -22,7 +22,7 @@ def test_one_changed_character_is_noticed(kind: Kind, chance: bytes, data: st.Da
 
 
 def test_keys_carry_their_prefix_and_38_characters() -> None:
-    chance = bytes(range(CHANCE_BYTES))
+    chance = bytes(range(RANDOM_BYTES))
     assert {kind: make(kind, "acme", chance)[:-38] for kind in KINDS} == {
         "live": "sk_live_",
         "test": "sk_test_",
@@ -32,7 +32,7 @@ def test_keys_carry_their_prefix_and_38_characters() -> None:
 
 
 def test_different_chance_gives_different_keys_over_the_whole_length() -> None:
-    keys = {make("live", "", bytes([n]) * CHANCE_BYTES)[8:40] for n in range(256)}
+    keys = {make("live", "", bytes([n]) * RANDOM_BYTES)[8:40] for n in range(256)}
     assert len(keys) == 256
     assert all(len({key[at] for key in keys}) > 20 for at in range(32))
 

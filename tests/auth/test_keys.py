@@ -53,7 +53,7 @@ async def test_a_dump_of_the_table_holds_no_usable_key(database_url: str, keyrin
 
 async def test_a_key_of_an_unknown_organization_says_how_to_make_one(database_url: str, keyring: Keyring) -> None:
     with pytest.raises(
-        AccessError, match="there is no organization nobody; create it with: workbench org create nobody"
+        AccessError, match="organization not found: nobody; create it with: workbench org create nobody"
     ):
         await keys.create(database_url, keyring, "nobody", "live")
 
@@ -81,7 +81,7 @@ async def test_a_revoked_key_is_kept_on_record_and_cannot_be_rolled(
 
 @pytest.mark.parametrize("name", ["", "nonsense", "00000000-0000-0000-0000-000000000000"])
 async def test_an_unknown_key_says_how_to_find_one(database_url: str, keyring: Keyring, name: str) -> None:
-    with pytest.raises(AccessError, match="there is no such key"):
+    with pytest.raises(AccessError, match="key not found"):
         await keys.revoke(database_url, keyring, name)
 
 

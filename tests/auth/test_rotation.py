@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api.auth import AccessError
-from api.auth.rotation import go_on
+from api.auth.rotation import run_phase
 from api.automations.automations import Author, Refusal
 from api.clock import Clock, uuid7
 from api.contacts import merge as contacts_merge
@@ -118,18 +118,18 @@ async def test_h5_lookups_find_every_contact_while_the_secret_is_rotated(databas
             await people.through(before, after)  # while they are renewed, one after the other
             await people.through(after)
             await ended.aclose()
-            broken_off = asyncio.create_task(go_on(database_url, after.keyring))
+            broken_off = asyncio.create_task(run_phase(database_url, after.keyring))
             await asyncio.sleep(0.02)
             broken_off.cancel()
             await asyncio.gather(broken_off, return_exceptions=True)
-            await go_on(database_url, after.keyring)
+            await run_phase(database_url, after.keyring)
             await people.through(after)
             everybody = [f"p{number}@example.com" for number in range(people.known)]
             assert [await after.finds(org_id, email) for email in everybody] == everybody
             before = after
         people.stop()
         await coming
-        assert not await go_on(database_url, before.keyring)
+        assert not await run_phase(database_url, before.keyring)
         await all_is_new(before, org_id, people.known)
 
 
@@ -146,10 +146,10 @@ async def test_h5_a_merge_of_before_is_taken_back_with_the_new_secret(database_u
         assert isinstance(merge, MergeView)
         assert await process.owner(org_id, "app@example.com") == web
     for text in texts[1:3]:
-        await go_on(database_url, Keyring(text))
+        await run_phase(database_url, Keyring(text))
     async with Process(database_url, texts[3]).running() as process:
         assert await process.owner(org_id, "app@example.com") == web
-        await go_on(database_url, process.keyring)
+        await run_phase(database_url, process.keyring)
         undone = await contacts_merge.undo(process.database, author(process, org_id), merge.id or "")
         assert not isinstance(undone, Refusal), undone
         assert await process.owner(org_id, "app@example.com") == app
@@ -164,7 +164,7 @@ async def test_nothing_is_done_while_a_process_holds_other_secrets(database_url:
     text = next_chain(OLD, NEW)
     async with Process(database_url, OLD).running(), Process(database_url, text).running() as process:
         with pytest.raises(AccessError, match="processes with another secret are connected"):
-            await go_on(database_url, process.keyring)
+            await run_phase(database_url, process.keyring)
 
 
 async def organization(process: Process) -> int:

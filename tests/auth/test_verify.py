@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from api.auth import keys, verify
-from api.auth.key_format import CHANCE_BYTES, make
+from api.auth.key_format import RANDOM_BYTES, make
 from api.auth.verify import Principal, Unauthorized, Verifier
 from api.clock import Clock, token
 from api.crypto import Keyring
@@ -81,7 +81,7 @@ async def test_a_test_key_is_marked_as_one(verifier: Verifier, database_url: str
     assert principal.test
 
 
-KEY = make("live", "", bytes(CHANCE_BYTES))
+KEY = make("live", "", bytes(RANDOM_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ KEY = make("live", "", bytes(CHANCE_BYTES))
         ([f" Bearer {KEY}"], "malformed"),
         ([f"Bearer {KEY},Bearer {KEY}"], "malformed"),
         ([f"Bearer {KEY[:-1]}{'a' if KEY[-1] != 'a' else 'b'}"], "malformed"),
-        ([f"Bearer {make('publishable', 'acme', bytes(CHANCE_BYTES))}"], "wrong_kind"),
+        ([f"Bearer {make('publishable', 'acme', bytes(RANDOM_BYTES))}"], "wrong_kind"),
     ],
 )
 async def test_an_invalid_bearer_header_is_refused_without_the_database(
@@ -121,14 +121,14 @@ async def test_a_publishable_key_is_accepted_only_where_it_is_required(
 
 
 async def test_repeated_bad_keys_ask_the_database_once(verifier: Verifier, counting: CountingDatabase) -> None:
-    header = [f"Bearer {make('live', '', token(CHANCE_BYTES))}"]
+    header = [f"Bearer {make('live', '', token(RANDOM_BYTES))}"]
     for _ in range(50):
         assert await verifier.principal(header) == Unauthorized("unknown")
     assert counting.begun == 1
 
 
 async def test_a_storm_of_different_keys_shares_its_lookups(verifier: Verifier, counting: CountingDatabase) -> None:
-    storm = [verifier.principal([f"Bearer {make('live', '', token(CHANCE_BYTES))}"]) for _ in range(1000)]
+    storm = [verifier.principal([f"Bearer {make('live', '', token(RANDOM_BYTES))}"]) for _ in range(1000)]
     assert set(await asyncio.gather(*storm)) == {Unauthorized("unknown")}
     assert counting.begun <= 4
 
@@ -209,7 +209,7 @@ async def test_f10_a_key_that_is_nearly_right_takes_no_longer_than_any_other(
     number = functools.reduce(lambda sum_, digit: sum_ * 62 + DIGITS.index(digit), right[8:-6], 0)
     chance, near_was_slower, pairs = Random(0), 0, 1_000
     for step in range(1, pairs + 1):
-        wrong = {"near": (number ^ step).to_bytes(CHANCE_BYTES), "far": token(CHANCE_BYTES)}
+        wrong = {"near": (number ^ step).to_bytes(RANDOM_BYTES), "far": token(RANDOM_BYTES)}
         took = {}
         for name in chance.sample(sorted(wrong), 2):
             header = f"Bearer {make('live', org, wrong[name])}"

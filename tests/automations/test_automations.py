@@ -155,7 +155,7 @@ async def test_rollback_leaves_unpublished_work_alone(desk: Any) -> None:
 async def test_rollback_needs_a_version_that_was_published(desk: Any) -> None:
     row = await desk.create()
     refusal = await automations.rollback(desk.database, desk.author, row.id, 1)
-    assert str(refusal.problems[0]) == "version: there is no version 1; nothing is published yet"
+    assert str(refusal.problems[0]) == "version: version 1 not found; nothing is published yet"
 
 
 STANDING = ("running", "completed", "exited", "dead")
@@ -268,5 +268,5 @@ async def test_ingest_reads_the_published_trigger_or_the_drafts(desk: Any, stran
 async def test_refusals_are_values(desk: Any) -> None:
     nobody = await automations.activate(desk.database, desk.author, FIRST_ID)
     assert isinstance(nobody, Refusal)
-    assert str(nobody.problems[0]) == "there is no such automation"
+    assert str(nobody.problems[0]) == "automation not found"
     assert isinstance(await desk.create(), AutomationRow)

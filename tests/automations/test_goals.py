@@ -383,13 +383,27 @@ async def test_at_a_deactivation_entries_under_way_count_and_pending_ones_do_not
     assert (found.treated, found.later_entries) == (UpliftGroup(2, 1), 1)
 
 
+def scanned_rows(plan: Any) -> float:
+    """Return how many rows of `entries` a plan has read; walks lists and objects, because Citus nests the plans of its shards."""
+    if isinstance(plan, list):
+        return sum(map(scanned_rows, plan))
+    if not isinstance(plan, dict):
+        return 0
+    rows = 0.0
+    if plan.get("Relation Name", "").startswith("entries"):
+        rows = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    return rows + sum(map(scanned_rows, plan.values()))
+
+
 async def test_a_page_of_entries_costs_no_more_than_its_rows(desk: Any) -> None:
     row = await desk.publish(graph=graph())
-    values = {"org_id": desk.org_id, "automation_id": row.id, "since_id": row.id, "before_id": LAST_ID, "limit": 200}
+    await fill(desk, row.id, 50, 0)
+    values = {"org_id": desk.org_id, "automation_id": row.id, "since_id": row.id, "before_id": LAST_ID, "limit": 20}
     async with desk.database.transaction() as tx:
+        # Without a sort only an index in the order of the page is left, whatever statistics the table has. A statement
+        # with another order than the index's would still have to sort, and would read all 50 rows.
         await tx.execute("SET LOCAL enable_sort = off")
         await tx.execute("SET LOCAL enable_seqscan = off")
-        cursor = await tx.execute(f"EXPLAIN {load('automations')['list_goal_entries']}", values)
-        plan = "\n".join([line for (line,) in await cursor.fetchall()])
-    assert "Index Scan Backward" in plan
-    assert "Sort" not in plan
+        statement = f"EXPLAIN (ANALYZE, FORMAT JSON) {load('automations')['list_goal_entries']}"
+        (plan,) = (await (await tx.execute(statement, values)).fetchall())[0]
+    assert scanned_rows(plan) == 20

@@ -102,7 +102,7 @@ async def test_a_trial_runs_the_draft_or_the_version_it_names(desk: Any) -> None
     traces = [await ran(desk, row.id, **who, **version) for version in ({}, {"version": 1}, {"version": "published"})]
     assert [len(each.messages) for each in traces] == [0, 1, 1]
     missing = await ran(desk, row.id, version=2)
-    assert str(missing.problems[0]) == "version: there is no version 2"
+    assert str(missing.problems[0]) == "version: version 2 not found"
 
 
 async def test_a_trial_of_what_is_not_published_ends_as_the_engine_would_end_it(desk: Any) -> None:

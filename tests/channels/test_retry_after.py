@@ -1,10 +1,10 @@
-"""`Retry-After`: seconds, dates, and nonsense, within bounds; and what it makes of the schedule."""
+"""`Retry-After`: seconds, dates and nonsense, within bounds."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from api.channels.outcome import MAX_RETRY_AFTER_S, Retry, parse_retry_after
+from api.channels.outcome import MAX_RETRY_AFTER_S, parse_retry_after
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -26,12 +26,5 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
         ("٣", None),
     ],
 )
-def test_what_is_asked_for(text: str, seconds: float | None) -> None:
+def test_retry_after_gives_seconds_or_nothing(text: str, seconds: float | None) -> None:
     assert parse_retry_after(text, NOW) == seconds
-
-
-def test_the_longer_of_schedule_and_request_holds() -> None:
-    minute = timedelta(minutes=1)
-    assert Retry("refused", 5.0).delay(minute) == minute
-    assert Retry("refused", 300.0).delay(minute) == 5 * minute
-    assert Retry("refused").delay(minute) == minute

@@ -69,7 +69,7 @@ def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Ru
     ("arguments", "sentence"),
     [
         (["org", "create", "A B"], "'A B' is not an organization name; use 1 to 40 of a-z, 0-9 and -"),
-        (["key", "list", "--org", "no"], "there is no organization no; create it with: workbench org create no"),
+        (["key", "list", "--org", "no"], "organization not found: no; create it with: workbench org create no"),
         (["import", "nofile", "--org", "acme"], "File not found: nofile"),
     ],
 )

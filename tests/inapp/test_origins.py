@@ -63,7 +63,7 @@ async def test_origins_are_added_once_and_removed(database_url: str) -> None:
         await remove_origin(database_url, "acme", "https://b.example")
     with pytest.raises(AccessError, match="not an origin"):
         await add_origin(database_url, "acme", "a.example")
-    with pytest.raises(AccessError, match="no organization globex"):
+    with pytest.raises(AccessError, match="organization not found: globex"):
         await add_origin(database_url, "globex", "https://a.example")
 
 

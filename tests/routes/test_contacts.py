@@ -80,7 +80,7 @@ async def test_another_organization_does_not_find_it(acme: Org, globex: Org) -> 
         ("GET", "/not-an-id", None),
     ):
         response = await call(globex, method, path, *CARE, body=body)
-        assert (response.status_code, response.json()["error"]) == (404, "there is no such contact")
+        assert (response.status_code, response.json()["error"]) == (404, "contact not found")
 
 
 async def test_opting_out_and_in_again(acme: Org) -> None:

@@ -59,9 +59,9 @@ async def test_a_key_is_made_shown_once_listed_and_on_record(admin: Admin) -> No
     assert [each["name"] for each in listed] == ["", "backend"]
     assert secret not in str(listed)
     assert (listed[1]["key"], listed[1]["scopes"]) == (f"sk_live_…{secret[-4:]}", ["ingest"])
-    assert {each: listed[1][each] for each in ("id", "standing", "expiresAt")} == {
+    assert {each: listed[1][each] for each in ("id", "status", "expiresAt")} == {
         "id": key["id"],
-        "standing": "active",
+        "status": "active",
         "expiresAt": None,
     }
     assert await admin.audit() == [("key.create", key["id"], True)]
@@ -80,7 +80,7 @@ async def test_a_rolled_key_works_on_for_as_long_as_it_was_said(admin: Admin) ->
     assert (rolled["key"]["name"], rolled["key"]["scopes"]) == ("backend", ["ingest"])
     assert await works(admin.org, old)
     assert await works(admin.org, rolled["secret"])
-    assert (await admin.call("GET", "/keys")).json()["keys"][1]["standing"] == "ending"
+    assert (await admin.call("GET", "/keys")).json()["keys"][1]["status"] == "ending"
     assert (await admin.call("POST", f"/keys/{rolled['key']['id']}/roll", {"overlapSeconds": 0})).status_code == 201
     await until_refused(admin.org, rolled["secret"])
     again = await admin.call("POST", f"/keys/{rolled['key']['id']}/roll")
@@ -91,7 +91,7 @@ async def test_a_revoked_key_is_refused_within_five_seconds(admin: Admin) -> Non
     secret, key = await admin.made(kind="live")
     assert await works(admin.org, secret)
     revoked = await admin.call("POST", f"/keys/{key['id']}/revoke")
-    assert (revoked.status_code, revoked.json()["standing"]) == (200, "revoked")
+    assert (revoked.status_code, revoked.json()["status"]) == (200, "revoked")
     assert await until_refused(admin.org, secret) < 5
     await admin.call("POST", f"/keys/{key['id']}/revoke")
     assert [row[0] for row in await admin.audit()] == ["key.create", "key.revoke"]
@@ -143,8 +143,8 @@ async def test_an_answer_that_has_begun_breaks_when_its_key_ends(admin: Admin) -
         ("/keys", {"kind": "live", "scopes": ["sql:read"]}, 400, "a live key cannot have the scope sql:read"),
         ("/keys", {"kind": "live", "scopes": "ingest"}, 400, "scopes: must be an array of scopes"),
         ("/keys", {"kind": "live", "name": "a\nb"}, 400, "a key's name has at most 100 printable characters"),
-        ("/keys/00000000-0000-7000-8000-000000000000/roll", {}, 404, "there is no such key"),
-        ("/keys/x/revoke", {}, 404, "there is no such key"),
+        ("/keys/00000000-0000-7000-8000-000000000000/roll", {}, 404, "key not found"),
+        ("/keys/x/revoke", {}, 404, "key not found"),
         ("/keys/00000000-0000-7000-8000-000000000000/roll", {"overlapSeconds": -1}, 400, "overlapSeconds: must be"),
     ],
 )

@@ -308,7 +308,7 @@ async def test_required_scopes_and_refused_requests(acme: Org, globex: Org) -> N
         (CARE, {"keep": web, "absorb": "somebody"}, 400),
     ):
         assert (await call(acme, "POST", "/merge", *scopes, body=body)).status_code == status
-    assert await refused(globex, "/merge", **pair) == (404, "there is no such contact: keep")
+    assert await refused(globex, "/merge", **pair) == (404, "contact not found: keep")
     merge = await merged(acme, web, app)
     assert await refused(acme, "/merge", **pair) == (409, f"absorb: this contact was merged into {web}")
     assert (await refused(globex, f"/merges/{merge['id']}/undo"))[0] == 404

@@ -30,7 +30,7 @@ async def test_a_segment_holds_what_its_query_finds(acme: Team) -> None:
     assert (listed["name"], listed["daily"]) == ("whales", [None] * 29 + [1])
     gone = await acme.ok("DELETE", "/whales")
     assert (gone["archivedAt"] is not None, await acme.members("whales")) == (True, set())
-    assert await acme.no("GET", "/whales") == (404, "there is no such segment")
+    assert await acme.no("GET", "/whales") == (404, "segment not found")
     assert (await acme.ok("POST", "", WHALES))["size"] == 2
     actions = await acme.rows("SELECT action FROM audit_log WHERE org_id = %s ORDER BY id", acme.id)
     assert [each for (each,) in actions] == ["segment.create", "segment.update", "segment.archive", "segment.create"]
@@ -105,7 +105,7 @@ async def test_names_are_plain(acme: Team) -> None:
         status, said = await acme.no("POST", "", WHALES | {"name": name})
         assert (status, said) == (400, f"name: must be 1 to 64 characters of a-z, 0-9, _ and -, such as '{example}'")
     assert (await acme.no("POST", "", WHALES | {"name": "preview"}))[0] == 400
-    assert await acme.no("GET", "/Whales") == (404, "there is no such segment")
+    assert await acme.no("GET", "/Whales") == (404, "segment not found")
 
 
 async def test_every_problem_is_named_at_once(acme: Team) -> None:

@@ -84,7 +84,7 @@ def test_all_that_is_kept_is_exported_and_then_erased(wb: Workbench) -> None:
     assert repr(dan) == f"Contact {dan.id}: erased"
     with pytest.raises(NotFoundError, match="erased"):
         _ = dan.email
-    with pytest.raises(NotFoundError, match="no such contact"):
+    with pytest.raises(NotFoundError, match="contact not found"):
         wb.contact(email="dan@care.example")
     left = wb.sql(
         "SELECT e.event, e.payload::text AS payload, c.erased_at IS NULL AS known FROM app_events e"

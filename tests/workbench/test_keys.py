@@ -27,9 +27,9 @@ def test_a_key_is_created_rolled_and_revoked(wb: Workbench, running: Running) ->
     assert sender.events.send("keys:made", external_id="u1").accepted
     rolled = wb.keys.roll("shop", overlap="2h")
     old, new = [key for key in wb.keys if key.name == "shop"]
-    assert (old.standing, new.id) == ("ending", rolled.key.id)
+    assert (old.status, new.id) == ("ending", rolled.key.id)
     assert old.status_text().startswith("works until 2")
-    assert wb.keys.revoke("shop").standing == "revoked"
+    assert wb.keys.revoke("shop").status == "revoked"
     assert wb.keys.revoke(old).status_text().startswith("revoked 2")
 
 

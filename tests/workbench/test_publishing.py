@@ -97,7 +97,7 @@ def test_rolling_back_does_not_activate(wb: Workbench) -> None:
 
 def test_an_unknown_version_is_refused(wb: Workbench) -> None:
     automation = patient(wb, "back-where").publish()
-    with pytest.raises(InvalidRequestError, match="there is no version 7; versions are 1 to 1"):
+    with pytest.raises(InvalidRequestError, match="version 7 not found; versions are 1 to 1"):
         automation.rollback(7)
     with pytest.raises(NotFoundError, match="not on the server yet"):
         patient(wb, "back-nowhere").rollback(1)
