@@ -247,6 +247,7 @@ async def revoke_key(database: Database, principal: Principal, now_us: int, key_
     """Revoke a key; every process refuses it within 5 s. Raise AccessError if it does not exist."""
     now = from_us(now_us)
     async with database.transaction() as tx:
+        # Without a check of scopes: an admin with fewer rights must be able to revoke a key that has leaked.
         row = await _find_in_organization(tx, principal, key_id)
         if row.revoked_at is None:
             await store.revoke_key(tx, row.org_id, row.id, now)

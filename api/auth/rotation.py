@@ -59,7 +59,16 @@ async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -
                 await _run_pages(database, partial(store.reseal_emails, org=org, table=table))
             await _run_pages(database, partial(store.rotate_conflict_indexes, org=org, number=current - 1))
             await _run_pages(database, all_indexes)
-            await _reseal_secrets(database, keyring, org)
+
+            def risen(key_hash: bytes) -> bytes | None:
+                return keyring.next_key_hash(key_hash) if key_hash[0] >> 4 < current else None
+
+            async with database.transaction() as tx:
+                await store.reseal_secrets(tx, org, risen)
+                # The password of the analyst role was derived from the former secret.
+                role = keyring.former_reader_role(org.id)
+                if role is not None and await role_exists(tx, role):
+                    await close_login(tx, role)
         case "settled":
             rotated = [await _rotate_indexes(database, org, number, drop=True) for number in range(1, current)]
             await _run_pages(database, partial(store.reseal_merges, org=org, indexes=current_index))
@@ -73,20 +82,6 @@ async def _rotate_indexes(database: Database, org: Org, number: int, *, drop: bo
         partial(store.rotate_indexes, org=org, table=table, number=number, drop=drop) for table in store.INDEXED_TABLES
     ]
     return any([await _run_pages(database, step) for step in steps])
-
-
-async def _reseal_secrets(database: Database, keyring: Keyring, org: Org) -> None:
-    """Encrypt the remaining secrets with the current key, and lock the analyst role of the former one out."""
-    current = keyring.chain.current.number
-
-    def risen(key_hash: bytes) -> bytes | None:
-        return keyring.next_key_hash(key_hash) if key_hash[0] >> 4 < current else None
-
-    async with database.transaction() as tx:
-        await store.reseal_secrets(tx, org, risen)
-        role = keyring.former_reader_role(org.id)
-        if role is not None and await role_exists(tx, role):
-            await close_login(tx, role)
 
 
 async def _run_pages(database: Database, step: Step) -> bool:

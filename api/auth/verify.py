@@ -86,7 +86,10 @@ class Verifier:
             return Unauthorized("malformed")
         if kind not in kinds:
             return Unauthorized("wrong_kind")
-        row, key_hash = await self._find(bearer[1])
+        row, key_hash = None, b""
+        for key_hash in self._keyring.api_key_hashes(bearer[1]):  # several during a rotation of the secret
+            if (row := await self._find(key_hash)) is not None:
+                break
         # The table was searched by an index on the hash; this comparison does not stop at the first other byte.
         if row is None or not hmac.compare_digest(row.key_hash, key_hash):
             return Unauthorized("unknown")
@@ -114,15 +117,8 @@ class Verifier:
         pending = [task for task in (self._lookup, *self._touches) if task is not None]
         await asyncio.gather(*pending, return_exceptions=True)
 
-    async def _find(self, key: str) -> tuple[KeyRow | None, bytes]:
-        """Return the row of a key with the hash that found it; during a secret rotation a key has several hashes."""
-        row, key_hash = None, b""
-        for key_hash in self._keyring.api_key_hashes(key):
-            if (row := await self._row(key_hash)) is not None:
-                break
-        return row, key_hash
-
-    async def _row(self, key_hash: bytes) -> KeyRow | None:
+    async def _find(self, key_hash: bytes) -> KeyRow | None:
+        """Return the row of a key from the cache or the database."""
         entry = self._entries.get(key_hash)
         if entry is not None and monotonic_ns() < entry.until_ns:
             return entry.row

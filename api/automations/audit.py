@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from api.store import automations as store
-from api.store.automations import AuditLogRow, AuditQuery
+from api.store.automations import AuditQuery
 from api.store.database import Database
 from workbench.language.codec import decode
 
@@ -56,22 +56,14 @@ async def list_changes(database: Database, org_id: int, query: AuditQuery) -> li
     """Return changes, newest first."""
     async with database.transaction() as tx:
         rows = await store.list_audit(tx, org_id, query)
-    return [_view(row) for row in rows]
-
-
-def _view(row: AuditLogRow) -> AuditView:
-    detail: dict[str, Any] = decode(row.detail)
-    live = detail.get("version") if row.action in _PUBLISHING else None
-    return AuditView(
-        row.id,
-        row.at,
-        row.action,
-        row.key_name or row.key_id or "",
-        row.key_id,
-        None if row.key_prefix is None else f"{row.key_prefix}…{row.key_last4}",
-        row.subject_id,
-        row.subject,
-        live - 1 or None if isinstance(live, int) else None,  # versions are numbered without gaps
-        live,
-        msgspec.Raw(row.detail),
-    )
+    changes = []
+    for row in rows:
+        detail: dict[str, Any] = decode(row.detail)
+        by = row.key_name or row.key_id or ""
+        key = None if row.key_prefix is None else f"{row.key_prefix}…{row.key_last4}"
+        live = detail.get("version") if row.action in _PUBLISHING else None
+        before = live - 1 or None if isinstance(live, int) else None  # versions are numbered without gaps
+        subject = row.subject_id, row.subject
+        raw_detail = msgspec.Raw(row.detail)
+        changes.append(AuditView(row.id, row.at, row.action, by, row.key_id, key, *subject, before, live, raw_detail))
+    return changes

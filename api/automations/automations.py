@@ -433,24 +433,15 @@ async def _add_version(
     version = (row.published_version or 0) + 1
     new = VersionRow(version, source.trigger_spec, source.graph, author.now, author.key_id)
     await store.insert_version(tx, author.org_id, row.id, new)
-    since, earlier = _log_start(row, live, source, author.now)
-    return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)
-
-
-def _log_start(
-    row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow, now: datetime
-) -> tuple[datetime | None, int | None]:
-    """Return since when logs start the new version, and the confirmations that logs seen under the live version still
-    need.
-
-    A new version with the same log source continues where the live one is; one that needs fewer confirmations must not
-    skip the logs that the live version was still waiting for.
-    """
+    since: datetime | None = author.now
+    earlier: int | None = None
     before, after = _log_source(live), _log_source(source)
-    if before is None or after is None or before.key != after.key:
-        return now, None
-    earlier = max(before.confirmations, row.earlier_confirmations or 0)
-    return row.live_since, earlier if earlier > after.confirmations else None
+    if before is not None and after is not None and before.key == after.key:
+        # The same log source continues where the live version is. If it needs fewer confirmations now, it must not skip
+        # the logs that the live version was still waiting for.
+        since, confirmations = row.live_since, max(before.confirmations, row.earlier_confirmations or 0)
+        earlier = confirmations if confirmations > after.confirmations else None
+    return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)
 
 
 def _log_source(specs: AutomationRow | VersionRow | None) -> LogSource | None:

@@ -101,7 +101,7 @@ def read_fields(body: bytes) -> Fields | Problems:
     if not body.strip(b" \t\r\n"):
         return Fields({})
     try:
-        body.decode()
+        body.decode()  # the decoder below does not check the UTF-8 of raw fields
         return Fields(_OBJECT.decode(replace_lone_surrogates(body)))
     except msgspec.ValidationError:
         return (Problem("", "the body must be one JSON object"),)

@@ -231,7 +231,7 @@ class _TestSend:
         tasks = [asyncio.create_task(self._send(index, message)) for index, message in enumerate(messages)]
         if tasks:
             await asyncio.wait(tasks, timeout=max(until_ns - monotonic_ns(), 0) / 1e9)
-        self._is_over = True
+        self._is_over = True  # from now on `_may_leave` holds back what has not begun to leave
         results = []
         for message, task in zip(messages, tasks, strict=True):
             if task.done():

@@ -81,16 +81,17 @@ async def without_addresses(
             graph = read_graph(decode(graph_row.graph))
             by_node = {node.id: node.action for node in graph.nodes} if isinstance(graph, Graph) else {}
             actions |= dict.fromkeys(graph_row.entry_ids, by_node)
-        return [_redact(row, actions.get(entry_of(row), {})) for row in rows]
+        redacted = []
+        for row in rows:
+            message: Any = row  # one of several row types
+            url = getattr(row, "recipient", None) if message.channel == "webhook" else None
+            action = actions.get(entry_of(row), {}).get(message.node_id)
+            texts = redact_texts(action, MessageTexts(message.subject, message.body, url))
+            recipient = {} if url is None else {"recipient": texts.url}
+            redacted.append(msgspec.structs.replace(row, subject=texts.subject, body=texts.body, **recipient))
+        return redacted
 
     return await asyncio.to_thread(redact)  # compiles templates
-
-
-def _redact(row: Any, actions: Mapping[str, Action]) -> Any:
-    url = getattr(row, "recipient", None) if row.channel == "webhook" else None
-    texts = redact_texts(actions.get(row.node_id), MessageTexts(row.subject, row.body, url))
-    changes = {"subject": texts.subject, "body": texts.body} | ({} if url is None else {"recipient": texts.url})
-    return msgspec.structs.replace(row, **changes)
 
 
 class AutomationView(msgspec.Struct, frozen=True, rename="camel"):

@@ -20,7 +20,7 @@ import msgspec
 from api.clock import Clock, from_us, us_of, uuid7_from
 from api.store import events as store
 from api.store.database import Database, DatabaseUnavailableError, Transaction, TransactionConflictError
-from api.store.events import RecentRow, RecentSelection
+from api.store.events import RecentSelection
 from workbench.language.problem import Problem
 
 OUTCOMES = ("accepted", "deduplicated", "dry_run", "rejected")
@@ -135,7 +135,23 @@ class Tail:
         rows = await store.read_recent(tx, selection, ids)
         accepted_at = {row.at for row in rows if row.outcome == "accepted"}
         entries = await store.count_entries(tx, self._org_id, accepted_at) if accepted_at else {}
-        return [_recent_event(row, entries) for row in rows]
+        return [
+            RecentEvent(
+                row.id,
+                row.at,
+                row.outcome,
+                row.event,
+                row.contact_id,
+                row.idempotency_key,
+                None if row.payload is None else msgspec.Raw(row.payload),
+                row.field,
+                None if row.reason is None else str(Problem(row.field or "", row.reason)),
+                None if row.body is None else msgspec.Raw(row.body),
+                row.matched,
+                entries.get(row.id, 0) if row.outcome == "accepted" else None,
+            )
+            for row in rows
+        ]
 
     def _items(self, events: list[RecentEvent]) -> list[TailItem]:
         items: list[TailItem] = []
@@ -191,23 +207,6 @@ class Followers:
                 items = []  # the next poll finds them
             yield items
             await asyncio.sleep(POLL_INTERVAL_S)
-
-
-def _recent_event(row: RecentRow, entries: dict[str, int]) -> RecentEvent:
-    return RecentEvent(
-        row.id,
-        row.at,
-        row.outcome,
-        row.event,
-        row.contact_id,
-        row.idempotency_key,
-        None if row.payload is None else msgspec.Raw(row.payload),
-        row.field,
-        None if row.reason is None else str(Problem(row.field or "", row.reason)),
-        None if row.body is None else msgspec.Raw(row.body),
-        row.matched,
-        entries.get(row.id, 0) if row.outcome == "accepted" else None,
-    )
 
 
 def _first_id(at_us: int) -> str:

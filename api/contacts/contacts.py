@@ -178,7 +178,7 @@ async def find(
 async def opt_out(
     database: Database, author: Author, contact_id: str, opt_outs: Mapping[str, bool], shown: Shown
 ) -> ContactView | Refusal:
-    """Opt a contact out of channels (True), or in again (False); other channels do not change.
+    """Opt a contact out of channels (True), or in again (False).
 
     Email addresses are suppressed as well, so that the choice outlives the contact. Opting in again removes that.
     """
@@ -187,7 +187,7 @@ async def opt_out(
         contact = await store.find_contact(tx, author.org_id, contact_id)
         if contact is None:
             return unknown("contact")
-        by_channel = {**dict.fromkeys(contact.opted_out, True), **opt_outs}
+        by_channel = {**dict.fromkeys(contact.opted_out, True), **opt_outs}  # other channels do not change
         opted_out = [channel for channel, is_out in by_channel.items() if is_out]
         await store.set_opted_out(tx, author.org_id, contact_id, opted_out, author.now)
         await record(tx, author, "contact.opt_out", contact_id, dict(opt_outs))
@@ -198,14 +198,14 @@ async def opt_out(
 async def tag(
     database: Database, author: Author, contact_id: str, added: Sequence[str], removed: Sequence[str], shown: Shown
 ) -> ContactView | Refusal:
-    """Remove tags from a contact, then add others. The audit row has only their number: a tag may describe a person."""
+    """Remove tags from a contact, then add others."""
     async with database.transaction() as tx:
         await lock_contacts(tx, [contact_id])
         if await store.find_contact(tx, author.org_id, contact_id) is None:
             return unknown("contact")
         change = TagChange(contact_id, encode(removed).decode(), encode(added).decode())
         await run(tx, change_tags(author.org_id, [change], author.now))
-        detail = {"added": len(added), "removed": len(removed)}
+        detail = {"added": len(added), "removed": len(removed)}  # a tag may describe a person, so only the number
         await record(tx, author, "contact.tag", contact_id, detail)
         return await _view(tx, author.org_id, contact_id, shown)
 

@@ -22,7 +22,7 @@ from api.store.contacts import FIRST_CURSOR, ContactKey, ErasurePart
 from api.store.database import Database
 from api.store.locks import lock_contacts
 
-SECOND_ERASURE_DELAY = timedelta(minutes=1)
+SECOND_ERASURE_DELAY = timedelta(minutes=1)  # no ingest transaction lives that long
 CHECK_INTERVAL_S = 15.0
 ERASURES_PER_RUN = 100
 
@@ -50,11 +50,12 @@ async def erase(database: Database, author: Author, contact_id: str) -> ErasedVi
                 return unknown("contact")
             if (survivor := erasure.merged_into) is not None:
                 return conflict(f"this contact was merged into {survivor}: erase that contact, or undo the merge first")
-            if erasure.unsettled:
+            if erasure.unsettled:  # rows of this contact are still on their way back to it
                 return conflict(
                     "a merge was undone a moment ago and its rows are still being moved: try again in two minutes"
                 )
             cancelled = await store.erase_contact(tx, contact, author.now)
+            # In the same transaction, so that a crash before the content is removed only delays that.
             await store.schedule_erasure(tx, contact, author.now + SECOND_ERASURE_DELAY)
             if erasure.at is None:
                 await record(tx, author, "contact.erase", contact_id, {"cancelledEntries": cancelled})

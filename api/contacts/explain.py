@@ -132,6 +132,7 @@ class _History(msgspec.Struct, frozen=True):
 
     def trigger_at(self, at: datetime) -> Trigger:
         """Return the trigger that was live at a moment; the draft's if nothing was published."""
+        # Drafts have no history, so before the first publication today's draft decides.
         published = self.published_at(at)
         trigger = self.draft if published is None else read_trigger(decode(published.trigger_spec))
         return trigger if isinstance(trigger, Trigger) else self.draft
@@ -209,6 +210,7 @@ def _explain_stored(
     sent = Identifiers(event.wallet, reader.opened(event.email), event.external_id)
     payload, is_named, removed, is_early = decode(event.payload), trigger.matches_event(event.event), False, False
     if (log := event.log) is not None:
+        # A log is matched by chain, contract and signature, and by the wallet that it concerns.
         source, removed = trigger.source, log.removed
         is_named = (
             source is not None
@@ -239,7 +241,13 @@ async def _explain_hypothetical(
     specs = None if published is None else read_specs(published.trigger_spec, published.graph)
     graph = specs.graph if isinstance(specs, SimulatedAutomation) else None
     automation = SimulatedAutomation(trigger, graph, history.row.id)
-    past = await _read_contact_history(tx, contact_key, history.row.id, now)
+    # The contact's other entries are those that an entry created now would see.
+    entry_id = event_id = _HYPOTHETICAL_ID
+    contact_id = contact_key.contact_id
+    claim = Claim(entry_id, history.row.id, None, event_id, now, contact_id, None, 0, 1, 0, now, None, 0)
+    (entered,) = await run(tx, read_other_entries(contact_key.org_id, [claim]))
+    others = entered.get(entry_id)
+    past = ContactHistory() if others is None else ContactHistory(others.at, others.running)
     trace = simulate(automation, event, history.contact, now, SimulationInput(past))
     explanation = explain_simulated_event(state, trace)
     view = _view(_EventRef(None, event.name, now), trigger, state, explanation, None)
@@ -262,17 +270,6 @@ def _read_event(described: dict[str, Any], contact: ContactState, trigger: Trigg
     if isinstance(event, Event):
         return event
     return tuple(Problem(f"event.{problem.field}" if problem.field else "event", problem.reason) for problem in event)
-
-
-async def _read_contact_history(
-    tx: Transaction, contact_key: ContactKey, automation_id: str, now: datetime
-) -> ContactHistory:
-    """Return the history that an entry created now would see."""
-    event_id, contact_id = _HYPOTHETICAL_ID, contact_key.contact_id
-    claim = Claim(_HYPOTHETICAL_ID, automation_id, None, event_id, now, contact_id, None, 0, 1, 0, now, None, 0)
-    (entered,) = await run(tx, read_other_entries(contact_key.org_id, [claim]))
-    others = entered.get(_HYPOTHETICAL_ID)
-    return ContactHistory() if others is None else ContactHistory(others.at, others.running)
 
 
 class _EventRef(msgspec.Struct, frozen=True):

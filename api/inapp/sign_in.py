@@ -167,15 +167,15 @@ def parse_message(text: str) -> SignIn | None:
         return None
     fields: dict[str, Any] = match.groupdict()
     try:
-        times = {name: _parse_time(fields[name]) for name in _TIMES}
+        times = {
+            name: datetime.fromisoformat(_BELOW_MICROSECONDS.sub("", fields[name].upper()))
+            for name in _TIMES
+            if fields[name] is not None
+        }
     except ValueError:  # such as the 31st of June
         return None
     resources = tuple(line.removeprefix("- ") for line in (fields["resources"] or "").split("\n")[1:])
     return SignIn(**fields | times | {"chain_id": int(fields["chain_id"]), "resources": resources})
-
-
-def _parse_time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(_BELOW_MICROSECONDS.sub("", text.upper()))
 
 
 def _format_time(moment: datetime) -> str:

@@ -95,7 +95,7 @@ class Gateway:
         statement = self._bind(query)
         snapshot = None if query.as_of is None else await self._resolve_as_of(query, query.as_of)
         async with self._slots.acquire(query.org_id):
-            reader = await self._reader(query)
+            reader = await self._find_reader(query)
             try:
                 async with AsyncExitStack() as stack:
                     yield await self._start(stack, query, statement, snapshot, reader, binary)
@@ -140,7 +140,7 @@ class Gateway:
             )
         return available
 
-    async def _reader(self, query: AnalystQuery) -> ReaderRole:
+    async def _find_reader(self, query: AnalystQuery) -> ReaderRole:
         try:
             reader = await self._readers.of(query.org_id)
         except ReaderBusyError as error:

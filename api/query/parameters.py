@@ -117,8 +117,11 @@ def _bound_values(values: dict[str, Json], seal: Seal) -> list[BoundParameter] |
         if len(kinds) > 1 or list in kinds:
             return Problem(field, "must be a list of values of one type: text, numbers, booleans or objects")
         oid = max(map(_oid, value), key=_FROM_NARROW_TO_WIDE.index, default=_INFERRED)
-        elements = ",".join(_array_element(_text(item, seal)) for item in value)
-        parameters.append(BoundParameter(_ARRAY_OF[oid], "{" + elements + "}"))
+        texts = [_text(item, seal) for item in value]
+        elements = [
+            "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts
+        ]
+        parameters.append(BoundParameter(_ARRAY_OF[oid], "{" + ",".join(elements) + "}"))
     return parameters
 
 
@@ -151,9 +154,3 @@ def _text(value: Json, seal: Seal) -> str | None:
             return str(value)
         case _:
             return encode(value).decode()
-
-
-def _array_element(text: str | None) -> str:
-    if text is None:
-        return "NULL"
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

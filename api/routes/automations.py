@@ -65,7 +65,7 @@ async def create(request: Request) -> HTTPResponse:
     """Create an automation: 201."""
     author = await require_author(request, WRITE)
     expect_json(request)
-    draft = valid(await asyncio.to_thread(read_draft, request.body))
+    draft = valid(await asyncio.to_thread(read_draft, request.body))  # compiles templates
     return answer(await _view(await automations.create(services(request).database, author, draft)), 201)
 
 

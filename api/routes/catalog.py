@@ -78,6 +78,8 @@ async def describe(request: Request, event: str) -> HTTPResponse:
         span = since, recent_since
         earlier = await store.sample_payloads(tx, principal.org_id, name, span, _EARLIER_PARTS, _PAYLOADS_PER_PART)
     window = _window(since, now)
+    # In a thread: decoding and typing the samples may take a second.
+    structure = await asyncio.to_thread(_describe_payloads, newest, earlier, recent_since)
     return answer(
         {
             "event": name,
@@ -87,12 +89,14 @@ async def describe(request: Request, event: str) -> HTTPResponse:
             "windowDays": days,
             "days": _dates(window),
             "perDay": _per_day(window, counts.days),
-            **await asyncio.to_thread(_structure, newest, earlier, recent_since),
+            **structure,
         }
     )
 
 
-def _structure(newest: Sequence[StoredEvent], earlier: Sequence[bytes], recent_since: datetime) -> dict[str, Any]:
+def _describe_payloads(
+    newest: Sequence[StoredEvent], earlier: Sequence[bytes], recent_since: datetime
+) -> dict[str, Any]:
     """Return paths and samples of the newest payloads, and the differences between earlier and recent ones."""
     sampled = [(event, decode(event.payload)) for event in newest[: _sample_size([event.payload for event in newest])]]
     recent_payloads = [payload for event, payload in sampled if event.created_at >= recent_since]

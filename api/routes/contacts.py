@@ -46,12 +46,12 @@ _PREVIEW_MERGE, _MERGE = "contacts:read", "automations:write"
 _IDENTIFIERS = ("email", "walletAddress", "externalId")
 _MAX_TAGS = 100
 _MAX_HISTORY = 500
-_FIRST_ID = "00000000-0000-0000-0000-000000000000"
+_FIRST_ID = "00000000-0000-0000-0000-000000000000"  # sorts before every row of the same moment
 
 _log = logging.getLogger("workbench.contacts")
 
 
-@blueprint.post("/find")
+@blueprint.post("/find")  # POST, so that email addresses stay out of URLs and thus out of proxies' logs
 async def find(request: Request) -> HTTPResponse:
     """Find the contact that an event with this `contact` would belong to."""
     principal = await require_contact_access(request, _FIND)
@@ -165,6 +165,7 @@ async def explain(request: Request, contact_id: str) -> HTTPResponse:
 @blueprint.post("/merge")
 async def merge(request: Request) -> HTTPResponse:
     """Merge the contact `absorb` into the contact `keep`; with `preview`, only return the result."""
+    # Either scope, until the body says which one is needed.
     principal = await require_contact_access(request, (_PREVIEW_MERGE, _MERGE))
     fields = body_fields(request)
     ids = []
@@ -202,6 +203,7 @@ async def export_all(request: Request, contact_id: str) -> None:
     principal = await require_contact_access(request, _READ)
     database, shown = services(request).database, email_display(request, principal)
     clear = "pii:read" in principal.scopes
+    # Before the response begins, so that an unknown contact is still a 404.
     contact = unwrap(await contacts.show(database, principal.org_id, path_id(contact_id, "contact"), shown))
     subject = ContactKey(principal.org_id, contact.id)
     response = await request.respond(content_type="application/json", headers=PRIVATE)
@@ -239,7 +241,7 @@ def _tags(fields: Fields, name: str) -> list[str]:
         return []
     if not all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in tags):
         fields.refuse(name, f"must contain tags of 1 to {MAX_TAG} characters")
-    return list(dict.fromkeys(map(str, tags)))
+    return list(dict.fromkeys(map(str, tags)))  # without repetitions, in the order of the request
 
 
 def _read_before(request: Request) -> Cursor:

@@ -21,7 +21,6 @@ from api.ingest.parse import (
     AcceptedEvent,
     DryRun,
     Duplicate,
-    Outcome,
     RateLimited,
     Refused,
     Rejected,
@@ -69,6 +68,7 @@ async def ingest_one(request: Request) -> HTTPResponse:
         if body.lstrip(b" \t\r\n")[:1] != b"{":
             raise RequestRefusedError(400, "the body must be one JSON object")
     except RequestRefusedError as error:
+        # Authenticated, so the organization sees it among its rejected events.
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
     pipeline = services(request).pipeline
@@ -92,9 +92,18 @@ async def ingest_batch(request: Request) -> HTTPResponse:
         raise
     pipeline = services(request).pipeline
     outcomes = await pipeline.ingest(principal.org_id, events, principal.test, since_ns, str(request.id))
+    # A status for the whole batch tells clients that do not read the results to send it again.
     if outcomes and all(isinstance(outcome, Unavailable) for outcome in outcomes):
         return refusal(request, 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE")
-    return answer({"results": [_batch_item(outcome) for outcome in outcomes]}, 202)
+    results: list[dict[str, object]] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Refused):
+            _, problems, code = refused_answer(outcome)
+            reason = f"{code}: {problems[0]}" if code else str(problems[0])
+            results.append({"accepted": False, "deduplicated": False, "error": reason})
+        else:
+            results.append(accepted_answer(outcome))
+    return answer({"results": results}, 202)
 
 
 def accepted_answer(outcome: Accepted) -> dict[str, object]:
@@ -123,14 +132,6 @@ def refused_answer(outcome: Refused) -> tuple[int, Problems, str | None]:
             return 429, (Problem("", _RATE_LIMITED),), "RATE_LIMITED"
         case Unavailable():
             return 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE"
-
-
-def _batch_item(outcome: Outcome) -> dict[str, object]:
-    if not isinstance(outcome, Refused):
-        return accepted_answer(outcome)
-    _, problems, code = refused_answer(outcome)
-    error = str(problems[0])
-    return {"accepted": False, "deduplicated": False, "error": f"{code}: {error}" if code else error}
 
 
 def _split(body: bytes) -> list[bytes]:

@@ -157,7 +157,7 @@ def _usual_head(raw: bytes) -> tuple[str, int, str | None] | None:
     return fields["authorization"], head.content_length, caller_request_id(head.fields)
 
 
-@lru_cache
+@lru_cache  # a few statuses, with and without keep-alive
 def _response_head(status: int, keep_alive: bool) -> bytes:
     fields = {
         "content-type": "application/json",

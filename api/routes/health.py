@@ -63,6 +63,7 @@ async def version(request: Request) -> HTTPResponse:
 
 async def refuse_unsupported_notebook(request: Request) -> None:
     """Middleware: refuse a notebook package of an unsupported version, except to send events."""
+    # Only the notebook package sends this header. The ingest API is a contract of its own, and serves every version.
     notebook = request.headers.get(VERSION_HEADER)
     if notebook is not None and request.path not in INGEST_PATHS and (reason := incompatibility(notebook)) is not None:
         raise RequestRefusedError(400, Problem(VERSION_HEADER, reason))

@@ -86,6 +86,7 @@ async def session(request: Request) -> HTTPResponse:
 @blueprint.options("/api/v1/inapp/session", name="preflight_session")
 async def preflight(request: Request) -> HTTPResponse:
     """Answer a browser's CORS preflight."""
+    # Any valid origin is named: a preflight has no key, so the organization that could refuse it is not known.
     request.ctx.allowed_origin = _origin(request)
     return HTTPResponse(status=204, headers=_PREFLIGHT)
 
@@ -147,6 +148,7 @@ async def _sign_in_origin(request: Request, principal: Principal) -> str:
             raise RequestRefusedError(403, f"the origin {origin} is not allowed; add it with: workbench origins add")
         request.ctx.allowed_origin = origin
         return origin
+    # Only a loopback `Host` counts as an origin: any other can be made up by the client.
     own = parse_origin(f"http://{request.host}")
     if own is not None and is_loopback(own):
         return own

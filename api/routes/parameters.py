@@ -61,6 +61,7 @@ def query_number(request: Request, name: str, default: int, maximum: int) -> int
     text = request.args.get(name)
     if text is None:
         return default
+    # `isdigit` alone accepts the digits of other scripts; int() takes long for a long text.
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= maximum:
         raise RequestRefusedError(400, Problem(name, f"must be a whole number from 1 to {maximum}"))
     return int(text)

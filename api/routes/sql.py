@@ -53,6 +53,7 @@ async def run_query(request: Request) -> HTTPResponse | None:
                 _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
                 request.transport.abort()  # type: ignore[attr-defined]
 
+    # A query may run for long: a revoked key must not receive the rest of its rows.
     async with cancel_when_key_ends(request, "sql:read"):
         return await refuse_sql_errors(request, run())
 

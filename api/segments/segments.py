@@ -83,7 +83,7 @@ async def create(services: SegmentServices, author: Author, draft: SegmentDraft)
     )
     async with query_candidates(services, author.org_id, draft.query) as (tx, counts):
         row = await store.insert_segment(tx, new)
-        if row is None:
+        if row is None:  # another request was faster while the query ran
             return _name_taken(draft.name)
         await record(tx, author, "segment.create", row.id, {"name": row.name, "size": counts.size})
         change = await replace_members(tx, row, counts, author.now)
@@ -125,6 +125,7 @@ async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> 
     async with query_candidates(services, row.org_id, query_of(row)) as (tx, counts):
         locked = await store.lock_segment(tx, row.org_id, row.name)
         if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
+            # These are candidates of the previous query.
             return conflict("the segment was changed by another request; try again")
         if locked.refreshed_at is not None and locked.refreshed_at > now:
             return SegmentResult(locked)  # a refresh that began later was faster
