@@ -60,14 +60,14 @@ def finished(client: httpx.Client, automation_id: str, count: int = 1) -> list[d
     ended = {"completed", "exited", "cancelled", "dead"}
 
     def entries() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = client.get(f"/automations/{automation_id}/entries?limit=200").json()["entries"]
-        return [entry for entry in found if entry["state"] in ended]
+        entries: list[dict[str, Any]] = client.get(f"/automations/{automation_id}/entries?limit=200").json()["entries"]
+        return [entry for entry in entries if entry["state"] in ended]
 
     until(lambda: len(entries()) >= count, f"{count} entries end")
     return entries()
 
 
-async def test_an_event_runs_a_published_automation_as_the_simulation_said(house: House) -> None:
+async def test_an_event_runs_a_published_automation_as_simulated(house: House) -> None:
     keys = await house.organization()
     api = house.start_api()
     house.start_engine()

@@ -91,6 +91,9 @@ def test_a_second_rotation_follows_the_first() -> None:
     for _ in range(3):
         text = next_chain(text, "a third secret of tests")
     chain = read_chain(text)
-    assert ([each.root is None for each in chain.generations], chain.current.number) == ([True, True, False], 3)
+    assert ([generation.root is None for generation in chain.generations], chain.current.number) == (
+        [True, True, False],
+        3,
+    )
     keys = Keyring(text).of(7)
     assert keys.digest("email", "a") == keys.digests_from(Keyring(OLD).of(7).digest("email", "a"))

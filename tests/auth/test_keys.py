@@ -85,14 +85,14 @@ async def test_an_unknown_key_says_how_to_find_one(database_url: str, keyring: K
         await keys.revoke(database_url, keyring, name)
 
 
-async def test_what_the_operator_does_is_on_record_without_a_key(database_url: str, keyring: Keyring, org: str) -> None:
+async def test_changes_of_the_operator_are_recorded_without_a_key(database_url: str, keyring: Keyring, org: str) -> None:
     key = await keys.create(database_url, keyring, org, "live", name="backend")
     new = await keys.roll(database_url, keyring, key)
     await keys.revoke(database_url, keyring, new)
     first, second = await keys.list_keys(database_url, org)
     async with operator_transaction(database_url) as (tx, _):
-        found = await tx.execute("SELECT action, subject_id, key_id, detail FROM audit_log ORDER BY id")
-        rows = [(action, subject, by, decode(detail)) for action, subject, by, detail in await found.fetchall()]
+        cursor = await tx.execute("SELECT action, subject_id, key_id, detail FROM audit_log ORDER BY id")
+        rows = [(action, subject, by, decode(detail)) for action, subject, by, detail in await cursor.fetchall()]
     what = {"kind": "live", "name": "backend", "scopes": ["ingest", "events:read"]}
     rolled = {"newKey": second.id, "endsAt": rows[1][3]["endsAt"]}
     assert rows == [

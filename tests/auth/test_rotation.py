@@ -45,13 +45,13 @@ class Process:
 
     async def finds(self, org_id: int, email: str) -> str | None:
         async with self.database.transaction() as tx:
-            found = await find_contact_state(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
-        return None if found is None else found.identifiers.email
+            contact = await find_contact_state(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
+        return None if contact is None else contact.identifiers.email
 
     async def owner(self, org_id: int, email: str) -> str | None:
         async with self.database.transaction() as tx:
-            found = await find_contact_state(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
-        return None if found is None else found.id
+            contact = await find_contact_state(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
+        return None if contact is None else contact.id
 
     async def rows(self, statement: str) -> list[tuple[Any, ...]]:
         async with self.database.transaction() as tx:
@@ -81,8 +81,8 @@ class People:
     async def come(self) -> None:
         while self._running:
             number, processes = self.known, [*self.processes]
-            await asyncio.gather(*[self._send(each, number) for each in processes for _ in range(2)])
-            await asyncio.gather(*[self._send(each, self._chance.randrange(number + 1)) for each in processes])
+            await asyncio.gather(*[self._send(process, number) for process in processes for _ in range(2)])
+            await asyncio.gather(*[self._send(process, self._chance.randrange(number + 1)) for process in processes])
             async with self._round:
                 self.known += 1
                 self._round.notify_all()
@@ -179,9 +179,9 @@ async def organization(process: Process) -> int:
     return org_id
 
 
-async def all_is_new(process: Process, org_id: int, known: int) -> None:
+async def all_is_new(process: Process, org_id: int, contacts: int) -> None:
     """Assert that there is one contact for everybody, and nothing that was made with the old secret."""
-    assert await process.rows("SELECT count(*), count(DISTINCT email) FROM contacts") == [(known, known)]
+    assert await process.rows("SELECT count(*), count(DISTINCT email) FROM contacts") == [(contacts, contacts)]
     assert await process.rows("SELECT DISTINCT left(value_digest::text, 1) FROM identities") == [("2",)]
     assert await process.rows("SELECT count(*) FROM identity_conflicts") == [(0,)]
     for table, column in (("contacts", "email"), ("events", "email")):
@@ -189,6 +189,6 @@ async def all_is_new(process: Process, org_id: int, known: int) -> None:
     (address,) = await process.rows("SELECT address_digest::text FROM suppressions")
     now = process.clock.now()
     async with process.database.transaction() as tx:
-        asked = {(org_id, process.keyring.of(org_id).digest("email", "p0@example.com"))}
-        assert await find_suppressed(tx, "email", asked) == asked == {(org_id, address[0].replace("-", ""))}
+        suppressed = {(org_id, process.keyring.of(org_id).digest("email", "p0@example.com"))}
+        assert await find_suppressed(tx, "email", suppressed) == suppressed == {(org_id, address[0].replace("-", ""))}
         assert await find_webhook_secrets(tx, process.keyring, {org_id}, now) == {org_id: ("whsec_x",)}

@@ -25,9 +25,9 @@ async def made(acme: Org) -> str:
 
 async def test_every_change_has_its_key_action_and_versions(acme: Org) -> None:
     automation_id = await made(acme)
-    status, told = await acme.call("GET", f"/audit?subjectId={automation_id}")
+    status, answer = await acme.call("GET", f"/audit?subjectId={automation_id}")
     assert status == 200
-    assert [(each["action"], each["fromVersion"], each["toVersion"]) for each in told["changes"]] == [
+    assert [(change["action"], change["fromVersion"], change["toVersion"]) for change in answer["changes"]] == [
         ("automation.rollback", 2, 3),
         ("automation.publish", 1, 2),
         ("automation.update", None, None),
@@ -36,19 +36,19 @@ async def test_every_change_has_its_key_action_and_versions(acme: Org) -> None:
         ("automation.publish", None, 1),
         ("automation.create", None, None),
     ]
-    newest = told["changes"][0]
+    newest = answer["changes"][0]
     assert (newest["subject"], newest["detail"]["from"]) == ("n", 1)
     assert re.fullmatch(r"wb_\w*…\w{4}", newest["key"])
     page = await acme.call("GET", f"/audit?limit=2&before={newest['id']}&action=automation.publish")
-    assert [each["toVersion"] for each in page[1]["changes"]] == [2, 1]
+    assert [change["toVersion"] for change in page[1]["changes"]] == [2, 1]
 
 
 async def test_a_key_sees_the_changes_of_what_it_may_look_at(acme: Org, client: httpx.AsyncClient) -> None:
     await made(acme)
 
     async def seen(*scopes: str) -> Any:
-        status, told = await acme.call("GET", "/audit", key=("workbench", *scopes))
-        return status if status != 200 else len(told["changes"])
+        status, answer = await acme.call("GET", "/audit", key=("workbench", *scopes))
+        return status if status != 200 else len(answer["changes"])
 
     assert await seen("events:read") == 7
     assert await seen("keys:admin") > 7  # the keys as well

@@ -66,7 +66,7 @@ async def test_of_two_editors_at_once_one_wins(desk: Any) -> None:
 async def test_two_publishers_at_once_make_one_version(desk: Any) -> None:
     row = await desk.create()
     both = [automations.publish(desk.database, desk.author, row.id, None) for _ in range(2)]
-    assert [(each.published_version, each.revision) for each in await asyncio.gather(*both)] == [(1, 2), (1, 2)]
+    assert [(row.published_version, row.revision) for row in await asyncio.gather(*both)] == [(1, 2), (1, 2)]
     assert await desk.traces() == [2, 2, 1, 1]
 
 
@@ -229,7 +229,7 @@ async def test_an_archived_automation_changes_no_more(desk: Any) -> None:
         automations.rollback(*at, 1),
         automations.activate(*at),
     ]
-    assert {(await each).reason for each in attempts} == {"conflict"}
+    assert {(await attempt).reason for attempt in attempts} == {"conflict"}
     assert await automations.deactivate(*at) == archived
 
 
@@ -245,7 +245,7 @@ async def test_another_organization_finds_nothing(desk: Any, stranger: Any) -> N
         automations.deactivate(*at),
         automations.archive(*at),
     ]
-    assert {(await each).reason for each in attempts} == {"unknown"}
+    assert {(await attempt).reason for attempt in attempts} == {"unknown"}
     assert await desk.traces() == before
     assert await stranger.rows("SELECT count(*) FROM audit_log WHERE org_id = %s", stranger.org_id) == [(0,)]
 
@@ -258,7 +258,9 @@ async def test_ingest_reads_the_published_trigger_or_the_drafts(desk: Any, stran
     async with desk.database.transaction() as tx:
         live = await events.list_active_automations(tx, desk.org_id)
         (standing,) = await run(tx, events.read_epochs([desk.org_id, stranger.org_id]))
-    assert [(each.id, each.published_version, decode(each.trigger_spec)["event"]) for each in live] == [
+    assert [
+        (automation.id, automation.published_version, decode(automation.trigger_spec)["event"]) for automation in live
+    ] == [
         (published.id, 1, "first_deposit"),
         (draft.id, None, "b"),
     ]

@@ -32,10 +32,10 @@ def graph(*nodes: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 
 async def tried(desk: Any, automation_id: str, **body: Any) -> Any:
-    asked = trial.read_trial(encode({"event": EVENT, "now": THEN} | body), desk.clock.now())
-    assert isinstance(asked, Trial), asked
+    parsed = trial.read_trial(encode({"event": EVENT, "now": THEN} | body), desk.clock.now())
+    assert isinstance(parsed, Trial), parsed
     return await trial.simulate_stored(
-        desk.database, TrialContext(desk.org_id, desk.keys, retry_policy(None), True), automation_id, asked
+        desk.database, TrialContext(desk.org_id, desk.keys, retry_policy(None), True), automation_id, parsed
     )
 
 

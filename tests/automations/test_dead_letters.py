@@ -8,9 +8,9 @@ from api.automations.views import DeadLetterView
 
 
 async def dead(desk: Any, automation_id: str | None = None) -> list[DeadLetterView]:
-    found = await entries.count_dead_letters(desk.database, desk.org_id, automation_id)
-    assert not isinstance(found, Refusal), found
-    return found
+    letters = await entries.count_dead_letters(desk.database, desk.org_id, automation_id)
+    assert not isinstance(letters, Refusal), letters
+    return letters
 
 
 async def a_death(desk: Any, automation_id: str, cause: str, node_id: str = "m1", attempts: int = 3) -> str:
@@ -23,40 +23,42 @@ async def a_death(desk: Any, automation_id: str, cause: str, node_id: str = "m1"
     return entry_id
 
 
-async def test_dead_entries_stand_together_by_automation_cause_and_node(desk: Any) -> None:
+async def test_dead_entries_are_counted_by_automation_cause_and_node(desk: Any) -> None:
     row, other = await desk.publish(), await desk.publish(name="other")
     await a_death(desk, row.id, "no_wallet", attempts=6)
     last = await a_death(desk, row.id, "no_wallet", attempts=1)
     await a_death(desk, row.id, "no_wallet", node_id="m2")
     await a_death(desk, other.id, "template_error")
     await desk.add_entry(row.id, "completed", "completed")
-    found = await dead(desk)
-    assert [(each.automation, each.cause, each.node_id, each.entries, each.attempts) for each in found] == [
+    letters = await dead(desk)
+    assert [
+        (letter.automation, letter.cause, letter.node_id, letter.entries, letter.attempts) for letter in letters
+    ] == [
         ("other", "template_error", "m1", 1, 3),
         ("greeting", "no_wallet", "m2", 1, 3),
         ("greeting", "no_wallet", "m1", 2, 6),
     ]
-    assert found[2].last_error == f"no_wallet: {last}"
-    assert found[2].first_at < found[2].last_at < found[1].first_at
-    assert await dead(desk, row.id) == found[1:]
+    assert letters[2].last_error == f"no_wallet: {last}"
+    assert letters[2].first_at < letters[2].last_at < letters[1].first_at
+    assert await dead(desk, row.id) == letters[1:]
 
 
 async def test_they_say_whether_their_automation_is_on(desk: Any) -> None:
     row = await desk.publish()
     await a_death(desk, row.id, "no_wallet")
     await automations.deactivate(desk.database, desk.author, row.id)
-    assert [each.active for each in await dead(desk)] == [False]
+    assert [letter.active for letter in await dead(desk)] == [False]
 
 
-async def test_what_is_replayed_is_dead_no_more(desk: Any) -> None:
+async def test_a_replayed_entry_is_not_dead(desk: Any) -> None:
     row = await desk.publish()
     for cause in ("no_wallet", "no_wallet", "template_error"):
         await a_death(desk, row.id, cause)
     assert await entries.replay_everywhere(desk.database, desk.author, "no_wallet") == 2
-    assert [each.cause for each in await dead(desk)] == ["template_error"]
+    assert [letter.cause for letter in await dead(desk)] == ["template_error"]
 
 
-async def test_another_organization_has_none(desk: Any, stranger: Any) -> None:
+async def test_another_organization_has_no_dead_letters(desk: Any, stranger: Any) -> None:
     row = await desk.publish()
     await a_death(desk, row.id, "no_wallet")
     assert await dead(stranger) == []

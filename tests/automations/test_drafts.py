@@ -16,9 +16,9 @@ TRIGGER = b'{"type":"app_event"}'
 
 
 def refused(body: bytes) -> list[str]:
-    found = read_draft(body)
-    assert isinstance(found, tuple)
-    return [str(problem) for problem in found]
+    draft = read_draft(body)
+    assert isinstance(draft, tuple)
+    return [str(problem) for problem in draft]
 
 
 def test_specs_stay_the_text_that_was_sent() -> None:
@@ -63,8 +63,8 @@ def test_a_bad_body_is_refused_naming_the_field(body: bytes, problem: str) -> No
 @pytest.mark.parametrize("surplus", [0, 1])
 def test_a_graph_has_at_most_256_kilobytes(surplus: int) -> None:
     graph = b'{"note":"%b"}' % (b"x" * (MAX_SPEC_BYTES - len(b'{"note":""}') + surplus))
-    found = read_draft(b'{"name":"n","triggerSpec":%b,"graph":%b}' % (TRIGGER, graph))
-    assert isinstance(found, tuple if surplus else NewAutomation)
+    draft = read_draft(b'{"name":"n","triggerSpec":%b,"graph":%b}' % (TRIGGER, graph))
+    assert isinstance(draft, tuple if surplus else NewAutomation)
 
 
 def test_an_edit_names_only_what_changes() -> None:
@@ -73,9 +73,9 @@ def test_an_edit_names_only_what_changes() -> None:
 
 @pytest.mark.parametrize("revision", [b"null", b'"1"', b"true", b"0", b"1.5", b"2147483648"])
 def test_an_edit_needs_a_revision(revision: bytes) -> None:
-    found = read_edit(b'{"revision":%b,"name":"n"}' % revision)
-    assert isinstance(found, tuple)
-    assert [problem.field for problem in found] == ["revision"]
+    edit = read_edit(b'{"revision":%b,"name":"n"}' % revision)
+    assert isinstance(edit, tuple)
+    assert [problem.field for problem in edit] == ["revision"]
 
 
 def test_an_unfinished_draft_is_accepted_with_remarks() -> None:

@@ -40,9 +40,9 @@ async def a_dead_entry(desk: Any) -> Any:
 
 async def test_an_entry_tells_the_same_steps_as_a_trial(desk: Any) -> None:
     row = await desk.publish()
-    given = trial.read_trial(encode({"event": DEPOSIT | GOLD}), desk.clock.now())
+    parsed = trial.read_trial(encode({"event": DEPOSIT | GOLD}), desk.clock.now())
     trace = await trial.simulate_stored(
-        desk.database, TrialContext(desk.org_id, desk.keys, uniform_policy(()), True), row.id, given
+        desk.database, TrialContext(desk.org_id, desk.keys, uniform_policy(()), True), row.id, parsed
     )
     await desk.ingest(**DEPOSIT, **GOLD)
     await desk.drive()
@@ -50,8 +50,8 @@ async def test_an_entry_tells_the_same_steps_as_a_trial(desk: Any) -> None:
     history = decode(
         encode(await entries.read_history(desk.database, desk.org_id, entry.id, desk.keys.open_email, clear=True))
     )
-    told = encode(history["steps"]).decode().replace(message_id(entry.id, "m1"), message_id(SIMULATED_ID, "m1"))
-    steps = [step | {"at": None} for step in decode(told.encode())]
+    engine_steps = encode(history["steps"]).decode().replace(message_id(entry.id, "m1"), message_id(SIMULATED_ID, "m1"))
+    steps = [step | {"at": None} for step in decode(engine_steps.encode())]
     assert steps == [step | {"at": None} for step in decode(encode(trace.steps))]
     [message] = history["messages"]
     assert (message["id"], message["title"], message["body"]) == (
@@ -154,7 +154,7 @@ async def test_of_two_replays_at_once_one_is_done(desk: Any) -> None:
     both = await asyncio.gather(
         *(entries.replay(desk.database, desk.author, entry.id, desk.keys.open_email, clear=True) for _ in range(2))
     )
-    assert sorted(type(each).__name__ for each in both) == ["EntryHistoryView", "Refusal"]
+    assert sorted(type(result).__name__ for result in both) == ["EntryHistoryView", "Refusal"]
     assert await desk.rows("SELECT count(*) FROM entry_transitions WHERE from_state = 'dead'") == [(1,)]
 
 
@@ -274,4 +274,4 @@ async def test_without_pii_read_texts_with_an_address_are_shown_as_templates(des
     email, webhook = decode(history)["messages"]
     assert (email["subject"], email["body"], email["email"]) == ("You paid 5", body, "a•••@example.com")
     assert decode(webhook["body"].encode())["data"]["email"] == "a•••@example.com"
-    assert not [each for each in (b"ann+", b"ann%") if each in history]
+    assert not [address for address in (b"ann+", b"ann%") if address in history]

@@ -27,11 +27,11 @@ def graph(**settings: Any) -> dict[str, Any]:
 
 
 async def rate(desk: Any, automation_id: str, days: int = 30) -> GoalView:
-    found = await goals.measure_goal(
+    view = await goals.measure_goal(
         desk.database, desk.org_id, desk.keys, GoalRequest(automation_id, days, desk.clock.now())
     )
-    assert isinstance(found, GoalView)
-    return found
+    assert isinstance(view, GoalView)
+    return view
 
 
 async def come(desk: Any, event: str, *people: str, **payload: Any) -> None:
@@ -50,20 +50,20 @@ async def test_held_out_contacts_reach_the_goal_though_they_get_nothing(desk: An
     people = [f"p{number}" for number in range(16)]
     await come(desk, "first_deposit", *people)
     await desk.drive()
-    held = await sides(desk, row.id, 50)
-    some_held = [person for person in people if held[person]]
-    others = [person for person in people if not held[person]]
+    is_held_out = await sides(desk, row.id, 50)
+    some_held = [person for person in people if is_held_out[person]]
+    others = [person for person in people if not is_held_out[person]]
     assert some_held
     assert others
     await come(desk, "bought", some_held[0], *others[:2], others[0], "a stranger")
     await desk.drive()
-    found = await rate(desk, row.id)
-    assert (found.goal, found.holdout, found.since_version) == ("bought", 50, 1)
-    assert found.within_seconds == 7 * 86_400 + 3_600
-    assert found.held_out == UpliftGroup(len(some_held), 1)
-    assert found.treated == UpliftGroup(len(others), 2)
-    assert found.lift == Lift("too_few")
-    assert [(day.treated, day.held_out) for day in found.by_day] == [(found.treated, found.held_out)]
+    view = await rate(desk, row.id)
+    assert (view.goal, view.holdout, view.since_version) == ("bought", 50, 1)
+    assert view.within_seconds == 7 * 86_400 + 3_600
+    assert view.held_out == UpliftGroup(len(some_held), 1)
+    assert view.treated == UpliftGroup(len(others), 2)
+    assert view.lift == Lift("too_few")
+    assert [(day.treated, day.held_out) for day in view.by_day] == [(view.treated, view.held_out)]
     ends = await desk.rows("SELECT outcome, count(*) FROM entries WHERE state <> 'waiting' GROUP BY 1 ORDER BY 1")
     assert ends == [("goal", 2), ("holdout", len(some_held))]
 
@@ -75,8 +75,8 @@ async def test_a_contact_counts_once_from_its_first_entry_and_a_late_engine_lose
     await come(desk, "bought", "late", "late")
     await desk.drive()
     assert await desk.rows("SELECT step FROM entries WHERE outcome = 'goal'") == [(0,), (0,)]
-    found = await rate(desk, row.id)
-    assert (found.treated, found.held_out, found.lift) == (UpliftGroup(2, 1), UpliftGroup(), None)
+    view = await rate(desk, row.id)
+    assert (view.treated, view.held_out, view.lift) == (UpliftGroup(2, 1), UpliftGroup(), None)
 
 
 async def test_a_goal_after_the_window_or_of_a_refused_entry_does_not_count(desk: Any) -> None:
@@ -116,20 +116,20 @@ async def test_only_versions_with_the_holdout_of_today_are_compared(desk: Any) -
     assert not isinstance(edit, tuple)
     await automations.update(desk.database, desk.author, row.id, edit)
     await automations.publish(desk.database, desk.author, row.id, None)
-    found = await rate(desk, row.id)
-    assert (found.since_version, found.treated + found.held_out) == (2, UpliftGroup())
+    view = await rate(desk, row.id)
+    assert (view.since_version, view.treated + view.held_out) == (2, UpliftGroup())
     await automations.rollback(desk.database, desk.author, row.id, 1)
-    found = await rate(desk, row.id)
-    assert (found.holdout, found.since_version, found.lift) == (0, 3, None)
+    view = await rate(desk, row.id)
+    assert (view.holdout, view.since_version, view.lift) == (0, 3, None)
 
 
-async def test_without_a_goal_there_is_nothing_to_measure(desk: Any) -> None:
+async def test_without_a_goal_nothing_is_measured(desk: Any) -> None:
     row = await desk.publish()
     assert await rate(desk, row.id) == GoalView(None, 30)
     unpublished = await desk.create(graph=graph())
     assert (await rate(desk, unpublished.id)).goal is None
-    asked = GoalRequest("0198c0de-0000-7000-8000-000000000001", 30, desk.clock.now())
-    assert isinstance(await goals.measure_goal(desk.database, desk.org_id, desk.keys, asked), Refusal)
+    goal_request = GoalRequest("0198c0de-0000-7000-8000-000000000001", 30, desk.clock.now())
+    assert isinstance(await goals.measure_goal(desk.database, desk.org_id, desk.keys, goal_request), Refusal)
 
 
 async def test_only_entries_of_those_days_count(desk: Any) -> None:
@@ -191,9 +191,12 @@ async def test_an_entry_at_the_first_node_of_a_graph_without_a_trigger_counts(de
         await desk.drive()
         await come(desk, "bought", *people)
         held_out = await sides(desk, row.id, 50)
-        held = sum(held_out[person] for person in people)
-        found = await rate(desk, row.id)
-        assert (found.treated, found.held_out) == (UpliftGroup(12 - held, 12 - held), UpliftGroup(held, held))
+        held_count = sum(held_out[person] for person in people)
+        view = await rate(desk, row.id)
+        assert (view.treated, view.held_out) == (
+            UpliftGroup(12 - held_count, 12 - held_count),
+            UpliftGroup(held_count, held_count),
+        )
         await automations.deactivate(desk.database, desk.author, row.id)
 
 
@@ -205,10 +208,13 @@ async def test_contacts_are_compared_from_the_first_time_they_ever_entered(desk:
     await desk.drive()
     await come(desk, "first_deposit", *people, "new")
     await desk.drive()
-    held = await sides(desk, row.id, 50)
-    found = await rate(desk, row.id)
-    assert (found.treated.contacts, found.held_out.contacts) == (13 - sum(held.values()), sum(held.values()))
-    assert found.later_entries == 12
+    is_held_out = await sides(desk, row.id, 50)
+    view = await rate(desk, row.id)
+    assert (view.treated.contacts, view.held_out.contacts) == (
+        13 - sum(is_held_out.values()),
+        sum(is_held_out.values()),
+    )
+    assert view.later_entries == 12
     long_ago = uuid7(desk.clock.now_us() - 40 * 86_400 * 1_000_000)[:18]
     await desk.rows(
         "UPDATE entries e SET id = (%s || right(e.id::text, 18))::uuid,"
@@ -217,9 +223,9 @@ async def test_contacts_are_compared_from_the_first_time_they_ever_entered(desk:
         " WHERE e.org_id = f.org_id AND e.id = f.id",
         long_ago,
     )
-    found = await rate(desk, row.id)
-    assert found.treated.contacts + found.held_out.contacts == 1
-    assert found.later_entries == 12
+    view = await rate(desk, row.id)
+    assert view.treated.contacts + view.held_out.contacts == 1
+    assert view.later_entries == 12
 
 
 async def test_two_contacts_that_became_one_count_on_the_side_of_the_first_entry(desk: Any) -> None:
@@ -227,21 +233,21 @@ async def test_two_contacts_that_became_one_count_on_the_side_of_the_first_entry
     people = [f"p{number}" for number in range(12)]
     await come(desk, "first_deposit", *people)
     await desk.drive()
-    held = await sides(desk, row.id, 50)
-    counted = {side: sum(each is side for each in held.values()) for side in (True, False)}
-    first_held = next(person for person in people[:-1] if held[person])
-    later = next(person for person in people[people.index(first_held) + 1 :] if not held[person])
+    is_held_out = await sides(desk, row.id, 50)
+    counted = {side: sum(is_held is side for is_held in is_held_out.values()) for side in (True, False)}
+    first_held = next(person for person in people[:-1] if is_held_out[person])
+    later = next(person for person in people[people.index(first_held) + 1 :] if not is_held_out[person])
     ids = dict(await desk.rows("SELECT external_id, id::text FROM contacts"))
     await come(desk, "bought", later)
     merged = await merge(desk.database, desk.author, Pair(ids[later], ids[first_held]), str)
     assert isinstance(merged, MergeView)
-    found = await rate(desk, row.id)
-    assert (found.held_out, found.treated) == (UpliftGroup(counted[True], 1), UpliftGroup(counted[False] - 1, 0))
-    assert (found.mixed, found.later_entries) == (1, 1)
+    view = await rate(desk, row.id)
+    assert (view.held_out, view.treated) == (UpliftGroup(counted[True], 1), UpliftGroup(counted[False] - 1, 0))
+    assert (view.mixed, view.later_entries) == (1, 1)
     assert isinstance(await undo(desk.database, desk.author, merged.id or ""), UndoneView)
-    found = await rate(desk, row.id)
-    assert (found.held_out, found.treated) == (UpliftGroup(counted[True], 0), UpliftGroup(counted[False], 1))
-    assert (found.mixed, found.later_entries) == (0, 0)
+    view = await rate(desk, row.id)
+    assert (view.held_out, view.treated) == (UpliftGroup(counted[True], 0), UpliftGroup(counted[False], 1))
+    assert (view.mixed, view.later_entries) == (0, 0)
 
 
 async def test_a_contact_that_is_refused_later_stays_on_one_side(desk: Any) -> None:
@@ -250,8 +256,8 @@ async def test_a_contact_that_is_refused_later_stays_on_one_side(desk: Any) -> N
     for _ in range(2):
         await come(desk, "first_deposit", *people)
         await desk.drive()
-    found = await rate(desk, row.id)
-    assert (found.treated.contacts + found.held_out.contacts, found.mixed, found.later_entries) == (8, 0, 8)
+    view = await rate(desk, row.id)
+    assert (view.treated.contacts + view.held_out.contacts, view.mixed, view.later_entries) == (8, 0, 8)
 
 
 async def fill(desk: Any, automation_id: str, people: int, events: int, size: int = 1) -> None:
@@ -301,15 +307,17 @@ async def test_entries_and_events_over_the_limits_are_reported(desk: Any) -> Non
     filters = [{"path": "payload.n", "operator": "eq", "value": 1_001}]
     row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
     await fill(desk, row.id, 1, 1_001)
-    found = await rate(desk, row.id)
-    assert (found.treated, found.unknown, found.cut_at) == (UpliftGroup(1, 0), 1, None)
+    view = await rate(desk, row.id)
+    assert (view.treated, view.unknown, view.cut_at) == (UpliftGroup(1, 0), 1, None)
     await fill(desk, row.id, 3, 0)
-    asked = GoalRequest(row.id, 30, desk.clock.now(), limit=2)
-    found = await goals.measure_goal(desk.database, desk.org_id, desk.keys, asked)
-    assert isinstance(found, GoalView)
-    assert found.treated == UpliftGroup(2, 0)
-    assert found.cut_at is not None
-    whole = await goals.measure_goal(desk.database, desk.org_id, desk.keys, msgspec.structs.replace(asked, limit=4))
+    goal_request = GoalRequest(row.id, 30, desk.clock.now(), limit=2)
+    view = await goals.measure_goal(desk.database, desk.org_id, desk.keys, goal_request)
+    assert isinstance(view, GoalView)
+    assert view.treated == UpliftGroup(2, 0)
+    assert view.cut_at is not None
+    whole = await goals.measure_goal(
+        desk.database, desk.org_id, desk.keys, msgspec.structs.replace(goal_request, limit=4)
+    )
     assert isinstance(whole, GoalView)
     assert (whole.treated, whole.cut_at) == (UpliftGroup(4, 0), None)
 
@@ -326,8 +334,8 @@ async def test_entries_and_events_over_the_limits_are_reported(desk: Any) -> Non
 async def test_events_that_cannot_be_the_goal_are_not_read(desk: Any, filters: list[Any], reached: int) -> None:
     row = await desk.publish(graph=graph(goal={"event": "bought", "filters": filters}))
     await fill(desk, row.id, 1, 1_500)
-    found = await rate(desk, row.id)
-    assert (found.treated, found.unknown) == (UpliftGroup(1, reached), 0)
+    view = await rate(desk, row.id)
+    assert (view.treated, view.unknown) == (UpliftGroup(1, reached), 0)
 
 
 async def test_filters_on_what_is_not_the_payloads_own_see_every_event(desk: Any) -> None:
@@ -349,8 +357,8 @@ async def test_the_event_that_started_the_entry_is_not_its_goal_the_next_of_its_
     row = await desk.publish(graph=graph(goal={"event": "first_deposit"}))
     await come(desk, "first_deposit", "again", "again", "only")
     await desk.drive()
-    found = await rate(desk, row.id)
-    assert (found.treated, found.later_entries) == (UpliftGroup(2, 1), 1)
+    view = await rate(desk, row.id)
+    assert (view.treated, view.later_entries) == (UpliftGroup(2, 1), 1)
 
 
 async def test_a_changed_goal_also_counts_entries_of_the_previous_version(desk: Any) -> None:
@@ -363,8 +371,8 @@ async def test_a_changed_goal_also_counts_entries_of_the_previous_version(desk: 
     assert not isinstance(edit, tuple)
     await automations.update(desk.database, desk.author, row.id, edit)
     await automations.publish(desk.database, desk.author, row.id, None)
-    found = await rate(desk, row.id)
-    assert (found.goal, found.since_version, found.treated + found.held_out) == ("upgraded", 1, UpliftGroup(2, 1))
+    view = await rate(desk, row.id)
+    assert (view.goal, view.since_version, view.treated + view.held_out) == ("upgraded", 1, UpliftGroup(2, 1))
 
 
 async def test_at_a_deactivation_entries_under_way_count_and_pending_ones_do_not(desk: Any) -> None:
@@ -379,8 +387,8 @@ async def test_at_a_deactivation_entries_under_way_count_and_pending_ones_do_not
     await automations.activate(desk.database, desk.author, row.id)
     await come(desk, "first_deposit", "begun", "late")
     await desk.drive()
-    found = await rate(desk, row.id)
-    assert (found.treated, found.later_entries) == (UpliftGroup(2, 1), 1)
+    view = await rate(desk, row.id)
+    assert (view.treated, view.later_entries) == (UpliftGroup(2, 1), 1)
 
 
 def scanned_rows(plan: Any) -> float:

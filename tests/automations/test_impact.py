@@ -25,7 +25,7 @@ async def impact_of(desk: Any, row: AutomationRow) -> ImpactView:
     return published_view(row, earlier).impact
 
 
-async def test_what_has_not_ended_is_counted_by_version_node_and_state(desk: Any) -> None:
+async def test_entries_that_have_not_ended_are_counted_by_version_node_and_state(desk: Any) -> None:
     row, unconcerned = await desk.publish(), await desk.publish()
     for state in [*State, State.WAITING]:
         await desk.add_entry(row.id, state)
@@ -77,7 +77,7 @@ async def test_entries_of_an_automation_that_is_off_end_cancelled(desk: Any) -> 
     await automations.deactivate(desk.database, desk.author, row.id)
     await desk.add_entry(row.id, "running")  # a worker held it
     published = await publish_next(desk, await current(desk, row.id))
-    assert [each.then for each in (await impact_of(desk, published)).earlier] == ["automation_inactive"]
+    assert [entry.then for entry in (await impact_of(desk, published)).earlier] == ["automation_inactive"]
 
 
 async def current(desk: Any, automation_id: str) -> AutomationRow:

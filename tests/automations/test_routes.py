@@ -88,12 +88,12 @@ async def test_the_impact_is_available_before_publishing(acme: Org) -> None:
     _, made = await acme.call("POST", "/automations", DRAFT)
     await acme.call("POST", "/events", EVENT, key=("live",))  # nothing is published yet, so it will end at once
     status, answer = await acme.call("GET", f"/automations/{made['id']}/impact")
-    met = {"version": None, "nodeId": None, "state": "pending", "entries": 1, "then": "no_published_version"}
-    assert (status, answer) == (200, {"impact": {"entries": 1, "earlier": [met]}})
+    entered = {"version": None, "nodeId": None, "state": "pending", "entries": 1, "then": "no_published_version"}
+    assert (status, answer) == (200, {"impact": {"entries": 1, "earlier": [entered]}})
     await acme.call("POST", f"/automations/{made['id']}/publish")
     await acme.call("POST", "/events", EVENT, key=("live",))
     _, answer = await acme.call("GET", f"/automations/{made['id']}/impact")
-    assert [(each["version"], each["then"]) for each in answer["impact"]["earlier"]] == [
+    assert [(entry["version"], entry["then"]) for entry in answer["impact"]["earlier"]] == [
         (1, "finishes"),
         (None, "no_published_version"),
     ]
@@ -131,7 +131,7 @@ async def test_lists_are_by_name_and_newest_first(acme: Org) -> None:
     await acme.call("POST", f"/automations/{first['id']}/archive")
     third = (await acme.call("POST", "/automations", DRAFT | {"name": "b"}))[1]
     listed = {
-        query: [each["id"] for each in (await acme.call("GET", f"/automations{query}"))[1]["automations"]]
+        query: [automation["id"] for automation in (await acme.call("GET", f"/automations{query}"))[1]["automations"]]
         for query in ("", "?name=b", "?name=a", "?archived=true", "?limit=1")
     }
     assert listed == {
@@ -145,7 +145,7 @@ async def test_lists_are_by_name_and_newest_first(acme: Org) -> None:
 
 async def test_remarks_come_back_as_warnings(acme: Org) -> None:
     _, made = await acme.call("POST", "/automations", {"name": "n", "triggerSpec": {"type": "app_event"}})
-    assert [(each["level"], each.get("field")) for each in made["warnings"]] == [
+    assert [(warning["level"], warning.get("field")) for warning in made["warnings"]] == [
         ("error", None),
         ("warning", "triggerSpec"),
     ]
@@ -153,7 +153,7 @@ async def test_remarks_come_back_as_warnings(acme: Org) -> None:
 
 async def test_refusals_have_the_one_shape(acme: Org) -> None:
     status, body = await acme.call("POST", "/automations", {"name": "", "triggerSpec": {}})
-    assert (status, body["field"], [each["field"] for each in body["errors"]]) == (
+    assert (status, body["field"], [problem["field"] for problem in body["errors"]]) == (
         *(400, "name", ["name", "triggerSpec.type"]),
     )
     _, made = await acme.call("POST", "/automations", {"name": "n", "triggerSpec": SPEC})
@@ -239,9 +239,9 @@ async def test_simulate_answers_a_trace(acme: Org) -> None:
     status, stored = await acme.call("POST", f"/automations/{made['id']}/simulate", {"event": EVENT})
     assert (status, stored["matched"], stored["state"], stored["messages"][0]["body"]) == (200, True, "completed", "1")
     now = {"now": "2030-01-01T00:00:00Z"}
-    _, given = await acme.call("POST", "/simulate", DRAFT | now | {"event": EVENT})
+    _, unsaved = await acme.call("POST", "/simulate", DRAFT | now | {"event": EVENT})
     _, again = await acme.call("POST", f"/automations/{made['id']}/simulate", now | {"event": EVENT})
-    assert given == again
+    assert unsaved == again
     status, body = await acme.call("POST", "/simulate", DRAFT | {"event": {"event": "a"}})
     assert (status, body["field"]) == (400, "event.contact")
 
@@ -273,13 +273,13 @@ async def test_changes_and_impact_are_shown(acme: Org) -> None:
     here = f"/automations/{made['id']}"
     await acme.call("PUT", here, {"name": "m", "revision": 1})
     await acme.call("POST", f"{here}/publish")
-    status, told = await acme.call("GET", f"{here}/changes?limit=2")
+    status, answer = await acme.call("GET", f"{here}/changes?limit=2")
     assert status == 200
-    assert [(each["action"], each["detail"]["revision"]) for each in told["changes"]] == [
+    assert [(change["action"], change["detail"]["revision"]) for change in answer["changes"]] == [
         ("automation.publish", 3),
         ("automation.update", 2),
     ]
-    assert {each["by"] for each in told["changes"]} == {told["changes"][0]["keyId"]}  # a key without a name
+    assert {change["by"] for change in answer["changes"]} == {answer["changes"][0]["keyId"]}  # a key without a name
     assert await acme.call("GET", f"{here}/impact") == (200, {"impact": {"entries": 0, "earlier": []}})
     for address in ("changes", "impact"):
         assert (await acme.call("GET", f"/automations/{UNKNOWN}/{address}"))[0] == 404
@@ -315,5 +315,5 @@ async def test_automations_are_listed_page_by_page(acme: Org) -> None:
     made = [(await acme.call("POST", "/automations", DRAFT | {"name": name}))[1]["id"] for name in "abc"]
     first = (await acme.call("GET", "/automations?limit=2"))[1]["automations"]
     rest = (await acme.call("GET", f"/automations?limit=2&before={first[-1]['id']}"))[1]["automations"]
-    assert [each["id"] for each in [*first, *rest]] == made[::-1]
+    assert [entry["id"] for entry in [*first, *rest]] == made[::-1]
     assert (await acme.call("GET", "/automations?before=x"))[0] == 400

@@ -97,9 +97,9 @@ async def server() -> AsyncIterator[Endpoint]:
 
 async def test_every_message_goes_to_the_author_marked_as_a_test(house: House, server: Endpoint) -> None:
     to = {"email": ME, "walletAddress": "0xMe", "url": server.url()}
-    answered, told = await house.test(to=to)
+    answered, answer = await house.test(to=to)
     assert answered == 200
-    assert [(each["nodeId"], each["channel"], each["outcome"]) for each in told["messages"]] == [
+    assert [(message["nodeId"], message["channel"], message["outcome"]) for message in answer["messages"]] == [
         ("i", "inapp", "sent"),
         ("m", "email", "sent"),
         ("h", "webhook", "sent"),
@@ -111,13 +111,13 @@ async def test_every_message_goes_to_the_author_marked_as_a_test(house: House, s
     assert (mail["To"], mail["Subject"], mail["X-Event-Workbench-Test"]) == (ME, "[Test] Mail 7", "true")
     [request] = server.requests
     assert (request.headers["x-event-workbench-test"], request.body) == ("true", b'{"n":7}')
-    assert request.headers["webhook-id"] == told["messages"][2]["id"]
+    assert request.headers["webhook-id"] == answer["messages"][2]["id"]
 
 
 async def test_a_test_reaches_only_its_receivers_and_is_not_counted(house: House) -> None:
     await house.test(to={"walletAddress": "0xMe"})
-    _, told = await house.test(to={"email": ME})
-    assert [(each["nodeId"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+    _, answer = await house.test(to={"email": ME})
+    assert [(message["nodeId"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("i", "skipped", "no_address"),
         ("m", "sent", None),
         ("h", "skipped", "no_address"),
@@ -147,11 +147,11 @@ async def test_a_push_is_gone_once_the_wallet_has_it_and_no_report_knows(house: 
 
 
 async def test_one_node_may_be_meant_and_what_would_not_be_sent_says_why(house: House) -> None:
-    _, told = await house.test(to={"email": ME, "walletAddress": "0xMe"}, nodeId="m")
-    assert [each["nodeId"] for each in told["messages"]] == ["m"]
+    _, answer = await house.test(to={"email": ME, "walletAddress": "0xMe"}, nodeId="m")
+    assert [message["nodeId"] for message in answer["messages"]] == ["m"]
     no_wallet = {"event": {**EVENT, "contact": {"email": "bob@customer.example"}}}
-    _, told = await house.test(**no_wallet, to={"walletAddress": "0xMe"})
-    assert [(each["nodeId"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+    _, answer = await house.test(**no_wallet, to={"walletAddress": "0xMe"})
+    assert [(message["nodeId"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("i", "skipped", "no_wallet")
     ]
     answered, refused = await house.test(to={"email": ME}, nodeId="d")
@@ -162,10 +162,10 @@ async def test_one_node_may_be_meant_and_what_would_not_be_sent_says_why(house: 
     ("answer", "outcome"),
     [(status(500), ("failed", "refused", "HTTP 500")), (status(410), ("failed", "gone", "HTTP 410"))],
 )
-async def test_what_became_of_it_is_said_with_the_reason(house: House, answer: Any, outcome: tuple[str, ...]) -> None:
+async def test_the_outcome_is_shown_with_its_reason(house: House, answer: Any, outcome: tuple[str, ...]) -> None:
     async with endpoint(answer) as broken:
-        _, told = await house.test(to={"url": broken.url()}, nodeId="h")
-    [view] = told["messages"]
+        _, response = await house.test(to={"url": broken.url()}, nodeId="h")
+    [view] = response["messages"]
     assert (view["outcome"], view["reason"], view["detail"]) == outcome
 
 
@@ -174,8 +174,8 @@ async def test_an_unsubscribed_address_gets_no_test(house: House) -> None:
     [path] = list(house.mail.iterdir())
     url = message_from_bytes(path.read_bytes(), policy=policy.default)["List-Unsubscribe"].strip("<>")
     assert (await house.client.post(url.partition("/api/v1")[2])).status_code == 200
-    _, told = await house.test(to={"email": ME}, nodeId="m")
-    assert told["messages"][0]["reason"] == "opted_out"
+    _, answer = await house.test(to={"email": ME}, nodeId="m")
+    assert answer["messages"][0]["reason"] == "opted_out"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,9 @@ async def test_ten_a_minute_are_ten_however_many_come_at_once(house: House) -> N
     _, other = await house.org.call("POST", "/automations", DRAFT | {"name": "other"})
     body = {"event": EVENT, "to": {"walletAddress": "0xMe"}}
     ids = [house.automation_id, other["id"]] * 8
-    answers = await asyncio.gather(*(house.org.call("POST", f"/automations/{each}/test", body) for each in ids))
+    answers = await asyncio.gather(
+        *(house.org.call("POST", f"/automations/{automation_id}/test", body) for automation_id in ids)
+    )
     assert sorted(answered for answered, _ in answers) == [200] * 10 + [429] * 6
     assert len(await house.inbox("0xme")) == 10
 
@@ -236,8 +238,8 @@ async def test_contacts_and_endpoints_of_published_automations_get_tests(strict:
     assert (await strict.test(to={"url": server.url()}))[0] == 400
     await strict.org.call("POST", f"/automations/{made['id']}/publish", {})
     to = {"email": "ANN@customer.example", "walletAddress": "0xANN", "url": server.url(path="/test")}
-    _, told = await strict.test(to=to)
-    assert [(each["channel"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+    _, answer = await strict.test(to=to)
+    assert [(message["channel"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("inapp", "sent", None),
         ("email", "failed", "unreachable"),
         ("webhook", "sent", None),
@@ -248,8 +250,8 @@ async def test_an_opted_out_contact_gets_no_test_through_that_channel(house: Hou
     bob = {"walletAddress": "0xBob", "email": "bob@customer.example"}
     await house.org.call("POST", "/events", EVENT | {"contact": bob}, ("live",))
     await house.rows("UPDATE contacts SET opted_out = '{inapp,email}' WHERE wallet_address = '0xbob' RETURNING id")
-    _, told = await house.test(to=bob)
-    assert [(each["channel"], each["outcome"], each["reason"]) for each in told["messages"]] == [
+    _, answer = await house.test(to=bob)
+    assert [(message["channel"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("inapp", "skipped", "opted_out"),
         ("email", "skipped", "opted_out"),
         ("webhook", "skipped", "no_address"),
@@ -263,21 +265,21 @@ async def test_the_audit_has_the_receivers_as_blind_indexes(house: House) -> Non
     [(detail,)] = await house.rows("SELECT detail FROM audit_log WHERE action = 'automation.test'")
     keys = Keyring(SECRET).of(1)
     assert decode(detail)["to"] == {"email": keys.digest("email", ME), "walletAddress": keys.digest("wallet", "0xme")}
-    assert not [each for each in (b"author.example", b"0xme") if each in detail.lower()]
+    assert not [address for address in (b"author.example", b"0xme") if address in detail.lower()]
 
 
-async def test_more_than_twenty_messages_are_said_to_be_left_out(house: House) -> None:
+async def test_messages_beyond_twenty_are_reported_as_skipped(house: House) -> None:
     nodes = [NODES[0], *({**NODES[1], "id": f"i{number:02}"} for number in range(22))]
     edges = [{"source": a["id"], "target": b["id"]} for a, b in pairwise(nodes)]
     _, made = await house.org.call("POST", "/automations", DRAFT | {"graph": {"nodes": nodes, "edges": edges}})
     body = {"event": EVENT, "to": {"walletAddress": "0xMe"}}
-    _, told = await house.org.call("POST", f"/automations/{made['id']}/test", body)
-    outcomes = [(each["nodeId"], each["outcome"], each["reason"]) for each in told["messages"]]
-    assert [each[1:] for each in outcomes[:20]] == [("sent", None)] * 20
+    _, answer = await house.org.call("POST", f"/automations/{made['id']}/test", body)
+    outcomes = [(message["nodeId"], message["outcome"], message["reason"]) for message in answer["messages"]]
+    assert [outcome[1:] for outcome in outcomes[:20]] == [("sent", None)] * 20
     assert outcomes[20:] == [("i20", "skipped", "too_many"), ("i21", "skipped", "too_many")]
 
 
-async def test_what_is_not_known_by_the_deadline_is_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_send_without_an_answer_by_the_deadline_is_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_send, "TIMEOUT_S", 0.5)
     hangs = asyncio.Event()
 
@@ -285,8 +287,11 @@ async def test_what_is_not_known_by_the_deadline_is_unknown(house: House, monkey
         await hangs.wait()
 
     async with endpoint(never) as silent:
-        _, told = await house.test(to={"url": silent.url(), "walletAddress": "0xMe"})
-        assert [(each["nodeId"], each["outcome"], each["reason"], each["detail"]) for each in told["messages"]] == [
+        _, answer = await house.test(to={"url": silent.url(), "walletAddress": "0xMe"})
+        assert [
+            (message["nodeId"], message["outcome"], message["reason"], message["detail"])
+            for message in answer["messages"]
+        ] == [
             ("i", "sent", None, ""),
             ("m", "skipped", "no_address", ""),
             ("h", "unknown", "no_answer", "after 0.5 s"),
@@ -306,10 +311,10 @@ async def test_an_address_is_masked_in_texts_for_a_key_that_may_not_see_it(
     _, made = await house.org.call("POST", "/automations", DRAFT | {"graph": graph})
     body = {"event": EVENT | {"contact": {"walletAddress": "0xAnn"}}, "to": {"walletAddress": "0xMe"}}
     key = ("workbench", "automations:write", *scopes)
-    _, told = await house.org.call("POST", f"/automations/{made['id']}/test", body, key)
+    _, answer = await house.org.call("POST", f"/automations/{made['id']}/test", body, key)
     [pushed] = await house.inbox("0xme")
     assert pushed.title.startswith(title)
-    assert told["messages"][0]["title"].startswith(title.removeprefix("[Test] "))
+    assert answer["messages"][0]["title"].startswith(title.removeprefix("[Test] "))
 
 
 async def test_only_authors_may(house: House) -> None:

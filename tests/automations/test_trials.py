@@ -27,9 +27,9 @@ def around(desk: Any, *, shows_email: bool = True) -> TrialContext:
 
 
 def asked(desk: Any, **body: Any) -> Trial:
-    found = trial.read_trial(encode({"event": EVENT} | body), desk.clock.now())
-    assert isinstance(found, Trial), found
-    return found
+    parsed = trial.read_trial(encode({"event": EVENT} | body), desk.clock.now())
+    assert isinstance(parsed, Trial), parsed
+    return parsed
 
 
 async def ran(desk: Any, automation_id: str, *, shows_email: bool = True, **body: Any) -> Any:
@@ -49,22 +49,22 @@ async def test_a_trial_with_the_stored_contact_is_the_local_simulation(desk: Any
     described = msgspec.structs.replace(
         described, identifiers=msgspec.structs.replace(described.identifiers, email="ann@example.com")
     )
-    given = asked(desk, now=NOW)
+    sample = asked(desk, now=NOW)
     local = SimulatedAutomation(read_trigger(decode(row.trigger_spec)), read_graph(decode(row.graph)))
-    found = await ran(desk, row.id, now=NOW)
-    assert found == simulate(local, given.event, described, given.now)
-    assert [(message.title, message.body) for message in found.messages] == [("Thanks, gold", "You paid in 1")]
+    trace = await ran(desk, row.id, now=NOW)
+    assert trace == simulate(local, sample.event, described, sample.now)
+    assert [(message.title, message.body) for message in trace.messages] == [("Thanks, gold", "You paid in 1")]
 
 
 async def test_a_stored_contact_is_found_by_the_first_identifier_that_matches(desk: Any) -> None:
     await desk.ingest(event="a", contact={"externalId": "u1"}, attributes={"n": 1})
     await desk.ingest(event="a", contact={"email": "b@example.com"}, attributes={"n": 2})
-    found = []
-    for who in ({"externalId": "u1"}, {"externalId": "u1", "email": "B@example.com", "walletAddress": "0x9"}):
-        identifiers = asked(desk, event=EVENT | {"contact": who}).event.identifiers
+    traces = []
+    for sender in ({"externalId": "u1"}, {"externalId": "u1", "email": "B@example.com", "walletAddress": "0x9"}):
+        identifiers = asked(desk, event=EVENT | {"contact": sender}).event.identifiers
         async with desk.database.transaction() as tx:
-            found.append(await contacts.find_contact_state(tx, desk.org_id, desk.keys, identifiers))
-    assert [(contact.attributes["n"], contact.identifiers.email) for contact in found] == [
+            traces.append(await contacts.find_contact_state(tx, desk.org_id, desk.keys, identifiers))
+    assert [(contact.attributes["n"], contact.identifiers.email) for contact in traces] == [
         (1, None),
         (2, "b@example.com"),
     ]
@@ -80,8 +80,8 @@ async def test_a_contact_of_another_organization_is_not_found(desk: Any, strange
 async def test_a_contact_that_is_given_overrides_the_stored_one(desk: Any) -> None:
     await desk.ingest(event="a", contact=WALLET, attributes={"tier": "gold"})
     row = await desk.create()
-    found = await ran(desk, row.id, contact={"id": None, "attributes": {"tier": "tin"}})
-    assert found.messages[0].title == "Thanks, tin"
+    trace = await ran(desk, row.id, contact={"id": None, "attributes": {"tier": "tin"}})
+    assert trace.messages[0].title == "Thanks, tin"
 
 
 async def test_a_trial_writes_nothing(desk: Any) -> None:
@@ -98,21 +98,23 @@ async def test_a_trial_runs_the_draft_or_the_version_it_names(desk: Any) -> None
     await automations.update(
         desk.database, desk.author, row.id, read_edit(b'{"revision":2,"graph":{"nodes":[{"id":"t","type":"x"}]}}')
     )
-    who = {"contact": {"attributes": {"tier": "gold"}}}
-    traces = [await ran(desk, row.id, **who, **version) for version in ({}, {"version": 1}, {"version": "published"})]
-    assert [len(each.messages) for each in traces] == [0, 1, 1]
+    changes = {"contact": {"attributes": {"tier": "gold"}}}
+    traces = [
+        await ran(desk, row.id, **changes, **version) for version in ({}, {"version": 1}, {"version": "published"})
+    ]
+    assert [len(trace.messages) for trace in traces] == [0, 1, 1]
     missing = await ran(desk, row.id, version=2)
     assert str(missing.problems[0]) == "version: version 2 not found"
 
 
 async def test_a_trial_of_what_is_not_published_ends_as_the_engine_would_end_it(desk: Any) -> None:
     row = await desk.create()
-    found = await ran(desk, row.id, version="published")
-    assert (found.matched, found.state, found.outcome, found.steps) == (True, "completed", "no_published_version", ())
+    trace = await ran(desk, row.id, version="published")
+    assert (trace.matched, trace.state, trace.outcome, trace.steps) == (True, "completed", "no_published_version", ())
 
 
 @pytest.mark.parametrize(
-    ("sent", "shows_email", "seen"),
+    ("sent", "shows_email", "visible"),
     [
         (WALLET, True, "ann@example.com"),
         (WALLET, False, "a•••@example.com"),
@@ -120,14 +122,14 @@ async def test_a_trial_of_what_is_not_published_ends_as_the_engine_would_end_it(
     ],
 )
 async def test_a_stored_email_is_shown_only_with_the_right_scope(
-    desk: Any, sent: Any, shows_email: bool, seen: str
+    desk: Any, sent: Any, shows_email: bool, visible: str
 ) -> None:
     await desk.ingest(event="a", contact=WALLET | {"email": "ann@example.com"})
     nodes = [{"id": "t", "type": "app_event"}, {"id": "m", "type": "send_inapp", "data": {"title": "x"}}]
     nodes[1]["data"]["body"] = "{{ contact.email }}"
     row = await desk.create(graph={"nodes": nodes, "edges": [{"source": "t", "target": "m"}]})
-    found = await ran(desk, row.id, shows_email=shows_email, event=EVENT | {"contact": sent})
-    assert [message.body for message in found.messages] == [seen]
+    trace = await ran(desk, row.id, shows_email=shows_email, event=EVENT | {"contact": sent})
+    assert [message.body for message in trace.messages] == [visible]
 
 
 async def test_a_hidden_email_decides_as_it_would_in_the_engine_and_is_masked(desk: Any) -> None:
@@ -145,16 +147,16 @@ async def test_a_hidden_email_decides_as_it_would_in_the_engine_and_is_masked(de
     ]
     edges = [{"source": "t", "target": "c"}, {"source": "c", "target": "m", "sourceHandle": "true"}]
     row = await desk.create(graph={"nodes": nodes, "edges": edges})
-    found = await ran(desk, row.id, shows_email=False)
-    assert (found.state, [step.handle for step in found.steps]) == ("completed", [None, "true", None])
-    assert found.messages[0].body == "A•••@EXAMPLE.COM a•••@example.com A•••@example.com"
-    assert b"ann+x" not in encode(found).lower()
+    trace = await ran(desk, row.id, shows_email=False)
+    assert (trace.state, [step.handle for step in trace.steps]) == ("completed", [None, "true", None])
+    assert trace.messages[0].body == "A•••@EXAMPLE.COM a•••@example.com A•••@example.com"
+    assert b"ann+x" not in encode(trace).lower()
 
 
 def problems_of(**body: Any) -> list[str]:
-    found = trial.read_trial(encode(body), THEN)
-    assert isinstance(found, tuple)
-    return [problem.field for problem in found]
+    parsed = trial.read_trial(encode(body), THEN)
+    assert isinstance(parsed, tuple)
+    return [problem.field for problem in parsed]
 
 
 def test_a_bad_trial_is_refused_naming_the_fields() -> None:
@@ -176,8 +178,8 @@ def test_the_moment_of_a_trial_judges_its_event() -> None:
 async def test_an_unsaved_automation_can_be_simulated(desk: Any) -> None:
     body = {"triggerSpec": {"type": "app_event"}, "graph": {"nodes": [], "edges": []}, "event": EVENT}
     whole = trial.read_unsaved_trial(encode(body), desk.clock.now())
-    found = await trial.simulate_unsaved(desk.database, around(desk), whole)
-    assert (found.matched, found.state) == (True, "dead")
+    result = await trial.simulate_unsaved(desk.database, around(desk), whole)
+    assert (result.matched, result.state) == (True, "dead")
     refused = trial.read_unsaved_trial(encode(body | {"triggerSpec": None, "graph": 7, "event": 7}), desk.clock.now())
     assert [problem.field for problem in refused] == ["triggerSpec", "graph", "event"]
 
@@ -211,13 +213,13 @@ async def test_a_trial_knows_what_happened_to_the_contact_before(desk: Any, sett
     await desk.ingest(**EVENT)
     await desk.drive()
     happened = await desk.rows("SELECT outcome FROM entry_steps ORDER BY at, step")
-    assert [each for (each,) in happened][-1] == outcome
+    assert [outcome_name for (outcome_name,) in happened][-1] == outcome
     earlier = await ran(desk, row.id, now=NOW.replace("2030", "2020"), event=EVENT)
     assert earlier.steps[-1].outcome == "sent"
 
 
 async def test_a_draft_that_is_brought_along_divides_contacts_as_its_automation_does(desk: Any) -> None:
-    split = {"id": "s", "type": "split", "data": {"branches": [{"handle": each, "percent": 50} for each in "ab"]}}
+    split = {"id": "s", "type": "split", "data": {"branches": [{"handle": handle, "percent": 50} for handle in "ab"]}}
     graph = drawn(split)
     graph["nodes"].append(SAY)
     graph["edges"].append({"source": "s", "target": "m", "sourceHandle": "a"})

@@ -103,7 +103,7 @@ def test_one_forbidden_address_condemns_the_name() -> None:
     assert not AddressGuard().permits_all("mixed.example", ["::ffff:10.0.0.1", "2606:4700::1111"])
 
 
-def test_what_the_operator_lets_through_is_open_also_in_the_clothes_of_ipv6() -> None:
+def test_an_allowed_network_is_also_allowed_as_mapped_ipv6() -> None:
     guard = AddressGuard([ip_network("10.1.0.0/16")])
     assert guard.permits("10.1.2.3")
     assert guard.permits("::ffff:10.1.2.3")
@@ -136,12 +136,12 @@ async def test_no_disguise_reaches_a_listening_server(host: str) -> None:
 
 async def test_the_checked_address_is_the_dialled_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is public when it is looked up first and loopback afterwards is looked up once."""
-    asked: list[str] = []
+    hosts: list[str] = []
     resolve = socket.getaddrinfo
 
     def rebinding(host: str, *rest: object, **named: object) -> object:
-        asked.append(host)
-        return resolve("127.0.0.1" if len(asked) > 1 else "127.0.0.2", *rest, **named)  # type: ignore[arg-type]
+        hosts.append(host)
+        return resolve("127.0.0.1" if len(hosts) > 1 else "127.0.0.2", *rest, **named)  # type: ignore[arg-type]
 
     async with endpoint(status(200)) as inside:
         network = GuardedNetwork(AddressGuard([ip_network("127.0.0.2")]))
@@ -151,7 +151,7 @@ async def test_the_checked_address_is_the_dialled_one(monkeypatch: pytest.Monkey
         with pytest.raises(ForbiddenAddressError):
             await network.connect_tcp("rebinding.example", inside.port, timeout=5)
         network.close()
-        assert asked == ["rebinding.example", "rebinding.example"]
+        assert hosts == ["rebinding.example", "rebinding.example"]
         assert inside.connections == 0
 
 
@@ -159,7 +159,7 @@ async def test_the_second_address_is_tried_when_the_first_is_closed(monkeypatch:
     resolve = socket.getaddrinfo
 
     def two(host: str, *rest: object, **named: object) -> object:
-        return [found for each in ("127.0.0.2", "127.0.0.1") for found in resolve(each, *rest, **named)]  # type: ignore[arg-type]
+        return [info for address in ("127.0.0.2", "127.0.0.1") for info in resolve(address, *rest, **named)]  # type: ignore[arg-type]
 
     async with endpoint(status(200)) as inside:
         monkeypatch.setattr(socket, "getaddrinfo", two)

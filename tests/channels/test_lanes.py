@@ -30,8 +30,8 @@ class Delivery:
 async def inside(lanes: DeliveryLimiter, *endpoints: str, org_id: int = 1) -> list[Delivery]:
     """Have deliveries in places."""
     made = [Delivery(lanes, org_id, endpoint) for endpoint in endpoints]
-    for each in made:
-        await each.inside.wait()
+    for visitor in made:
+        await visitor.inside.wait()
     return made
 
 
@@ -59,8 +59,8 @@ async def test_a_delivery_is_rejected_when_too_many_are_waiting() -> None:
     second = Delivery(lanes)
     await asyncio.sleep(0)
     assert await refused(lanes, 1, "a")
-    for each in (first, second):
-        await each.leave()
+    for visitor in (first, second):
+        await visitor.leave()
 
 
 async def test_a_delivery_is_rejected_when_nothing_moves() -> None:
@@ -78,8 +78,8 @@ async def test_the_endpoints_of_an_organization_share_a_road() -> None:
     made = await inside(lanes, "a", "b")
     assert await refused(lanes, 1, "c")
     assert not await refused(lanes, 2, "a")
-    for each in made:
-        await each.leave()
+    for visitor in made:
+        await visitor.leave()
     assert not await refused(lanes, 1, "c")
 
 

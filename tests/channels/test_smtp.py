@@ -78,32 +78,32 @@ async def mail_server(
     finally:
         made.release.set()
         server.close()
-        for each in open_ones:
-            if each.transport is not None:
-                each.transport.abort()
+        for connection in open_ones:
+            if connection.transport is not None:
+                connection.transport.abort()
         await asyncio.sleep(0)
 
 
 @contextlib.asynccontextmanager
 async def transport(
-    there: MailServer, encryption: Any = "offered", tls: ssl.SSLContext | None = None, **rest: Any
+    server: MailServer, encryption: Any = "offered", tls: ssl.SSLContext | None = None, **rest: Any
 ) -> AsyncIterator[SmtpMailer]:
     """Give the transport to a server; `timeout` is short."""
-    where = SmtpServer("localhost", there.port, encryption, **rest)
+    where = SmtpServer("localhost", server.port, encryption, **rest)
     made = SmtpMailer(where, "Acme <news@acme.example>", tls, response_timeout_s=2)
     yield made
     await made.close()
 
 
-async def outcome(there: MailServer, **changes: Any) -> Outcome:
-    async with transport(there) as smtp:
+async def outcome(server: MailServer, **changes: Any) -> Outcome:
+    async with transport(server) as smtp:
         return await smtp.send(msgspec.structs.replace(MAIL, **changes))
 
 
 async def test_an_email_arrives_as_it_was_composed() -> None:
-    async with mail_server() as there:
-        assert await outcome(there) == Sent("SMTP 250")
-    (envelope,) = there.envelopes
+    async with mail_server() as server:
+        assert await outcome(server) == Sent("SMTP 250")
+    (envelope,) = server.envelopes
     assert (envelope.mail_from, envelope.rcpt_tos) == ("news@acme.example", ["zoe@acme.example"])
     assert isinstance(envelope.content, bytes)
     message = email.message_from_bytes(envelope.content, policy=default)
@@ -115,44 +115,44 @@ async def test_an_email_arrives_as_it_was_composed() -> None:
     "body", [".", "a\n.\nb", "a\r.\rb", "a\n.\r\nMAIL FROM:<x@y.example>\r\nRCPT TO:<v@y.example>\r\n"]
 )
 async def test_no_body_ends_an_email_early(body: str) -> None:
-    async with mail_server() as there:
-        assert await outcome(there, body=body) == Sent("SMTP 250")
-        assert await outcome(there) == Sent("SMTP 250")
-    assert [envelope.rcpt_tos for envelope in there.envelopes] == [["zoe@acme.example"]] * 2
-    message = email.message_from_bytes(there.envelopes[0].content, policy=default)  # type: ignore[arg-type]
+    async with mail_server() as server:
+        assert await outcome(server, body=body) == Sent("SMTP 250")
+        assert await outcome(server) == Sent("SMTP 250")
+    assert [envelope.rcpt_tos for envelope in server.envelopes] == [["zoe@acme.example"]] * 2
+    message = email.message_from_bytes(server.envelopes[0].content, policy=default)  # type: ignore[arg-type]
     assert message.get_content().split() == body.split()  # type: ignore[attr-defined]
 
 
 async def test_a_header_that_could_become_two_never_reaches_the_server() -> None:
-    async with mail_server() as there:
-        assert await outcome(there, subject="Hi\r\nBcc: v@x.example") == Failed("invalid_header")
-        assert await outcome(there, recipient="zoe@acme.example>\r\nRCPT TO:<v@x.example") == Failed("invalid_header")
-        assert await outcome(there, recipient="two@acme.example, more@acme.example") == Failed("invalid_address")
-        assert there.connections == 0
+    async with mail_server() as server:
+        assert await outcome(server, subject="Hi\r\nBcc: v@x.example") == Failed("invalid_header")
+        assert await outcome(server, recipient="zoe@acme.example>\r\nRCPT TO:<v@x.example") == Failed("invalid_header")
+        assert await outcome(server, recipient="two@acme.example, more@acme.example") == Failed("invalid_address")
+        assert server.connections == 0
 
 
 @pytest.mark.parametrize("command", ["mail", "rcpt", "data"])
 async def test_4xx_is_tried_again_and_5xx_is_not(command: str) -> None:
-    async with mail_server(**{command: "451 try later, zoe@acme.example"}) as there:
-        assert await outcome(there) == Retry("refused", detail="SMTP 451")
-    async with mail_server(**{command: "550 never, zoe@acme.example"}) as there:
-        assert await outcome(there) == Failed("refused", "SMTP 550")
+    async with mail_server(**{command: "451 try later, zoe@acme.example"}) as server:
+        assert await outcome(server) == Retry("refused", detail="SMTP 451")
+    async with mail_server(**{command: "550 never, zoe@acme.example"}) as server:
+        assert await outcome(server) == Failed("refused", "SMTP 550")
 
 
 @pytest.mark.parametrize("fault", ["drop", "hang", "what?"])
 async def test_a_failure_after_data_is_an_unknown_outcome(fault: str) -> None:
-    async with mail_server(data=fault) as there:
-        assert await outcome(there) == Unknown("no_answer")
-        there.answers["data"] = "250 OK"
-        assert await outcome(there) == Sent("SMTP 250")
-    first, second = (envelope.content for envelope in there.envelopes)
+    async with mail_server(data=fault) as server:
+        assert await outcome(server) == Unknown("no_answer")
+        server.answers["data"] = "250 OK"
+        assert await outcome(server) == Sent("SMTP 250")
+    first, second = (envelope.content for envelope in server.envelopes)
     assert first == second
 
 
 async def test_without_a_server_it_is_tried_again() -> None:
-    async with mail_server() as there:
+    async with mail_server() as server:
         pass
-    assert await outcome(there) == Retry("unreachable")
+    assert await outcome(server) == Retry("unreachable")
 
 
 async def test_a_server_that_says_nothing_is_not_waited_for() -> None:
@@ -161,9 +161,9 @@ async def test_a_server_that_says_nothing_is_not_waited_for() -> None:
         writer.close()
 
     async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as server:
-        there = MailServer()
-        there.port = server.sockets[0].getsockname()[1]
-        assert await outcome(there) == Retry("unreachable")
+        stopped_server = MailServer()
+        stopped_server.port = server.sockets[0].getsockname()[1]
+        assert await outcome(stopped_server) == Retry("unreachable")
 
 
 async def test_a_server_that_rejects_every_connection_makes_no_email_fail() -> None:
@@ -173,84 +173,84 @@ async def test_a_server_that_rejects_every_connection_makes_no_email_fail() -> N
         writer.close()
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        there = MailServer()
-        there.port = server.sockets[0].getsockname()[1]
-        assert await outcome(there) == Retry("refused", detail="SMTP 554")
+        stopped_server = MailServer()
+        stopped_server.port = server.sockets[0].getsockname()[1]
+        assert await outcome(stopped_server) == Retry("refused", detail="SMTP 554")
 
 
 async def test_a_connection_serves_many_emails() -> None:
-    async with mail_server() as there, transport(there) as smtp:
+    async with mail_server() as server, transport(server) as smtp:
         assert [await smtp.send(MAIL) for _ in range(5)] == [Sent("SMTP 250")] * 5
-        assert there.connections == 1
+        assert server.connections == 1
 
 
 async def test_an_email_that_was_refused_leaves_the_connection_usable() -> None:
-    async with mail_server(rcpt="550 no") as there, transport(there) as smtp:
+    async with mail_server(rcpt="550 no") as server, transport(server) as smtp:
         assert await smtp.send(MAIL) == Failed("refused", "SMTP 550")
-        del there.answers["rcpt"]
+        del server.answers["rcpt"]
         assert await smtp.send(MAIL) == Sent("SMTP 250")
-        assert there.connections == 1
+        assert server.connections == 1
 
 
 async def test_an_email_that_may_not_leave_any_more_does_not() -> None:
-    async with mail_server() as there, transport(there) as smtp:
+    async with mail_server() as server, transport(server) as smtp:
         assert await smtp.send(MAIL, lambda: False) == Retry("busy")
-        assert there.envelopes == []
+        assert server.envelopes == []
         assert await smtp.send(MAIL) == Sent("SMTP 250")
 
 
 async def test_a_connection_that_ended_meanwhile_is_replaced() -> None:
-    async with mail_server(data="drop") as there, transport(there) as smtp:
-        there.answers["data"] = "250 OK"
+    async with mail_server(data="drop") as server, transport(server) as smtp:
+        server.answers["data"] = "250 OK"
         assert await smtp.send(MAIL) == Sent("SMTP 250")
-        there.answers["data"] = "drop"
+        server.answers["data"] = "drop"
         assert await smtp.send(MAIL) == Unknown("no_answer")
-        there.answers["data"] = "250 OK"
+        server.answers["data"] = "250 OK"
         assert await smtp.send(MAIL) == Sent("SMTP 250")
-        assert there.connections == 2
+        assert server.connections == 2
 
 
 async def test_there_are_only_so_many_connections() -> None:
-    async with mail_server() as there, transport(there) as smtp:
+    async with mail_server() as server, transport(server) as smtp:
         sent = await asyncio.gather(*(smtp.send(MAIL) for _ in range(4 * MAX_CONNECTIONS)))
         assert sent == [Sent("SMTP 250")] * 4 * MAX_CONNECTIONS
-        assert there.connections <= MAX_CONNECTIONS
+        assert server.connections <= MAX_CONNECTIONS
 
 
 async def test_tls_from_the_first_byte(authority: Authority) -> None:
-    async with mail_server(authority.server("localhost")) as there:
-        async with transport(there, "implicit", authority.believer) as smtp:
+    async with mail_server(authority.server("localhost")) as server:
+        async with transport(server, "implicit", authority.believer) as smtp:
             assert await smtp.send(MAIL) == Sent("SMTP 250")
-        async with transport(there, "implicit") as smtp:  # who made that certificate?
+        async with transport(server, "implicit") as smtp:  # who made that certificate?
             assert await smtp.send(MAIL) == Retry("tls_failed")
 
 
 async def test_starttls_is_taken_where_it_is_offered(authority: Authority) -> None:
     tls = {"tls_context": authority.server("localhost"), "require_starttls": True}
-    async with mail_server(options=tls) as there:
-        async with transport(there, "offered", authority.believer) as smtp:
+    async with mail_server(options=tls) as server:
+        async with transport(server, "offered", authority.believer) as smtp:
             assert await smtp.send(MAIL) == Sent("SMTP 250")
-        async with transport(there, "required", authority.believer) as smtp:
+        async with transport(server, "required", authority.believer) as smtp:
             assert await smtp.send(MAIL) == Sent("SMTP 250")
-        async with transport(there, "required", Authority().believer) as smtp:
+        async with transport(server, "required", Authority().believer) as smtp:
             assert await smtp.send(MAIL) == Retry("tls_failed")
 
 
 async def test_starttls_that_is_required_and_not_offered_sends_nothing(authority: Authority) -> None:
-    async with mail_server() as there, transport(there, "required", authority.believer) as smtp:
+    async with mail_server() as server, transport(server, "required", authority.believer) as smtp:
         assert await smtp.send(MAIL) == Retry("tls_failed")
-        assert there.envelopes == []
+        assert server.envelopes == []
 
 
 async def test_name_and_password(authority: Authority) -> None:
-    def check(_: Any, __: Any, ___: Any, ____: Any, given: Any) -> AuthResult:
-        return AuthResult(success=given == LoginPassword(b"acme", b"p@ss"), handled=False)
+    def check(_: Any, __: Any, ___: Any, ____: Any, credentials: Any) -> AuthResult:
+        return AuthResult(success=credentials == LoginPassword(b"acme", b"p@ss"), handled=False)
 
     options = {"tls_context": authority.server("localhost"), "authenticator": check, "auth_required": True}
-    async with mail_server(options=options) as there:
-        async with transport(there, "required", authority.believer, username="acme", password="p@ss") as smtp:
+    async with mail_server(options=options) as server:
+        async with transport(server, "required", authority.believer, username="acme", password="p@ss") as smtp:
             assert await smtp.send(MAIL) == Sent("SMTP 250")
-        async with transport(there, "required", authority.believer, username="acme", password="wrong") as smtp:
+        async with transport(server, "required", authority.believer, username="acme", password="wrong") as smtp:
             assert await smtp.send(MAIL) == Retry("not_signed_in", detail="SMTP 535")
-        async with transport(there, "never", username="acme", password="p@ss") as smtp:
+        async with transport(server, "never", username="acme", password="p@ss") as smtp:
             assert await smtp.send(MAIL) == Retry("not_signed_in")  # the server does not take passwords in clear

@@ -25,9 +25,9 @@ def hook(url: str, body: str = '{"type":"paid","name":"Zoë"}', org_id: int = 7)
 
 async def test_a_delivery_is_one_signed_post(webhooks: WebhookSender) -> None:
     now = datetime.now(UTC)
-    async with endpoint(status(200)) as there:
-        assert await webhooks.send(hook(there.url(path="/hook?a=b%20c")), now) == Sent("HTTP 200")
-    (request,) = there.requests
+    async with endpoint(status(200)) as server:
+        assert await webhooks.send(hook(server.url(path="/hook?a=b%20c")), now) == Sent("HTTP 200")
+    (request,) = server.requests
     assert request.line == "POST /hook?a=b%20c HTTP/1.1"
     assert set(request.headers) == {
         "host",
@@ -38,15 +38,15 @@ async def test_a_delivery_is_one_signed_post(webhooks: WebhookSender) -> None:
         "webhook-timestamp",
         "webhook-signature",
     }
-    assert request.headers["host"] == f"127.0.0.1:{there.port}"
+    assert request.headers["host"] == f"127.0.0.1:{server.port}"
     assert Receiver(SECRET).verify(request.body, request.raw_headers) == {"type": "paid", "name": "Zoë"}
 
 
 async def test_another_attempt_has_the_same_id_and_bytes_and_a_new_timestamp(webhooks: WebhookSender) -> None:
-    async with endpoint(status(500), status(204)) as there:
-        assert await webhooks.send(hook(there.url()), NOW) == Retry("refused", detail="HTTP 500")
-        assert await webhooks.send(hook(there.url()), NOW + timedelta(minutes=5)) == Sent("HTTP 204")
-    first, second = there.requests
+    async with endpoint(status(500), status(204)) as server:
+        assert await webhooks.send(hook(server.url()), NOW) == Retry("refused", detail="HTTP 500")
+        assert await webhooks.send(hook(server.url()), NOW + timedelta(minutes=5)) == Sent("HTTP 204")
+    first, second = server.requests
     assert first.body == second.body
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == "0193-1"
     assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 300
@@ -69,13 +69,13 @@ async def test_another_attempt_has_the_same_id_and_bytes_and_a_new_timestamp(web
     ],
 )
 async def test_statuses_map_to_outcomes(webhooks: WebhookSender, reply: bytes, outcome: Outcome) -> None:
-    async with endpoint(reply) as there:
-        assert await webhooks.send(hook(there.url()), NOW) == outcome
+    async with endpoint(reply) as server:
+        assert await webhooks.send(hook(server.url()), NOW) == outcome
 
 
 async def test_a_redirect_is_not_followed(webhooks: WebhookSender) -> None:
-    async with endpoint(status(200)) as inside, endpoint(status(301, f"location: {inside.url()}")) as there:
-        assert await webhooks.send(hook(there.url()), NOW) == Retry("refused", detail="HTTP 301")
+    async with endpoint(status(200)) as inside, endpoint(status(301, f"location: {inside.url()}")) as server:
+        assert await webhooks.send(hook(server.url()), NOW) == Retry("refused", detail="HTTP 301")
         assert inside.connections == 0
 
 
@@ -115,22 +115,22 @@ async def endless_headers(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_an_endpoint_that_breaks_off_may_have_taken_it(webhooks: WebhookSender) -> None:
-    async with endpoint(reset) as there:
-        assert await webhooks.send(hook(there.url()), NOW) == Unknown("no_answer")
+    async with endpoint(reset) as server:
+        assert await webhooks.send(hook(server.url()), NOW) == Unknown("no_answer")
 
 
 async def test_an_endpoint_has_until_the_deadline() -> None:
     transport = WebhookSender(AddressGuard(LOOPBACK), deadline_s=2)
-    async with endpoint(silence, byte_by_byte) as there:
-        answers = await asyncio.gather(*(transport.send(hook(there.url()), NOW) for _ in range(2)))
+    async with endpoint(silence, byte_by_byte) as server:
+        answers = await asyncio.gather(*(transport.send(hook(server.url()), NOW) for _ in range(2)))
         assert answers == [Unknown("no_answer")] * 2
     await transport.close()
 
 
 @pytest.mark.parametrize("reply", [without_end, slow_body])
-async def test_what_follows_the_status_costs_little(webhooks: WebhookSender, reply: object) -> None:
-    async with endpoint(reply) as there:  # type: ignore[arg-type]
-        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
+async def test_a_response_body_costs_little(webhooks: WebhookSender, reply: object) -> None:
+    async with endpoint(reply) as server:  # type: ignore[arg-type]
+        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
 
 
 async def test_a_status_counts_whatever_the_deadline_says_to_its_body() -> None:
@@ -140,23 +140,23 @@ async def test_a_status_counts_whatever_the_deadline_says_to_its_body() -> None:
         await asyncio.sleep(1.5)
         await slow_body(writer)
 
-    async with endpoint(late) as there:
-        assert await transport.send(hook(there.url()), NOW) == Sent("HTTP 200")
+    async with endpoint(late) as server:
+        assert await transport.send(hook(server.url()), NOW) == Sent("HTTP 200")
     await transport.close()
 
 
 async def test_headers_without_end_are_no_answer(webhooks: WebhookSender) -> None:
-    async with endpoint(endless_headers) as there:
-        assert await webhooks.send(hook(there.url()), NOW) == Unknown("no_answer")
+    async with endpoint(endless_headers) as server:
+        assert await webhooks.send(hook(server.url()), NOW) == Unknown("no_answer")
 
 
 async def test_a_gzip_bomb_stays_packed(webhooks: WebhookSender) -> None:
     bomb = gzip.compress(bytes(50_000_000))
     assert len(bomb) < MAX_BODY_BYTES
-    async with endpoint(status(200, "content-encoding: gzip", body=bomb)) as there:
-        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
-        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
-        assert there.connections == 1  # read to its end, and used again
+    async with endpoint(status(200, "content-encoding: gzip", body=bomb)) as server:
+        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
+        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
+        assert server.connections == 1  # read to its end, and used again
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ async def test_an_invalid_webhook_url_is_not_tried(webhooks: WebhookSender, url:
 
 async def test_closed_unknown_and_forbidden_look_the_same(caplog: pytest.LogCaptureFixture) -> None:
     closed, forbidden = WebhookSender(AddressGuard(LOOPBACK)), WebhookSender(AddressGuard())
-    async with endpoint(status(200)) as there:
-        url = there.url()
+    async with endpoint(status(200)) as server:
+        url = server.url()
         with caplog.at_level(logging.INFO, "workbench.delivery"):
             answers = [
                 await forbidden.send(hook(url), NOW),
@@ -193,7 +193,7 @@ async def test_closed_unknown_and_forbidden_look_the_same(caplog: pytest.LogCapt
                 await closed.send(hook("http://nowhere.invalid/"), NOW),
             ]
     assert answers == [Retry("unreachable")] * 4
-    assert there.connections == 0
+    assert server.connections == 0
     words = [record.getMessage() for record in caplog.records]
     assert (
         words == ["webhook_address_forbidden"] * 2 + ["webhook_connection_failed"] * 2
@@ -212,40 +212,40 @@ async def test_a_delivery_to_our_own_address_is_not_sent() -> None:
         await developing.close()
 
 
-async def test_https_is_to_the_name_whose_address_was_judged(webhooks: WebhookSender, authority: Authority) -> None:
+async def test_https_verifies_the_name_of_the_checked_address(webhooks: WebhookSender, authority: Authority) -> None:
     names: list[str] = []
     context = authority.server("localhost")
     context.sni_callback = lambda _, name, __: names.append(name)
-    async with endpoint(status(200), tls=context) as there:
-        assert await webhooks.send(hook(there.url("localhost", scheme="https")), NOW) == Sent("HTTP 200")
+    async with endpoint(status(200), tls=context) as server:
+        assert await webhooks.send(hook(server.url("localhost", scheme="https")), NOW) == Sent("HTTP 200")
     assert names == ["localhost"]
-    assert there.requests[0].headers["host"] == f"localhost:{there.port}"
+    assert server.requests[0].headers["host"] == f"localhost:{server.port}"
 
 
-async def test_a_certificate_of_another_name_or_of_nobody_is_not_believed(
+async def test_a_certificate_of_another_name_or_authority_is_not_trusted(
     webhooks: WebhookSender, authority: Authority
 ) -> None:
     for tls in (authority.server("another.example"), Authority().server("localhost")):
-        async with endpoint(status(200), tls=tls) as there:
-            assert await webhooks.send(hook(there.url("localhost", scheme="https")), NOW) == Retry("tls_failed")
-            assert there.requests == []
+        async with endpoint(status(200), tls=tls) as server:
+            assert await webhooks.send(hook(server.url("localhost", scheme="https")), NOW) == Retry("tls_failed")
+            assert server.requests == []
 
 
 @pytest.mark.parametrize("greeting", [b"", b"220 mail.example ESMTP\r\n"])
 async def test_a_server_without_tls_is_not_spoken_to_in_clear(authority: Authority, greeting: bytes) -> None:
-    said: list[bytes] = []
+    names: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(greeting)
         while piece := await reader.read(1_000):
-            said.append(piece)
+            names.append(piece)
         writer.close()
 
     transport = WebhookSender(AddressGuard(LOOPBACK), authority.believer, deadline_s=2)
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         assert await transport.send(hook(f"https://localhost:{port}/"), NOW) == Retry("tls_failed")
-    assert b"POST" not in b"".join(said)
+    assert b"POST" not in b"".join(names)
     await transport.close()
 
 
@@ -261,10 +261,10 @@ class Hanging:
 
 
 async def test_a_delivery_that_may_no_longer_leave_is_not_sent(webhooks: WebhookSender) -> None:
-    async with endpoint(status(200)) as there:
-        assert await webhooks.send(hook(there.url()), NOW, lambda: False) == Retry("busy")
-        assert there.requests == []
-        assert await webhooks.send(hook(there.url()), NOW) == Sent("HTTP 200")
+    async with endpoint(status(200)) as server:
+        assert await webhooks.send(hook(server.url()), NOW, lambda: False) == Retry("busy")
+        assert server.requests == []
+        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
 
 
 async def test_an_endpoint_that_hangs_slows_no_other(authority: Authority) -> None:
@@ -276,7 +276,7 @@ async def test_an_endpoint_that_hangs_slows_no_other(authority: Authority) -> No
     await transport.close()
 
 
-async def test_an_organization_whose_endpoints_hang_slows_no_other(authority: Authority) -> None:
+async def test_hanging_endpoints_of_one_organization_delay_no_other(authority: Authority) -> None:
     transport, hang = WebhookSender(AddressGuard(LOOPBACK), authority.believer, stall_timeout_s=0.2), Hanging()
     async with contextlib.AsyncExitStack() as opened:
         stuck = [
@@ -294,7 +294,9 @@ async def test_an_organization_whose_endpoints_hang_slows_no_other(authority: Au
 async def lanes_full(transport: WebhookSender, hang: Hanging, *stuck: Endpoint) -> AsyncIterator[None]:
     """Have as many deliveries under way to endpoints that hang as there may be."""
     tasks = [
-        asyncio.create_task(transport.send(hook(each.url()), NOW)) for each in stuck for _ in range(LIMITS.per_endpoint)
+        asyncio.create_task(transport.send(hook(stuck_server.url()), NOW))
+        for stuck_server in stuck
+        for _ in range(LIMITS.per_endpoint)
     ]
     for _ in tasks:
         await hang.arrived.acquire()

@@ -24,7 +24,7 @@ async def told(line: Line) -> float:
     return float(match[1])
 
 
-async def test_what_was_not_acknowledged_comes_from_another_process(ann: Person) -> None:
+async def test_unacknowledged_messages_come_from_another_process(ann: Person) -> None:
     lasting = ann.org.service
     async with serving(lasting.dsn) as stopping:
         ann.org.service = stopping
@@ -43,7 +43,7 @@ async def test_what_was_not_acknowledged_comes_from_another_process(ann: Person)
         assert titles in (["1"], ["2"])  # the acknowledgement may have come too late
 
 
-async def test_a_herd_is_told_to_come_back_one_after_the_other(ann: Person) -> None:
+async def test_clients_of_a_stopped_process_reconnect_one_after_the_other(ann: Person) -> None:
     async with serving(ann.org.service.dsn) as ann.org.service:
         lines = await asyncio.gather(*(ann.dial(PAGE) for _ in range(120)))
         ann.org.service.services.feed.drain()

@@ -55,7 +55,7 @@ def test_a_message_is_written_as_the_standard_says() -> None:
 
 
 @pytest.mark.parametrize("message", [FULL, SHORT])
-def test_what_was_written_is_read(message: SignIn) -> None:
+def test_a_formatted_message_is_parsed_again(message: SignIn) -> None:
     assert parse_message(format_message(message)) == message
 
 
@@ -66,15 +66,15 @@ def test_without_a_statement_there_are_two_empty_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("text", "meant"),
     [
         ("2026-03-30T16:25:24Z", FULL.issued_at),
         ("2026-03-30t18:25:24+02:00", FULL.issued_at),
         ("2026-03-30T16:25:24.123456789Z", FULL.issued_at.replace(microsecond=123_456)),
     ],
 )
-def test_dates_may_have_any_form_of_rfc_3339(given: str, meant: datetime) -> None:
-    message = parse_message(format_message(SHORT).replace("2026-03-30T16:25:24.000Z", given))
+def test_dates_may_have_any_form_of_rfc_3339(text: str, meant: datetime) -> None:
+    message = parse_message(format_message(SHORT).replace("2026-03-30T16:25:24.000Z", text))
     assert message is not None
     assert message.issued_at == meant
 
@@ -121,7 +121,7 @@ def test_dates_may_have_any_form_of_rfc_3339(given: str, meant: datetime) -> Non
         ),
     ],
 )
-def test_what_deviates_is_no_message(old: str, new: str) -> None:
+def test_text_that_deviates_from_the_grammar_is_not_a_message(old: str, new: str) -> None:
     assert old in TEXT
     assert parse_message(TEXT.replace(old, new)) is None
 

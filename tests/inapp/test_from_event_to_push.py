@@ -58,7 +58,7 @@ async def test_an_event_becomes_a_push_through_other_processes(house: House) -> 
         assert [decode(line.recv(20, decode=False))["title"] for _ in range(2)] == ["Deposit of 1", "Deposit of 2"]
 
 
-async def test_a_process_that_is_told_to_stop_sends_its_sockets_away(house: House) -> None:
+async def test_a_stopping_process_closes_its_sockets(house: House) -> None:
     await house.organization("acme")
     publishable = await keys.create(house.dsn, house.keyring, "acme", "publishable", None, "")
     api = house.start_api()
@@ -97,5 +97,5 @@ def _signed_in(api: Api, key: str) -> Iterator[ClientConnection]:
 
 def _answer(response: httpx.Response) -> dict[str, str]:
     assert response.status_code == 200, response.text
-    said: dict[str, str] = response.json()
-    return said
+    answer: dict[str, str] = response.json()
+    return answer

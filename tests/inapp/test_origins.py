@@ -30,7 +30,7 @@ def test_an_origin_has_one_form(text: str, origin: str) -> None:
     ["", "null", "*", "https://", "app.example.com", "ftp://a.b", "https://a.b/c", "https://a.b?c", "https://u@a.b",
      "https://*.b", "https://a..b", "https://a.b:123456", "https://a.b\n", "https://bücher.example", "https://" + "a" * 300],
 )  # fmt: skip
-def test_what_is_no_origin(text: str) -> None:
+def test_text_that_is_not_an_origin(text: str) -> None:
     assert parse_origin(text) is None
 
 

@@ -32,7 +32,7 @@ async def test_a_socket_begins_with_a_token(ann: Person, first: str) -> None:
     assert await line.code() == 4401
 
 
-async def test_a_token_that_was_changed_is_none(ann: Person) -> None:
+async def test_a_changed_token_is_not_valid(ann: Person) -> None:
     session = await ann.token()
     line = await ann.dial(PAGE)
     await line.say(type="AUTH", token=session[:60] + ("A" if session[60] != "A" else "B") + session[61:])
@@ -46,10 +46,10 @@ async def test_a_socket_without_a_token_is_ended_after_five_seconds(ann: Person)
 
 async def test_a_token_in_the_address_is_not_read(ann: Person) -> None:
     service = ann.org.service
-    said = await service.talk(_handshake(f"/api/v1/inapp/socket?token={await ann.token()}"))
-    assert said.startswith(b"HTTP/1.1 101 ")
+    answer = await service.talk(_handshake(f"/api/v1/inapp/socket?token={await ann.token()}"))
+    assert answer.startswith(b"HTTP/1.1 101 ")
     assert await ann.receive("secret")
-    assert b"secret" not in said
+    assert b"secret" not in answer
 
 
 @pytest.mark.parametrize("page", ["https://evil.example", "http://localhost:1"])
@@ -59,7 +59,7 @@ async def test_another_pages_token_is_refused(ann: Person, page: str) -> None:
     assert await line.code() == 4403
 
 
-async def test_what_is_no_origin_is_refused_before_there_is_a_socket(ann: Person) -> None:
+async def test_an_invalid_origin_is_refused_before_the_handshake(ann: Person) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await ann.dial("null")
     assert refused.value.response.status_code == 403
@@ -153,7 +153,7 @@ async def test_a_wallet_has_twenty_sockets(ann: Person) -> None:
     await asyncio.wait(waiting)
 
 
-async def test_who_does_not_read_is_dropped_and_catches_up(ann: Person, bob: Person) -> None:
+async def test_a_client_that_does_not_read_is_dropped_and_catches_up(ann: Person, bob: Person) -> None:
     titles = [str(number) for number in range(200)]
     async with bob.socket() as other:
         reader, writer = await _raw(ann)
@@ -171,7 +171,7 @@ async def test_who_does_not_read_is_dropped_and_catches_up(ann: Person, bob: Per
         assert await line.take(200) == titles
 
 
-async def test_who_vanished_without_a_word_is_dropped_and_loses_nothing(ann: Person) -> None:
+async def test_a_client_that_vanished_is_dropped_and_loses_nothing(ann: Person) -> None:
     async with serving(ann.org.service.dsn) as ann.org.service:
         sockets = ann.org.service.services.feed.sockets
         sockets.timeouts = SocketTimeouts(ping=0.5, silent=2)

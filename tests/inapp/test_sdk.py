@@ -18,7 +18,7 @@ async def test_any_page_may_import_the_sdk(service: Service) -> None:
     assert response.content == (FOLDER / "client.js").read_bytes()
 
 
-async def test_the_demo_page_speaks_to_nobody_else(service: Service) -> None:
+async def test_the_demo_page_only_contacts_its_own_server(service: Service) -> None:
     response = await service.client.get(f"http://127.0.0.1:{service.port}/inapp/demo")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in response.headers["content-security-policy"]

@@ -34,7 +34,7 @@ async def test_a_signed_text_is_worth_one_token(ann: Person) -> None:
 async def test_a_signed_text_is_worth_one_token_also_at_the_same_moment(ann: Person) -> None:
     message = await ann.challenge()
     answers = await asyncio.gather(*(ann.answer(message) for _ in range(8)))
-    assert sorted(each.status_code for each in answers) == [200] + [401] * 7
+    assert sorted(response.status_code for response in answers) == [200] + [401] * 7
 
 
 async def test_the_session_needs_no_key(ann: Person) -> None:
@@ -96,7 +96,7 @@ async def test_forgotten_challenges_are_deleted(ann: Person) -> None:
     assert len(await ann.org.rows("nonce", "inapp_challenges", "nonce")) == 1
 
 
-async def test_somebody_elses_signature_is_worth_nothing(ann: Person, bob: Person) -> None:
+async def test_a_signature_of_another_wallet_is_refused(ann: Person, bob: Person) -> None:
     message = await ann.challenge()
     assert (await bob.answer(message)).status_code == 401
     assert (await ann.answer(message)).status_code == 200
@@ -144,8 +144,12 @@ async def test_a_browser_may_read_answers_and_refusals(ann: Person) -> None:
 
 @pytest.mark.parametrize("path", ["challenge", "session"])
 async def test_a_browser_asks_before_it_posts(ann: Person, path: str) -> None:
-    asked = {"origin": PAGE, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
-    response = await ann.org.service.client.options(f"/inapp/{path}", headers=asked)
+    headers = {
+        "origin": PAGE,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
+    response = await ann.org.service.client.options(f"/inapp/{path}", headers=headers)
     assert response.status_code == 204
     assert response.headers["access-control-allow-origin"] == PAGE
     assert response.headers["access-control-allow-headers"] == "authorization, content-type"
@@ -163,7 +167,7 @@ async def test_a_browser_asks_before_it_posts(ann: Person, path: str) -> None:
         ({"walletAddress": "0x" + "a" * 40, "chainId": 0}, "chainId"),
     ],
 )
-async def test_what_is_no_wallet_is_a_400(ann: Person, body: dict[str, Any], field: str) -> None:
+async def test_an_invalid_wallet_address_is_a_400(ann: Person, body: dict[str, Any], field: str) -> None:
     response = await ann.ask("challenge", body)
     assert (response.status_code, response.json()["field"]) == (400, field)
 

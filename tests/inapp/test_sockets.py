@@ -16,7 +16,7 @@ async def test_a_message_is_pushed_at_once(ann: Person) -> None:
     assert frame == {"type": "PUSH", "id": message_id, "title": "hello", "body": "<b>you</b>", "data": None}
 
 
-async def test_what_came_before_is_replayed_in_order(ann: Person) -> None:
+async def test_earlier_messages_are_replayed_in_order(ann: Person) -> None:
     await ann.receive("1", "2", "3")
     async with ann.socket() as line:
         assert await line.titles(3) == ["1", "2", "3"]
@@ -63,14 +63,14 @@ async def test_a_wallet_gets_its_own_messages_only(ann: Person, bob: Person, eve
     async with ann.socket() as line, bob.socket() as other, stranger.socket() as third:
         for person, title in ((ann, "for ann"), (bob, "for bob"), (stranger, "of another organization")):
             await person.receive(title)
-        assert [await each.titles(1) for each in (line, other, third)] == [
+        assert [await socket.titles(1) for socket in (line, other, third)] == [
             ["for ann"],
             ["for bob"],
             ["of another organization"],
         ]
 
 
-async def test_nobody_acknowledges_for_another(ann: Person, bob: Person) -> None:
+async def test_an_acknowledgement_counts_only_for_the_own_wallet(ann: Person, bob: Person) -> None:
     (message_id,) = await ann.receive("1")
     await bob.receive("2")
     async with bob.socket() as line:
@@ -80,7 +80,7 @@ async def test_nobody_acknowledges_for_another(ann: Person, bob: Person) -> None
     assert await ann.delivered() == []
 
 
-async def test_a_long_replay_goes_on_where_it_was_cut_off(ann: Person) -> None:
+async def test_a_long_replay_continues_where_it_was_cut_off(ann: Person) -> None:
     titles = [str(number) for number in range(1_000)]
     await ann.receive(*titles)
     async with ann.socket() as line:
@@ -91,7 +91,7 @@ async def test_a_long_replay_goes_on_where_it_was_cut_off(ann: Person) -> None:
     await delivered(ann, titles)
 
 
-async def test_who_acknowledges_nothing_is_given_a_thousand(ann: Person) -> None:
+async def test_a_client_that_acknowledges_nothing_gets_a_thousand_messages(ann: Person) -> None:
     await ann.receive(*(str(number) for number in range(1_010)))
     async with ann.socket() as line:
         frames = [await line.hear() for _ in range(1_000)]
@@ -113,7 +113,7 @@ async def test_a_message_comes_without_a_notification(ann: Person) -> None:
         assert await line.titles(1) == ["second"]
 
 
-async def test_messages_go_on_when_the_database_broke_off(ann: Person) -> None:
+async def test_messages_continue_after_a_lost_database_connection(ann: Person) -> None:
     async with ann.socket() as line:
         await ann.receive("1")
         await line.take(1)

@@ -38,7 +38,7 @@ def test_another_text_has_another_signer() -> None:
     ["", "0x", "0x" + "0" * 130, "0x" + "f" * 130, "0x" + "f" * 128 + "1b", WALLET.sign("a")[2:], WALLET.sign("a") + "00",
      WALLET.sign("a")[:-2] + "1d", "0x" + "é" * 130],
 )  # fmt: skip
-def test_what_is_no_signature_has_no_signer(signature: str) -> None:
+def test_a_malformed_signature_has_no_signer(signature: str) -> None:
     assert recover_signer("a", signature) is None
 
 

@@ -222,9 +222,9 @@ async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyri
     second = await sql_logins.create(world.dsn, keyring, "b")  # nothing is left of what was set before
     with closing(psycopg.connect(second)) as session:
         assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
-    found = await sql_logins.sessions(world.dsn, keyring, "b")
-    assert found is not None
-    assert found[0] == make_url(second).username != make_url(world.dsn).username
+    sessions = await sql_logins.sessions(world.dsn, keyring, "b")
+    assert sessions is not None
+    assert sessions[0] == make_url(second).username != make_url(world.dsn).username
     await sql_logins.revoke(world.dsn, keyring, "b")
     assert await sql_logins.sessions(world.dsn, keyring, "b") is None
 

@@ -42,5 +42,5 @@ async def test_an_address_in_the_statement_stays_text(world):
     assert await world.ann.rows("SELECT 'ann@example.com'") == [["ann@example.com"]]
 
 
-async def test_what_only_looks_sealed_stays_as_it_is(world):
+async def test_text_that_looks_sealed_is_not_changed(world):
     assert await world.pia.rows("SELECT 'enc1_00ff'") == [["enc1_00ff"]]

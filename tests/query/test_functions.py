@@ -45,7 +45,7 @@ def test_an_ordinary_query_passes(text):
         ("TABLE Information_Schema.tables", "information_schema"),
     ],
 )
-def test_what_acts_or_tells_about_others_does_not(text, reason):
+def test_functions_with_side_effects_or_views_of_others_are_refused(text, reason):
     assert str(check_functions(text)) == f"sql: {reason} is not available on this server"
 
 
@@ -69,6 +69,6 @@ async def test_a_server_without_the_script_says_so_once_and_uses_the_list(postgr
             with pytest.raises(InvalidQueryError, match="the function set_config is not available on this server"):
                 async with gateway.run(AnalystQuery(1, "SELECT set_config('a', 'b', true)", None, clear_emails=False)):
                     pass
-    assert [each.name for each in caplog.records].count("workbench.query") == 1
+    assert [record.name for record in caplog.records].count("workbench.query") == 1
     await database.close()
     drop_database(postgres, name)

@@ -55,7 +55,7 @@ async def test_a_query_the_server_does_not_stop_is_stopped_all_the_same(database
         await ask(gateway, ENDLESS)
 
 
-async def test_a_query_whose_connection_is_terminated_has_not_hit_a_limit(
+async def test_a_query_with_a_terminated_connection_has_not_hit_a_limit(
     database, keyring, filled, postgres, module_database
 ):
     asking = asyncio.create_task(ask(Gateway(database, keyring), ENDLESS, org_id=2))

@@ -135,7 +135,7 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
                 assert response.json()["error"].startswith("asOf: is from a database that diverged from this one")
 
 
-async def test_citus_gives_no_watermark_and_takes_none(postgres: Server, database_url: str) -> None:
+async def test_citus_neither_returns_nor_accepts_watermarks(postgres: Server, database_url: str) -> None:
     await keys.create_org(database_url, "a")
     both = [await keys.create(database_url, Keyring(SECRET), "a", kind) for kind in ("workbench", "live")]
     async with house(database_url, *both) as place:

@@ -36,7 +36,7 @@ def refused(text: str, params: object) -> str:
         "SELECT 'never closed :a",
     ],
 )
-def test_what_only_looks_like_a_parameter_is_left_alone(text):
+def test_text_that_looks_like_a_parameter_is_not_replaced(text):
     assert bound(text, {}) == text
 
 

@@ -84,7 +84,7 @@ async def test_an_answer_has_everything_that_was_accepted_before_the_question(se
             assert await own.ann.rows(COUNT) == [[number + 1]]
 
 
-async def test_a_standby_that_stands_still_is_not_asked(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_standby_that_does_not_replay_is_not_queried(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analyst, "_CATCH_UP_SECONDS", 0.3)
     async with house(servers) as own:
         await own.send(1)
@@ -121,13 +121,13 @@ async def test_no_watermark_is_given_where_it_would_not_be_exact(servers: Pair) 
         assert await own.watermark()
 
 
-async def test_a_query_that_was_overtaken_is_asked_again_and_then_refused(servers: Pair) -> None:
+async def test_a_query_cancelled_by_replay_is_retried_and_then_refused(servers: Pair) -> None:
     async with house(servers) as own:
         await own.send(1)
-        asked = asyncio.create_task(own.ann.rows(LONG))
+        query = asyncio.create_task(own.ann.rows(LONG))
         await reading(servers)
         await own.lock_events()
-        assert await asked == [[6_000_000]]
+        assert await query == [[6_000_000]]
         assert servers.standby.execute("SELECT sum(confl_lock) > 0 FROM pg_stat_database_conflicts") == [(True,)]
         refused = asyncio.create_task(own.refusal(LONG))
         while not refused.done():
@@ -154,7 +154,7 @@ def test_doctor_says_whether_it_follows(servers: Pair) -> None:
         for url in (servers.standby.dsn(dsn), dsn)
     )
     assert Finding("ok", "the read replica is up to date") in good
-    assert [each.verdict for each in bad if "WORKBENCH_READ_URL is not a standby" in each.message] == ["fail"]
+    assert [finding.verdict for finding in bad if "WORKBENCH_READ_URL is not a standby" in finding.message] == ["fail"]
 
 
 async def test_a_server_that_is_not_a_standby_of_the_primary_is_not_queried(servers: Pair) -> None:
@@ -162,7 +162,7 @@ async def test_a_server_that_is_not_a_standby_of_the_primary_is_not_queried(serv
         assert await own.refusal() == (503, "WORKBENCH_READ_URL is not a standby of the server in DATABASE_URL")
 
 
-async def test_without_its_standby_events_come_in_and_questions_wait(servers: Pair) -> None:
+async def test_without_its_standby_events_are_accepted_and_queries_wait(servers: Pair) -> None:
     async with house(servers) as own:
         servers.standby.stop()
         await own.send(1)

@@ -99,7 +99,7 @@ async def test_values_json_has_no_number_for_are_text(world):
 
 
 @pytest.mark.parametrize("value", ["'infinity'::timestamptz", "'NaN'::numeric", "1e40::numeric", "'infinity'::date"])
-async def test_what_arrow_cannot_hold_is_refused_by_name(world, value):
+async def test_values_that_arrow_cannot_hold_are_refused_by_column(world, value):
     response = await world.ann.post(f"SELECT {value} AS odd", accept=ARROW)
     assert response.status_code == 400
     assert response.json()["error"].startswith('sql: column "odd" has a value that does not fit')

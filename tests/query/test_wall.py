@@ -38,27 +38,31 @@ def tables(module_database: str, filled: dict[str, int]) -> list[str]:
 
 def test_every_table_of_tenants_is_behind_the_wall(module_database: str) -> None:
     with acting(module_database, NO_ORGANIZATION) as connection:
-        found = dict(connection.execute(_TABLES))
-    assert [name for name, walled in found.items() if not walled] == []
-    assert len(found) > 30
-    assert {"api_keys", "contacts", "entries", "events", "identities", "messages", "onchain_events"} <= set(found)
+        tables = dict(connection.execute(_TABLES))
+    assert [name for name, walled in tables.items() if not walled] == []
+    assert len(tables) > 30
+    assert {"api_keys", "contacts", "entries", "events", "identities", "messages", "onchain_events"} <= set(tables)
 
 
-def test_what_forgets_the_organization_sees_changes_and_deletes_its_own_rows_alone(
+def test_a_statement_without_an_organization_affects_only_its_own_rows(
     module_database: str, tables: list[str], filled: dict[str, int]
 ) -> None:
-    for org, seen in [(NO_ORGANIZATION, set()), (str(filled["a"]), {filled["a"]}), (str(filled["b"]), {filled["b"]})]:
+    for org, visible in [
+        (NO_ORGANIZATION, set()),
+        (str(filled["a"]), {filled["a"]}),
+        (str(filled["b"]), {filled["b"]}),
+    ]:
         with acting(module_database, org) as connection:
             rows = {table: connection.execute(of("SELECT org_id FROM {}", table)).fetchall() for table in tables}
-            assert {org_id for found in rows.values() for (org_id,) in found} == seen
-            assert sum(map(bool, rows.values())) >= (11 if seen else 0)
-            for table, found in rows.items():
-                assert connection.execute(of("UPDATE {} SET org_id = org_id", table)).rowcount == len(found)
+            assert {org_id for ids in rows.values() for (org_id,) in ids} == visible
+            assert sum(map(bool, rows.values())) >= (11 if visible else 0)
+            for table, table_rows in rows.items():
+                assert connection.execute(of("UPDATE {} SET org_id = org_id", table)).rowcount == len(table_rows)
                 connection.execute("SAVEPOINT before")
                 try:
-                    assert connection.execute(of("DELETE FROM {}", table)).rowcount == len(found)
+                    assert connection.execute(of("DELETE FROM {}", table)).rowcount == len(table_rows)
                 except errors.ForeignKeyViolation:  # rows that are seen, and that others refer to
-                    assert found
+                    assert table_rows
                 connection.execute("ROLLBACK TO before")
             connection.rollback()
 
@@ -87,7 +91,7 @@ async def seen(database: TenantDatabase, org_id: int | None) -> set[int]:
     if org_id is not None:
         act_for(org_id)
     async with database.transaction() as tx:
-        return {found async for (found,) in await tx.execute(FORGETFUL)}
+        return {org_id async for (org_id,) in await tx.execute(FORGETFUL)}
 
 
 async def test_a_connection_that_goes_from_one_to_the_other_shows_each_its_own(

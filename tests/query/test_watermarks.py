@@ -35,7 +35,7 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 async def test_the_same_question_has_the_same_hash(world):
     text = "SELECT :a ::int + :b ::int"
     one, same, other = [
-        await ask(world.ann, text, each) for each in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
+        await ask(world.ann, text, params) for params in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
     ]
     assert one.headers["Query-Hash"] == same.headers["Query-Hash"] != other.headers["Query-Hash"]
     assert len(one.headers["Query-Hash"]) == 32
@@ -109,7 +109,7 @@ async def test_only_a_watermark_of_ones_own_is_taken(world):
     assert problem(await ask(world.ann, "SELECT 1", as_of=5)) == (400, "asOf: must be text")
 
 
-async def test_what_transactions_there_are_stays_hidden(world):
+async def test_a_watermark_hides_the_transaction_numbers(world):
     for statement in (
         "SELECT stored_in FROM app_events",
         "SELECT workbench.past_end()",

@@ -56,18 +56,18 @@ class Service:
     async def talk(self, *pieces: bytes, answers: int = 1) -> bytes:
         """Send bytes as they are; return what comes back until that is so many answers, or the server closes or is silent."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        said = b""
+        received = b""
         try:
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
-            while not _whole(said, answers) and (more := await asyncio.wait_for(reader.read(65_536), 2)):
-                said += more
+            while not _whole(received, answers) and (more := await asyncio.wait_for(reader.read(65_536), 2)):
+                received += more
         except (TimeoutError, ConnectionError):
             pass
         finally:
             writer.close()
-        return said
+        return received
 
     async def leave(self, piece: bytes) -> None:
         """Send bytes and go away without waiting for an answer."""
@@ -78,13 +78,13 @@ class Service:
         await writer.wait_closed()
 
 
-def _whole(said: bytes, answers: int) -> bool:
+def _whole(received: bytes, answers: int) -> bool:
     for _ in range(answers):
-        head, _, rest = said.partition(b"\r\n\r\n")
+        head, _, rest = received.partition(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
         if not length or len(rest) < int(length):
             return False
-        said = rest[int(length) :]
+        received = rest[int(length) :]
     return True
 
 

@@ -13,7 +13,7 @@ UNAUTHORIZED = {"error": "the secret key is missing, invalid or revoked"}
 
 async def answer(org: Org, *authorization: str, path: str = "/events") -> tuple[int, dict[str, str]]:
     """Post an event with these `Authorization` headers; return status and body without the request's id."""
-    headers = [("authorization", each) for each in authorization] + [("content-type", "application/json")]
+    headers = [("authorization", value) for value in authorization] + [("content-type", "application/json")]
     response = await org.service.client.post(path, json=EVENT, headers=headers)
     body = response.json()
     body.pop("requestId", None)
@@ -28,7 +28,7 @@ async def test_f1_anything_but_a_strict_bearer_gets_the_one_401(acme: Org, form:
     assert await acme.traces() == {}
 
 
-async def test_f1_without_a_header_there_is_the_same_401(acme: Org) -> None:
+async def test_f1_without_a_header_the_answer_is_the_same_401(acme: Org) -> None:
     response = await acme.service.client.post("/events", json=EVENT)
     assert (response.status_code, response.json()["error"]) == (401, UNAUTHORIZED["error"])
     assert response.headers["www-authenticate"] == "Bearer"
@@ -48,7 +48,9 @@ async def test_f3_two_headers_are_refused_whichever_is_right(acme: Org) -> None:
 async def test_f5_a_key_with_one_character_changed_is_refused(acme: Org) -> None:
     key = await acme.key()
     wrong = [key[:at] + ("b" if key[at] == "a" else "a") + key[at + 1 :] for at in (0, 5, 12, 30, len(key) - 1)]
-    assert {(await answer(acme, f"Bearer {each}"))[0] for each in (*wrong, key[:-1], key + "a", key.upper())} == {401}
+    assert {
+        (await answer(acme, f"Bearer {wrong_key}"))[0] for wrong_key in (*wrong, key[:-1], key + "a", key.upper())
+    } == {401}
 
 
 async def test_f6_a_revoked_or_expired_key_is_refused(acme: Org) -> None:
@@ -78,7 +80,7 @@ async def test_f12_f13_a_test_key_only_ever_makes_dry_runs(acme: Org) -> None:
     assert await acme.traces() == {"dry_runs": 4}
 
 
-async def test_a_key_without_the_scope_is_forbidden_and_told_which(acme: Org) -> None:
+async def test_a_key_without_the_scope_is_forbidden_with_its_name(acme: Org) -> None:
     scoped = f"Bearer {await acme.key('workbench', 'sql:read')}"
     assert await answer(acme, scoped) == (403, {"error": "this key lacks the scope ingest"})
     response = await acme.service.client.get("/events/catalog", headers={"authorization": scoped})

@@ -16,7 +16,7 @@ def accepted(key: str, again: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])
-async def test_a7_there_is_one_result_per_event_in_their_order(acme: Org, size: int) -> None:
+async def test_a7_a_batch_has_one_result_per_event_in_order(acme: Org, size: int) -> None:
     keys = [f"k{(n * 37) % 101}" for n in range(size)]
     assert await acme.post_batch(*map(event, keys)) == [accepted(key) for key in keys]
     assert (await acme.traces()).get("events", 0) == size
@@ -59,7 +59,7 @@ async def test_c4_a_key_counts_once_within_a_batch_and_the_first_wins(acme: Org)
 
 async def test_items_that_are_no_objects_are_refused_alone(acme: Org) -> None:
     results = await acme.post_batch(None, [], "x", 7, event("a"), {})
-    assert [each.get("error", "") for each in results] == [
+    assert [result.get("error", "") for result in results] == [
         *["must be a JSON object"] * 4,
         "",
         "event: is required",
@@ -71,8 +71,8 @@ async def test_one_unreadable_event_does_not_make_the_others_unreadable(acme: Or
     good = [b'{"event": "a", "contact": {"externalId": "\\ud83d\\ude00 %d"}}' % n for n in range(3)]
     body = b'{"events": [' + b", ".join(text for pair in zip(bad, good, strict=True) for text in pair) + b"]}"
     results = (await acme.call("POST", "/events/batch", body)).json()["results"]
-    assert [each["accepted"] for each in results] == [False, True] * 3
-    assert {each for (each,) in await acme.rows("external_id", "contacts")} == {"😀 0", "😀 1", "😀 2"}
+    assert [result["accepted"] for result in results] == [False, True] * 3
+    assert {external_id for (external_id,) in await acme.rows("external_id", "contacts")} == {"😀 0", "😀 1", "😀 2"}
 
 
 async def test_dry_runs_and_live_events_share_a_batch(acme: Org) -> None:
@@ -83,7 +83,7 @@ async def test_dry_runs_and_live_events_share_a_batch(acme: Org) -> None:
         **dict.fromkeys(("events", "idempotency_keys", "contacts", "identities"), 1),
         "dry_runs": 1,
     }
-    assert all(each["dryRun"] for each in await acme.post_batch(event("a"), event("b", test=False), kind="test"))
+    assert all(result["dryRun"] for result in await acme.post_batch(event("a"), event("b", test=False), kind="test"))
 
 
 async def test_events_of_one_batch_see_each_others_contacts(acme: Org) -> None:

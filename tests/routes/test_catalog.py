@@ -15,7 +15,7 @@ async def send(org: Org, **counts: int) -> None:
 
 
 async def names(org: Org, query: str = "") -> list[str]:
-    return [each["event"] for each in (await org.get(f"/events/catalog{query}"))[1]["events"]]
+    return [event["event"] for event in (await org.get(f"/events/catalog{query}"))[1]["events"]]
 
 
 async def test_names_come_with_counts_most_frequent_first_ties_by_name(acme: Org) -> None:
@@ -87,7 +87,7 @@ async def test_one_event_is_described_by_its_properties(acme: Org) -> None:
     status, body = await acme.get("/events/catalog/PAY%3Ain")
     assert (status, body["event"], body["count"], body["sampled"], body["windowDays"]) == (200, "pay:in", 3, 3, 30)
     assert body["firstSeen"] < body["lastSeen"]
-    assert {each["path"] for each in body["paths"]} >= {"usd", "to.chain"}
+    assert {path["path"] for path in body["paths"]} >= {"usd", "to.chain"}
     one_day = (await acme.get("/events/catalog/pay:in?days=1"))[1]
     assert (one_day["windowDays"], len(one_day["perDay"]), len(body["perDay"])) == (1, 2, 31)
     assert {name for name in body if one_day[name] != body[name]} == {"windowDays", "days", "perDay", "drift"}
@@ -100,13 +100,13 @@ async def test_details_are_counts_by_day_and_when_it_was_seen(acme: Org) -> None
         (await acme.get("/events/catalog?days=7"))[1],
         (await acme.get("/events/catalog?days=7&detail=true"))[1],
     )
-    assert [{"event": each["event"], "count": each["count"]} for each in body["events"]] == plain["events"]
-    assert {each["event"]: each["perDay"] for each in body["events"]} == {
+    assert [{"event": item["event"], "count": item["count"]} for item in body["events"]] == plain["events"]
+    assert {item["event"]: item["perDay"] for item in body["events"]} == {
         "before": [0, 0, 0, 0, 0, 3, 0, 0],
         "today": [0, 0, 0, 0, 0, 0, 0, 2],
     }
-    assert [body["days"][5], body["days"][7]] == [each["lastSeen"][:10] for each in body["events"]]
-    assert all(each["firstSeen"] <= each["lastSeen"] for each in body["events"])
+    assert [body["days"][5], body["days"][7]] == [item["lastSeen"][:10] for item in body["events"]]
+    assert all(item["firstSeen"] <= item["lastSeen"] for item in body["events"])
 
 
 async def test_an_event_is_shown_with_samples_and_with_what_changed_lately(acme: Org) -> None:
@@ -114,17 +114,17 @@ async def test_an_event_is_shown_with_samples_and_with_what_changed_lately(acme:
     await age(acme, "tick", "10 days")
     for start in range(0, 60, 20):
         events = [{"event": "tick", "contact": {"externalId": "u"}, "payload": {"n": n, "new": "x"}} for n in range(20)]
-        await acme.post_batch(*({**each, "idempotencyKey": f"{start}-{n}"} for n, each in enumerate(events)))
+        await acme.post_batch(*({**sample, "idempotencyKey": f"{start}-{n}"} for n, sample in enumerate(events)))
     body = (await acme.get("/events/catalog/tick"))[1]
     assert (sum(body["perDay"]), body["perDay"][-1], body["perDay"][-11]) == (100, 60, 40)
-    assert [each["payload"]["new"] for each in body["samples"]] == ["x"] * 5
+    assert [sample["payload"]["new"] for sample in body["samples"]] == ["x"] * 5
     assert body["samples"][0]["createdAt"] == body["lastSeen"]
     drift = body["drift"]
     assert (drift["recent"], drift["before"]) == (60, 20)
-    assert [(each["path"], each["what"], each["recent"]) for each in drift["changes"]] == [
+    assert [(change["path"], change["what"], change["recent"]) for change in drift["changes"]] == [
         (path, "new", {"count": 60, "of": 60}) for path in ("n", "new")
     ]
-    (path,) = [each for each in body["paths"] if each["path"] == "new"]
+    (path,) = [path_view for path_view in body["paths"] if path_view["path"] == "new"]
     assert (path["topValues"], path["missing"], path["shares"]) == ([{"value": "x", "count": 60}], 40, {"string": 1})
 
 

@@ -49,15 +49,15 @@ async def test_newest_logs_are_samples_and_events_are_counted(acme: Org) -> None
         await logged(acme, contact, block=block)
     await logged(acme, contact, "Approval", 9)
     await acme.service.rows("INSERT INTO chains VALUES (1, 1, now() + interval '1 hour', 9, 12, now(), 'says 429')")
-    status, found = await acme.get(
+    status, answer = await acme.get(
         "/chain/events?event=Transfer&limit=1&contract=" + CONTRACT.upper().replace("X", "x")
     )
     assert status == 200
-    (log,) = found["events"]
+    (log,) = answer["events"]
     assert (log["type"], log["event"], log["blockNumber"], log["args"]["to"]) == ("onchain_event", "Transfer", 8, ANN)
-    status, found = await acme.get("/chain")
-    assert [(each["event"], each["count"]) for each in found["events"]] == [("Transfer", 2), ("Approval", 1)]
-    chain: dict[str, Any] = found["chains"][0]
+    status, answer = await acme.get("/chain")
+    assert [(event["event"], event["count"]) for event in answer["events"]] == [("Transfer", 2), ("Approval", 1)]
+    chain: dict[str, Any] = answer["chains"][0]
     assert (chain["chainId"], chain["blockNumber"], chain["head"], chain["trouble"]) == (1, 9, 12, "says 429")
 
 
@@ -67,12 +67,12 @@ async def test_logs_of_all_chains_are_read_page_by_page_as_they_were_seen(acme: 
         await logged(acme, contact, block=number)
         place = "UPDATE onchain_events SET chain_id = %s, block_number = %s, id = %s::uuid WHERE log_index = %s"
         await acme.service.rows(place, chain, block, uuid7(1_000 + number), number)
-    seen, before = [], ""
+    blocks, before = [], ""
     for _ in range(3):
         _, page = await acme.get(f"/chain/events?contract={CONTRACT}&limit=2{before}")
-        seen += [(each["chainId"], each["blockNumber"]) for each in page["events"]]
+        blocks += [(log["chainId"], log["blockNumber"]) for log in page["events"]]
         before = f"&before={page['events'][-1]['id']}"
-    assert seen == [(1, 902), (5, 8), (1, 901), (5, 7), (1, 900)]
+    assert blocks == [(1, 902), (5, 8), (1, 901), (5, 7), (1, 900)]
     assert (await acme.get("/chain/events?before=x"))[0] == 400
     _, page = await acme.get("/chain/events?event=Transfer&limit=1")
     assert page["events"][0]["blockNumber"] == 902
@@ -85,8 +85,8 @@ async def test_logs_of_unknown_wallets_are_counted(acme: Org) -> None:
     count = "INSERT INTO stranger_counts VALUES (%s, %s, now() - %s * interval '1 hour', 'limit', 7)"
     for hours in (1, 2, 30):
         await acme.service.rows(count, acme.id, made["id"], hours)
-    (found,) = (await acme.get("/chain"))[1]["unknownWallets"]
-    assert found == {"automationId": made["id"], "automation": "T", "what": "limit", "count": 14}
+    (wallet,) = (await acme.get("/chain"))[1]["unknownWallets"]
+    assert wallet == {"automationId": made["id"], "automation": "T", "what": "limit", "count": 14}
 
 
 async def test_logs_of_other_organizations_are_invisible(acme: Org, globex: Org) -> None:
@@ -95,7 +95,7 @@ async def test_logs_of_other_organizations_are_invisible(acme: Org, globex: Org)
     assert (await globex.get("/chain"))[1]["events"] == []
 
 
-async def test_a_log_stands_in_the_timeline_and_the_export_of_its_contact(acme: Org) -> None:
+async def test_a_log_is_in_the_timeline_and_the_export_of_its_contact(acme: Org) -> None:
     contact = await known(acme)
     await logged(acme, contact)
     key = {"Authorization": f"Bearer {await acme.key('workbench', *NOTEBOOK)}"}
@@ -104,7 +104,7 @@ async def test_a_log_stands_in_the_timeline_and_the_export_of_its_contact(acme: 
     assert log["sentence"] == f"Transfer of {CONTRACT} on chain 1"
     assert log["detail"]["args"]["value"] == "12345678901234567890"
     exported = (await acme.service.client.get(f"/contacts/{contact}/export", headers=key)).json()
-    assert [each["txHash"] for each in exported["onchainEvents"]] == [TX]
+    assert [log["txHash"] for log in exported["onchainEvents"]] == [TX]
 
 
 async def test_a_sample_of_a_log_is_simulated(acme: Org) -> None:
@@ -114,9 +114,9 @@ async def test_a_sample_of_a_log_is_simulated(acme: Org) -> None:
     automation = {"triggerSpec": SPEC, "graph": {"nodes": nodes, "edges": [{"source": "t", "target": "n"}]}}
     sample = {"type": "onchain_event", "args": {"to": ANN, "value": 5}}
     url = "/simulate"
-    found = (await acme.service.client.post(url, json=automation | {"event": sample}, headers=key)).json()
-    assert found["matched"]
-    assert [(each["title"], each["body"]) for each in found["messages"]] == [("5", ANN)]
+    trace = (await acme.service.client.post(url, json=automation | {"event": sample}, headers=key)).json()
+    assert trace["matched"]
+    assert [(message["title"], message["body"]) for message in trace["messages"]] == [("5", ANN)]
     wrong = sample | {"args": {"to": "0x1"}}
     refused = await acme.service.client.post(url, json=automation | {"event": wrong}, headers=key)
     assert (refused.status_code, refused.json()["field"]) == (400, "event.args.to")
@@ -156,10 +156,10 @@ async def test_why_an_automation_took_a_log_or_did_not(acme: Org) -> None:
         await logged(acme, contact, "Transfer", block, CANONICAL, value)
     await logged(acme, contact, "Transfer", 9, "Transfer(address,uint256)", 7)
     await acme.service.rows("UPDATE onchain_events SET removed = true WHERE block_number = 7")
-    overloaded, other, dropped, seen = await explained(acme, contact, made["id"])
+    overloaded, other, dropped, explained_event = await explained(acme, contact, made["id"])
     assert (dropped["matched"], dropped["reasons"]) == (False, ["dropped"])
     assert (other["reasons"], other["verdicts"][0]["actual"]) == (["filters"], "8")
     assert (overloaded["reasons"], overloaded["wants"]) == (["other_event"], [f"{CONTRACT}:Transfer"])
-    assert seen["reasons"] == ["not_there_yet", "other_event", "filters"]
-    (found,) = await explained(acme, contact, made["id"], event={"type": "onchain_event", "args": {"value": "7"}})
-    assert (found["matched"], found["event"]) == (True, "Transfer")
+    assert explained_event["reasons"] == ["not_there_yet", "other_event", "filters"]
+    (explanation,) = await explained(acme, contact, made["id"], event={"type": "onchain_event", "args": {"value": "7"}})
+    assert (explanation["matched"], explanation["event"]) == (True, "Transfer")

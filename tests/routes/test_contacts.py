@@ -114,7 +114,7 @@ async def test_an_address_that_unsubscribed_before_it_had_a_contact(acme: Org) -
     assert (await found(acme, ANN))["optedOut"] == ["email"]
 
 
-async def test_an_unsubscribed_address_stays_opted_out_when_it_is_no_longer_the_contacts_first(acme: Org) -> None:
+async def test_an_unsubscribed_address_stays_opted_out_after_the_contact_gets_another(acme: Org) -> None:
     digest = acme.service.keyring.of(acme.id).digest("email", "old@acme.example")
     token = unsubscribe_token(acme.service.keyring, Unsubscription(acme.id, digest))
     await acme.service.client.post(f"/unsubscribe?token={token}")
@@ -170,7 +170,7 @@ async def test_tags_come_and_go(acme: Org) -> None:
         ("tags", {"add": ["x"] * 101}, "add"),
     ],
 )
-async def test_what_cannot_be_read_is_named(acme: Org, path: str, body: object, field: str | None) -> None:
+async def test_fields_that_cannot_be_read_are_named(acme: Org, path: str, body: object, field: str | None) -> None:
     method = "PUT" if path == "opt-outs" else "POST"
     response = await call(acme, method, f"/{await arrived(acme)}/{path}", *CARE, body=body)
     assert (response.status_code, response.json().get("field")) == (400, field)

@@ -75,8 +75,8 @@ async def everything(org: Org) -> str:
 async def digests(org: Org) -> list[str]:
     """Return the blind indexes of what identified the contact."""
     keys = org.service.keyring.of(org.id)
-    known = [("wallet", "0xann"), ("email", "ann@acme.example"), ("external_id", "ann-1")]
-    return [keys.digest(kind, value) for kind, value in known]
+    identifiers = [("wallet", "0xann"), ("email", "ann@acme.example"), ("external_id", "ann-1")]
+    return [keys.digest(kind, value) for kind, value in identifiers]
 
 
 async def test_o4_nothing_of_a_person_is_left_but_numbers(acme: Org) -> None:
@@ -109,8 +109,8 @@ async def test_o1_nothing_of_a_person_is_logged(acme: Org, caplog: pytest.LogCap
     await call(acme, "PUT", f"/{contact_id}/opt-outs", *CARE, body={"email": CANARY})
     await call(acme, "DELETE", f"/{contact_id}", "contacts:erase")
     await acme.service.services.notices._flush()
-    said = "\n".join(map(JsonLines().format, caplog.records))
-    assert [word for word in WORDS if word in said] == []
+    lines = "\n".join(map(JsonLines().format, caplog.records))
+    assert [word for word in WORDS if word in lines] == []
 
 
 async def test_a_retry_of_an_erased_event_is_a_duplicate(acme: Org) -> None:

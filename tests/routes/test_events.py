@@ -73,8 +73,8 @@ async def test_one_refusal_names_its_field(acme: Org) -> None:
 async def test_several_refusals_are_listed(acme: Org) -> None:
     status, body = await acme.post({"event": "", "contact": {}, "test": 1})
     assert (status, body["error"], body["field"]) == (400, body["errors"][0]["error"], "test")
-    assert [each["field"] for each in body["errors"]] == ["test", "event", "contact"]
-    assert all(each["error"].startswith(each["field"]) for each in body["errors"])
+    assert [problem["field"] for problem in body["errors"]] == ["test", "event", "contact"]
+    assert all(problem["error"].startswith(problem["field"]) for problem in body["errors"])
 
 
 NUL, LONE = b"\\u0000", b"\\ud800"
@@ -143,7 +143,7 @@ async def test_in_a_batch_every_refusal_leaves_its_neighbours_alone(acme: Org) -
     mixed = [text for pair in zip(good, [body for body, _ in REFUSED], strict=False) for text in pair] + good[-1:]
     response = await acme.call("POST", "/events/batch", b'{"events": [' + b", ".join(mixed) + b"]}")
     results = decode(response.content)["results"]
-    assert [each["idempotencyKey"] for each in results[::2]] == [f"g{n}" for n in range(len(good))]
+    assert [result["idempotencyKey"] for result in results[::2]] == [f"g{n}" for n in range(len(good))]
     for (body, field), item in zip(REFUSED, results[1::2], strict=True):
         _, alone = await acme.post(body)
         assert item == {"accepted": False, "deduplicated": False, "error": alone["error"]}
@@ -224,8 +224,8 @@ async def test_e10_external_ids_are_kept_as_sent_and_apart(acme: Org) -> None:
         assert (await acme.post(EVENT | {"contact": {"externalId": external_id}, "idempotencyKey": str(number)}))[
             0
         ] == 202
-    assert {each for (each,) in await acme.rows("external_id", "contacts")} == set(IDS)
-    assert {each for (each,) in await acme.rows("external_id", "events")} == set(IDS)
+    assert {external_id for (external_id,) in await acme.rows("external_id", "contacts")} == set(IDS)
+    assert {external_id for (external_id,) in await acme.rows("external_id", "events")} == set(IDS)
 
 
 async def test_e17_moments_are_judged_by_the_database_and_stored_to_the_microsecond(acme: Org) -> None:

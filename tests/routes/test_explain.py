@@ -28,8 +28,8 @@ async def automation(org: Org, *filters: dict[str, Any], publish: bool = True) -
     return str(made["id"])
 
 
-async def explained(org: Org, contact_id: str, automation_id: str, *scopes: str, **asked: Any) -> list[dict[str, Any]]:
-    body = {"automationId": automation_id, **asked}
+async def explained(org: Org, contact_id: str, automation_id: str, *scopes: str, **fields: Any) -> list[dict[str, Any]]:
+    body = {"automationId": automation_id, **fields}
     response = await call(org, "POST", f"/{contact_id}/explain", *(scopes or AUTHOR), body=body)
     assert response.status_code == 200, response.text
     explanations: list[dict[str, Any]] = decode(response.content)["explanations"]
@@ -51,7 +51,7 @@ async def test_filter_by_filter_with_what_was_found(acme: Org) -> None:
     assert await explained(acme, contact_id, automation_id, eventId=missed["eventId"]) == [missed]
 
 
-async def test_what_the_automation_was_at_that_moment(acme: Org) -> None:
+async def test_an_event_is_judged_by_the_automation_at_its_moment(acme: Org) -> None:
     contact_id = await arrived(acme)
     await acme.post({"event": "deposit", "contact": ANN})
     automation_id = await automation(acme, publish=False)
@@ -63,10 +63,11 @@ async def test_what_the_automation_was_at_that_moment(acme: Org) -> None:
     await acme.post({"event": "deposit", "contact": ANN})
     await author(acme, "POST", f"/automations/{automation_id}/archive")
     await acme.post({"event": "deposit", "contact": ANN})
-    told = [
-        (each["matched"], each["reasons"], each["version"]) for each in await explained(acme, contact_id, automation_id)
+    explanations = [
+        (explanation["matched"], explanation["reasons"], explanation["version"])
+        for explanation in await explained(acme, contact_id, automation_id)
     ]
-    assert told == [
+    assert explanations == [
         (False, ["archived"], 1),
         (True, ["archived"], 1),  # its entry was cancelled before an engine took it
         (False, ["inactive"], 1),

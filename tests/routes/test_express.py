@@ -31,17 +31,17 @@ async def acme(acme: Org) -> Org:
     return acme
 
 
-def answers(said: bytes) -> list[Answer]:
+def answers(received: bytes) -> list[Answer]:
     """Take apart the answers of one connection."""
-    found = []
-    while said:
-        found.append(Answer(said))
-        said = found[-1].rest
-    return found
+    parsed = []
+    while received:
+        parsed.append(Answer(received))
+        received = parsed[-1].rest
+    return parsed
 
 
-def lines(said: bytes) -> list[bytes]:
-    return sorted(said.lower().splitlines())
+def lines(received: bytes) -> list[bytes]:
+    return sorted(received.lower().splitlines())
 
 
 async def test_both_ways_give_the_same_answer(acme: Org) -> None:
@@ -62,7 +62,7 @@ async def test_a_test_key_runs_dry(acme: Org) -> None:
     ("body", "field"),
     [(event("1", event=""), "event"), (event("1", payload=[]), "payload"), (b"[]", None), (b" {}", "event")],
 )
-async def test_what_is_refused_names_its_field(acme: Org, body: bytes, field: str | None) -> None:
+async def test_a_refusal_names_its_field(acme: Org, body: bytes, field: str | None) -> None:
     (answer,) = answers(await acme.service.talk(await post(acme, body)))
     assert (answer.status, answer.error.get("field")) == (400, field)
 
@@ -75,12 +75,12 @@ async def test_requests_in_one_packet_are_answered_in_their_order(acme: Org) -> 
         await post(acme, event("1")),
         await post(acme, event("2")),
     ]
-    found = answers(await acme.service.talk(b"".join(packet), answers=4))
-    assert [answer.status for answer in found] == [202, 200, 202, 202]
-    assert [json.loads(found[each].body)["deduplicated"] for each in (0, 2, 3)] == [False, True, False]
+    parsed = answers(await acme.service.talk(b"".join(packet), answers=4))
+    assert [answer.status for answer in parsed] == [202, 200, 202, 202]
+    assert [json.loads(parsed[index].body)["deduplicated"] for index in (0, 2, 3)] == [False, True, False]
 
 
-async def test_what_comes_while_an_event_is_stored_waits_for_its_turn(acme: Org) -> None:
+async def test_bytes_that_arrive_while_an_event_is_stored_wait_for_their_turn(acme: Org) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", acme.service.port)
     async with acme.service.services.system_database.transaction() as tx:
         await tx.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
@@ -89,11 +89,11 @@ async def test_what_comes_while_an_event_is_stored_waits_for_its_turn(acme: Org)
         writer.write(await post(acme, event("2", event="no name")) + (await post(acme, event("3")))[:40])
         await asyncio.sleep(0.05)
         writer.write((await post(acme, event("3")))[40:])
-    said = b""
-    while said.count(b"HTTP/1.1") < 3 or not said.endswith(b"}"):
-        said += await asyncio.wait_for(reader.read(65_536), 5)
+    received = b""
+    while received.count(b"HTTP/1.1") < 3 or not received.endswith(b"}"):
+        received += await asyncio.wait_for(reader.read(65_536), 5)
     writer.close()
-    assert [answer.status for answer in answers(said)] == [202, 400, 202]
+    assert [answer.status for answer in answers(received)] == [202, 400, 202]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -106,11 +106,11 @@ async def test_it_does_not_matter_how_requests_are_cut(acme: Org, cuts: list[int
     for start, end in itertools.pairwise(edges):
         writer.write(raw[start:end])
         await asyncio.sleep(0.001)
-    said = b""
-    while said.count(b"HTTP/1.1") < 3 or not said.endswith(b"}"):
-        said += await asyncio.wait_for(reader.read(65_536), 5)
+    received = b""
+    while received.count(b"HTTP/1.1") < 3 or not received.endswith(b"}"):
+        received += await asyncio.wait_for(reader.read(65_536), 5)
     writer.close()
-    assert [answer.status for answer in answers(said)] == [202, 400, 202]
+    assert [answer.status for answer in answers(received)] == [202, 400, 202]
 
 
 async def test_a_body_that_does_not_come_is_given_back_to_the_ordinary_way(acme: Org) -> None:
@@ -119,9 +119,9 @@ async def test_a_body_that_does_not_come_is_given_back_to_the_ordinary_way(acme:
     writer.write(raw[:-10])
     await asyncio.sleep(0.7)  # longer than the lane waits
     writer.write(raw[-10:])
-    said = await asyncio.wait_for(reader.read(65_536), 5)
+    received = await asyncio.wait_for(reader.read(65_536), 5)
     writer.close()
-    assert [answer.status for answer in answers(said)] == [202]
+    assert [answer.status for answer in answers(received)] == [202]
 
 
 async def test_a_client_that_disconnects_meanwhile_affects_no_other(acme: Org) -> None:

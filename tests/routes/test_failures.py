@@ -34,7 +34,7 @@ async def test_a_bug_in_a_route_is_a_503_and_a_log_line(service: Service, caplog
     status, body = await acme.get("/events/catalog")
     request_id = body.pop("requestId")
     assert (status, body) == (503, WENT_WRONG)
-    (record,) = [each for each in caplog.records if each.message == "request_failed"]
+    (record,) = [record for record in caplog.records if record.message == "request_failed"]
     assert (record.levelno, vars(record)["request_id"]) == (logging.ERROR, request_id)
     assert record.exc_info is not None
 
@@ -49,13 +49,13 @@ async def test_a_bug_in_the_writer_is_a_503_that_names_no_cause(
         answer = response.json()
         del answer["requestId"]
         assert (response.status_code, answer) == (503, KEEP_KEY)
-    assert {each.message for each in caplog.records} >= {"write_failed"}
+    assert {record.message for record in caplog.records} >= {"write_failed"}
     assert CANARY not in caplog.text
     await service.rows("ALTER TABLE events RENAME COLUMN renamed TO payload")
     assert (await acme.post(EVENT))[1]["deduplicated"] is False  # nothing of the failures was left behind
 
 
-async def test_what_postgres_refuses_is_a_400_and_its_text_stays_inside(
+async def test_a_value_that_postgres_refuses_is_a_400_without_its_text(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     acme = await service.organization()
@@ -64,8 +64,8 @@ async def test_what_postgres_refuses_is_a_400_and_its_text_stays_inside(
     assert (status, body["error"]) == (400, "cannot be stored")
     (item, good) = await acme.post_batch(EVENT, EVENT | {"payload": {}, "idempotencyKey": "k2"})
     assert (item["error"], good["accepted"]) == ("cannot be stored", True)
-    logged = [vars(each) for each in caplog.records if each.message == "rejected_by_database"]
-    assert {each["reason"].rpartition(" ")[2] for each in logged} == {"none"}
+    logged = [vars(record) for record in caplog.records if record.message == "rejected_by_database"]
+    assert {line["reason"].rpartition(" ")[2] for line in logged} == {"none"}
     assert CANARY not in caplog.text + repr(logged)
 
 
@@ -89,11 +89,11 @@ async def test_without_a_database_the_process_lives_but_is_not_ready() -> None:
         root = str(lonely.client.base_url).replace("/api/v1/", "")
         alive, ready = [await lonely.client.get(f"{root}/{path}") for path in ("healthz", "readyz")]
         key = make("live", "", bytes(CHANCE_BYTES))
-        asked = await lonely.client.post("/events", json=EVENT, headers={"authorization": f"Bearer {key}"})
+        response = await lonely.client.post("/events", json=EVENT, headers={"authorization": f"Bearer {key}"})
     assert alive.status_code == 200
     expected = {"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}
     assert (ready.status_code, ready.json()) == (503, expected)
-    assert (asked.status_code, asked.json()["code"]) == (503, "INGEST_UNAVAILABLE")
+    assert (response.status_code, response.json()["code"]) == (503, "INGEST_UNAVAILABLE")
 
 
 async def test_a_connection_that_ended_while_idle_costs_no_request(service: Service, database_url: str) -> None:
@@ -112,7 +112,7 @@ async def test_a_connection_that_ended_while_idle_costs_no_request(service: Serv
     await nemesis.close()
 
 
-async def test_while_postgres_stands_still_answers_come_within_two_seconds(service: Service) -> None:
+async def test_while_postgres_hangs_answers_come_within_two_seconds(service: Service) -> None:
     acme = await service.organization()
     await acme.post(EVENT)
     events = [EVENT | {"idempotencyKey": str(number)} for number in range(60)]
@@ -135,15 +135,15 @@ async def test_a_client_that_does_not_wait_is_counted_as_gone(
 ) -> None:
     acme = await service.organization()
     await acme.get("/events/catalog")
-    asked = await acme.key()
+    key = await acme.key()
     async with await psycopg.AsyncConnection.connect(libpq_dsn(service.dsn)) as blocker:
         await blocker.execute("LOCK TABLE workbench.event_counting, workbench.events IN ACCESS EXCLUSIVE MODE")
         await service.leave(
-            f"GET /api/v1/events/catalog HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {asked}\r\n\r\n".encode()
+            f"GET /api/v1/events/catalog HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\n\r\n".encode()
         )
         async with asyncio.timeout(5):
             answers = service.services.access_log.answers
             while not (failures := {labels[2]: count for labels, count in answers if labels[2] > "400"}):  # noqa: ASYNC110  no event to await
                 await asyncio.sleep(0.02)
     assert failures == {"499": 1}
-    assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []

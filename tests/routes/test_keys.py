@@ -56,10 +56,10 @@ async def test_a_key_is_made_shown_once_listed_and_on_record(admin: Admin) -> No
     assert parse(secret) == "live"
     assert await works(admin.org, secret)
     listed = (await admin.call("GET", "/keys")).json()["keys"]
-    assert [each["name"] for each in listed] == ["", "backend"]
+    assert [key["name"] for key in listed] == ["", "backend"]
     assert secret not in str(listed)
     assert (listed[1]["key"], listed[1]["scopes"]) == (f"sk_live_…{secret[-4:]}", ["ingest"])
-    assert {each: listed[1][each] for each in ("id", "status", "expiresAt")} == {
+    assert {field: listed[1][field] for field in ("id", "status", "expiresAt")} == {
         "id": key["id"],
         "status": "active",
         "expiresAt": None,
@@ -74,7 +74,7 @@ async def test_the_last_use_shows(admin: Admin) -> None:
     assert (await admin.call("GET", "/keys")).json()["keys"][1]["lastUsedAt"] is not None
 
 
-async def test_a_rolled_key_works_on_for_as_long_as_it_was_said(admin: Admin) -> None:
+async def test_a_rolled_key_works_for_the_requested_overlap(admin: Admin) -> None:
     old, key = await admin.made(kind="live", name="backend", scopes=["ingest"])
     rolled = (await admin.call("POST", f"/keys/{key['id']}/roll", {"overlapSeconds": 3600})).json()
     assert (rolled["key"]["name"], rolled["key"]["scopes"]) == ("backend", ["ingest"])

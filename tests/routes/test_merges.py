@@ -54,12 +54,12 @@ async def refused(org: Org, path: str, **body: str) -> tuple[int, str]:
 
 async def everything(org: Org) -> list[Any]:
     """Return all that a merge can change."""
-    found: list[Any] = [await org.rows(STATE, "contacts")]
-    found.append(await org.rows("kind, value_digest, contact_id", "identities", "kind, value_digest"))
-    found.append(await org.rows("segment, contact_id, entered_at", "segment_members", "segment, contact_id"))
-    found.append(await org.rows("id, resolved_by", "identity_conflicts"))
-    found.append(await org.rows("id, contact_id", "messages"))
-    return [*found, *[await org.rows("id, contact_id, merged_from", table) for table in ROWS if table != "messages"]]
+    rows: list[Any] = [await org.rows(STATE, "contacts")]
+    rows.append(await org.rows("kind, value_digest, contact_id", "identities", "kind, value_digest"))
+    rows.append(await org.rows("segment, contact_id, entered_at", "segment_members", "segment, contact_id"))
+    rows.append(await org.rows("id, resolved_by", "identity_conflicts"))
+    rows.append(await org.rows("id, contact_id", "messages"))
+    return [*rows, *[await org.rows("id, contact_id, merged_from", table) for table in ROWS if table != "messages"]]
 
 
 async def owners(org: Org) -> set[str]:
@@ -93,7 +93,7 @@ async def test_a_preview_says_what_moves_and_what_is_lost_and_writes_nothing(acm
     assert await everything(acme) == before
 
 
-async def test_afterwards_there_is_one_contact(acme: Org) -> None:
+async def test_after_a_merge_one_contact_is_left(acme: Org) -> None:
     web, app = await both(acme)
     assert (await merged(acme, web, app))["pending"] is False
     for query in (
@@ -112,7 +112,7 @@ async def test_afterwards_there_is_one_contact(acme: Org) -> None:
     assert await owners(acme) == {web}
     await acme.post({"event": "step", "contact": {"walletAddress": "0xAPP"}})
     assert await owners(acme) == {web}
-    kinds = [each["kind"] for each in (await timeline(acme, app))["timeline"]]
+    kinds = [item["kind"] for item in (await timeline(acme, app))["timeline"]]
     assert sorted(kinds) == ["entry", "event", "event", "event", "log", "merge", "message"]
     assert await acme.service.rows(f"SELECT count(*) FROM analyst.contacts c WHERE id IN ('{web}', '{app}')") == [(1,)]
     assert (await acme.rows("action, subject_id", "audit_log"))[-1] == ("contact.merge", web)
@@ -123,8 +123,8 @@ async def test_undoing_restores_exactly_what_the_merge_changed(acme: Org) -> Non
     before = await everything(acme)
     merge = await merged(acme, web, app)
     assert await everything(acme) != before
-    told = await undone(acme, merge["id"])
-    assert (told["stays"], told["pending"]) == ([], False)
+    undone_merge = await undone(acme, merge["id"])
+    assert (undone_merge["stays"], undone_merge["pending"]) == ([], False)
     assert await everything(acme) == before
     again = await call(acme, "POST", f"/merges/{merge['id']}/undo", *CARE)
     assert (again.status_code, again.json()["error"][:24]) == (409, "this merge was undone at")
@@ -187,7 +187,7 @@ async def test_the_conflict_that_showed_them_is_settled(acme: Org) -> None:
     assert await acme.rows("resolved_by", "identity_conflicts") == [(None,)]
 
 
-async def test_what_was_on_its_way_to_the_absorbed_contact_follows(acme: Org) -> None:
+async def test_late_events_of_the_absorbed_contact_follow_it(acme: Org) -> None:
     web, app = await both(acme)
     merge = await merged(acme, web, app)
     await acme.service.rows(f"UPDATE events SET contact_id = '{app}', merged_from = NULL WHERE merged_from = '{app}'")
@@ -253,10 +253,10 @@ async def test_events_that_come_in_meanwhile_are_never_lost(acme: Org) -> None:
         assert await acme.service.rows(
             f"SELECT EXISTS ({pointing} WHERE r.org_id = {acme.id} AND c.merged_into IS NOT NULL)"
         ) == [(False,)]
-    ((seen,),) = await acme.service.rows(
+    ((attributes,),) = await acme.service.rows(
         f"SELECT array_agg(DISTINCT k) FROM contacts, jsonb_object_keys(attributes) k WHERE org_id = {acme.id} AND k ~ '^k[0-9]+$'"
     )
-    assert len(seen) == 40
+    assert len(attributes) == 40
 
 
 async def test_erasing_the_survivor_erases_the_absorbed(acme: Org) -> None:

@@ -40,13 +40,13 @@ async def test_a2_after_the_burst_comes_429_without_retry_after(acme: Org, globe
 async def test_a4_in_a_batch_the_surplus_is_refused_item_by_item(acme: Org) -> None:
     await acme.post_batch(*map(event, range(60)))
     results = await acme.post_batch(*map(event, range(100, 200)))
-    assert [each.get("idempotencyKey") for each in results] == [f"k{n}" for n in range(100, 140)] + [None] * 60
+    assert [result.get("idempotencyKey") for result in results] == [f"k{n}" for n in range(100, 140)] + [None] * 60
     limited = "RATE_LIMITED: rate limit exceeded, back off exponentially and retry"
     assert results[40:] == [{"accepted": False, "deduplicated": False, "error": limited}] * 60
     assert (
         await acme.rows("count(*)", "events", "1") == await acme.rows("count(*)", "idempotency_keys", "1") == [(100,)]
     )
-    assert [each["error"] for each in await acme.post_batch(event(1))] == [limited]
+    assert [result["error"] for result in await acme.post_batch(event(1))] == [limited]
 
 
 async def test_every_event_costs_one_token_valid_or_not(acme: Org) -> None:
@@ -56,11 +56,11 @@ async def test_every_event_costs_one_token_valid_or_not(acme: Org) -> None:
     assert (await acme.post({}))[0] == 429  # not even looked at
 
 
-async def test_what_is_refused_before_it_is_an_event_costs_nothing(acme: Org) -> None:
+async def test_refused_requests_cost_no_tokens(acme: Org) -> None:
     for body in (b"[]", b"{", {"events": 1}, {"events": [{}] * 101}):
         await acme.call("POST", "/events/batch", body)
     await acme.call("POST", "/events", event(1), authorization="Bearer nobody")
-    assert [each["accepted"] for each in await acme.post_batch(*map(event, range(100)))] == [True] * 100
+    assert [result["accepted"] for result in await acme.post_batch(*map(event, range(100)))] == [True] * 100
 
 
 def test_a3_a_steady_excess_gets_the_burst_and_the_rate() -> None:

@@ -48,12 +48,12 @@ class Stream:
 
 
 @asynccontextmanager
-async def following(client: httpx.AsyncClient, key: str, **asked: str) -> AsyncIterator[Stream]:
+async def following(client: httpx.AsyncClient, key: str, **params: str) -> AsyncIterator[Stream]:
     """Follow; what is asked is a parameter, but for `last_event_id`."""
     headers = {"authorization": f"Bearer {key}", "accept": "text/event-stream"}
-    if last := asked.pop("last_event_id", None):
+    if last := params.pop("last_event_id", None):
         headers["last-event-id"] = last
-    async with client.stream("GET", "/events/recent", params=asked, headers=headers) as response:
+    async with client.stream("GET", "/events/recent", params=params, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         stream = Stream(response)
         await stream.opened()
@@ -70,7 +70,7 @@ def house(database_url: str, tmp_path: Path) -> Iterator[House]:
 
 async def outcomes(org: Org, query: str) -> list[tuple[str, str]]:
     _, page = await org.get(f"/events/recent?{query}")
-    return [(each["outcome"], each["idempotencyKey"]) for each in page["events"]]
+    return [(item["outcome"], item["idempotencyKey"]) for item in page["events"]]
 
 
 async def test_a_page_continues_where_the_previous_one_ended(acme: Org) -> None:
@@ -79,7 +79,7 @@ async def test_a_page_continues_where_the_previous_one_ended(acme: Org) -> None:
     _, first = await acme.get(f"/events/recent?limit=2&after={empty['cursor']}")
     _, second = await acme.get(f"/events/recent?limit=2&after={first['cursor']}")
     _, third = await acme.get(f"/events/recent?limit=2&after={second['cursor']}")
-    pages = [[each["idempotencyKey"] for each in page["events"]] for page in (empty, first, second, third)]
+    pages = [[item["idempotencyKey"] for item in page["events"]] for page in (empty, first, second, third)]
     assert pages == [[], ["1", "2"], ["3"], []]
 
 
@@ -119,16 +119,16 @@ async def test_a_stream_shows_every_outcome_of_one_organization(acme: Org, globe
         assert stream.response.headers["content-type"].startswith("text/event-stream")
         await globex.post(event("theirs"))
         await acme.post_batch(event("a", payload={"usd": 1.50}), event("a"), event("b", test=True), {"event": "c"})
-        seen = {each["outcome"]: each for each in [await stream.message() for _ in range(4)]}
-    assert {outcome: each["event"] for outcome, each in seen.items()} == {
+        messages = {message["outcome"]: message for message in [await stream.message() for _ in range(4)]}
+    assert {outcome: message["event"] for outcome, message in messages.items()} == {
         "accepted": "deposit",
         "deduplicated": "deposit",
         "dry_run": "deposit",
         "rejected": "c",
     }
-    assert seen["accepted"]["payload"] == {"usd": 1.5}
-    assert seen["deduplicated"]["idempotencyKey"] == "a"
-    assert (seen["rejected"]["field"], seen["rejected"]["error"]) == ("contact", "contact: is required")
+    assert messages["accepted"]["payload"] == {"usd": 1.5}
+    assert messages["deduplicated"]["idempotencyKey"] == "a"
+    assert (messages["rejected"]["field"], messages["rejected"]["error"]) == ("contact", "contact: is required")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ async def test_a_silent_stream_shows_that_it_lives(acme: Org, monkeypatch: pytes
                 break
 
 
-async def test_a_stream_ends_after_the_seconds_that_were_asked_for(acme: Org) -> None:
+async def test_a_stream_ends_after_the_requested_seconds(acme: Org) -> None:
     async with following(acme.service.client, await acme.key(), seconds="1") as stream:
         assert await stream.message() is None
 
@@ -210,25 +210,25 @@ async def test_an_organization_has_ten_followers_and_a_disconnect_frees_a_slot(a
 
 
 async def test_a_tail_shows_what_every_process_takes_and_ends_when_its_own_stops(house: House) -> None:
-    here, there = house.start_api(), house.start_api()
+    here, other_api = house.start_api(), house.start_api()
     keys = await house.organization()
     headers = {"authorization": f"Bearer {keys['live']}"}
     async with (
         httpx.AsyncClient(base_url=f"{here.url}/api/v1", timeout=20) as client,
         following(client, keys["workbench"]) as stream,
     ):
-        for api in (here, there):
+        for api in (here, other_api):
             await client.post(f"{api.url}/api/v1/events", json=event(api.url), headers=headers)
             await client.post(f"{api.url}/api/v1/events", json={"event": api.url}, headers=headers)
-        seen = [await stream.message() for _ in range(4)]
+        messages = [await stream.message() for _ in range(4)]
         here.process.terminate()
         assert await stream.message() is None
-    accepted = {each["idempotencyKey"] for each in seen if each["outcome"] == "accepted"}
-    refused = {each["event"] for each in seen if each["outcome"] == "rejected"}
-    assert accepted == refused == {here.url, there.url}
+    accepted = {message["idempotencyKey"] for message in messages if message["outcome"] == "accepted"}
+    refused = {message["event"] for message in messages if message["outcome"] == "rejected"}
+    assert accepted == refused == {here.url, other_api.url}
 
 
-async def test_what_a_process_noted_last_is_kept_when_it_stops(house: House) -> None:
+async def test_the_last_notes_of_a_process_are_kept_when_it_stops(house: House) -> None:
     api, keys = house.start_api(), await house.organization()
     headers = {"authorization": f"Bearer {keys['live']}"}
     async with httpx.AsyncClient(base_url=f"{api.url}/api/v1", headers=headers) as client:

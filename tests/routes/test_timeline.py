@@ -40,19 +40,19 @@ async def test_the_timeline_is_newest_first(acme: Org) -> None:
     contact_id = await arrived(acme, payload={"step": 1})
     await arrived(acme, {"externalId": "ben"})
     await acme.post({"event": "deposit", "contact": {"walletAddress": "0xann", "externalId": "ben"}})
-    told = [(each["kind"], each["sentence"]) for each in (await timeline(acme, contact_id))["timeline"]]
+    sentences = [(item["kind"], item["sentence"]) for item in (await timeline(acme, contact_id))["timeline"]]
     ((ben,),) = await acme.service.rows(f"SELECT id FROM contacts WHERE org_id = {acme.id} AND external_id = 'ben'")
-    assert sorted(told[:2]) == [
+    assert sorted(sentences[:2]) == [
         ("conflict", f"an event contained the external id of contact {ben}, which was not moved"),
         ("event", "sent deposit"),
     ]
-    assert told[2:] == [("event", "sent signup")]
+    assert sentences[2:] == [("event", "sent signup")]
     (other, _) = (await timeline(acme, ben))["timeline"]
     assert other["sentence"] == f"an event of contact {contact_id} contained its external id, which was not moved"
     assert other["detail"]["kind"] == "externalId"
 
 
-async def test_entries_and_messages_say_where_they_stand(acme: Org) -> None:
+async def test_entries_and_messages_show_their_state(acme: Org) -> None:
     contact_id = await arrived(acme)
     spec, graph = '{"type": "app_event", "event": "signup"}', '{"nodes": [], "edges": []}'
     await acme.service.rows(
@@ -61,11 +61,11 @@ async def test_entries_and_messages_say_where_they_stand(acme: Org) -> None:
     await fill(acme, contact_id)
     message, entry = sorted(
         (
-            each
-            for each in (await timeline(acme, contact_id, "", *CARE, "pii:read"))["timeline"]
-            if each["kind"] in ("entry", "message")
+            item
+            for item in (await timeline(acme, contact_id, "", *CARE, "pii:read"))["timeline"]
+            if item["kind"] in ("entry", "message")
         ),
-        key=lambda each: str(each["kind"]),
+        key=lambda item: str(item["kind"]),
         reverse=True,
     )
     assert message["sentence"] == "in-app message “canary-4711” of “Welcome”: sent"
@@ -79,14 +79,14 @@ async def test_pages_meet_without_gap_or_overlap(acme: Org) -> None:
     contact_id = await arrived(acme)
     await acme.post_batch(*({"event": "step", "contact": ANN, "payload": {"n": n}} for n in range(6)))
     whole = (await timeline(acme, contact_id))["timeline"]
-    seen, before = [], ""
+    items, before = [], ""
     while True:
         page = await timeline(acme, contact_id, f"?limit=3{before}")
-        seen += page["timeline"]
+        items += page["timeline"]
         if page["next"] is None:
             break
         before = f"&before={page['next']}"
-    assert (len(whole), seen) == (7, whole)
+    assert (len(whole), items) == (7, whole)
     assert (await timeline(acme, contact_id, "?before=2020-01-01T00:00:00Z"))["timeline"] == []
 
 

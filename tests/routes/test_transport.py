@@ -1,4 +1,5 @@
-"""HTTP as no client library would send it: trust.md D1-D6, D9-D15, D18, D21-D24. (`tests/wire` has what never gets to a route.)
+"""HTTP as no client library would send it: trust.md D1-D6, D9-D15, D18, D21-D24. (`tests/wire` has what never gets to
+a route.)
 
 Every answer has the one shape, nothing is a 5xx, and the server goes on serving.
 """
@@ -82,9 +83,9 @@ NOT_JSON: dict[str, bytes] = {
 
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
 async def test_d1_to_d12_what_is_not_one_json_object_is_refused(acme: Org, body: bytes) -> None:
-    found = await ask(acme, body)
-    assert (found.status, found.headers[b"content-type"]) == (400, b"application/json")
-    assert found.error["error"].startswith(
+    answer = await ask(acme, body)
+    assert (answer.status, answer.headers[b"content-type"]) == (400, b"application/json")
+    assert answer.error["error"].startswith(
         ("malformed JSON: ", "the body must be one JSON object", "is nested too deeply")
     )
     assert await acme.traces() == {}
@@ -92,8 +93,8 @@ async def test_d1_to_d12_what_is_not_one_json_object_is_refused(acme: Org, body:
 
 @pytest.mark.parametrize("number", ["1e400", "1e130000", "-1e400", "1e99999999999999999999"])
 async def test_d6_d9_a_number_out_of_range_is_refused_by_its_field(acme: Org, number: str) -> None:
-    found = await ask(acme, EVENT[:-1] + b', "payload": {"n": ' + number.encode() + b"}}")
-    assert (found.status, found.error["field"]) == (400, "payload")
+    answer = await ask(acme, EVENT[:-1] + b', "payload": {"n": ' + number.encode() + b"}}")
+    assert (answer.status, answer.error["field"]) == (400, "payload")
 
 
 async def test_d11_of_equal_keys_the_last_one_counts_everywhere(acme: Org) -> None:
@@ -118,8 +119,8 @@ async def test_d11_of_equal_keys_the_last_one_counts_everywhere(acme: Org) -> No
     ],
 )
 async def test_d13_the_declared_media_type_must_be_json(acme: Org, media: str, status: int) -> None:
-    found = await ask(acme, content_type=media)
-    assert (found.status, status == 202 or found.error["error"]) == (
+    answer = await ask(acme, content_type=media)
+    assert (answer.status, status == 202 or answer.error["error"]) == (
         status,
         status == 202 or "Content-Type must be application/json",
     )
@@ -139,54 +140,56 @@ async def test_a_chunked_body_is_as_good_as_any(acme: Org) -> None:
 
 
 async def test_d18_expect_100_continue_works(acme: Org) -> None:
-    said = await acme.service.talk(await request(acme, EVENT, "Expect: 100-continue", "Connection: close"), answers=2)
-    assert said.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert Answer(said.partition(b"\r\n\r\n")[2]).status == 202
+    received = await acme.service.talk(
+        await request(acme, EVENT, "Expect: 100-continue", "Connection: close"), answers=2
+    )
+    assert received.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert Answer(received.partition(b"\r\n\r\n")[2]).status == 202
 
 
 @pytest.mark.parametrize(
     "sent", ["a" * 4_000, "short", "one two three", "sk_live_abcdefgh", "\xe9" * 8, "a@b.example", "-" * 8]
 )
 @pytest.mark.parametrize("key", ["Bearer nobody", None])
-async def test_d21_an_id_that_may_not_stand_in_logs_is_replaced(acme: Org, sent: str, key: str | None) -> None:
+async def test_d21_an_id_that_is_unsafe_in_logs_is_replaced(acme: Org, sent: str, key: str | None) -> None:
     changes = {} if key is None else {"authorization": key}
-    found = await ask(acme, EVENT, f"X-Request-ID: {sent}", **changes)
-    assert len(found.headers[b"x-request-id"]) == 36
-    assert sent.encode() not in found.body + b"".join(found.headers.values())
+    answer = await ask(acme, EVENT, f"X-Request-ID: {sent}", **changes)
+    assert len(answer.headers[b"x-request-id"]) == 36
+    assert sent.encode() not in answer.body + b"".join(answer.headers.values())
 
 
 @pytest.mark.parametrize("body", [EVENT, b"{"])
 @pytest.mark.parametrize("key", ["Bearer nobody", None])
 async def test_an_id_that_is_sane_is_kept_on_every_way(acme: Org, body: bytes, key: str | None) -> None:
     changes = {} if key is None else {"authorization": key}
-    found = await ask(acme, body, "X-Request-ID: Checkout.7f3a-1", **changes)
-    assert found.headers[b"x-request-id"] == b"checkout.7f3a-1"  # in lower case by `Answer`
-    assert found.status == 202 or found.error["requestId"] == "Checkout.7f3a-1"
+    answer = await ask(acme, body, "X-Request-ID: Checkout.7f3a-1", **changes)
+    assert answer.headers[b"x-request-id"] == b"checkout.7f3a-1"  # in lower case by `Answer`
+    assert answer.status == 202 or answer.error["requestId"] == "Checkout.7f3a-1"
 
 
 async def test_two_request_ids_are_replaced_by_a_new_one(acme: Org) -> None:
-    found = await ask(acme, EVENT, "X-Request-ID: request-1", "X-Request-ID: request-2")
-    assert (found.status, len(found.headers[b"x-request-id"])) == (202, 36)
+    answer = await ask(acme, EVENT, "X-Request-ID: request-1", "X-Request-ID: request-2")
+    assert (answer.status, len(answer.headers[b"x-request-id"])) == (202, 36)
 
 
 async def test_answers_before_a_route_is_found_name_their_request(acme: Org) -> None:
-    for found in (await ask(acme, line="POST /nothing"), Answer(await acme.service.talk(b"NO HTTP\r\n\r\n"))):
-        assert found.headers[b"x-request-id"].decode() == found.error["requestId"]
+    for answer in (await ask(acme, line="POST /nothing"), Answer(await acme.service.talk(b"NO HTTP\r\n\r\n"))):
+        assert answer.headers[b"x-request-id"].decode() == answer.error["requestId"]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO"])
 async def test_d22_other_methods_are_not_allowed(acme: Org, method: str) -> None:
-    found = await ask(acme, line=f"{method} /api/v1/events")
-    assert (found.status, found.headers[b"allow"]) == (405, b"post")
-    assert found.error["error"] == "Method not allowed: use POST"
+    answer = await ask(acme, line=f"{method} /api/v1/events")
+    assert (answer.status, answer.headers[b"allow"]) == (405, b"post")
+    assert answer.error["error"] == "Method not allowed: use POST"
 
 
 async def test_d22_head_is_answered_without_a_body_and_the_connection_stays_open(acme: Org) -> None:
     for path in ("/api/v1/events", "/api/v1/events/catalog", "/nothing"):
-        said = await acme.service.talk(
+        received = await acme.service.talk(
             await request(acme, b"", line=f"HEAD {path}") + await request(acme, EVENT, "Connection: close"), answers=3
         )
-        first, _, rest = said.partition(b"\r\n\r\n")
+        first, _, rest = received.partition(b"\r\n\r\n")
         assert first.split()[1] in (b"404", b"405")
         assert Answer(rest).status == 202
 
@@ -209,8 +212,8 @@ async def test_d22_head_is_answered_without_a_body_and_the_connection_stays_open
     ],
 )
 async def test_d22_other_paths_are_not_found(acme: Org, path: str) -> None:
-    found = await ask(acme, line=f"POST {path}")
-    assert found.status in (400, 404)
+    answer = await ask(acme, line=f"POST {path}")
+    assert answer.status in (400, 404)
     assert await acme.traces() == {}
 
 
@@ -222,12 +225,12 @@ async def test_a_connection_stays_open_after_refusals(acme: Org) -> None:
         await request(acme, authorization="Bearer"),
         await request(acme, line="POST /nothing"),
     ]
-    said = await acme.service.talk(b"".join(refused) + await request(acme), answers=6)
+    received = await acme.service.talk(b"".join(refused) + await request(acme), answers=6)
     statuses = []
-    while said:
-        found = Answer(said)
-        statuses.append(found.status)
-        said = found.rest
+    while received:
+        answer = Answer(received)
+        statuses.append(answer.status)
+        received = answer.rest
     assert statuses == [400, 415, 401, 401, 404, 202]
 
 
@@ -238,7 +241,7 @@ async def test_d24_a_client_that_disconnects_affects_no_other(acme: Org) -> None
         await acme.service.leave(whole[:-10])
     keys = [f"k{n}" for n in range(20)]
     results = await acme.post_batch(*[{**json.loads(EVENT), "idempotencyKey": key} for key in keys])
-    assert [each["idempotencyKey"] for each in results] == keys
+    assert [result["idempotencyKey"] for result in results] == keys
     stored = [key for (key,) in await acme.rows("idempotency_key", "events")]
     assert stored.count("left") <= 1
     assert acme.service.app.ctx.services.pipeline.alive

@@ -43,7 +43,7 @@ async def test_looking_at_the_link_does_nothing_but_ask(acme: Org) -> None:
     assert not await is_suppressed(acme)
 
 
-async def test_without_a_token_of_ours_there_is_nothing_to_see(acme: Org) -> None:
+async def test_a_link_without_a_valid_token_is_refused(acme: Org) -> None:
     for method in ("GET", "POST"):
         for wrong in ("/unsubscribe", "/unsubscribe?token=", "/unsubscribe?token=%00", path(acme)[:-3]):
             response = await acme.service.client.request(method, wrong)
@@ -51,9 +51,9 @@ async def test_without_a_token_of_ours_there_is_nothing_to_see(acme: Org) -> Non
             assert response.json()["field"] == "token"
 
 
-async def test_many_addresses_of_many_organizations_are_asked_about_at_once(acme: Org, globex: Org) -> None:
+async def test_many_addresses_of_many_organizations_are_looked_up_at_once(acme: Org, globex: Org) -> None:
     await acme.service.client.post(path(acme))
-    asked = [(acme.id, digest(acme)), (globex.id, digest(globex)), (globex.id, digest(acme))]
+    suppressions = [(acme.id, digest(acme)), (globex.id, digest(globex)), (globex.id, digest(acme))]
     async with acme.service.services.system_database.transaction() as tx:
-        assert await find_suppressed(tx, "email", asked) == {(acme.id, digest(acme))}
+        assert await find_suppressed(tx, "email", suppressions) == {(acme.id, digest(acme))}
         assert await find_suppressed(tx, "email", []) == set()

@@ -87,17 +87,17 @@ async def test_required_keys_to_read_and_to_roll(
 async def test_an_endpoint_that_is_gone_stays_closed_until_it_is_opened(acme: Org, globex: Org) -> None:
     parts, url = acme.service.services, "https://acme.example/hook"
     digest, other = (parts.keyring.of(org.id).digest("url", url) for org in (acme, globex))
-    asked = [(acme.id, digest), (globex.id, other)]
+    endpoints = [(acme.id, digest), (globex.id, other)]
     for _ in range(2):
         async with parts.system_database.transaction() as tx:
             await store.close_endpoint(tx, acme.id, digest, "acme.example", parts.clock.now())
     async with parts.system_database.transaction() as tx:
-        assert await store.find_closed_endpoints(tx, asked) == {(acme.id, digest)}
+        assert await store.find_closed_endpoints(tx, endpoints) == {(acme.id, digest)}
     for opened in (True, False):
         response = await call(acme, "POST", "/endpoints/open", kind="live", body={"url": url})
         assert response.json() == {"opened": opened}
     async with parts.system_database.transaction() as tx:
-        assert await store.find_closed_endpoints(tx, asked) == set()
+        assert await store.find_closed_endpoints(tx, endpoints) == set()
 
 
 async def test_opening_needs_an_address(acme: Org) -> None:

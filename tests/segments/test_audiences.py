@@ -42,12 +42,12 @@ async def test_an_audience_is_replaced_with_its_revision(acme: Team) -> None:
     again = {"name": "invited", "contactIds": [ben]}
     assert (await acme.no("POST", "", again))[0] == 409
     assert (await acme.no("POST", "", again | {"revision": 2}))[0] == 409
-    told = await acme.ok("POST", "", again | {"revision": 1})
-    assert (told["revision"], told["change"]) == (2, {"entered": 1, "departed": 1})
+    replaced = await acme.ok("POST", "", again | {"revision": 1})
+    assert (replaced["revision"], replaced["change"]) == (2, {"entered": 1, "departed": 1})
     assert await acme.members("invited") == {ben}
     await acme.ok("POST", "", {"name": "asked", "sql": "SELECT id AS contact_id FROM contacts"})
-    said = "name: the segment 'asked' is defined by a query"
-    assert await acme.no("POST", "", again | {"name": "asked", "revision": 1}) == (409, said)
+    problem = "name: the segment 'asked' is defined by a query"
+    assert await acme.no("POST", "", again | {"name": "asked", "revision": 1}) == (409, problem)
 
 
 async def test_a_large_frame_comes_in_parts_and_is_there_with_the_last(acme: Team) -> None:
@@ -90,8 +90,8 @@ async def test_parts_of_two_frames_do_not_mix(acme: Team) -> None:
     ann, ben = await two(acme)
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ann], "more": True})
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ben], "revision": 1, "more": True})
-    said = "revision: another upload has begun, at revision 2; this one began at 1"
-    assert await acme.no("POST", "/invited/contacts", {"contactIds": [ann], "revision": 1}) == (409, said)
+    problem = "revision: another upload has begun, at revision 2; this one began at 1"
+    assert await acme.no("POST", "/invited/contacts", {"contactIds": [ann], "revision": 1}) == (409, problem)
     await acme.ok("POST", "/invited/contacts", {"contactIds": [], "revision": 2})
     assert await acme.members("invited") == {ben}
 

@@ -52,8 +52,8 @@ async def drive(team: Team, folder: Path) -> None:
 
 
 async def tags(team: Team, name: str) -> list[str]:
-    ((found,),) = await team.rows("SELECT tags FROM contacts WHERE org_id = %s AND external_id = %s", team.id, name)
-    return list(found)
+    ((tags,),) = await team.rows("SELECT tags FROM contacts WHERE org_id = %s AND external_id = %s", team.id, name)
+    return list(tags)
 
 
 async def test_the_engine_and_a_simulation_see_the_same_segments(acme: Team, globex: Team, tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ async def test_an_explanation_and_a_dry_run_ask_the_trigger_only(acme: Team) -> 
     ann = await acme.contact("ann", balance=500)
     await acme.ok("POST", "", WHALES)
     automation_id = await published(acme)
-    asked = {"automationId": automation_id, "event": {"event": "deposit"}}
-    (why,) = (await post(acme, f"/contacts/{ann}/explain", asked))["explanations"]
+    body = {"automationId": automation_id, "event": {"event": "deposit"}}
+    (why,) = (await post(acme, f"/contacts/{ann}/explain", body))["explanations"]
     assert (why["matched"], why["reasons"]) == (True, [])
     for name in ("ann", "nobody"):
-        _, told = await acme.org.post({"event": "deposit", "contact": {"externalId": name}, "test": True})
-        assert told["matchedAutomations"] == 1
+        _, answer = await acme.org.post({"event": "deposit", "contact": {"externalId": name}, "test": True})
+        assert answer["matchedAutomations"] == 1

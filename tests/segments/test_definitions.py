@@ -25,7 +25,7 @@ async def test_a_segment_holds_what_its_query_finds(acme: Team) -> None:
     changed = await acme.ok("PUT", "/whales", {"revision": 1, "sql": RICH, "params": {"least": 400}})
     assert (changed["size"], changed["revision"], changed["change"]) == (1, 2, {"entered": 0, "departed": 1})
     shown = await acme.ok("GET", "/whales")
-    assert [(each["size"], each["entered"], each["departed"]) for each in shown["history"]] == [(1, 0, 1), (2, 2, 0)]
+    assert [(size["size"], size["entered"], size["departed"]) for size in shown["history"]] == [(1, 0, 1), (2, 2, 0)]
     (listed,) = (await acme.ok("GET"))["segments"]
     assert (listed["name"], listed["daily"]) == ("whales", [None] * 29 + [1])
     gone = await acme.ok("DELETE", "/whales")
@@ -33,7 +33,12 @@ async def test_a_segment_holds_what_its_query_finds(acme: Team) -> None:
     assert await acme.no("GET", "/whales") == (404, "segment not found")
     assert (await acme.ok("POST", "", WHALES))["size"] == 2
     actions = await acme.rows("SELECT action FROM audit_log WHERE org_id = %s ORDER BY id", acme.id)
-    assert [each for (each,) in actions] == ["segment.create", "segment.update", "segment.archive", "segment.create"]
+    assert [action for (action,) in actions] == [
+        "segment.create",
+        "segment.update",
+        "segment.archive",
+        "segment.create",
+    ]
     assert ben not in await acme.members("whales")
 
 
@@ -44,8 +49,8 @@ async def test_members_that_stay_are_not_written_again(acme: Team) -> None:
         "SELECT contact_id, xmin::text, entered_at FROM segment_members WHERE org_id = %s", acme.id
     )
     dee = await acme.contact("dee", balance=900)
-    told = await acme.ok("POST", "/whales/refresh")
-    assert (told["size"], told["change"]) == (3, {"entered": 1, "departed": 0})
+    refreshed = await acme.ok("POST", "/whales/refresh")
+    assert (refreshed["size"], refreshed["change"]) == (3, {"entered": 1, "departed": 0})
     after = await acme.rows(
         "SELECT contact_id, xmin::text, entered_at FROM segment_members WHERE org_id = %s AND contact_id <> %s",
         *(acme.id, dee),
@@ -56,9 +61,9 @@ async def test_members_that_stay_are_not_written_again(acme: Team) -> None:
 async def test_a_preview_says_what_would_change_and_writes_nothing(acme: Team) -> None:
     ann, _, cy = await three(acme)
     trial = {"sql": RICH, "params": {"least": 400}, "name": "whales"}
-    told = await acme.ok("POST", "/preview", trial)
-    assert told.pop("seconds") > 0
-    assert told == {"size": 1, "rows": 1, "nulls": 0, "unknown": 0, "sample": [ann], "change": None}
+    preview = await acme.ok("POST", "/preview", trial)
+    assert preview.pop("seconds") > 0
+    assert preview == {"size": 1, "rows": 1, "nulls": 0, "unknown": 0, "sample": [ann], "change": None}
     await acme.ok("POST", "", WHALES)
     assert (await acme.ok("POST", "/preview", trial))["change"] == {"entered": 0, "departed": 1}
     assert await acme.members("whales") == {ann, cy}
@@ -102,18 +107,18 @@ async def test_a_query_must_return_one_contact_id_that_is_a_uuid(acme: Team) -> 
 
 async def test_names_are_plain(acme: Team) -> None:
     for name, example in (("Big Spenders!", "big-spenders"), ("Größte", "gr-te"), ("%", "big-spenders")):
-        status, said = await acme.no("POST", "", WHALES | {"name": name})
-        assert (status, said) == (400, f"name: must be 1 to 64 characters of a-z, 0-9, _ and -, such as '{example}'")
+        status, problem = await acme.no("POST", "", WHALES | {"name": name})
+        assert (status, problem) == (400, f"name: must be 1 to 64 characters of a-z, 0-9, _ and -, such as '{example}'")
     assert (await acme.no("POST", "", WHALES | {"name": "preview"}))[0] == 400
     assert await acme.no("GET", "/Whales") == (404, "segment not found")
 
 
 async def test_every_problem_is_named_at_once(acme: Team) -> None:
     refused = await acme.call("POST", "", {"name": "A b", "sql": " ", "everySeconds": 5})
-    assert [each["field"] for each in refused.json()["errors"]] == ["name", "sql", "everySeconds"]
+    assert [problem["field"] for problem in refused.json()["errors"]] == ["name", "sql", "everySeconds"]
     assert (await acme.no("PUT", "/x", {"params": {}}))[0] == 400
     both = await acme.call("POST", "", WHALES | {"contactIds": []})
-    assert [each["field"] for each in both.json()["errors"]] == ["sql", "params"]
+    assert [problem["field"] for problem in both.json()["errors"]] == ["sql", "params"]
 
 
 async def test_a_stale_revision_and_a_taken_name_are_conflicts(acme: Team) -> None:
@@ -121,8 +126,8 @@ async def test_a_stale_revision_and_a_taken_name_are_conflicts(acme: Team) -> No
     assert await acme.no("POST", "", WHALES) == (409, "name: a segment named 'whales' already exists")
     assert (await acme.ok("PUT", "/whales", {"revision": 1, "everySeconds": 60}))["revision"] == 2
     for edit in ({"everySeconds": 90}, {"sql": RICH, "params": {"least": 1}}):
-        said = await acme.no("PUT", "/whales", edit | {"revision": 1})
-        assert said == (409, "revision: the segment is at revision 2 now, not 1")
+        answer = await acme.no("PUT", "/whales", edit | {"revision": 1})
+        assert answer == (409, "revision: the segment is at revision 2 now, not 1")
     same = await acme.ok("PUT", "/whales", {"revision": 2, "sql": RICH, "params": {"least": 100}, "everySeconds": 60})
     assert (same["revision"], same["found"]) == (2, None)
 
@@ -166,8 +171,8 @@ async def test_addresses_among_the_values_are_sealed_and_masked(acme: Team) -> N
 )
 async def test_an_address_inside_an_object_is_refused(acme: Team, hidden: Any) -> None:
     body = {"name": "ann", "sql": "SELECT contact_id FROM app_events WHERE payload = :p", "params": {"p": hidden}}
-    said = "params.p: contains an email address inside an object; pass the address as a separate value"
-    assert await acme.no("POST", "", body) == (400, said)
+    problem = "params.p: contains an email address inside an object; pass the address as a separate value"
+    assert await acme.no("POST", "", body) == (400, problem)
     origin = {"sql": "SELECT 1", "params": {"p": hidden}}
     shown = await acme.ok("POST", "", {"name": "invited", "contactIds": [], "provenance": origin})
     assert "ann@" not in str(shown)
@@ -197,7 +202,7 @@ async def test_a_segment_in_use_is_not_archived(acme: Team) -> None:
     await acme.org.call("POST", f"/automations/{made['id']}/publish", {}, "workbench")
     refused = await acme.call("DELETE", "/whales")
     assert refused.status_code == 409
-    assert [each["error"] for each in refused.json()["errors"]] == [
+    assert [problem["error"] for problem in refused.json()["errors"]] == [
         "the automation 'Thank whales' uses it",
         "the segment 'old-whales' uses it",
     ]

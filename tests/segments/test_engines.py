@@ -58,8 +58,8 @@ async def test_a_refresh_that_is_killed_leaves_the_members_and_others_do_it_once
     people = [uuid7(number) for number in range(3)]
     query(ADD, org_id, people[0])
     await define(house, org_id)
-    for each in people[1:]:
-        query(ADD, org_id, each)
+    for person in people[1:]:
+        query(ADD, org_id, person)
     with acting(libpq_dsn(house.dsn)) as blocker:
         blocker.execute(JOIN, (org_id, people[2]))  # the refresh adds one, then waits for this one
         query("UPDATE segments SET due_at = now()")

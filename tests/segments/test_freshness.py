@@ -53,7 +53,7 @@ async def spoil(team: Team, name: str, sql: str) -> None:
     await team.rows("UPDATE segments SET sql = %s WHERE org_id = %s AND name = %s", sql, team.id, name)
 
 
-async def test_what_is_due_is_refreshed_and_nothing_else(acme: Team, clock: LateClock) -> None:
+async def test_only_due_segments_are_refreshed(acme: Team, clock: LateClock) -> None:
     ann = await acme.contact("ann")
     await acme.ok("POST", "", ALL)
     await acme.ok("POST", "", ALL | {"name": "later", "everySeconds": 3600})
@@ -63,7 +63,7 @@ async def test_what_is_due_is_refreshed_and_nothing_else(acme: Team, clock: Late
     assert await refresh_due(acme.desk, clock) == 1
     assert await refresh_due(acme.desk, clock) == 0
     assert (await acme.members("all"), await acme.members("later")) == ({ann, ben}, {ann})
-    assert [each["size"] for each in (await acme.ok("GET", "/all"))["history"]] == [2, 1]
+    assert [size["size"] for size in (await acme.ok("GET", "/all"))["history"]] == [2, 1]
 
 
 async def test_two_engines_refresh_a_segment_once(acme: Team, clock: LateClock) -> None:
@@ -189,7 +189,7 @@ async def test_one_segment_of_an_organization_is_taken_at_a_time(acme: Team, clo
         assert await claim_due_segment(tx, acme.id, now, now + LEASE) is None  # and after it
 
 
-async def test_what_a_refresh_found_out_is_void_after_one_that_began_later(acme: Team, clock: LateClock) -> None:
+async def test_a_refresh_does_not_overwrite_one_that_began_later(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
     clock.ahead = timedelta(minutes=11)
     await spoil(acme, "all", SLOW.format(10**9))
@@ -201,7 +201,7 @@ async def test_what_a_refresh_found_out_is_void_after_one_that_began_later(acme:
     assert (await state(acme, "all"))["lastError"] is None
 
 
-async def test_a_database_that_breaks_off_is_said_and_tried_again_soon(acme: Team, clock: LateClock) -> None:
+async def test_a_lost_connection_is_reported_and_retried_soon(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
     await spoil(acme, "all", "SELECT NULL::uuid AS contact_id FROM generate_series(1, 10000000)")
     clock.ahead = timedelta(minutes=11)

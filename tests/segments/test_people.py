@@ -77,8 +77,8 @@ async def test_erased_contacts_do_not_come_back(acme: Team) -> None:
     await erase(acme, ann)
     assert await acme.members("all") == {ben}
     for name in ("all", "seen"):
-        told = await acme.ok("POST", f"/{name}/refresh")
-        assert (told["size"], told["found"]["unknown"]) == (1, 1)
+        result = await acme.ok("POST", f"/{name}/refresh")
+        assert (result["size"], result["found"]["unknown"]) == (1, 1)
         assert await acme.members(name) == {ben}
     assert (await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]}))["size"] == 1
 
@@ -111,8 +111,8 @@ async def test_an_audience_is_recounted_after_an_erasure(acme: Team) -> None:
     ann, ben = await acme.contact("ann"), await acme.contact("ben")
     await acme.ok("POST", "", {"name": "invited", "contactIds": [ann, ben]})
     await erase(acme, ann)
-    told = await acme.ok("POST", "/invited/refresh")
-    assert (told["size"], told["change"], told["found"]) == (1, {"entered": 0, "departed": 1}, None)
+    result = await acme.ok("POST", "/invited/refresh")
+    assert (result["size"], result["change"], result["found"]) == (1, {"entered": 0, "departed": 1}, None)
 
 
 async def test_an_erasure_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
@@ -166,10 +166,10 @@ async def waits_for_a_lock(database: Database) -> None:
     async with asyncio.timeout(10):
         while True:
             async with database.transaction() as tx:
-                found = await tx.execute(
+                cursor = await tx.execute(
                     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'"
                 )
-                if await found.fetchone():
+                if await cursor.fetchone():
                     return
             await asyncio.sleep(0.01)
 

@@ -34,8 +34,8 @@ async def test_an_organization_without_a_free_slot_delays_only_itself(acme: Team
 
 async def test_a_query_that_never_stops_returning_rows_is_refused(acme: Team) -> None:
     desk = msgspec.structs.replace(acme.desk, max_rows=19)
-    said = "the query returns more than 19 rows; SELECT DISTINCT contact_id returns each contact once"
-    with pytest.raises(ResultTooLargeError, match=said):
+    problem = "the query returns more than 19 rows; SELECT DISTINCT contact_id returns each contact once"
+    with pytest.raises(ResultTooLargeError, match=problem):
         await segments.preview(desk, acme.id, NONE)
     enough = msgspec.structs.replace(acme.desk, max_rows=20)
     assert (await segments.preview(enough, acme.id, NONE)).counts.nulls == 20

@@ -40,7 +40,7 @@ async def test_a_segment_cannot_be_built_on_anothers_segment(acme: Team, globex:
     assert made["found"] == {"size": 0, "rows": 0, "nulls": 0, "unknown": 0}
 
 
-ATTEMPTS = [each for each in ESCAPES if not each.startswith("SELECT 1 OPERATOR")]
+ATTEMPTS = [statement for statement in ESCAPES if not statement.startswith("SELECT 1 OPERATOR")]
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS[::4])
