@@ -85,7 +85,9 @@ async def test_an_unknown_key_says_how_to_find_one(database_url: str, keyring: K
         await keys.revoke(database_url, keyring, name)
 
 
-async def test_changes_of_the_operator_are_recorded_without_a_key(database_url: str, keyring: Keyring, org: str) -> None:
+async def test_changes_of_the_operator_are_recorded_without_a_key(
+    database_url: str, keyring: Keyring, org: str
+) -> None:
     key = await keys.create(database_url, keyring, org, "live", name="backend")
     new = await keys.roll(database_url, keyring, key)
     await keys.revoke(database_url, keyring, new)

@@ -279,7 +279,9 @@ async def test_messages_beyond_twenty_are_reported_as_skipped(house: House) -> N
     assert outcomes[20:] == [("i20", "skipped", "too_many"), ("i21", "skipped", "too_many")]
 
 
-async def test_a_send_without_an_answer_by_the_deadline_is_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_send_without_an_answer_by_the_deadline_is_unknown(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(test_send, "TIMEOUT_S", 0.5)
     hangs = asyncio.Event()
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from api.auth.key_format import CHANCE_BYTES, make
+from api.auth.key_format import RANDOM_BYTES, make
 from api.store.database import Database, libpq_dsn
 from tests.routes.conftest import Service, serving
 
@@ -88,7 +88,7 @@ async def test_without_a_database_the_process_lives_but_is_not_ready() -> None:
     async with serving("postgresql://nobody:secret@127.0.0.1:1/nothing") as lonely:
         root = str(lonely.client.base_url).replace("/api/v1/", "")
         alive, ready = [await lonely.client.get(f"{root}/{path}") for path in ("healthz", "readyz")]
-        key = make("live", "", bytes(CHANCE_BYTES))
+        key = make("live", "", bytes(RANDOM_BYTES))
         response = await lonely.client.post("/events", json=EVENT, headers={"authorization": f"Bearer {key}"})
     assert alive.status_code == 200
     expected = {"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}
