@@ -86,6 +86,7 @@ async def find_reached(
             for last in [last_rows[window.contact_id]]
         ]
         read, events = read + limit, events + len(rows)
+        del rows, last_rows, contacts  # so that only one page is in memory while the next one is read
     return GoalContacts(frozenset(reached), len(left), events)
 
 
