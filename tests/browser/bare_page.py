@@ -1,4 +1,4 @@
-"""A canvas in a page without JupyterLab and without a kernel: the real widget in Python and the real module in the browser.
+"""A canvas in a page without JupyterLab and without a kernel: real widget, real module.
 
 A message of a view is passed to the widget immediately; the answers of the widget are the result of the same call.
 """

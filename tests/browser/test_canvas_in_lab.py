@@ -1,4 +1,4 @@
-"""The canvas in JupyterLab: an automation is built with the mouse, tested and published, and then runs for a sent event."""
+"""The canvas in JupyterLab: an automation is built with the mouse, tested, published, and runs."""
 
 from pathlib import Path
 

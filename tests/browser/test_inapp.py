@@ -29,8 +29,8 @@ COUNTING = """async (key) => {
     const { start } = await import("/inapp/client.js");
     document.title = "given:";
     const onPush = ({ title }) => { document.title += ` ${title}`; };
-    window.client = start({ publishableKey: key, apiBaseUrl: location.origin + "/api/v1/", provider: window.ethereum, onPush,
-                            onState: (state) => { document.documentElement.dataset.state = state; } });
+    window.client = start({ publishableKey: key, apiBaseUrl: location.origin + "/api/v1/", provider: window.ethereum,
+                            onPush, onState: (state) => { document.documentElement.dataset.state = state; } });
     return await window.client.ready;
 }"""
 
@@ -41,7 +41,9 @@ WATCHING = """() => {
         constructor(address) {
             super(address);
             lines.push(this);
-            this.addEventListener("message", ({ data }) => { document.documentElement.dataset.heard = JSON.parse(data).type; });
+            this.addEventListener("message", ({ data }) => {
+                document.documentElement.dataset.heard = JSON.parse(data).type;
+            });
             this.addEventListener("close", ({ code, reason }) => {
                 this.ended = performance.now();
                 this.end = [code, reason];
@@ -164,15 +166,15 @@ def test_a_lost_connection_is_restored_without_the_wallet(page: Page, running: R
 
 def test_a_session_is_renewed_without_the_wallet(page: Page, running: Running, extension: Extension) -> None:
     sessions = Sessions(Database(""), Keyring(secret_of(running)), Clock())
-    given: list[str] = []
+    shortened: list[str] = []
 
     def shorten(route: Route) -> None:
         answer = route.fetch()
         session = sessions.open(answer.json()["token"])
         assert session is not None
         soon = Clock().now_us() + 600_000_000
-        given.append(sessions.seal(msgspec.structs.replace(session, ends_us=soon)))
-        route.fulfill(response=answer, json={**answer.json(), "token": given[0]})
+        shortened.append(sessions.seal(msgspec.structs.replace(session, ends_us=soon)))
+        route.fulfill(response=answer, json={**answer.json(), "token": shortened[0]})
 
     page.route("**/inapp/session", shorten)
     page.goto(f"{running.url}/inapp/demo")
@@ -182,7 +184,7 @@ def test_a_session_is_renewed_without_the_wallet(page: Page, running: Running, e
     page.evaluate("lines[0].close()")
     expect(page.locator("html")).to_have_attribute("data-lines", "2", timeout=15_000)
     first, second = page.evaluate("lines.map((line) => line.first.token)")
-    assert first == given[0] != second
+    assert first == shortened[0] != second
     assert sessions.open(second) is not None
     assert len(extension.signed) == 1
 

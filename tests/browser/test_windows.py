@@ -1,4 +1,4 @@
-"""The widgets in a page without JupyterLab, with a model played by the test: untrusted text, keys, limits, and lost kernels."""
+"""The widgets in a page without JupyterLab, with a model played by the test: untrusted text, keys, lost kernels."""
 
 import json
 from collections.abc import Callable

@@ -25,7 +25,7 @@ def pieces(raw: bytes, length: int) -> list[bytes]:
 
 @pytest.mark.parametrize("length", [1, 7, 100, 10**6])
 @pytest.mark.parametrize("compression", ["zstd", None])
-def test_every_batch_is_a_stream_of_its_own(length: int, compression: str | None) -> None:
+def test_each_batch_is_a_separate_stream(length: int, compression: str | None) -> None:
     raw = stream(["a", "b"], ["b", "a"], ["a"] * 500, compression=compression)
     frames = [pl.read_ipc_stream(each) for each in batches(pieces(raw, length))]
     assert [frame.height for frame in frames] == [2, 2, 500]
@@ -33,7 +33,7 @@ def test_every_batch_is_a_stream_of_its_own(length: int, compression: str | None
     assert frames[1]["known"].to_list() == ["b", "a"]
 
 
-def test_a_batch_is_given_before_the_next_one_comes() -> None:
+def test_a_batch_is_yielded_before_the_next_arrives() -> None:
     raw, more = stream(["a"]), stream(["a"], ["b"])
     coming = iter(pieces(more, 1))
     first = next(batches(coming))
@@ -46,7 +46,7 @@ def test_a_stream_without_rows_has_its_columns() -> None:
     assert pl.read_ipc_stream(only).columns == ["word", "known"]
 
 
-def test_a_stream_without_its_end_is_an_error_wherever_it_stops() -> None:
+def test_a_truncated_stream_is_an_error() -> None:
     raw = stream(["a", "b"], ["c"])
     for length in range(len(raw)):
         with pytest.raises(CutShortError):

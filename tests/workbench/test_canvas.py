@@ -1,4 +1,4 @@
-"""The canvas without a browser: pieces and patches, exact numbers, forms, previews, and views that write concurrently."""
+"""The canvas without a browser: pieces, patches, exact numbers, forms, previews and concurrent views."""
 
 import hashlib
 import threading
@@ -368,7 +368,8 @@ def test_a_log_is_tested_like_any_event() -> None:
 
 
 def test_a_log_of_zeros_is_valid() -> None:
-    signature = "F(address to, string indexed s, uint8[3] a, (uint8 x, bytes4 y)[2] t, bytes b, uint8[] e, uint8[60000][60000] m)"
+    matrix = "uint8[60000][60000] m"
+    signature = f"F(address to, string indexed s, uint8[3] a, (uint8 x, bytes4 y)[2] t, bytes b, uint8[] e, {matrix})"
     canvas = RecordingCanvas(new().on_chain(contract=TOKEN, event=signature, to_contact="to", chain_id=1).add_tag("x"))
     [event] = canvas.request("samples")
     payload = event["payload"].replace(',"m":[]', "")

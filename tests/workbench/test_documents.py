@@ -15,7 +15,7 @@ BLOCKS = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", ["automations-as-code.md", "watch.md"])
-def test_a_document_prints_what_it_says(document: str, running: Running, monkeypatch: Any) -> None:
+def test_the_output_in_the_docs_is_current(document: str, running: Running, monkeypatch: Any) -> None:
     for name in ("WORKBENCH_URL", "WORKBENCH_KEY"):
         monkeypatch.setenv(name, running.environment()[name])
     names: dict[str, Any] = {}

@@ -152,7 +152,11 @@ def test_new_files_renames_and_states_reach_the_server(wb: Workbench, command: C
     Path(HERE, "any.json").write_text(json.dumps(new.to_json() | {"state": "off"}))
     assert command("plan")[:2] == (
         2,
-        "+ any.json (New one): new\n    + trigger: When a deposit event arrives\n    + send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD”\n    will be published and switched off\nNo automations.\n",
+        "+ any.json (New one): new\n"
+        "    + trigger: When a deposit event arrives\n"
+        "    + send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD”\n"
+        "    will be published and switched off\n"
+        "No automations.\n",
     )
     assert command("apply")[0] == 0
     assert "published, version 1, off" in repr(wb.automation("New one"))
@@ -224,7 +228,9 @@ def test_automations_are_archived_only_on_request(wb: Workbench, command: Comman
     Path(HERE, "thanks.json").unlink()
     assert command("plan")[:2] == (
         2,
-        "- thanks.json (Thanks): missing\n    its file is gone; --archive-missing archives the automation\n1 automation as on the server, 1 automation of the server not in this folder.\n",
+        "- thanks.json (Thanks): missing\n"
+        "    its file is gone; --archive-missing archives the automation\n"
+        "1 automation as on the server, 1 automation of the server not in this folder.\n",
     )
     assert command("apply")[1] == "Nothing to do.\n"
     assert command("apply", "--archive-missing")[1] == "archived: thanks.json (Thanks)\n"
@@ -241,9 +247,12 @@ def test_automations_are_archived_only_on_request(wb: Workbench, command: Comman
         ("[]", "expected an object with name, state, triggerSpec and graph"),
         ('{"name": "x", "state": "on", "triggerSpec": {}, "graph": {}}', "state must be one of live, off, draft"),
         ('{"name": "x", "triggerSpec": {}, "graph": {"nodes": [{}]}}', r"graph.nodes[0].id: must be"),
-        ('{"name": "x", "triggerSpec": {"type": "app_event"}, "graph": {"nodes": [{"id": "a", "type": "add_tag"}]}}', "cannot be published: "),
+        (
+            '{"name": "x", "triggerSpec": {"type": "app_event"}, "graph": {"nodes": [{"id": "a", "type": "add_tag"}]}}',
+            "cannot be published: ",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_file_prevents_all_changes(command: Command, text: str, message: str) -> None:
     Path(HERE).mkdir()
     Path(HERE, "bad.json").write_text(text)

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "import-and-export.md"
 FILES = {"json": "events.ndjson", "csv": "orders.csv"}
 
 
-def test_every_example_of_the_page_runs(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_docs_run(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     operator, shell, said = Operator(running), InteractiveShell(), []
     operator.run("org", "create", "acme")

@@ -13,7 +13,7 @@ def two(wb: Workbench, name: str) -> tuple[Contact, Contact]:
     return wb.contact(wallet_address=f"0xweb-{name}"), wb.contact(external_id=f"app-{name}").tag("beta")
 
 
-def test_a_merge_is_looked_at_applied_and_undone(running: Running) -> None:
+def test_a_merge_is_previewed_applied_and_undone(running: Running) -> None:
     wb = running.workbench()
     web, app = two(wb, "ann")
     merge = wb.merge(keep=web, absorb=app)
@@ -43,7 +43,7 @@ def test_a_merge_is_looked_at_applied_and_undone(running: Running) -> None:
     assert app.events()["event"].to_list() == ["merging:open"]
 
 
-def test_what_cannot_be_done_is_said(running: Running) -> None:
+def test_impossible_merges_are_explained(running: Running) -> None:
     wb = running.workbench()
     web, app = two(wb, "ben")
     merge = wb.merge(web, app)

@@ -11,7 +11,7 @@ from tests.running import Running
 PAGE = Path(__file__).parents[2] / "docs" / "segments.md"
 
 
-def test_every_example_of_the_page_runs(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_docs_run(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = running.environment()
     for name in ("WORKBENCH_URL", "WORKBENCH_KEY", "WORKBENCH_EVENTS_KEY"):
         monkeypatch.setenv(name, environment[name])

@@ -122,7 +122,7 @@ def test_the_page_shows_message_reasons_and_steps() -> None:
     assert "<svg" not in page
 
 
-def test_texts_from_events_are_shown_not_run() -> None:
+def test_untrusted_text_is_escaped() -> None:
     automation = new().on("x").send_inapp(title="{{ name }}", body="b")
     page = automation.simulate(
         {"payload": {"name": "<script>alert(1)</script>"}}, contact=WALLET, now=NOW

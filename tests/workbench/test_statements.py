@@ -9,5 +9,5 @@ PARTS = sorted((Path(__file__).parents[2] / "sql" / "reports").glob("*parts.sql"
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
-def test_what_a_macro_names_is_its_own_or_another_macro(part: Path) -> None:
+def test_macros_use_only_their_arguments_and_other_macros(part: Path) -> None:
     assert meta.find_undeclared_variables(Environment().parse(part.read_text())) == set()

@@ -26,7 +26,7 @@ def wb(running: Running) -> Workbench:
     return running.workbench()
 
 
-def test_a_streams_frames_are_together_the_result(wb: Workbench) -> None:
+def test_the_frames_of_a_stream_make_up_the_result(wb: Workbench) -> None:
     frames = list(wb.sql(MANY, stream=True))
     assert len(frames) > 2
     whole = wb.sql(MANY)
@@ -34,7 +34,7 @@ def test_a_streams_frames_are_together_the_result(wb: Workbench) -> None:
     assert {tuple(frame.schema.items()) for frame in frames} == {tuple(whole.schema.items())}
 
 
-def test_a_stream_takes_values_and_can_be_asked_again(wb: Workbench) -> None:
+def test_a_stream_takes_parameters_and_can_be_repeated(wb: Workbench) -> None:
     words = wb.sql("SELECT unnest(:words ::text[]) AS word", stream=True, words=["a", "it's"])
     assert [frame["word"].to_list() for frame in words] == [["a", "it's"]]
     assert [frame["word"].to_list() for frame in words.frames()] == [["a", "it's"]]
@@ -53,12 +53,12 @@ def test_leaving_early_ends_the_query(wb: Workbench) -> None:
     assert wb.sql("SELECT 1 AS one")["one"].to_list() == [1]
 
 
-def test_a_wrong_query_points_at_the_spot(wb: Workbench) -> None:
+def test_a_syntax_error_shows_its_position(wb: Workbench) -> None:
     with pytest.raises(SqlError, match="evnt"):
         list(wb.sql("SELECT evnt FROM app_events", stream=True))
 
 
-def test_a_failure_midway_is_an_error_after_the_rows_before_it(wb: Workbench) -> None:
+def test_a_failure_in_a_stream_is_an_error_after_the_rows_before_it(wb: Workbench) -> None:
     heights: list[int] = []
     with pytest.raises(SqlError, match="The response was cut short"):
         heights.extend(frame.height for frame in wb.sql(LATE, stream=True))
@@ -79,7 +79,7 @@ def test_a_result_becomes_a_parquet_file(wb: Workbench, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", [LATE, "SELECT evnt FROM app_events"])
-def test_a_file_is_whole_or_as_it_was(wb: Workbench, tmp_path: Path, query: str) -> None:
+def test_a_parquet_file_is_complete_or_unchanged(wb: Workbench, tmp_path: Path, query: str) -> None:
     path = tmp_path / "kept.parquet"
     with pytest.raises(SqlError):
         wb.sql(query, stream=True).to_parquet(path)
@@ -117,14 +117,14 @@ def proxied() -> Iterator[Workbench]:
         server.shutdown()
 
 
-def test_an_answer_without_its_end_is_an_error_even_if_the_connection_says_it_is_whole(proxied: Workbench) -> None:
+def test_a_truncated_response_is_an_error(proxied: Workbench) -> None:
     with pytest.raises(SqlError, match="The response was cut short"):
         proxied.sql("SELECT 1")
     with pytest.raises(SqlError, match="The response was cut short"):
         list(proxied.sql("SELECT 1", stream=True))
 
 
-def test_only_on_the_same_machine_are_rows_asked_for_uncompressed(proxied: Workbench) -> None:
+def test_compression_is_off_only_on_the_same_machine(proxied: Workbench) -> None:
     elsewhere = Workbench(
         proxied.url.replace("127.0.0.1", "127.1"), "wb_x"
     )  # the same address, by a name we do not know

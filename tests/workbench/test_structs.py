@@ -42,7 +42,7 @@ def test_objects_are_structs_with_every_key_that_occurs() -> None:
         ([], pl.Null, []),
     ],
 )
-def test_values_keep_all_they_are(texts: list[str], kind: pl.DataType, values: list[object]) -> None:
+def test_values_are_kept_exactly(texts: list[str], kind: pl.DataType, values: list[object]) -> None:
     assert decoded(*texts) == (kind, values)
 
 
@@ -52,7 +52,7 @@ def test_objects_without_keys_stay_objects() -> None:
     assert len(values) == 2
 
 
-def test_a_payload_is_text_until_it_is_asked_for_as_structs(running: Running) -> None:
+def test_a_payload_is_text_unless_structs_are_requested(running: Running) -> None:
     wb = running.workbench()
     wb.events.send("typed", external_id="t", payload={"amount": Decimal("12345678901234567890.10"), "asset": "ETH"})
     frame = wb.sql("SELECT event, payload FROM app_events WHERE event = 'typed'")

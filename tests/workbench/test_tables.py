@@ -18,7 +18,7 @@ _VIEWS = """
 """
 
 
-def test_completion_knows_every_table_and_column(database_url: str) -> None:
+def test_completion_offers_every_table_and_column(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         views = dict(connection.execute(_VIEWS).fetchall())
     assert {table: columns.split() for table, columns in TABLES.items()} == views

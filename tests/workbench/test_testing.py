@@ -24,7 +24,7 @@ def test_the_example_in_the_docs_passes() -> None:
         test()
 
 
-def test_a_failing_assertion_says_what_was_sent_instead() -> None:
+def test_a_failing_assertion_shows_the_messages() -> None:
     run = simulate(thanks(), "deposit", {"amountUsd": 100})
     assert repr(run.sent("goodbye")) == "no message with “goodbye”; sent: inapp “Thanks” 100 USD arrived"
     assert (

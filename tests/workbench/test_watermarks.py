@@ -32,7 +32,7 @@ def test_a_result_is_repeated_despite_later_events(wb: Workbench) -> None:
     assert streamed.watermark == first.watermark
 
 
-def test_what_is_made_from_a_result_is_another_answer(wb: Workbench) -> None:
+def test_a_derived_frame_has_no_watermark(wb: Workbench) -> None:
     frame = wb.sql("SELECT 1 AS one")
     assert frame.query_hash
     assert frame.watermark
@@ -57,26 +57,26 @@ def rename(frame: pl.DataFrame) -> None:
         lambda frame: frame.vstack(pl.DataFrame(frame), in_place=True),
     ],
 )
-def test_a_result_that_is_changed_in_place_is_another_answer(change: Callable[[pl.DataFrame], object]) -> None:
+def test_a_frame_changed_in_place_has_no_watermark(change: Callable[[pl.DataFrame], object]) -> None:
     frame = Result({"one": [1]})
     frame.origin = Origin("SELECT 1 AS one", {}, "hash", "mark")
     table = report(frame, "revenue", "One")
     frame.vstack(frame.clone()).hstack([pl.Series("two", [2, 2])])
     assert (frame.query_hash, table.watermark, table.view is None) == ("hash", "mark", False)
-    for each in (frame, table):
-        change(each)
-        assert each.origin == Origin()
+    for result in (frame, table):
+        change(result)
+        assert result.origin == Origin()
     assert table.view is None
 
 
-def test_a_frame_without_a_watermark_does_not_ask_the_present(wb: Workbench) -> None:
+def test_a_frame_without_a_watermark_cannot_be_repeated(wb: Workbench) -> None:
     changed = wb.sql("SELECT 1 AS one").head(1)
     for without in (changed, changed.watermark):
         with pytest.raises(InvalidArgumentError, match=r"as_of takes a result of wb\.sql"):
             wb.sql("SELECT 1 AS one", as_of=without)
 
 
-def test_contacts_have_no_past(wb: Workbench) -> None:
+def test_contacts_have_no_history(wb: Workbench) -> None:
     with pytest.raises(SqlError, match="asOf covers only app_events"):
         wb.sql("SELECT * FROM contacts", as_of=wb.sql("SELECT 1 AS one").watermark)
     with pytest.raises(SqlError, match="asOf: is not the watermark"):

@@ -319,7 +319,7 @@ def test_the_curl_line_sends_the_event_once(wb: Workbench, running: Running) -> 
     assert stored["note"].to_list() == ["it's $HOME `x`"]
 
 
-def test_a_dry_run_says_what_it_would_start(wb: Workbench) -> None:
+def test_a_dry_run_lists_automations_it_would_start(wb: Workbench) -> None:
     greeting(wb, "dry").publish()
     receipt = wb.events.send("dry:event", wallet_address=WALLET, test=True)
     assert (receipt.dry_run, receipt.matched_automations) == (True, 1)
@@ -362,7 +362,7 @@ def test_wrong_calls_raise_an_error_with_a_remedy(wb: Workbench, call, words) ->
         call(wb)
 
 
-def test_errors_show_one_paragraph_instead_of_a_traceback(wb: Workbench) -> None:
+def test_errors_are_shown_without_a_traceback(wb: Workbench) -> None:
     shell = InteractiveShell()
     shell.push({"wb": wb})
     result = shell.run_cell("wb.sql('selec 1')", silent=True)

@@ -274,7 +274,7 @@ def test_a_verb_shows_its_keywords() -> None:
     assert not hasattr(new(), "there_is_no_such_verb")
 
 
-def test_check_names_the_node_that_cannot_run() -> None:
+def test_check_names_the_invalid_node() -> None:
     automation = thanks().send_inapp(title="", body="{% macro x() %}{% endmacro %}")
     assert [(diagnostic.level, diagnostic.node_id) for diagnostic in errors(automation.check())] == [
         ("error", "send_inapp_2")

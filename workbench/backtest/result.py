@@ -41,8 +41,8 @@ _SPREAD_COLUMNS = (TableColumn("Messages", number=True), TableColumn("Contacts",
 _RANGES = (0, 1, 2, 3, 4, 6, 11, 21, 51, 101, 501, 1_001, sys.maxsize)
 _MANY_MESSAGES = 10  # to one contact in a period
 _ASSUMPTIONS = (
-    "Contacts are taken as they are now: past attributes, tags, segments and opt-outs are not stored. No entries exist at the start of the "
-    "period. Every email and webhook is assumed to be delivered."
+    "Contacts are taken as they are now: past attributes, tags, segments and opt-outs are not stored. No entries exist "
+    "at the start of the period. Every email and webhook is assumed to be delivered."
 )
 
 
@@ -56,7 +56,7 @@ class BacktestRun(msgspec.Struct, frozen=True):
 
 
 class BacktestLabel(msgspec.Struct, frozen=True):
-    """The name of the automation and of the version compared with. `saved`: it has the id by which splits assign contacts."""
+    """The names of the automation and of the other version. `saved`: it has the id by which splits assign contacts."""
 
     name: str
     against: str = ""
@@ -90,7 +90,7 @@ class Backtest:
 
     @property
     def reach(self) -> float:
-        """The share of contacts (0 to 1; of all, of the sample or of the segment) that would have received a message."""
+        """The share of contacts (0 to 1) that would have received a message; of a sample or segment, if chosen."""
         contacts = self._run.scope.contacts
         return self.totals.reached / contacts if contacts else 0.0
 
@@ -110,10 +110,11 @@ class Backtest:
         return (*self._mistakes(), *self._limits(), _ASSUMPTIONS)
 
     def frame(self) -> pl.DataFrame:
-        """Return a row per step: entry (the id of the event that started it), contact, node, kind, at, outcome, handle, effect, reason, arrives.
+        """Return a row per step: entry, contact, node, kind, at, outcome, handle, effect, reason, arrives.
 
-        `effect`: inapp, email, webhook, tag added, tag removed or contact updated; `reason`: why it was skipped,
-        failed or waits; `arrives`: whether this is the first step of the entry at this node.
+        `entry`: the id of the event that started it. `effect`: inapp, email, webhook, tag added, tag removed or
+        contact updated; `reason`: why it was skipped, failed or waits; `arrives`: whether this is the first step of
+        the entry at this node.
         """
         return self.scan().collect()
 
@@ -122,7 +123,7 @@ class Backtest:
         return self._tables.steps()
 
     def entries(self) -> pl.DataFrame:
-        """Return a row per entry: entry, contact, event (its name), at, state, outcome, node (where it ended or waits), error."""
+        """Return a row per entry: entry, contact, event, at, state, outcome, node (where it ended or waits), error."""
         return self._tables.entries().collect()
 
     def contacts(self) -> pl.DataFrame:
@@ -139,7 +140,7 @@ class Backtest:
         return days.join(every_day(self._other.days, first, last), on="day", suffix="_before")
 
     def branches(self) -> pl.DataFrame:
-        """Return the branches that entries took: node, way (the handle), entries, share (0 to 1, of the entries that left the node)."""
+        """Return the branches that entries took: node, way (the handle), entries, share of those that left the node."""
         followed = self._tables.followed()
         rows = []
         for node in self._graph.nodes:
@@ -290,10 +291,12 @@ class Backtest:
                     pass
         if own := sorted(written & read):
             yield (
-                f"It both changes and uses {join_and(own)}: contacts that already went through it have the changed value now."
+                f"It both changes and uses {join_and(own)}: "
+                "contacts that already went through it have the changed value now."
             )
         if summary.masked and filters_on_addresses(self._automation):
-            yield "It uses email addresses, and your API key sees them masked (no pii:read): these decisions may be wrong."
+            masked = "your API key sees them masked (no pii:read)"
+            yield f"It uses email addresses, and {masked}: these decisions may be wrong."
         if source is not None and source.creates_contacts:
             yield "Unknown wallets are left out; in a real run, the logs create contacts for them."
         if source is not None and source.confirmations:
