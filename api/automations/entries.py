@@ -3,8 +3,8 @@
 A replayed entry passes the same nodes of the same version again; its messages keep their ids, so nothing is sent twice.
 
 A resume first commits that the automation runs and then moves its entries in batches; a deactivation cancels them the
-same way. If the process ends in between, `run_entry_recovery` completes the work. Any number of processes may run it, because
-each batch is a transaction under the automation's lock.
+same way. If the process ends in between, `run_entry_recovery` completes the work. Any number of processes may run it,
+because each batch is a transaction under the automation's lock.
 """
 
 import re
