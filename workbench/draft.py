@@ -40,7 +40,7 @@ class FilterArguments(TypedDict, total=False):
     exists: Literal[True]
 
 
-OPERATORS = "eq=…, neq=…, is_in=[…], contains=… or exists=True"
+OPERATOR_USAGE = "eq=…, neq=…, is_in=[…], contains=… or exists=True"
 
 Where: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]]
 """`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, or a list of these for several filters on one path."""
@@ -327,7 +327,7 @@ def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
             f'{path!r} is not a path: write the name of a value, like "amountUsd" or "contact.plan"'
         )
     if len(arguments) > 1:
-        raise InvalidAutomationError(f"write one operator for {path!r}: {OPERATORS}")
+        raise InvalidAutomationError(f"write one operator for {path!r}: {OPERATOR_USAGE}")
     # Without an operator it reads as it is spoken: `.when("contact.email")` asks whether there is one.
     name, value = next(iter(arguments.items()), ("exists", True))
     if name == "exists":

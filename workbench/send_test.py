@@ -7,9 +7,10 @@ import msgspec
 
 from workbench.connection import Connection
 from workbench.display.html import TableColumn, plain, table
-from workbench.display.words import CAUSE_WORDS, DELIVERY_WORDS, outcome
+from workbench.display.words import CAUSE_WORDS, outcome
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError
+from workbench.language.decision import DELIVERY_ERRORS
 from workbench.simulate import complete_event
 
 
@@ -96,7 +97,7 @@ def send_test(
 
 _COLUMNS = tuple(map(TableColumn, ("step", "channel", "outcome", "why", "title")))
 _CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
-_REASON_TEXTS = DELIVERY_WORDS | {
+_REASON_TEXTS = {**DELIVERY_ERRORS} | {
     # Only test sends have these reasons.
     "no_address": "you gave no address for it",
     "too_many": "a test sends at most 20 messages: pass node=… to test this step alone",

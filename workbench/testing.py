@@ -15,17 +15,15 @@ def test_large_deposits_are_thanked():
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from workbench.automation import Automation
 from workbench.display import words
 from workbench.draft import from_json
 from workbench.git.files import read_file
 from workbench.language.check import errors
-from workbench.language.run import Message, State, channel_of
+from workbench.language.run import Channel, Message, State, channel_of
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
-
-Channel: TypeAlias = Literal["inapp", "email", "webhook"]
 
 NOON: datetime = datetime(2026, 1, 7, 12, tzinfo=UTC)
 """The default time of the event: Wednesday, 7 January 2026, noon UTC."""

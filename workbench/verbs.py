@@ -15,7 +15,7 @@ import msgspec
 from workbench.chain import ContractEvent
 from workbench.display.outline import handles_of
 from workbench.draft import (
-    OPERATORS,
+    OPERATOR_USAGE,
     Draft,
     FilterArguments,
     Fork,
@@ -126,7 +126,7 @@ class StepVerbs(MethodHints, ABC):
 
     # Branching
 
-    @usage_example(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); operators: {OPERATORS}')
+    @usage_example(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); operators: {OPERATOR_USAGE}')
     def when(self, path: str, *, node: str | None = None, **operator: Unpack[FilterArguments]) -> "When[Self]":
         """Branch on a value of the event (`amountUsd`) or the contact (`contact.plan`, `contact.tags`).
 
@@ -268,7 +268,7 @@ class AutomationVerbs(StepVerbs):
         }
         return self._with(new_chain_draft(self._draft.name, spec, node))
 
-    @usage_example(f'.where("amountUsd", eq=100); operators: {OPERATORS}')
+    @usage_example(f'.where("amountUsd", eq=100); operators: {OPERATOR_USAGE}')
     def where(self, path: str, **operator: Unpack[FilterArguments]) -> Self:
         """Start only if a value of the event passes this filter. With several filters, all must pass.
 
@@ -359,7 +359,7 @@ class When(MethodHints, Generic[S]):
         self._filters = filters
         self._node = node
 
-    @usage_example(f'.and_("amountUsd", exists=True); operators: {OPERATORS}')
+    @usage_example(f'.and_("amountUsd", exists=True); operators: {OPERATOR_USAGE}')
     def and_(self, path: str, **operator: Unpack[FilterArguments]) -> "When[S]":
         """Add one more filter. All must pass."""
         return When(self._before, (*self._filters, read_filter(path, operator)), self._node)

@@ -368,7 +368,7 @@ def _message_view(row: MessageRow, shown: Shown) -> InappView | EmailView | Webh
             return EmailView(**common, email=address, subject=row.subject, body=row.body, html=row.html)
         case "webhook":
             return WebhookView(**common, url=row.recipient or "", body=row.body)
-        case _:
+        case "inapp":
             wallet, extra = row.wallet_address, _raw(row.extra)
             return InappView(**common, wallet_address=wallet, title=row.subject, body=row.body, data=extra)
 

@@ -17,7 +17,7 @@ from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
 from workbench.language.facts import Facts, apply_effects
 from workbench.language.graph import Graph
-from workbench.language.run import EmailMessage, State, WebhookMessage
+from workbench.language.run import ExternalEffect, State
 
 SLICE_NS = 1_000_000_000  # well within a lease, so that a slice can still be recorded
 SLICE_CHARACTERS = 8_000_000
@@ -61,7 +61,7 @@ def _advance(claim: Claim, graph: Graph | None, facts: Facts, batch: BatchFacts)
     while run.state is State.RUNNING:
         decision = advance(graph, run, facts, batch.decide_at)
         for effect in decision.effects:
-            if isinstance(effect, EmailMessage | WebhookMessage):
+            if isinstance(effect, ExternalEffect):
                 # This decision holds only if the delivery succeeds, so nothing after it is decided yet.
                 return progress_of(claim, start, graph, decisions, PendingDelivery(decision, effect, facts)), facts
         decisions.append(decision)

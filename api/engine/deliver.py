@@ -8,7 +8,7 @@ entry is renewed meanwhile. Sending never starts once another engine may have cl
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ import msgspec
 
 from api import process
 from api.channels.email import open_mailer
-from api.channels.outcome import Failed, Mail, Mailer, MayLeave, Outcome, Reason, Retry, Sent, Unknown
+from api.channels.outcome import Failed, Mail, Mailer, MayLeave, Outcome, Retry, Sent, Unknown
 from api.channels.signing import Unsubscription, unsubscribe_url
 from api.channels.webhook import Webhook, WebhookSender, open_webhook_sender
 from api.clock import Clock, monotonic_ns
@@ -32,7 +32,7 @@ from api.store.database import Database, DatabaseUnavailableError, TransactionCo
 from api.store.entries import Claim
 from api.store.messages import AttemptResult, close_endpoint, settle_outgoing
 from workbench.language.advance import effect_failed
-from workbench.language.decision import Decision, Failure
+from workbench.language.decision import DELIVERY_ERRORS, Decision, Failure
 from workbench.language.graph import Graph
 from workbench.language.run import State
 
@@ -40,18 +40,6 @@ MAX_DELIVERIES = 256  # under way, of one organization in one engine: each keeps
 BUSY_DELAY = timedelta(seconds=5)
 DATABASE_RETRY_S = 0.5
 DEFAULT_PUBLIC_URL = "http://localhost:8000"  # for links in emails, without WORKBENCH_PUBLIC_URL
-
-_REASON_TEXTS: Mapping[Reason, str] = {
-    "unreachable": "could not connect",
-    "tls_failed": "TLS failed: the certificate is not valid, or the server does not speak TLS",
-    "refused": "rejected by the receiver",
-    "not_signed_in": "the mail server rejected the user name or password",
-    "no_answer": "no response: the message may have arrived",
-    "gone": "the endpoint no longer exists",
-    "invalid_header": "a header contains a line break or an encoded word",
-    "invalid_address": "not a valid address",
-}
-_BUSY_ERROR = "busy: too many deliveries are waiting for this endpoint"
 
 _log = logging.getLogger("workbench.engine")
 
@@ -227,19 +215,23 @@ async def attempt(
     stored = message.stored
     if stored is None:
         return NotSent("already_sent")
-    if stored.opted_out or (stored.channel == "email" and message.closed):
+    if stored.opted_out:
         return NotSent("skipped", "opted_out")
-    if stored.channel == "email":
-        recipient = keyring.of(org_id).open_email(stored.recipient)
-        token = Unsubscription(org_id, address_digest(keyring, org_id, stored))
-        url = unsubscribe_url(transports.public_url, keyring, token)
-        subject = stored.subject or ""
-        mail = Mail(stored.id, stored.created_at, recipient, subject, stored.body, stored.html, url)
-        return await transports.mailer.send(mail, may_leave)
-    if message.closed:
-        return Failed("gone", "it answered 410 to an earlier delivery")
-    webhook = Webhook(org_id, stored.id, stored.recipient, stored.body, message.secrets)
-    return await transports.webhooks.send(webhook, now, may_leave)
+    match stored.channel:
+        case "email":
+            if message.closed:
+                return NotSent("skipped", "opted_out")
+            recipient = keyring.of(org_id).open_email(stored.recipient)
+            token = Unsubscription(org_id, address_digest(keyring, org_id, stored))
+            url = unsubscribe_url(transports.public_url, keyring, token)
+            subject = stored.subject or ""
+            mail = Mail(stored.id, stored.created_at, recipient, subject, stored.body, stored.html, url)
+            return await transports.mailer.send(mail, may_leave)
+        case "webhook":
+            if message.closed:
+                return Failed("gone", "it answered 410 to an earlier delivery")
+            webhook = Webhook(org_id, stored.id, stored.recipient, stored.body, message.secrets)
+            return await transports.webhooks.send(webhook, now, may_leave)
 
 
 def judge(
@@ -256,12 +248,11 @@ def judge(
             return _with_outcome(decision, "skipped", cause), AttemptResult("skipped", "skipped", cause)
         case Retry("busy"):
             # Nothing was tried, so no attempt is charged.
-            retrying = run.to(
-                State.RETRYING, attempt=run.attempt - 1, due_at=now + BUSY_DELAY, error=_BUSY_ERROR, since=None
-            )
+            error, due_at = f"busy: {DELIVERY_ERRORS['busy']}", now + BUSY_DELAY
+            retrying = run.to(State.RETRYING, attempt=run.attempt - 1, due_at=due_at, error=error, since=None)
             return Decision(retrying), AttemptResult("queued", None)
         case Retry() | Failed() | Unknown():
-            error = _REASON_TEXTS.get(outcome.reason, outcome.reason)
+            error = DELIVERY_ERRORS.get(outcome.reason, outcome.reason)
             if outcome.detail:
                 error = f"{error} ({outcome.detail})"
             after_s = (outcome.after_seconds or 0) if isinstance(outcome, Retry) else 0

@@ -44,12 +44,16 @@ async def store_outgoing(
     rows = [_row(keyring, org_id, progress, delivery) for progress, delivery in pending]
     _, stored = await run(tx, messages.add_outgoing(org_id, rows, at), messages.claim_outgoing(org_id, rows))
 
-    # Unsubscription addresses and closed endpoints, looked up by blind index.
+    # Unsubscribed addresses and closed endpoints, looked up by blind index.
     emails: dict[str, str] = {}
     urls: dict[str, str] = {}
     for message in stored.values():
-        digests = emails if message.channel == "email" else urls
-        digests[message.id] = address_digest(keyring, org_id, message)
+        digest = address_digest(keyring, org_id, message)
+        match message.channel:
+            case "email":
+                emails[message.id] = digest
+            case "webhook":
+                urls[message.id] = digest
     closed_ids: set[str] = set()
     if emails:
         suppressed = await messages.find_suppressed(tx, "email", {(org_id, digest) for digest in emails.values()})
@@ -76,9 +80,11 @@ async def store_outgoing(
 def address_digests(keyring: Keyring, org_id: int, message: StoredMessage) -> str:
     """Return the blind indexes of a message's recipient, of every secret in use (`OrgKeys.digests`)."""
     keys = keyring.of(org_id)
-    if message.channel == "email":
-        return keys.digests("email", keys.open_email(message.recipient))
-    return keys.digests("url", message.recipient)
+    match message.channel:
+        case "email":
+            return keys.digests("email", keys.open_email(message.recipient))
+        case "webhook":
+            return keys.digests("url", message.recipient)
 
 
 def address_digest(keyring: Keyring, org_id: int, message: StoredMessage) -> str:

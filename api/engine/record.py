@@ -4,15 +4,12 @@ Nothing is written if a lease was lost (the update matches the lease token) or i
 Decisions are made without locks, so three races are closed here:
 
 - An entry that looks back at messages and entries of its contact, waits for an event, or gives up waiting, is recorded
-under
-  the advisory lock of its contact, and the facts that it looked at are read again under that lock.
+  under the advisory lock of its contact, and the facts that it looked at are read again under that lock.
 - Ingest stores an event that an entry may wait for under the same lock. The event is committed either before, and seen
-by
-  the second read, or after, and then ingest finds the entry waiting and wakes it: no wake-up is lost. An entry that
+  by the second read, or after, and then ingest finds the entry waiting and wakes it: no wake-up is lost. An entry that
   starts to wait had no reason to look at events before; one that arrived since its decision makes it due at once.
 - An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen
-here,
-  or after, and then finds the paused entry.
+  here, or after, and then finds the paused entry.
 """
 
 import logging

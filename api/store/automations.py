@@ -11,7 +11,7 @@ import msgspec
 
 from api.store.database import Transaction, load
 from api.store.query import joined, moments, quoted
-from workbench.language.run import State
+from workbench.language.run import Channel, State
 
 _SQL = load("automations")
 
@@ -429,7 +429,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 
     id: str
     node_id: str
-    channel: str
+    channel: Channel
     status: str
     wallet_address: str | None
     recipient: str | None

@@ -2,14 +2,16 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
+from api.channels.outcome import Reason
 from api.channels.signing import Unsubscription
 from api.engine.claims import LEASE
 from api.store import messages as store_messages
 from api.store.database import DatabaseUnavailableError
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
+from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.run import message_id
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -32,6 +34,10 @@ async def post(bench: Bench, server: Endpoint) -> None:
 
 async def messages(bench: Bench) -> list[tuple[Any, ...]]:
     return await bench.fetch("SELECT channel, status, sent_at IS NOT NULL FROM messages ORDER BY id")
+
+
+def test_every_reason_of_a_failed_delivery_has_a_text() -> None:
+    assert DELIVERY_ERRORS.keys() == set(get_args(Reason)) - {"accepted"}
 
 
 async def test_a_webhook_is_posted_under_its_id_and_the_entry_continues(bench: Bench) -> None:

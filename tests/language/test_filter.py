@@ -115,6 +115,15 @@ def test_contains_matches_a_part_of_a_text_or_an_element(path: str, value: Any, 
     assert passed(path, "contains", value) is expected
 
 
+FAILING = {"eq": ("one", 2), "neq": ("one", 1), "in": ("one", []), "contains": ("text", "?"), "exists": ("nowhere", 0)}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_operator_is_evaluated(operator: str) -> None:
+    path, value = FAILING[operator]
+    assert not passed(path, operator, value)
+
+
 def test_an_unknown_operator_is_dropped() -> None:
     assert passed("nowhere", "gt", 5)
     assert matches([Filter("one", "eq", 1), Filter("one", "matches", "x")], CONTEXT)

@@ -224,8 +224,8 @@ WAIT = WaitForEvent("bought", (Filter("plan", "eq", "pro"), Filter("contact.tier
 WAITING = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
 
 
-def bought(apply_effects: timedelta, plan: str = "pro", event: str = "bought") -> LaterEvent:
-    return LaterEvent(NOW + apply_effects, event, Identifiers(), {"plan": plan}, "v1")
+def bought(after: timedelta, plan: str = "pro", event: str = "bought") -> LaterEvent:
+    return LaterEvent(NOW + after, event, Identifiers(), {"plan": plan}, "v1")
 
 
 def waited(now: datetime, *arrivals: LaterEvent) -> Decision:

@@ -5,20 +5,36 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-from hypothesis import given
+import pytest
+from hypothesis import find, given
 from hypothesis import strategies as st
 
-from tests.language.strategies import NOW, any_graphs, contacts, events, graph_of, later, sound_graphs
+from tests.language.strategies import (
+    NOW,
+    STEPS,
+    any_graphs,
+    contacts,
+    events,
+    filters,
+    graph_of,
+    later,
+    nodes,
+    sound_graphs,
+    ways_of,
+)
+from workbench.display import words
+from workbench.language.actions import NODE_KINDS, read_action
 from workbench.language.advance import RequiredFacts, advance, attribution_window, max_duration, required_facts
 from workbench.language.check import check, errors
 from workbench.language.codec import decode
 from workbench.language.contact import ContactState, apply_event
 from workbench.language.event import Event, Identifiers
 from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
+from workbench.language.filter import OPERATORS, Filter
 from workbench.language.graph import Graph
 from workbench.language.run import DEFAULT_POLICY, TERMINAL, TRANSITIONS, Run, State, Step, uniform_policy
 from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, simulate
-from workbench.language.trigger import Trigger
+from workbench.language.trigger import Trigger, is_trigger
 
 ANY = Trigger()
 CANNOT_RUN = {"node_missing", "node_invalid", "loop"}
@@ -75,6 +91,22 @@ def test_check_refuses_graphs_that_cannot_run(
 @given(sound_graphs())
 def test_check_accepts_valid_graphs(written: object) -> None:
     assert errors(check(ANY, graph_of(written))) == ()  # type: ignore[arg-type]
+
+
+def test_random_graphs_have_every_kind_of_node() -> None:
+    assert STEPS.keys() == {kind for kind in NODE_KINDS if not is_trigger(kind)}
+
+
+@given(nodes)
+def test_random_graphs_leave_a_node_by_every_handle(node: dict[str, Any]) -> None:
+    assert ways_of(node) == list(read_action(node["type"], node["data"], "n").handles)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_random_graphs_have_every_operator(operator: str) -> None:
+    items = find(filters, lambda items: any(item["operator"] == operator for item in items))
+    (example, *_) = (item for item in items if item["operator"] == operator)
+    assert "unknown operator" not in words.condition(Filter(**example))
 
 
 class Miser:

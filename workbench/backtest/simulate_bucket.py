@@ -17,7 +17,7 @@ from workbench.language.codec import decode, normalise
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph, read_graph
-from workbench.language.run import EmailMessage, InappMessage, Message, State, WebhookMessage
+from workbench.language.run import EmailMessage, InappMessage, Message, State
 from workbench.language.simulate import SimulatedAutomation
 from workbench.language.trigger import Trigger, read_trigger
 
@@ -174,7 +174,7 @@ class _Simulation:
             self._rows[STEPS].append((entry.event.id, contact_id, *columns, arrives))
             node_id = step.node_id
             for effect in record.effects:
-                if isinstance(effect, InappMessage | EmailMessage | WebhookMessage):
+                if isinstance(effect, Message):
                     self.first_messages.setdefault(effect.node_id, effect)
 
 

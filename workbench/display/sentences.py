@@ -7,14 +7,16 @@ each line after a `|`. A step with an id other than the default has it in bracke
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from workbench.display import words
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, OutlineStep, canonical, handles_of
 from workbench.display.words import join_and, join_or, quantity
+from workbench.language.actions import BranchingKind, PlainKind
 from workbench.language.codec import encode
+from workbench.language.filter import Operator
 from workbench.language.graph import Graph
 from workbench.language.trigger import Trigger, is_trigger
 
@@ -173,7 +175,8 @@ def _sentence(step: OutlineStep) -> tuple[str, str | None]:
     data = step.data
     if step.raw:
         return f"Run {text(step.kind)} with {value(data)}", None
-    match step.kind:
+    kind = cast("PlainKind", step.kind)
+    match kind:
         case "send_inapp":
             extra = f" with {value(data['data'])}" if "data" in data else ""
             return f"Send the in-app message {text(data['title'])}{extra}", data["body"]
@@ -193,7 +196,7 @@ def _sentence(step: OutlineStep) -> tuple[str, str | None]:
             return f"Set {join_and([f'{path(key)} = {value(item)}' for key, item in data['attributes'].items()])}", None
         case "delay":
             return f"Wait {span_text(data['seconds'])}", None
-        case _:
+        case "exit":
             return "Stop", None
 
 
@@ -203,19 +206,21 @@ def _headings(step: OutlineStep) -> list[str]:
     if step.raw:
         first, *others = [f"Branch {text(handle)}" for handle, _ in step.branches]
         return [f"Run {text(step.kind)} with {value(data)}. {first}", *others]
-    match step.kind:
+    kind = cast("BranchingKind", step.kind)
+    match kind:
         case "split":
             first, *others = [f"{branch['percent']} % to {text(branch['handle'])}" for branch in data["branches"]]
             return [f"Split: {first}", *others]
         case "wait_for_event":
             timeout, event = span_text(data["timeoutSeconds"]), event_name(data["event"])
             return [f"Wait up to {timeout} for {event}{_where(data['filters'])}{IF_RECEIVED}", "Otherwise"]
-        case _:
+        case "condition":
             return [f"If {conditions(data['filters'])}", "Otherwise"]
 
 
 def _predicate(item: Mapping[str, Any]) -> str:
-    match item["operator"]:
+    operator: Operator = item["operator"]
+    match operator:
         case "eq":
             return f"is {value(item['value'])}"
         case "neq":
@@ -224,7 +229,7 @@ def _predicate(item: Mapping[str, Any]) -> str:
             return f"is one of {join_or([value(option) for option in item['value']]) or 'none'}"
         case "contains":
             return f"contains {value(item['value'])}"
-        case _:
+        case "exists":
             return "is set"
 
 

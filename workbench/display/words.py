@@ -26,6 +26,7 @@ from workbench.language.actions import (
     WaitForEvent,
 )
 from workbench.language.codec import encode
+from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.filter import OPERATORS, Filter, Verdict
 from workbench.language.graph import AutomationSettings, Node
 from workbench.language.run import EmailMessage, InappMessage, Message, State, Step, WebhookMessage
@@ -84,18 +85,6 @@ OUTCOME_WORDS = {
     "invalid_attribute": "the value cannot be stored in a contact",
     "node_invalid": "a step is not set up correctly",
     "attempts_exhausted": "all attempts failed",
-}
-# As in api/engine/deliver.py, which this package cannot import; the entry's error also has the detail.
-DELIVERY_WORDS = {
-    "busy": "too many deliveries are waiting for this endpoint",
-    "unreachable": "could not connect",
-    "tls_failed": "TLS failed: the certificate is not valid, or the server does not speak TLS",
-    "refused": "rejected by the receiver",
-    "not_signed_in": "the mail server rejected the user name or password",
-    "no_answer": "no response: the message may have arrived",
-    "gone": "the endpoint no longer exists",
-    "invalid_header": "a header contains a line break or an encoded word",
-    "invalid_address": "not a valid address",
 }
 CAUSE_WORDS = {
     "delay": "",
@@ -319,13 +308,13 @@ def _where(filters: Sequence[Filter]) -> str:
 def outcome(word: str | None) -> str:
     """Return the outcome of a step in words."""
     key = word or ""
-    return OUTCOME_WORDS.get(key) or DELIVERY_WORDS.get(key) or key.replace("_", " ")
+    return OUTCOME_WORDS.get(key) or DELIVERY_ERRORS.get(key) or key.replace("_", " ")
 
 
 def entry_outcome(word: str | None) -> str:
     """Return the outcome of an entry in words."""
     # An entry that failed has the reason of its delivery. As the outcome of a step, `refused` means “did not enter”.
-    return DELIVERY_WORDS.get(word or "") or outcome(word)
+    return DELIVERY_ERRORS.get(word or "") or outcome(word)
 
 
 def ending(state: State | str | None, word: str | None, error: str | None) -> str:

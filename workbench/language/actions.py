@@ -7,7 +7,7 @@ it is wrong. The behaviour of an action is in `nodes`.
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,14 @@ _ORIGIN = r"https?://[^\s\x00-\x1f/?#@\\:{}][^\s\x00-\x1f/?#@\\{}]*"
 _URL = re.compile(_ORIGIN + r"([/?#][^\s\x00-\x1f\x7f]*)?", re.IGNORECASE)
 _URL_TEMPLATE = re.compile(_ORIGIN + r"([/?#].*)?", re.IGNORECASE | re.DOTALL)
 _PLACEHOLDER = re.compile(r"{{.*?}}|{%.*?%}|{#.*?#}", re.DOTALL)
+
+# mypy checks that a match on one of these is exhaustive, so it shows the places that a new kind needs.
+TriggerKind: TypeAlias = Literal["app_event", "onchain_event"]
+BranchingKind: TypeAlias = Literal["condition", "wait_for_event", "split"]
+PlainKind: TypeAlias = Literal[
+    "send_inapp", "send_email", "send_webhook", "add_tag", "remove_tag", "update_contact", "delay", "exit"
+]
+StepKind: TypeAlias = PlainKind | BranchingKind
 
 Handle: TypeAlias = str | None
 """The handle that an edge leaves by; nodes that do not branch have only None."""
@@ -216,7 +224,7 @@ _Reader: TypeAlias = Callable[[_Data, str, list[Problem]], Action]
 _READERS: dict[str, _Reader] = {}
 
 
-def _reads(*kinds: str) -> Callable[[_Reader], _Reader]:
+def _reads(*kinds: TriggerKind | StepKind) -> Callable[[_Reader], _Reader]:
     def register(read: _Reader) -> _Reader:
         _READERS.update(dict.fromkeys(kinds, read))
         return read

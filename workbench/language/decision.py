@@ -1,5 +1,6 @@
 """The result of a step, and the ways in which it can end: continue, wait, retry, fail permanently, end the entry."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,18 @@ from workbench.language.facts import Facts
 from workbench.language.graph import Graph, Node
 from workbench.language.run import Channel, Effect, Run, State, Step, delay_after
 
+# By the reasons in api/channels/outcome.py; the engine writes these texts into the errors of entries.
+DELIVERY_ERRORS: Mapping[str, str] = {
+    "busy": "too many deliveries are waiting for this endpoint",
+    "unreachable": "could not connect",
+    "tls_failed": "TLS failed: the certificate is not valid, or the server does not speak TLS",
+    "refused": "rejected by the receiver",
+    "not_signed_in": "the mail server rejected the user name or password",
+    "no_answer": "no response: the message may have arrived",
+    "gone": "the endpoint no longer exists",
+    "invalid_header": "a header contains a line break or an encoded word",
+    "invalid_address": "not a valid address",
+}
 MAX_RETRY_AFTER = timedelta(days=1)  # a receiver must not postpone an entry without bound
 
 

@@ -16,7 +16,16 @@ from workbench.language.codec import decode, encode
 from workbench.language.decision import Decision
 from workbench.language.event import mask_email
 from workbench.language.filter import Verdict
-from workbench.language.run import ContactUpdated, Effect, EmailMessage, InappMessage, Step, WebhookMessage
+from workbench.language.run import (
+    ContactUpdated,
+    Effect,
+    EmailMessage,
+    InappMessage,
+    Step,
+    TagAdded,
+    TagRemoved,
+    WebhookMessage,
+)
 from workbench.language.template import TemplateError, compile_template
 
 UNSEEN = "•••"
@@ -68,7 +77,7 @@ def _hide_values(effect: Effect) -> Effect:
             return replace(effect, url=UNSEEN, body=UNSEEN)
         case ContactUpdated(attributes=attributes):
             return ContactUpdated(dict.fromkeys(attributes, UNSEEN))
-        case _:
+        case TagAdded() | TagRemoved():
             return effect
 
 

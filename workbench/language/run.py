@@ -220,8 +220,8 @@ class ContactUpdated(msgspec.Struct, frozen=True):
     attributes: dict[str, Json]
 
 
-Message: TypeAlias = InappMessage | EmailMessage | WebhookMessage
 ExternalEffect: TypeAlias = EmailMessage | WebhookMessage
+Message: TypeAlias = InappMessage | ExternalEffect
 Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated
 
 

@@ -27,8 +27,6 @@ from workbench.language.run import (
     DEFAULT_POLICY,
     ContactUpdated,
     Effect,
-    EmailMessage,
-    InappMessage,
     Message,
     RetryPolicy,
     Run,
@@ -36,7 +34,6 @@ from workbench.language.run import (
     Step,
     TagAdded,
     TagRemoved,
-    WebhookMessage,
 )
 from workbench.language.trigger import Trigger, flat_context
 
@@ -288,12 +285,11 @@ class _Simulation:
         for effect in self._effects:
             if isinstance(effect, ContactUpdated):
                 attributes |= effect.attributes
-        messages = InappMessage | EmailMessage | WebhookMessage
         return Trace(
             True,
             verdicts,
             tuple(self._steps),
-            tuple(effect for effect in self._effects if isinstance(effect, messages)),
+            tuple(effect for effect in self._effects if isinstance(effect, Message)),
             tuple(effect.tag for effect in self._effects if isinstance(effect, TagAdded)),
             tuple(effect.tag for effect in self._effects if isinstance(effect, TagRemoved)),
             attributes,

@@ -14,6 +14,7 @@ import msgspec
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, Outline, OutlineStep
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError, InvalidAutomationError
+from workbench.language.actions import StepKind
 from workbench.language.codec import encode
 from workbench.text.remainder import Extras
 from workbench.verbs import AutomationVerbs
@@ -111,7 +112,8 @@ def _step(step: OutlineStep) -> list[VerbCall]:
     branches = [VerbCall("branch", (handle, _branch(block))) for handle, block in step.branches if block]
     if step.raw:
         return [VerbCall("step", (step.kind, data), label), *branches]
-    match step.kind:
+    kind = cast("StepKind", step.kind)
+    match kind:
         case "send_inapp":
             extra = {"data": data["data"]} if "data" in data else {}
             return [VerbCall("send_inapp", (), {"title": data["title"], "body": data["body"], **extra, **label})]
@@ -121,7 +123,7 @@ def _step(step: OutlineStep) -> list[VerbCall]:
             body = {"body": data["body"]} if "body" in data else {}
             return [VerbCall("send_webhook", (data["url"],), {**body, **label})]
         case "add_tag" | "remove_tag":
-            return [VerbCall(step.kind, (data["tag"],), label)]
+            return [VerbCall(kind, (data["tag"],), label)]
         case "update_contact":
             return [VerbCall("update_contact", (data["attributes"],), label)]
         case "delay":
@@ -135,7 +137,7 @@ def _step(step: OutlineStep) -> list[VerbCall]:
             where = {"where": _where(data["filters"])} if data["filters"] else {}
             call = VerbCall("wait_for", (data["event"],), {"within": _span(data["timeoutSeconds"]), **where, **label})
             return [call, *_yes_no(step, even_empty=False)]
-        case _:
+        case "condition":
             first, *others = data["filters"]
             more = [VerbCall("and_", (item["path"],), _predicate(item)) for item in others]
             when = VerbCall("when", (first["path"],), _predicate(first) | label)
