@@ -156,8 +156,8 @@ def restore(settings: Settings, dsn: str, file: Path, *, citus: bool) -> None:
 
 def _run(settings: Settings, program: str, *arguments: str | Path, dsn: str | None = None) -> str:
     """Run a program of Postgres, on a database if `dsn` is not None; return its output or raise CommandError."""
-    from api.embedded.accounts import own_account
     from api.embedded.cluster import locate
+    from api.embedded.paths import own_account
 
     command: list[str | Path] = [locate(settings.postgres_bin, own_account()).folder / program, *arguments]
     environment: dict[str, str | None] = {}

@@ -23,7 +23,7 @@ USER_ERRORS = {  # their message is the sentence; tests/cli/test_errors.py finds
     "api.auth.AccessError",
     "api.cli.CommandError",
     "api.crypto.ChainError",
-    "api.embedded.errors.EmbeddedError",
+    "api.embedded.paths.EmbeddedError",
     "api.imports.errors.UnwritableError",
     "api.imports.importer.UnknownOrganizationError",
     "api.imports.row.UnreadableFileError",

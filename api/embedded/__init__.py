@@ -9,7 +9,7 @@ Postgres refuses to run as root. As root, we run it as a system user and keep it
 because that user cannot read private folders. Only folders that this package created ever change their mode.
 """
 
-from api.embedded.errors import (
+from api.embedded.paths import (
     BinariesMissingError,
     EmbeddedError,
     HomeUnusableError,

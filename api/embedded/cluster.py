@@ -20,9 +20,16 @@ import psycopg
 from psycopg import sql
 
 from api.clock import token
-from api.embedded.accounts import SystemUser
-from api.embedded.errors import BinariesMissingError, HomeUnusableError, StartFailedError, WrongVersionError
-from api.embedded.paths import PORT, ROOT_STATE, PostgresPaths
+from api.embedded.paths import (
+    PORT,
+    ROOT_STATE,
+    BinariesMissingError,
+    HomeUnusableError,
+    PostgresPaths,
+    StartFailedError,
+    SystemUser,
+    WrongVersionError,
+)
 
 ADMIN = "postgres"
 APPLICATION = "workbench"

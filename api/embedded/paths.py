@@ -1,26 +1,111 @@
-"""The files of one embedded Postgres, and their permissions.
+"""The files of one embedded Postgres, the user that owns them, and the errors of both.
 
 `home/postgres` (mode 0700) contains the lock, the passwords (0600) and the log. The data and the socket are beside
 them. If we run as root they are under /var/lib/event-workbench/<id>, because the system user of the server cannot read
 private folders; the id is stored in the home, so a home that is moved keeps its data.
+
+The message of each error is one sentence for the user: what is wrong and what to do.
 """
 
 import hashlib
 import os
+import pwd
+import shutil
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
+from typing import TypedDict
 
 import msgspec
 
 from api.clock import token
-from api.embedded.accounts import SystemUser
-from api.embedded.errors import HomeUnusableError
 from api.private_files import read_or_create
 
 ROOT_STATE = Path("/var/lib/event-workbench")
 PORT = 5432
 _MAX_SOCKET_PATH_BYTES = 103  # macOS allows 104 with the closing NUL, Linux 108
+_SYSTEM_USER = "event-workbench"
+
+
+class EmbeddedError(Exception):
+    """The embedded Postgres cannot be used."""
+
+
+class BinariesMissingError(EmbeddedError):
+    """No usable Postgres programs were found on this machine."""
+
+
+class HomeUnusableError(EmbeddedError):
+    """The home folder, or something that belongs to it, cannot be used."""
+
+
+class WrongVersionError(EmbeddedError):
+    """The data folder was made by another major version of Postgres."""
+
+
+class StartFailedError(EmbeddedError):
+    """initdb or the server failed."""
+
+
+class PopenUser(TypedDict, total=False):
+    """Arguments of subprocess.Popen that run a child as another user."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+class SystemUser(msgspec.Struct, frozen=True):
+    """A user of this machine; `switched` if it is not the user of this process."""
+
+    name: str
+    uid: int
+    gid: int
+    switched: bool
+
+    def popen(self) -> PopenUser:
+        """Return the arguments with which a child runs as this user."""
+        # Without extra_groups=[] the child would keep root's groups.
+        return PopenUser(user=self.uid, group=self.gid, extra_groups=[]) if self.switched else PopenUser()
+
+    def own(self, path: Path) -> None:
+        """Make this user the owner of `path`."""
+        if self.switched:
+            os.chown(path, self.uid, self.gid)
+
+
+def own_account() -> SystemUser:
+    """Return the user of this process."""
+    return SystemUser(str(os.geteuid()), os.geteuid(), os.getegid(), switched=False)
+
+
+def server_account() -> SystemUser:
+    """Return the user that the server runs as. For root this is a system user, which is created on first use."""
+    if os.geteuid() != 0:
+        return own_account()
+    entry = _find_user(_SYSTEM_USER)
+    commands = (
+        ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", _SYSTEM_USER],
+        ["adduser", "-S", "-D", "-H", _SYSTEM_USER],  # busybox
+    )
+    for command in commands:
+        if entry is None and (program := shutil.which(command[0])):
+            subprocess.run([program, *command[1:]], capture_output=True, check=False)
+            entry = _find_user(_SYSTEM_USER)
+    entry = entry or _find_user("nobody")  # the user could not be created
+    if entry is None:
+        raise HomeUnusableError(
+            f"Postgres cannot run as root, and the system user {_SYSTEM_USER} could not be created; run as an ordinary user"
+        )
+    return SystemUser(entry.pw_name, entry.pw_uid, entry.pw_gid, switched=True)
+
+
+def _find_user(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
 
 
 class PostgresPaths(msgspec.Struct, frozen=True):

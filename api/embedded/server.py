@@ -19,9 +19,16 @@ import psycopg
 
 from api.clock import monotonic_ns
 from api.embedded import cluster, postmaster
-from api.embedded.accounts import SystemUser, server_account
-from api.embedded.errors import HomeUnusableError, StartFailedError
-from api.embedded.paths import PostgresPaths, find_paths, make_run, prepare_paths
+from api.embedded.paths import (
+    HomeUnusableError,
+    PostgresPaths,
+    StartFailedError,
+    SystemUser,
+    find_paths,
+    make_run,
+    prepare_paths,
+    server_account,
+)
 
 _MEMORY_MB = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
 

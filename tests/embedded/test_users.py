@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from api.embedded import EmbeddedPostgres, HomeUnusableError, cluster, postmaster
-from api.embedded.accounts import server_account
+from api.embedded.paths import server_account
 
 OTHER_USER = pwd.getpwnam("nobody")  # initdb wants a user with a name
 

@@ -13,8 +13,8 @@ import msgspec
 import psycopg
 
 from api.embedded import EmbeddedPostgres, Server
-from api.embedded.accounts import server_account
 from api.embedded.cluster import locate
+from api.embedded.paths import server_account
 from api.embedded.server import SETTINGS
 from api.store.database import libpq_dsn
 from tests.acceptance.conftest import until

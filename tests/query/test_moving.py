@@ -16,8 +16,8 @@ from api.auth import keys
 from api.clock import token
 from api.crypto import Keyring
 from api.embedded import EmbeddedPostgres, Server
-from api.embedded.accounts import server_account
 from api.embedded.cluster import locate
+from api.embedded.paths import server_account
 from api.settings import Settings
 from api.store.migrate import migrate
 from tests.in_process import served
