@@ -141,11 +141,11 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         dsn = settings.database_url
         if dsn is None:
             from api import embedded
-            from api.embedded import accounts, cluster
+            from api.embedded import cluster, paths
 
             server = embedded.find(settings.data_dir)
             if server is None:
-                binaries = cluster.locate(settings.postgres_bin, accounts.own_account())
+                binaries = cluster.locate(settings.postgres_bin, paths.own_account())
                 yield Finding("ok", f"Postgres {binaries.version} found in {binaries.folder}")
                 yield Finding("warn", "embedded Postgres is not running", "start everything with: workbench up")
                 return
