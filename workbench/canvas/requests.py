@@ -1,17 +1,17 @@
 """Requests of a view that change nothing: choices, samples, previews, simulations, and the impact of publishing.
 
-Previews and simulations are computed by the engine's own interpreter.
+Previews and simulations are computed by the engine's own interpreter. `CanvasAutomation` is the part of an automation
+that the canvas uses: `workbench.automation` imports the canvas, not the reverse.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from workbench import environment
 from workbench.canvas.document import DraftPieces, arranged, parse_draft, to_browser
-from workbench.canvas.protocol import CanvasAutomation, ServerState
 from workbench.canvas.suggestions import (
     SampleContact,
     Suggestions,
@@ -21,12 +21,13 @@ from workbench.canvas.suggestions import (
     sample_events,
     sample_logs,
 )
+from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.run import LOOKS, explanations
 from workbench.draft import Draft, JsonObject
 from workbench.language.actions import InvalidAction, TriggerNode
 from workbench.language.advance import advance
-from workbench.language.check import events_of
+from workbench.language.check import Diagnostic, events_of
 from workbench.language.codec import decode
 from workbench.language.contact import apply_event, merge_identifiers
 from workbench.language.decision import Decision
@@ -49,11 +50,50 @@ from workbench.language.run import (
 )
 from workbench.language.simulate import SIMULATED_ID
 from workbench.language.trigger import flat_context
-from workbench.publish import Impact, unchanged
-from workbench.simulate import read_sample_event
+from workbench.publish import AutomationRecord, Impact, unchanged
+from workbench.simulate import Simulation, read_sample_event
 
 # What a preview assumes for a contact without a wallet or an email address, so that the message can still be shown.
 _STAND_INS = {"no_wallet": {"walletAddress": "0x…"}, "no_email": {"email": "someone@example.com"}}
+
+
+class ServerState(Protocol):
+    """The server of an automation, and its record there as last read; both None without a server."""
+
+    connection: Connection | None
+    record: AutomationRecord | None
+
+
+class CanvasAutomation(Protocol):
+    """An automation that a canvas can edit, simulate, save and publish. `Automation` documents the methods."""
+
+    _draft: Draft
+    # A ServerState. It is declared Any because a settable attribute of a protocol is invariant: no subclass would
+    # match.
+    _server: Any
+
+    @property
+    def name(self) -> str: ...
+
+    def simulate(self, event: Mapping[str, Any], contact: Mapping[str, Any] | None = None) -> Simulation: ...
+
+    def save(self, *, overwrite: bool = False) -> object: ...
+
+    def publish(self, *, overwrite: bool = False) -> object: ...
+
+    def activate(self) -> object: ...
+
+    def deactivate(self) -> object: ...
+
+    def pause(self) -> object: ...
+
+    def resume(self) -> object: ...
+
+    def _status_pills(self) -> list[tuple[str, str]]: ...
+
+    def _archive_remarks(self) -> list[Diagnostic]: ...
+
+    def _repr_html_(self) -> str: ...
 
 
 class NodePreview(msgspec.Struct, frozen=True):

@@ -2,11 +2,12 @@
 
 JupyterLab delivers the messages of a view in a subshell of the kernel, in a thread of its own, while cells run in the
 main thread. One lock guards the drafts of all canvases; it is not held during requests to the server. Two canvases may
-show the same automation: before a canvas writes, it checks whether the draft is still the one that it read.
+show the same automation: before a canvas writes, it checks whether the draft is still the one that it read. Entry
+counts and the revision are polled from the server while a canvas is open.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -16,6 +17,7 @@ import traitlets
 from anywidget import AnyWidget
 from IPython.display import HTML, DisplayHandle, display
 
+from workbench import environment
 from workbench import publish as publishing
 from workbench.canvas.document import (
     DraftPieces,
@@ -27,18 +29,23 @@ from workbench.canvas.document import (
     parse_draft,
 )
 from workbench.canvas.forms import kinds
-from workbench.canvas.protocol import CanvasAutomation
-from workbench.canvas.requests import READ_REQUESTS, CanvasRequest
-from workbench.canvas.status import StatusPoller
+from workbench.canvas.requests import READ_REQUESTS, CanvasAutomation, CanvasRequest
 from workbench.canvas.suggestions import Suggestions
+from workbench.connection import Connection
+from workbench.display.words import entry_counts, outcome
 from workbench.draft import Draft, JsonObject, new_draft
 from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
 from workbench.language.check import Diagnostic
 from workbench.language.filter import OPERATORS
+from workbench.publish import AutomationRecord
 
 _READ_ONLY = "this canvas is read-only; .canvas() without read_only=True opens one that can be changed"
 _LOCK = threading.RLock()  # one for all canvases, because two of them may edit the same automation
 _STATIC = files("workbench").joinpath("static")
+_MIN_POLL_INTERVAL_S = 2.0
+_LOAD_FACTOR = 20  # polling takes at most 1/20 of the time, however slow the counts of a large automation are
+_NOT_PASSED = ("waiting", "held_out")  # the entry is still at the node, or never went on
+_FAILED = ("failed", "refused")
 
 
 class StaticPicture:
@@ -341,3 +348,45 @@ def _describe_conflict(record: publishing.AutomationRecord, revision: int) -> st
         "Someone changed this automation after you opened it: "
         f"yours is revision {record.revision}, the server's is {revision}."
     )
+
+
+class LiveStatus(msgspec.Struct, frozen=True):
+    """Counts by node id (also of nodes that the draft does not contain), a summary line, and the server's revision."""
+
+    nodes: Mapping[str, JsonObject]
+    headline: str
+    revision: int
+
+
+class StatusPoller:
+    """Reads the status of one automation, at a limited rate."""
+
+    def __init__(self) -> None:
+        self._next_at_s = 0.0
+
+    def poll_soon(self) -> None:
+        """Make the next `poll` read the status, even if the interval is not over."""
+        self._next_at_s = 0.0
+
+    def poll(self, connection: Connection, record: AutomationRecord) -> LiveStatus | None:
+        """Return the status, or None if the interval since the last poll is not over."""
+        started_s = environment.monotonic_s()
+        if started_s < self._next_at_s:
+            return None
+        path = f"/automations/{record.id}"
+        current = connection.get(path)
+        stats = connection.get(f"{path}/stats")
+        elapsed_s = environment.monotonic_s() - started_s
+        self._next_at_s = started_s + max(_MIN_POLL_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
+        live, outcomes = stats["live"], stats["nodes"]
+        nodes: dict[str, JsonObject] = {}
+        # Nodes of earlier versions are counted too: their entries are still in progress.
+        for node_id in {*live, *outcomes}:
+            counts = outcomes.get(node_id, {})
+            nodes[node_id] = {
+                "live": live.get(node_id, 0),
+                "passed": sum(count for word, count in counts.items() if word not in (*_FAILED, *_NOT_PASSED)),
+                "failed": sum(count for word, count in counts.items() if word in _FAILED),
+                "outcomes": [{"outcome": outcome(word), "count": count} for word, count in sorted(counts.items())],
+            }
+        return LiveStatus(nodes, entry_counts(stats["entries"]), current["revision"])
