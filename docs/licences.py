@@ -13,9 +13,10 @@ PAGE = Path(__file__).with_name("licences.md")
 _HEAD = """\
 # Licences
 
-Written by `python docs/licences.py` from `requirements/up.txt` and the canvas's `package-lock.json`. Event Workbench itself
-is Apache-2.0. psycopg is LGPL-3.0: it is used as it is, from its own package. No other package is under a licence of the GPL
-family, and a test keeps it so. Tools for tests and benchmarks (`requirements/dev.txt`) are not shipped and not listed.
+Written by `python docs/licences.py` from `requirements/up.txt` and the canvas's `package-lock.json`. Event Workbench
+itself is Apache-2.0. psycopg is LGPL-3.0: it is used as it is, from its own package. No other package is under a
+licence of the GPL family, and a test keeps it so. Tools for tests and benchmarks (`requirements/dev.txt`) are not
+shipped and not listed.
 """
 
 

@@ -96,7 +96,8 @@ def server_account() -> SystemUser:
     entry = entry or _find_user("nobody")  # the user could not be created
     if entry is None:
         raise HomeUnusableError(
-            f"Postgres cannot run as root, and the system user {_SYSTEM_USER} could not be created; run as an ordinary user"
+            f"Postgres cannot run as root, and the system user {_SYSTEM_USER} could not be created; "
+            "run as an ordinary user"
         )
     return SystemUser(entry.pw_name, entry.pw_uid, entry.pw_gid, switched=True)
 
