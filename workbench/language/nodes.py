@@ -1,7 +1,7 @@
 """The behaviour of each kind of node: one handler per action.
 
 A handler takes the context of a step and returns a `Decision`; it performs nothing itself. To add a kind of node, add
-an action and its reader in `actions`, and a handler here; `check` and the tests find both by their tables.
+an action and its reader in `actions`, and a handler here. CONTRIBUTING.md lists the other places.
 """
 
 import hashlib

@@ -158,7 +158,7 @@ DEFAULT_POLICY = RetryPolicy()
 
 def uniform_policy(delays: tuple[float, ...]) -> RetryPolicy:
     """Return the policy with one schedule for every channel (`WORKBENCH_RETRY_DELAYS`)."""
-    return RetryPolicy(delays, delays, delays)
+    return RetryPolicy(**dict.fromkeys(RetryPolicy.__struct_fields__, delays))
 
 
 def delay_after(delays: tuple[float, ...], attempt: int, entry_id: str) -> timedelta | None:
