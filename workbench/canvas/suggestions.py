@@ -29,14 +29,7 @@ from workbench.language.abi import (
     canonical_type,
     read_signature,
 )
-from workbench.language.check import (
-    CatalogFacts,
-    Diagnostic,
-    check_against,
-    events_of,
-    segments_of,
-    uses_chain,
-)
+from workbench.language.check import CatalogFacts, Diagnostic, check_against, events_of, segments_of, uses_chain
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
 from workbench.language.graph import Graph
