@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, html, moment, plain, table
+from workbench.display.html import TableSequence, TableView, html, moment, table_columns
 from workbench.display.words import quantity, short
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
@@ -31,7 +31,7 @@ class _AuditRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _AUDIT_PAGE = 500  # the most that the server lists in one response
-_AUDIT_COLUMNS = tuple(map(TableColumn, ("at (UTC)", "action", "subject", "live version", "by", "key")))
+_AUDIT_COLUMNS = table_columns("at (UTC)", "action", "subject", "live version", "by", "key")
 
 
 def audit(
@@ -44,7 +44,7 @@ def audit(
     import polars as pl
 
     from workbench.display.frame import with_view
-    from workbench.display.html import TableView
+    from workbench.frames import struct_frame
 
     changes: list[_AuditRow] = []
     while len(changes) < limit:
@@ -54,15 +54,9 @@ def audit(
         changes += page
         if len(page) < size:
             break
-    texts = ("id", "at", "action", "by", "key", "subject", "subject_id", "key_id")
-    schema: dict[str, Any] = dict.fromkeys(texts, pl.String)
-    frame = pl.DataFrame({name: [getattr(change, name) for change in changes] for name in texts}, schema=schema)
-    frame = frame.with_columns(
-        pl.col("at").str.to_datetime(time_zone="UTC", time_unit="us"),
-        pl.Series("from_version", [change.from_version for change in changes], pl.Int64),
-        pl.Series("to_version", [change.to_version for change in changes], pl.Int64),
-        pl.Series("detail", [encode(change.detail).decode() for change in changes], pl.String),
-    )
+    names = ("id", "at", "action", "by", "key", "subject", "subject_id", "key_id", "from_version", "to_version")
+    details = pl.Series("detail", [encode(change.detail).decode() for change in changes], pl.String)
+    frame = struct_frame(changes, names, numbers=("from_version", "to_version"), times=("at",)).with_columns(details)
     rows = []
     for change in changes:
         kind, _, verb = change.action.partition(".")
@@ -123,12 +117,12 @@ class NewKey:
 _SECRET_NOTE = "`.secret` has the whole key, this once: store it without showing it here."  # noqa: S105  a sentence
 
 
-class Keys(Sequence[Key]):
+class Keys(TableSequence[Key]):
     """Every key of the organization, oldest first. `.create("live", name="backend")` creates one."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._keys = msgspec.convert(connection.get("/keys")["keys"], tuple[Key, ...])
+        super().__init__(msgspec.convert(connection.get("/keys")["keys"], tuple[Key, ...]))
 
     @usage_example('.create("live", name="backend") or .create("workbench", scopes=["events:read", "sql:read"])')
     def create(self, kind: str, *, name: str | None = None, scopes: Sequence[str] | None = None) -> NewKey:
@@ -159,7 +153,7 @@ class Keys(Sequence[Key]):
             return key.id
         ids = [
             candidate.id
-            for candidate in self._keys
+            for candidate in self
             if key == candidate.id or (key == candidate.name and candidate.status == "active")
         ]
         if len(ids) > 1:
@@ -168,28 +162,15 @@ class Keys(Sequence[Key]):
             raise NotFoundError(f"active key not found: {key!r}. wb.keys lists the keys")
         return ids[0]
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._keys[index]
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __repr__(self) -> str:
-        return plain(_KEY_COLUMNS, self._rows())
-
-    def _repr_html_(self) -> str:
-        # The server's processes cache a key for up to two seconds.
-        return table(_KEY_COLUMNS, self._rows(), title="Keys", note="Revoking takes effect within five seconds.")
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = []
-        for key in self._keys:
+    def _view(self) -> TableView:
+        columns = table_columns("name", "key", "kind", "scopes", "last used", "status", "id")
+        rows = []
+        for key in self:
             used = moment(key.last_used_at) or "never"
             rows.append((key.name, key.key, key.kind, " ".join(key.scopes), used, key.status_text(), key.id))
-        return rows
+        # The server's processes cache a key for up to two seconds.
+        return TableView(columns, rows, "Keys", "Nothing yet.", "Revoking takes effect within five seconds.")
 
-
-_KEY_COLUMNS = tuple(map(TableColumn, ("name", "key", "kind", "scopes", "last used", "status", "id")))
 
 # The API has no route that lists the scopes of the calling key. These requests change nothing: a key without the scope
 # gets 401 or 403, one with it gets 200, 400 or 404.
@@ -210,7 +191,7 @@ def permissions(connection: Connection) -> list[tuple[str, bool]]:
     ]
 
 
-_USAGE_COLUMNS = (TableColumn("channel"), TableColumn("messages", number=True))
+_USAGE_COLUMNS = table_columns("channel", "messages", numbers=("messages",))
 
 
 def usage(connection: Connection, month: str | None) -> "pl.DataFrame":
@@ -221,7 +202,6 @@ def usage(connection: Connection, month: str | None) -> "pl.DataFrame":
     import polars as pl
 
     from workbench.display.frame import with_view
-    from workbench.display.html import TableView
 
     body: dict[str, Any] = connection.get("/usage", month=month)
     rows = list(body["messages"].items())

@@ -11,7 +11,7 @@ import msgspec
 
 from workbench import environment
 from workbench.connection import Connection, TtlCache
-from workbench.display.html import TableColumn, moment, plain, spark, table
+from workbench.display.html import moment, plain, spark, table, table_columns
 from workbench.display.payload import Shape, as_html, as_page, as_text, python_number
 from workbench.display.words import quantity
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 _UNFINISHED_KEY = re.compile(r"\[\s*[\"']([^\"']*)$")
 _MAX_LISTED = 200  # names in one response of the server
 _MAX_SHAPES = 8  # events of one automation; each shape takes a request that samples payloads
-_COLUMNS = (
-    *(TableColumn("event"), TableColumn("count", number=True), TableColumn("share", number=True)),
-    *(TableColumn("by day"), TableColumn("first seen (UTC)"), TableColumn("last seen (UTC)")),
+_COLUMNS = table_columns(
+    "event", "count", "share", "by day", "first seen (UTC)", "last seen (UTC)", numbers=("count", "share")
 )
 
 
@@ -173,7 +172,7 @@ class Catalog:
 
     def __repr__(self) -> str:
         rows = [(entry.event, entry.count, moment(entry.last_seen)) for entry in self]
-        columns = (TableColumn("event"), TableColumn("count", number=True), TableColumn("last seen (UTC)"))
+        columns = table_columns("event", "count", "last seen (UTC)", numbers=("count",))
         return f"{self._title()}\n{plain(columns, rows, self._empty())}"
 
     def _repr_html_(self) -> str:

@@ -1,12 +1,12 @@
 """Contract events from a pasted ABI, the state of the followed chains, and stored logs as samples for simulations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, moment, plain, table
+from workbench.display.html import TableSequence, TableView, moment, plain, table, table_columns
 from workbench.errors import InvalidArgumentError, WorkbenchError
 from workbench.language.abi import AbiEvent, AbiWord, canonical_type, read_abi, read_signature
 from workbench.language.check import ChainFacts
@@ -57,7 +57,7 @@ class ContractEvents:
         return [(event.signature, ", ".join(event.wallets)) for event in self._events]
 
 
-_ABI_COLUMNS = (TableColumn("event"), TableColumn("wallets"))
+_ABI_COLUMNS = table_columns("event", "wallets")
 
 
 def abi(text: str) -> ContractEvents:
@@ -183,19 +183,11 @@ class ChainsStatus(msgspec.Struct, frozen=True, rename="camel"):
         return [(count.automation, count.sentence, f"{count.count:,}") for count in self.unknown_wallets]
 
 
-_CHAIN_COLUMNS = (
-    TableColumn("chain"),
-    TableColumn("read up to", number=True),
-    TableColumn("newest block", number=True),
-    TableColumn("last read (UTC)"),
-    TableColumn("problem"),
+_CHAIN_COLUMNS = table_columns(
+    "chain", "read up to", "newest block", "last read (UTC)", "problem", numbers=("read up to", "newest block")
 )
-_EVENT_COLUMNS = (TableColumn("chain"), TableColumn("name"), TableColumn("signature"), TableColumn("logs", number=True))
-_UNKNOWN_WALLET_COLUMNS = (
-    TableColumn("automation"),
-    TableColumn("logs of unknown wallets, last day"),
-    TableColumn("logs", number=True),
-)
+_EVENT_COLUMNS = table_columns("chain", "name", "signature", "logs", numbers=("logs",))
+_UNKNOWN_WALLET_COLUMNS = table_columns("automation", "logs of unknown wallets, last day", "logs", numbers=("logs",))
 _UNKNOWN_WALLET_WORDS = {
     "created": "a contact was created",
     "unknown": "ignored: create_contacts=True would create a contact",
@@ -219,33 +211,16 @@ def chain_facts(connection: Connection) -> ChainFacts | None:
         return None
 
 
-class Logs(Sequence[dict[str, Any]]):
+class Logs(TableSequence[dict[str, Any]]):
     """Logs, newest first, displayed as a table. Each is a sample for a simulation: `a.simulate(wb.logs()[0])`."""
 
-    def __init__(self, logs: Sequence[dict[str, Any]]) -> None:
-        self._logs = logs
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._logs[index]
-
-    def __len__(self) -> int:
-        return len(self._logs)
-
-    def __repr__(self) -> str:
-        return plain(_LOG_COLUMNS, self._rows())
-
-    def _repr_html_(self) -> str:
-        return table(_LOG_COLUMNS, self._rows())
-
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    def _view(self) -> TableView:
+        columns = table_columns("block", "event", "contract", "args", numbers=("block",))
         rows = []
-        for log in self._logs:
+        for log in self:
             block = f"{log['blockNumber']} (removed)" if log["removed"] else str(log["blockNumber"])
             rows.append((block, log["event"], log["contract"], encode(log["args"]).decode()))
-        return rows
-
-
-_LOG_COLUMNS = (TableColumn("block", number=True), TableColumn("event"), TableColumn("contract"), TableColumn("args"))
+        return TableView(columns, rows, "", "Nothing yet.")
 
 
 def logs(connection: Connection, contract: str | None, event: str | None, before: str | None, limit: int) -> Logs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, html, moment, plain, table
+from workbench.display.html import TableColumn, TableView, html, moment, plain, table, table_columns
 from workbench.display.words import join_and, quantity, value
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.explain import EventToExplain, Explanations, explain
@@ -256,8 +256,8 @@ class Contact:
         )
 
 
-_CONTACT_COLUMNS = (TableColumn("field"), TableColumn("value"))
-_TIMELINE_COLUMNS = (TableColumn("at (UTC)"), TableColumn("kind"), TableColumn("what happened"))
+_CONTACT_COLUMNS = table_columns("field", "value")
+_TIMELINE_COLUMNS = table_columns("at (UTC)", "kind", "what happened")
 
 
 def _timeline_table(items: Sequence[TimelineItem]) -> tuple[Sequence[TableColumn], Sequence[Sequence[str]]]:
@@ -270,7 +270,6 @@ def _timeline_frame(
     import polars as pl
 
     from workbench.display.frame import with_view
-    from workbench.display.html import TableView
 
     schema = {name: pl.Datetime("us", "UTC") if name.endswith("at") else pl.String() for name in names}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
@@ -395,7 +394,7 @@ class Merge:
         return table(_MERGE_COLUMNS, self._rows(), title=self.headline(), note=self._note)
 
 
-_MERGE_COLUMNS = (TableColumn("of the absorbed contact"), TableColumn("value"), TableColumn("result"))
+_MERGE_COLUMNS = table_columns("of the absorbed contact", "value", "result")
 _IDENTIFIERS = {"walletAddress": "wallet", "email": "email", "externalId": "external id"}
 
 

@@ -15,7 +15,7 @@ from workbench import environment
 from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.graph import path_of, picture
-from workbench.display.html import ProgressLine, TableColumn, html, moment, plain, table
+from workbench.display.html import ProgressLine, TableColumn, TableSequence, TableView, html, moment, table_columns
 from workbench.display.run import LOOKS, RunPage, explanations
 from workbench.display.words import join_or, quantity
 from workbench.errors import (
@@ -218,46 +218,27 @@ class Entry:
         ).html()
 
 
-class Entries(Sequence[Entry]):
+class Entries(TableSequence[Entry]):
     """The entries of an automation, newest first; `latest` is the first of them."""
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries = tuple(entries)
 
     @property
     def latest(self) -> Entry:
         """The newest entry. Raises NotFoundError if no event has started the automation."""
-        if not self._entries:
+        if not self:
             raise NotFoundError("no event has started this automation yet")
-        return self._entries[0]
+        entry: Entry = self[0]
+        return entry
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per entry: ids, state, outcome, step, attempts, last error and times."""
-        import polars as pl
+        from workbench.frames import struct_frame
 
-        rows = [entry._row for entry in self._entries]
         texts = ("id", "automation_id", "contact_id", "event_id", "event", "state", "outcome", "node_id", "last_error")
-        data = {name: [getattr(row, name) for row in rows] for name in texts}
-        return pl.DataFrame(data, schema=dict.fromkeys(texts, pl.String)).with_columns(
-            pl.Series("automation_version", [row.automation_version for row in rows], pl.Int64),
-            pl.Series("attempts", [row.attempts for row in rows], pl.Int64),
-            *(
-                pl.Series(name, [getattr(row, name) for row in rows], pl.String).str.to_datetime(
-                    time_zone="UTC", time_unit="us"
-                )
-                for name in ("created_at", "updated_at")
-            ),
-        )
+        numbers, times = ("automation_version", "attempts"), ("created_at", "updated_at")
+        return struct_frame([entry._row for entry in self], (*texts, *numbers, *times), numbers=numbers, times=times)
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._entries[index]
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def _table(self) -> tuple[Sequence[TableColumn], list[tuple[str, ...]]]:
-        """Return columns and rows, with a column for errors only if an entry has one."""
-        failed = any(entry.error for entry in self)
+    def _view(self) -> TableView:
+        failed = any(entry.error for entry in self)  # without an error the table has no column for errors
         rows = []
         for entry in self:
             error = (entry.error or "",) if failed else ()
@@ -266,18 +247,9 @@ class Entries(Sequence[Entry]):
             outcome = words.entry_outcome(entry.outcome)
             rows.append((started, entry._row.event or "", entry.state.value, outcome, *error, *ids))
         error_title = ("last error",) if failed else ()
-        titles = ("started (UTC)", "event", "state", "outcome", *error_title, "contact", "entry")
-        return tuple(map(TableColumn, titles)), rows
-
-    def __repr__(self) -> str:
-        return plain(*self._table(), _NO_ENTRIES)
-
-    def _repr_html_(self) -> str:
+        columns = table_columns("started (UTC)", "event", "state", "outcome", *error_title, "contact", "entry")
         note = "Show the newest with .latest" if self else ""
-        return table(*self._table(), title=f"Entries: {len(self)}", note=note, empty=_NO_ENTRIES)
-
-
-_NO_ENTRIES = "No event has started this automation yet."
+        return TableView(columns, rows, f"Entries: {len(self)}", "No event has started this automation yet.", note)
 
 
 def list_entries(connection: Connection, automation_id: str, limit: int, state: str | None = None) -> Entries:
@@ -300,7 +272,7 @@ def read_entry(connection: Connection, entry_id: str) -> Entry:
 
 
 def _entries(connection: Connection, body: dict[str, Any]) -> Entries:
-    return Entries([Entry(connection, row) for row in msgspec.convert(body["entries"], list[_EntryRow])])
+    return Entries(tuple(Entry(connection, row) for row in msgspec.convert(body["entries"], list[_EntryRow])))
 
 
 class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
@@ -352,18 +324,18 @@ class Replayed(msgspec.Struct, frozen=True):
         return html("line.html.j2", text=self.sentence(), state=state, look=look, note=self.note(), block="")
 
 
-class DeadLetters(Sequence[DeadLetter]):
+class DeadLetters(TableSequence[DeadLetter]):
     """Failed entries by cause, the latest failure first. `replay()` tries all of them again, or those of one cause."""
 
     def __init__(self, connection: Connection, letters: Iterable[DeadLetter], automation_id: str | None = None) -> None:
+        super().__init__(tuple(letters))
         self._connection = connection
-        self._letters = tuple(letters)
         self._automation_id = automation_id
 
     @property
     def causes(self) -> tuple[str, ...]:
         """The causes, without duplicates."""
-        return tuple(dict.fromkeys(letter.cause for letter in self._letters if letter.cause))
+        return tuple(dict.fromkeys(letter.cause for letter in self if letter.cause))
 
     @usage_example('.replay() or .replay("no_wallet"); one entry: wb.entry("0198c0de-…").replay()')
     def replay(self, cause: str | None = None) -> Replayed:
@@ -376,55 +348,38 @@ class DeadLetters(Sequence[DeadLetter]):
             raise NotFoundError(f"no entry failed permanently with the cause {cause!r}: {causes}")
         selection = {"cause": cause, "automationId": self._automation_id}
         body = self._connection.post("/entries/replay", {name: value for name, value in selection.items() if value})
-        selected = [letter for letter in self._letters if cause in (None, letter.cause)]
+        selected = [letter for letter in self if cause in (None, letter.cause)]
         return Replayed(body["replayed"], sum(letter.entries for letter in selected if not letter.active))
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per automation, cause and step."""
-        import polars as pl
+        from workbench.frames import struct_frame
 
-        types = {"active": pl.Boolean, "entries": pl.Int64, "attempts": pl.Int64}
-        schema = {name: types.get(name, pl.String) for name in DeadLetter.__struct_fields__}
-        frame = pl.DataFrame([msgspec.structs.asdict(letter) for letter in self._letters], schema=schema)
-        return frame.with_columns(pl.col("first_at", "last_at").str.to_datetime(time_zone="UTC", time_unit="us"))
+        numbers, times = ("entries", "attempts"), ("first_at", "last_at")
+        return struct_frame(self, DeadLetter.__struct_fields__, numbers=numbers, times=times, flags=("active",))
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._letters[index]
-
-    def __len__(self) -> int:
-        return len(self._letters)
-
-    def table(self) -> tuple[Sequence[TableColumn], list[tuple[Any, ...]]]:
+    def table(self) -> tuple[Sequence[TableColumn], Sequence[Sequence[Any]]]:
         """Return columns and rows; there is a column for the automation only when there can be several."""
+        view = self._view()
+        return view.columns, view.rows
+
+    def _view(self) -> TableView:
         titles = ["cause", *(["automation"] if self._automation_id is None else [])]
-        columns = (*map(TableColumn, titles), *_DEAD_LETTER_COLUMNS)
+        titles += ["step", "entries", "attempts", "last error", "last (UTC)"]
+        columns = table_columns(*titles, numbers=("entries", "attempts"))
         rows = []
-        for letter in self._letters:
+        for letter in self:
             name = letter.automation if letter.active else f"{letter.automation} (off)"
             automation = (name,) if self._automation_id is None else ()
             figures = (letter.entries, letter.attempts, letter.error(), moment(letter.last_at))
             rows.append((letter.cause or "", *automation, letter.node_id or "", *figures))
-        return columns, rows
-
-    def __repr__(self) -> str:
-        return plain(*self.table(), _NO_DEAD_LETTERS)
-
-    def _repr_html_(self) -> str:
-        title = f"Failed permanently: {_entry_count(sum(letter.entries for letter in self._letters))}"
+        if not rows:
+            return TableView(columns, rows, "", "Nothing has failed permanently.")
+        title = f"Failed permanently: {_entry_count(sum(letter.entries for letter in self))}"
         note = (
             'Replay all with .replay(), one cause with .replay("cause"). To list: wb.sql("SELECT * FROM dead_letters")'
         )
-        return table(*self.table(), title=title if self else "", note=note if self else "", empty=_NO_DEAD_LETTERS)
-
-
-_DEAD_LETTER_COLUMNS = (
-    TableColumn("step"),
-    TableColumn("entries", number=True),
-    TableColumn("attempts", number=True),
-    TableColumn("last error"),
-    TableColumn("last (UTC)"),
-)
-_NO_DEAD_LETTERS = "Nothing has failed permanently."
+        return TableView(columns, rows, title, "", note)
 
 
 def dead_letters(connection: Connection, automation_id: str | None = None) -> DeadLetters:

@@ -18,7 +18,7 @@ import msgspec
 
 from workbench import environment
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, html, plain, table
+from workbench.display.html import ItemSequence, html, plain, table, table_columns
 from workbench.display.words import quantity
 from workbench.errors import (
     AuthenticationError,
@@ -135,7 +135,7 @@ class Events(MethodHints):
                 receipts += [Receipt(False, idempotency_key=event["idempotencyKey"], error=error) for event in batch]
             else:
                 receipts += self._send_batch(batch)
-        return Receipts(receipts)
+        return Receipts(tuple(receipts))
 
     @usage_example(f"wb.events.curl{_SEND}")
     def curl(self, event: str, *, show_key: bool = False, **fields: Unpack[EventFields]) -> "CurlLine":
@@ -319,29 +319,20 @@ class _BatchBody(msgspec.Struct, frozen=True):
     results: tuple[Receipt, ...]
 
 
-class Receipts(Sequence[Receipt]):
+class Receipts(ItemSequence[Receipt]):
     """The receipts of many events, in the order of the events."""
-
-    def __init__(self, receipts: Sequence[Receipt]) -> None:
-        self._receipts = tuple(receipts)
 
     @property
     def failed(self) -> list[tuple[int, Receipt]]:
         """The index and the receipt of each event that was not stored, or has an unknown outcome."""
-        return [(index, receipt) for index, receipt in enumerate(self._receipts) if not receipt.accepted]
+        return [(index, receipt) for index, receipt in enumerate(self) if not receipt.accepted]
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per event: accepted, deduplicated, idempotency_key, error."""
-        import polars as pl
+        from workbench.frames import struct_frame
 
-        schema = {"accepted": pl.Boolean, "deduplicated": pl.Boolean, "idempotency_key": pl.String, "error": pl.String}
-        return pl.DataFrame({name: [getattr(receipt, name) for receipt in self] for name in schema}, schema=schema)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._receipts[index]
-
-    def __len__(self) -> int:
-        return len(self._receipts)
+        columns = ("accepted", "deduplicated", "idempotency_key", "error")
+        return struct_frame(self, columns, flags=("accepted", "deduplicated"))
 
     def _counts(self) -> str:
         duplicates = sum(receipt.deduplicated for receipt in self)
@@ -362,7 +353,7 @@ class Receipts(Sequence[Receipt]):
 
 
 _MAX_FAILED_ROWS = 50
-_FAILED_COLUMNS = (TableColumn("event", number=True), TableColumn("error"))
+_FAILED_COLUMNS = table_columns("event", "error", numbers=("event",))
 _RETRY_NOTE = 'To retry one, send it with the key of its receipt: {**event, "idempotencyKey": receipt.idempotency_key}'
 
 

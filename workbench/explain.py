@@ -8,7 +8,7 @@ import msgspec
 
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.html import TableColumn, html, moment, plain
+from workbench.display.html import ItemSequence, html, moment, plain, table_columns
 from workbench.errors import InvalidArgumentError, NotFoundError
 from workbench.language.filter import Verdict
 
@@ -102,12 +102,12 @@ _REASONS = {
 }
 
 
-class Explanations(Sequence[Explanation]):
+class Explanations(ItemSequence[Explanation]):
     """The explanations for events of a contact, newest first."""
 
     def __init__(self, automation: str, active: bool, explanations: Sequence[Explanation]) -> None:
+        super().__init__(tuple(explanations))
         self._automation, self._active = automation, active
-        self._explanations = tuple(explanations)
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame, one row per event: at (UTC), event, matched, reasons, sentence, event_id, entry_id."""
@@ -142,12 +142,6 @@ class Explanations(Sequence[Explanation]):
         state = "" if self._active else " It is switched off now."
         return f"{started} of {words.quantity(len(self), 'event')} started “{self._automation}”.{state}"
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._explanations[index]
-
-    def __len__(self) -> int:
-        return len(self._explanations)
-
     def __repr__(self) -> str:
         rows = [explanation.row() for explanation in self]
         return f"{self.headline()}\n{plain(_COLUMNS, rows, 'This contact has no events yet.')}"
@@ -162,7 +156,7 @@ class Explanations(Sequence[Explanation]):
 
 
 _MAX_DETAILED = 5
-_COLUMNS = (TableColumn("at (UTC)"), TableColumn("event"), TableColumn(""), TableColumn("reason"))
+_COLUMNS = table_columns("at (UTC)", "event", "", "reason")
 
 
 def explain(

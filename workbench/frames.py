@@ -114,6 +114,25 @@ def structs(texts: pl.Series) -> pl.Series:
     return pl.Series(texts.name, [_fitted(value, dtype) for value in values], dtype=dtype)
 
 
+def struct_frame(
+    rows: Sequence[object],
+    columns: Iterable[str],
+    *,
+    numbers: Sequence[str] = (),
+    times: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> pl.DataFrame:
+    """Return a frame with one row per struct. `columns` are fields, with texts unless named by one of the others.
+
+    `numbers` are whole, `times` are ISO 8601 texts, which become times in UTC, and `flags` are booleans.
+    """
+    types = (
+        dict.fromkeys(columns, pl.String()) | dict.fromkeys(numbers, pl.Int64()) | dict.fromkeys(flags, pl.Boolean())
+    )
+    frame = pl.DataFrame({name: [getattr(row, name) for row in rows] for name in types}, schema=types)
+    return frame.with_columns(pl.col(name).str.to_datetime(time_zone="UTC", time_unit="us") for name in times)
+
+
 def with_structs(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
     """Return the frame with columns of JSON as structs.
 

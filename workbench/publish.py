@@ -12,7 +12,7 @@ import msgspec
 
 from workbench.changes import Changes, changes
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, html, moment, plain, table
+from workbench.display.html import TableColumn, TableSequence, TableView, html, moment, plain, table, table_columns
 from workbench.display.words import quantity
 from workbench.draft import Draft, from_json
 from workbench.errors import (
@@ -90,13 +90,7 @@ class Impact(msgspec.Struct, frozen=True):
         return table(*self.table(), title=self.headline() if self.entries else "", empty=self.headline())
 
 
-_IMPACT_COLUMNS = (
-    TableColumn("version"),
-    TableColumn("step"),
-    TableColumn("state"),
-    TableColumn("entries", number=True),
-    TableColumn("consequence"),
-)
+_IMPACT_COLUMNS = table_columns("version", "step", "state", "entries", "consequence", numbers=("entries",))
 
 
 class AutomationRecord(msgspec.Struct, frozen=True, rename="camel"):
@@ -190,17 +184,11 @@ class AuditEntry(msgspec.Struct, frozen=True, rename="camel"):
         return f"{self.action.removeprefix('automation.')} by {self.by or 'an unknown key'}, {moment(self.at)} UTC"
 
 
-class Versions(Sequence[Version]):
+class Versions(TableSequence[Version]):
     """The published versions, newest first."""
 
     def __init__(self, versions: Sequence[Version]) -> None:
-        self._versions = tuple(sorted(versions, key=lambda version: -version.version))
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._versions[index]
-
-    def __len__(self) -> int:
-        return len(self._versions)
+        super().__init__(tuple(sorted(versions, key=lambda version: -version.version)))
 
     @usage_example(".diff(1, 2) or .diff(1), against the newest")
     def diff(self, before: int, after: int | None = None) -> VersionDiff:
@@ -208,26 +196,20 @@ class Versions(Sequence[Version]):
 
         Raises NotFoundError for an unknown version.
         """
-        newest = self._versions[0].version if self._versions else 0
+        newest = self[0].version if self else 0
         old, new = self.numbered(before), self.numbered(newest if after is None else after)
         return VersionDiff(old.version, new.version, changes(old.payload(), new.payload()))
 
     def numbered(self, number: int) -> Version:
         """Return the version with this number; raise NotFoundError if it is unknown."""
-        for version in self._versions:
+        for version in self:
             if version.version == number:
                 return version
         raise NotFoundError(f"version not found: {number}. {quantity(len(self), 'version')} published; see .versions()")
 
-    def __repr__(self) -> str:
-        return plain(_VERSION_COLUMNS, self._rows(), "Never published.")
-
-    def _repr_html_(self) -> str:
-        note = "Compare two versions: .diff(1, 2)" if len(self) > 1 else ""
-        return table(_VERSION_COLUMNS, self._rows(), note=note, empty="Never published.")
-
-    def _rows(self) -> list[tuple[int, str, str]]:
-        previous = {later.version: earlier for later, earlier in pairwise(self._versions)}
+    def _view(self) -> TableView:
+        columns = table_columns("version", "published at (UTC)", "against the previous", numbers=("version",))
+        previous = {later.version: earlier for later, earlier in pairwise(self)}
         rows = []
         for version in self:
             before = previous.get(version.version)
@@ -239,22 +221,15 @@ class Versions(Sequence[Version]):
                 more = [f"and {rest} more"] if rest > 0 else []
                 text = "; ".join([*map(str, items[:_MAX_SHOWN_CHANGES]), *more]) or "nothing that matters"
             rows.append((version.version, moment(version.published_at), text))
-        return rows
+        note = "Compare two versions: .diff(1, 2)" if len(self) > 1 else ""
+        return TableView(columns, rows, "", "Never published.", note)
 
 
-_VERSION_COLUMNS = (
-    TableColumn("version", number=True),
-    TableColumn("published at (UTC)"),
-    TableColumn("against the previous"),
-)
 _MAX_SHOWN_CHANGES = 3
 
 
-class Automations(Sequence[AutomationRecord]):
+class Automations(TableSequence[AutomationRecord]):
     """The automations of the organization, newest first. `wb.automations` reads them again each time."""
-
-    def __init__(self, records: Sequence[AutomationRecord]) -> None:
-        self._records = tuple(records)
 
     def __call__(self) -> "Automations":
         """Return itself, so that `wb.automations()` works like `wb.automations`."""
@@ -263,33 +238,24 @@ class Automations(Sequence[AutomationRecord]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
             raise InvalidArgumentError(f"to open an automation by its name, write wb.automation({index!r})")
-        return self._records[index]
+        return super().__getitem__(index)
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __repr__(self) -> str:
-        return plain(_AUTOMATION_COLUMNS, self._rows(), _NO_AUTOMATIONS)
-
-    def _repr_html_(self) -> str:
-        note = 'Open one with wb.automation("name")' if self else ""
-        return table(_AUTOMATION_COLUMNS, self._rows(), title="Automations", note=note, empty=_NO_AUTOMATIONS)
-
-    def _rows(self) -> list[tuple[str, str, str]]:
-        return [
+    def _view(self) -> TableView:
+        columns = table_columns("name", "state", "changed at (UTC)")
+        rows = [
             (record.name, ", ".join(text for text, _ in record.pills()), moment(record.updated_at)) for record in self
         ]
+        note = 'Open one with wb.automation("name")' if self else ""
+        return TableView(columns, rows, "Automations", 'No automations yet. wb.automation("a name") starts one.', note)
 
 
-_AUTOMATION_COLUMNS = (TableColumn("name"), TableColumn("state"), TableColumn("changed at (UTC)"))
-_NO_AUTOMATIONS = 'No automations yet. wb.automation("a name") starts one.'
 _PAGE = _MAX_VERSIONS = 100  # the most that the server lists in one response
 
 
 def list_automations(connection: Connection, name: str | None = None) -> Automations:
     """Return the newest page of automations, or those with one name."""
     body = connection.get("/automations", name=name)
-    return Automations(msgspec.convert(body["automations"], list[AutomationRecord]))
+    return Automations(msgspec.convert(body["automations"], tuple[AutomationRecord, ...]))
 
 
 def all_automations(connection: Connection) -> list[AutomationRecord]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 
 from workbench.connection import Connection, TtlCache
-from workbench.display.html import TableColumn, html, moment, plain, table, trend
+from workbench.display.html import TableColumn, html, moment, plain, table, table_columns, trend
 from workbench.display.words import duration, join_and, quantity
 from workbench.duration import seconds_of
 from workbench.errors import (
@@ -345,13 +345,7 @@ class QueryPreview:
         return html("line.html.j2", text=self.sentence(), state="preview", look="busy", note="", block="")
 
 
-_COLUMNS = (
-    TableColumn("name"),
-    TableColumn("size", number=True),
-    TableColumn("in 7 days", number=True),
-    TableColumn("refreshed (UTC)"),
-    TableColumn("state"),
-)
+_COLUMNS = table_columns("name", "size", "in 7 days", "refreshed (UTC)", "state", numbers=("size", "in 7 days"))
 _NO_SEGMENTS = 'No segments yet. wb.segments.define("whales", sql="SELECT contact_id FROM …") creates one.'
 _TABLE_NOTE = 'Open one with wb.segments["name"]. In an automation: .when("contact.segments", contains="name")'
 

@@ -1,12 +1,12 @@
 """Test sends: the messages of an automation, sent to yourself through the real channels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, plain, table
+from workbench.display.html import TableSequence, TableView, table_columns
 from workbench.display.words import CAUSE_WORDS, outcome
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError
@@ -43,32 +43,19 @@ class TestMessage(msgspec.Struct, frozen=True, rename="camel"):
         return f"{text} ({self.detail})" if self.detail else text
 
 
-class TestSent(Sequence[TestMessage]):
+class TestSent(TableSequence[TestMessage]):
     """The results of a test send, in the order of sending. Shows itself as a table."""
 
     __test__ = False
 
-    def __init__(self, messages: Sequence[TestMessage]) -> None:
-        self._messages = tuple(messages)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._messages[index]
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = []
+    def _view(self) -> TableView:
+        columns = table_columns("step", "channel", "outcome", "why", "title")
+        rows = []
         for message in self:
             channel = _CHANNELS.get(message.channel, message.channel)
             rows.append((message.node_id, channel, message.outcome, message.why(), message.title or ""))
-        return rows
-
-    def __repr__(self) -> str:
-        return plain(_COLUMNS, self._rows(), _NO_MESSAGES)
-
-    def _repr_html_(self) -> str:
-        return table(_COLUMNS, self._rows(), title="Test messages", note=_NOTE if self else "", empty=_NO_MESSAGES)
+        note = "Marked as tests and not counted. No contact received them." if rows else ""
+        return TableView(columns, rows, "Test messages", "No message is sent for this event.", note)
 
 
 def send_test(
@@ -92,10 +79,9 @@ def send_test(
     answer = connection.post(
         f"/automations/{automation_id}/test", body | ({"nodeId": node} if node is not None else {})
     )
-    return TestSent(msgspec.convert(answer["messages"], list[TestMessage]))
+    return TestSent(msgspec.convert(answer["messages"], tuple[TestMessage, ...]))
 
 
-_COLUMNS = tuple(map(TableColumn, ("step", "channel", "outcome", "why", "title")))
 _CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
 _REASON_TEXTS = {**DELIVERY_ERRORS} | {
     # Only test sends have these reasons.
@@ -103,5 +89,3 @@ _REASON_TEXTS = {**DELIVERY_ERRORS} | {
     "too_many": "a test sends at most 20 messages: pass node=… to test this step alone",
     "opted_out": "the owner of this address has unsubscribed",
 }
-_NO_MESSAGES = "No message is sent for this event."
-_NOTE = "Marked as tests and not counted. No contact received them."

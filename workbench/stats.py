@@ -15,7 +15,7 @@ import msgspec
 from workbench import environment, publish
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.html import TableColumn, html, moment, plain, trend
+from workbench.display.html import TableColumn, html, moment, plain, table_columns, trend
 from workbench.display.words import duration, quantity
 from workbench.entries import DeadLetters, dead_letters
 from workbench.errors import InvalidArgumentError
@@ -96,7 +96,7 @@ class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _DAY = TableColumn("entered on")
-_TREATED = (TableColumn("contacts", number=True), TableColumn("reached", number=True), TableColumn("rate", number=True))
+_TREATED = table_columns("contacts", "reached", "rate", numbers=("contacts", "reached", "rate"))
 _HELD_OUT = tuple(TableColumn(f"held out: {column.title}", number=True) for column in _TREATED)
 
 
@@ -205,12 +205,7 @@ class Stats:
         )
 
 
-_COLUMNS = (
-    TableColumn("step"),
-    TableColumn("action"),
-    TableColumn("entries now", number=True),
-    TableColumn("outcomes"),
-)
+_COLUMNS = table_columns("step", "action", "entries now", "outcomes", numbers=("entries now",))
 
 
 def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:

@@ -14,7 +14,7 @@ import msgspec
 
 from workbench import environment
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, moment
+from workbench.display.html import moment
 from workbench.display.words import quantity, short
 from workbench.errors import ConnectionFailedError, UnavailableError, UnknownOutcomeError
 from workbench.language.codec import decode, encode
@@ -218,7 +218,7 @@ def _frame(
     import polars as pl
 
     from workbench.display.frame import with_view
-    from workbench.display.html import TableView
+    from workbench.display.html import TableView, table_columns
 
     types: dict[str, pl.DataType] = {
         "at": pl.Datetime("us", "UTC"),
@@ -230,7 +230,7 @@ def _frame(
         for name in names
     }
     frame = pl.DataFrame(data, schema={name: types.get(name, pl.String()) for name in names})
-    return with_view(frame, TableView(tuple(map(TableColumn, titles)), rows, **texts))
+    return with_view(frame, TableView(table_columns(*titles), rows, **texts))
 
 
 def _joined(outcomes: Outcomes) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from workbench.automation import Automation
 from workbench.display import words
+from workbench.display.html import ItemSequence
 from workbench.draft import from_json
 from workbench.git.files import read_file
 from workbench.language.check import errors
@@ -71,21 +72,16 @@ def simulate(
     return TestRun(simulate_draft(draft, SimulationArguments(_event(event, payload), contact, now, events), None))
 
 
-class SentMessages(Sequence[Message]):
+class SentMessages(ItemSequence[Message]):
     """The messages that match a question. True if there are any; a failed assertion shows what was sent instead."""
 
     def __init__(self, matches: Sequence[Message], question: str, sent: Sequence[Message]) -> None:
-        self._matches, self._question, self._sent = tuple(matches), question, tuple(sent)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._matches[index]
-
-    def __len__(self) -> int:
-        return len(self._matches)
+        super().__init__(tuple(matches))
+        self._question, self._sent = question, tuple(sent)
 
     def __repr__(self) -> str:
-        if self._matches:
-            return f"{words.quantity(len(self), 'message')}{self._question}: {_lines(self._matches)}"
+        if self:
+            return f"{words.quantity(len(self), 'message')}{self._question}: {_lines(self)}"
         return f"no message{self._question}; sent: {_lines(self._sent) or 'nothing'}"
 
 

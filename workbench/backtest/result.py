@@ -18,7 +18,7 @@ from workbench.backtest.source import BacktestScope, filter_paths, filters_on_ad
 from workbench.backtest.tables import Tables, Totals, every_day
 from workbench.display import charts
 from workbench.display.graph import STAYING, Mark, RunPath, picture
-from workbench.display.html import TableColumn, html, moment, plain
+from workbench.display.html import TableColumn, html, moment, plain, table_columns
 from workbench.display.words import HANDLE_WORDS, entry_outcome, join_and, quantity, trigger_text
 from workbench.errors import InvalidArgumentError
 from workbench.language.actions import AddTag, RemoveTag, Split, UpdateContact
@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 
 
 _ALWAYS_SHOWN = ("entries", "contacts that enter", "contacts with a message")
-_BRANCH_COLUMNS = (
-    TableColumn("Step"),
-    TableColumn("Branch"),
-    TableColumn("Entries", number=True),
-    TableColumn("Share", number=True),
-)
-_SPREAD_COLUMNS = (TableColumn("Messages", number=True), TableColumn("Contacts", number=True))
+_BRANCH_COLUMNS = table_columns("Step", "Branch", "Entries", "Share", numbers=("Entries", "Share"))
+_SPREAD_COLUMNS = table_columns("Messages", "Contacts", numbers=("Messages", "Contacts"))
 _RANGES = (0, 1, 2, 3, 4, 6, 11, 21, 51, 101, 501, 1_001, sys.maxsize)
 _MANY_MESSAGES = 10  # to one contact in a period
 _ASSUMPTIONS = (

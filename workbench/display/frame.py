@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from workbench.display.html import TableView, plain, table
+from workbench.display.html import TableView, plain
 
 
 class ShownFrame(pl.DataFrame):
@@ -26,10 +26,7 @@ class ShownFrame(pl.DataFrame):
     __repr__ = __str__
 
     def _repr_html_(self, **polars: Any) -> str:
-        view = self.view
-        if view is None:
-            return super()._repr_html_(**polars)
-        return table(view.columns, view.rows, title=view.title, note=view.note, empty=view.empty)
+        return super()._repr_html_(**polars) if self.view is None else self.view.html()
 
 
 def with_view(frame: pl.DataFrame, view: TableView) -> ShownFrame:

@@ -10,10 +10,10 @@ Tables exist twice: as HTML, and as text for terminals.
 import base64
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,6 +22,8 @@ from markupsafe import Markup
 from workbench.display import words
 from workbench.language.codec import encode
 from workbench.language.run import channel_of
+
+T = TypeVar("T")
 
 # Precedes the HTML of an email in its frame: no scripts, and nothing from the network but images.
 _EMAIL_POLICY = (
@@ -122,6 +124,11 @@ class TableColumn(msgspec.Struct, frozen=True):
     number: bool = False
 
 
+def table_columns(*titles: str, numbers: Collection[str] = ()) -> tuple[TableColumn, ...]:
+    """Return columns with these titles; `numbers` are the titles of those with numbers."""
+    return tuple(TableColumn(title, title in numbers) for title in titles)
+
+
 def table(
     columns: Sequence[TableColumn],
     rows: Sequence[Sequence[Any]],
@@ -158,6 +165,37 @@ class TableView(msgspec.Struct, frozen=True):
     empty: str
     note: str = ""
     warnings: Sequence[str] = ()
+
+    def html(self) -> str:
+        """Return the table as HTML, without the warnings."""
+        return table(self.columns, self.rows, title=self.title, note=self.note, empty=self.empty)
+
+
+class ItemSequence(Sequence[T]):
+    """A sequence that cannot be changed."""
+
+    def __init__(self, items: Sequence[T]) -> None:
+        self._items = items
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class TableSequence(ItemSequence[T]):
+    """A sequence that displays itself as a table."""
+
+    def _view(self) -> TableView:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        view = self._view()
+        return plain(view.columns, view.rows, view.empty)
+
+    def _repr_html_(self) -> str:
+        return self._view().html()
 
 
 class ProgressLine:

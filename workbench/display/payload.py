@@ -9,17 +9,11 @@ from typing import Any
 
 import msgspec
 
-from workbench.display.html import TableColumn, html, moment, plain
+from workbench.display.html import html, moment, plain, table_columns
 from workbench.display.words import quantity, short, value
 from workbench.language.codec import encode
 
-_COLUMNS = (
-    TableColumn("path"),
-    TableColumn("type"),
-    TableColumn("missing", number=True),
-    TableColumn("null", number=True),
-    TableColumn("values"),
-)
+_COLUMNS = table_columns("path", "type", "missing", "null", "values", numbers=("missing", "null"))
 _SHOWN_VALUES = 4
 _TYPES = {"string": "text", "boolean": "yes/no", "array": "list"}
 _SAMPLE_CHARACTERS = 4_000  # a cell with a payload of 1 MB would freeze the notebook
