@@ -72,8 +72,6 @@ class _Data:
 
 
 class Decoder:
-    """Decodes the logs of one event."""
-
     def __init__(self, abi_event: AbiEvent) -> None:
         self._parameters = abi_event.parameters
         self._word_decoders = [_word_decoder(parameter.type) for parameter in self._parameters]

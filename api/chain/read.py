@@ -38,8 +38,6 @@ class ForkError(Exception):
 
 
 class NodeReader:
-    """Reads the blocks of one node."""
-
     def __init__(self, node: EvmNode) -> None:
         self.node = node
         self._range_blocks = FIRST_RANGE_BLOCKS

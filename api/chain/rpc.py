@@ -94,15 +94,11 @@ class Log(msgspec.Struct, frozen=True, gc=False):
 
 
 class RpcError(msgspec.Struct):
-    """An error of JSON-RPC."""
-
     code: int = 0
     message: str = ""
 
 
 class RpcResponse(msgspec.Struct):
-    """The response to one request: a result or an error."""
-
     id: int | str | None = None
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: RpcError | None = None
@@ -129,8 +125,6 @@ class RpcRequest(msgspec.Struct, Generic[_T], frozen=True):
 
 
 class BlockJson(msgspec.Struct, rename="camel"):
-    """A block in a node's JSON."""
-
     number: _HexNumber
     hash: _Hash
     parent_hash: _Hash
@@ -142,8 +136,6 @@ class BlockJson(msgspec.Struct, rename="camel"):
 
 
 class LogJson(msgspec.Struct, rename="camel", gc=False):
-    """A log in a node's JSON."""
-
     address: _Address
     topics: list[_Hash]
     data: str
@@ -213,8 +205,6 @@ _SINGLE_OR_BATCH = msgspec.json.Decoder(RpcResponse | list[RpcResponse], strict=
 
 
 class EvmNode:
-    """A node at an http(s) URL."""
-
     def __init__(self, url: str, timeout_s: float = READ_TIMEOUT_S) -> None:
         parts = urlsplit(url)
         self.name = parts.hostname or "node"
@@ -229,11 +219,9 @@ class EvmNode:
         await self._client.aclose()
 
     async def chain_id(self) -> int:
-        """Return the id of the node's chain."""
         return _number(await self._call(RpcRequest("eth_chainId", [], _NUMBER)))
 
     async def block(self, number: int | Literal["latest"]) -> Block | None:
-        """Return the header of a block, or None if the node does not have it."""
         block = await self._call(_block_request(number if number == "latest" else hex(number)))
         return None if block is None else block.read()
 

@@ -27,8 +27,6 @@ LEASE = timedelta(seconds=10)
 
 
 class Claims:
-    """The claims of one engine process."""
-
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock

@@ -72,8 +72,6 @@ def open_transports(settings: Settings) -> Transports:
 
 
 class DeliveryContext(msgspec.Struct, frozen=True):
-    """The services that deliveries use."""
-
     database: Database
     keyring: Keyring
     clock: Clock

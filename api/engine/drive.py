@@ -27,8 +27,6 @@ _log = logging.getLogger("workbench.engine")
 
 
 class Driver:
-    """Drives batches of entries, and their deliveries."""
-
     def __init__(
         self, database: Database, keyring: Keyring, clock: Clock, retries: RetryPolicy, transports: Transports
     ) -> None:
@@ -51,11 +49,9 @@ class Driver:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether an organization has so many deliveries under way that its due entries are not claimed."""
         return self._deliveries.is_saturated
 
     async def finish_deliveries(self) -> None:
-        """Wait until no delivery is under way."""
         await self._deliveries.finish()
 
     async def stop(self, timeout_s: float) -> None:
@@ -74,7 +70,6 @@ class Driver:
         return len(claims)
 
     async def rescue(self, org_id: int, limit: int) -> int:
-        """Make entries with an expired lease due again; return how many."""
         rescued = await self._claims.rescue(org_id, limit)
         if rescued:
             self.counts.rescued += rescued

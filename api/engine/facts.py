@@ -84,7 +84,6 @@ class WatchedFacts(msgspec.Struct, frozen=True):
     later_events: dict[str, tuple[LaterEventRow, ...]]
 
     def of(self, entry_ids: Iterable[str]) -> "WatchedFacts":
-        """Return the facts of some entries."""
         ids = set(entry_ids)
 
         def part(values: dict[str, T]) -> dict[str, T]:
@@ -109,14 +108,12 @@ class BatchFacts(msgspec.Struct, frozen=True):
 
 
 def facts_request(org_id: int, claim: Claim, graphs: Graphs) -> FactsRequest:
-    """Return what has to be read for a claimed entry."""
     return FactsRequest(claim, required_facts(graphs.of(org_id, claim), run_of(claim)))
 
 
 async def read_facts(
     tx: Transaction, org_id: int, org_keys: OrgKeys, requests: list[FactsRequest], retries: RetryPolicy, now: datetime
 ) -> BatchFacts:
-    """Read the facts of a batch of one organization."""
     claims = [request.claim for request in requests]
     # Most batches need nothing but these three. The reads that follow need no common snapshot with them: whatever
     # changes concurrently and matters is read again under a lock, so COMMIT can save its round trip here.

@@ -209,6 +209,5 @@ class EngineCounts:
             _log.info("effects", extra={"org_id": org_id, "effects": effects[start : start + EFFECTS_PER_LINE]})
 
     def add_lost(self, org_id: int, entries: int) -> None:
-        """Count entries that other engines have claimed."""
         self.lost += entries
         _log.warning("lease_lost", extra={"org_id": org_id, "entries": entries})

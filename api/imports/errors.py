@@ -49,7 +49,6 @@ class ImportReport(msgspec.Struct, frozen=True):
     refusals: tuple[RejectedRow, ...] = ()
 
     def plus(self, other: Self) -> Self:
-        """Return the sum of two reports."""
         return type(self)(
             self.read + other.read,
             self.stored + other.stored,

@@ -45,8 +45,6 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 
 class HistoryFile:
-    """One file of history."""
-
     def __init__(self, path: Path, name: str, options: ReadOptions, names: EventNames) -> None:
         self.path, self.name, self.restart = path, name, options.restart
         self.size = path.stat().st_size

@@ -178,8 +178,6 @@ class _Progress:
 
 
 class _ImportContext:
-    """What the files of one import share."""
-
     def __init__(
         self, database: Database, clock: Clock, target: ImportTarget, reader: PastReader, rejects: Rejects
     ) -> None:
@@ -199,8 +197,6 @@ class _BegunBatch(msgspec.Struct, eq=False):
 
 
 class _FileImport:
-    """The import of one file."""
-
     def __init__(self, context: _ImportContext, source: HistoryFile, progress: _Progress) -> None:
         self._context, self._source, self._progress = context, source, progress
         self._report = ImportReport()

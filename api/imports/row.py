@@ -36,8 +36,6 @@ class UnreadableFileError(Exception):
 
 
 class Rows(Protocol):
-    """The rows of an open file."""
-
     @property
     def share(self) -> float:
         """How much of the file has been read, from 0 to 1."""
@@ -60,7 +58,6 @@ class VendorTable:
         self._names, self._mapping = names, mapping
 
     def row(self, line: int, cells: Sequence[Any]) -> Row:
-        """Return the row of some cells."""
         record = {name: _cell(cell) for name, cell in zip(self._names, cells, strict=True) if cell not in (None, "")}
         return line, encode(self._mapping(record)), ()
 

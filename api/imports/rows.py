@@ -74,7 +74,6 @@ class PastEvents(msgspec.Struct):
         return len(self.identities)
 
     def extend(self, more: Self) -> None:
-        """Append events."""
         for name in _COLUMNS:
             getattr(self, name).extend(getattr(more, name))
 
@@ -113,8 +112,6 @@ _COLUMNS = PastEvents.__struct_fields__[1:]
 
 
 class PastReader:
-    """Reads the events of one organization's history."""
-
     def __init__(self, org_id: int, org_keys: OrgKeys) -> None:
         self.org_id, self._org_keys = org_id, org_keys
         self._identities: dict[Identifiers, Identity] = {}

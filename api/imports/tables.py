@@ -274,7 +274,6 @@ class CsvRows:
 
 
 def column_names(file: LineFile) -> list[str]:
-    """Return the names in the header of a CSV file."""
     return _header(next(_Lines(file.lines()), ""))[0]
 
 

@@ -51,7 +51,6 @@ class ContactIdentifiers(msgspec.Struct):
     email_domain: str | None = None
 
     def kinds(self) -> frozenset[IdentifierKind]:
-        """Return the kinds of identifier that are set."""
         return _KINDS[self.wallet is not None, self.email is not None, self.external_id is not None]
 
 

@@ -57,8 +57,6 @@ class Triggers:
 
 
 class Matcher:
-    """Matches the events of one batch."""
-
     def __init__(self, keyring: Keyring, orgs: Mapping[int, OrgTriggers]) -> None:
         self._keyring = keyring
         self._orgs = orgs

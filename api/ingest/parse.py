@@ -49,7 +49,6 @@ class ParsedEvent(msgspec.Struct, gc=False):
     attributes_changed: bool = True
 
     def new_contact_id(self, at_us: int) -> str:
-        """Return the id of a contact that is created for this event."""
         return uuid7(at_us)
 
     @property

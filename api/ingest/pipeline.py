@@ -55,7 +55,6 @@ class Pipeline:
 
     @property
     def alive(self) -> bool:
-        """Whether every writer runs."""
         return self._writers.alive
 
     @property

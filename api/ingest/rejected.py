@@ -91,7 +91,6 @@ class Notices:
         self._next_log_ns = 0
 
     async def start(self) -> None:
-        """Start the task that writes notices."""
         self._flusher = asyncio.create_task(self._flush_until_stopped())
 
     async def stop(self) -> None:

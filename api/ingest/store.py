@@ -79,7 +79,6 @@ async def store_batch(
 
 
 def add_entry(rows: store.EntryRows, event: ParsedEvent, active: ActiveTrigger, entry_id: str) -> None:
-    """Add the entry of an event in an automation."""
     rows.org_ids.append(event.org_id)
     rows.ids.append(entry_id)
     rows.automation_ids.append(active.automation_id)

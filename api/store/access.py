@@ -124,8 +124,6 @@ _PAGE = 500  # rows; each page is one short transaction, so that requests do not
 
 
 class Org(msgspec.Struct, frozen=True):
-    """An organization and its encryption keys."""
-
     id: int
     keys: OrgKeys
 

@@ -228,8 +228,6 @@ class Cancellation(msgspec.Struct, frozen=True):
 
 
 class PausedEntriesRow(msgspec.Struct, frozen=True):
-    """An automation that has paused entries."""
-
     org_id: int
     automation_id: str
     active: bool
@@ -443,8 +441,6 @@ class MessageRow(msgspec.Struct, frozen=True):
 
 
 class TransitionRow(msgspec.Struct, frozen=True):
-    """One transition between states."""
-
     from_state: str
     to_state: str
     at: datetime
@@ -482,7 +478,6 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 async def list_entries(tx: Transaction, org_id: int, page: EntryPage) -> list[EntryRow]:
-    """Return the newest entries of the organization."""
     cursor = await tx.execute(_SQL["list_entries"], {"org_id": org_id, **msgspec.structs.asdict(page)})
     return [_entry(*row) async for row in cursor]
 
@@ -490,7 +485,6 @@ async def list_entries(tx: Transaction, org_id: int, page: EntryPage) -> list[En
 async def list_entries_of_automation(
     tx: Transaction, org_id: int, automation_id: str, page: EntryPage
 ) -> list[EntryRow]:
-    """Return the newest entries of one automation."""
     values = {"org_id": org_id, "automation_id": automation_id, **msgspec.structs.asdict(page)}
     return [_entry(*row) async for row in await tx.execute(_SQL["list_entries_of_automation"], values)]
 
@@ -510,7 +504,6 @@ async def list_entries_by_name(tx: Transaction, org_id: int, event: str, page: E
 
 
 async def find_event_by_key(tx: Transaction, org_id: int, key_digest: str) -> str | None:
-    """Return the id of the event that holds an idempotency key."""
     cursor = await tx.execute(_SQL["find_event_by_key"], {"org_id": org_id, "key_digest": key_digest})
     row = await cursor.fetchone()
     return None if row is None else row[0]

@@ -24,8 +24,6 @@ LEASE_DURATION = timedelta(seconds=5)
 
 
 class FollowerLease(msgspec.Struct, frozen=True):
-    """The right to follow a chain."""
-
     chain_id: int
     token: int
 
@@ -68,7 +66,6 @@ def renew_chain(lease: FollowerLease, lease_until: datetime) -> Call[bool]:
 
 
 def release_chain(lease: FollowerLease, now: datetime) -> Call[None]:
-    """End the lease."""
     return Call(_CALLS["release_chain"], nothing, chain_id=lease.chain_id, token=lease.token, now=now)
 
 
@@ -96,17 +93,14 @@ def end_dropping(lease: FollowerLease) -> Call[None]:
 
 
 def last_read_block(chain_id: int) -> Call[int | None]:
-    """Read the number of the last block that was read."""
     return Call(_CALLS["last_read_block"], lambda rows: rows[0][0] if rows else None, chain_id=chain_id)
 
 
 def set_chain_trouble(lease: FollowerLease, trouble: str | None) -> Call[None]:
-    """Record what prevents progress, or None."""
     return Call(_CALLS["set_chain_trouble"], nothing, chain_id=lease.chain_id, token=lease.token, trouble=trouble)
 
 
 async def list_chains(tx: Transaction, now: datetime) -> list[ChainRow]:
-    """Return the progress of every chain, and what prevents it."""
     return [ChainRow(*row) async for row in await tx.execute(_SQL["list_chains"], {"now": now})]
 
 
@@ -178,12 +172,10 @@ def watch_epoch() -> Call[int]:
 
 
 def watch_epochs() -> Call[dict[int, int]]:
-    """Read this number by organization."""
     return Call(_CALLS["watch_epochs"], lambda rows: {row[0]: row[1] for row in rows})
 
 
 def chain_automations(chain_id: int, org_ids: Sequence[int]) -> Call[list[OnChainAutomationRow]]:
-    """Read the automations of organizations that start from logs of a chain."""
     return Call(
         _CALLS["chain_automations"],
         lambda rows: [OnChainAutomationRow(*row) for row in rows],
@@ -193,7 +185,6 @@ def chain_automations(chain_id: int, org_ids: Sequence[int]) -> Call[list[OnChai
 
 
 def chain_watches(chain_id: int, org_ids: Sequence[int]) -> Call[list[WatchRow]]:
-    """Read the watches of organizations on a chain."""
     return Call(
         _CALLS["chain_watches"],
         lambda rows: [WatchRow(*row) for row in rows],
@@ -353,7 +344,6 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
 
 
 def add_dead_logs(chain_id: int, dead: Sequence[DeadLog], at: datetime) -> Call[None]:
-    """Record logs that cannot be stored."""
     return Call(
         _CALLS["add_dead_logs"],
         nothing,
@@ -510,7 +500,6 @@ async def list_unknown_wallets(tx: Transaction, org_id: int, since: datetime) ->
 
 
 async def delete_old_unknown_wallets(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    """Delete up to `limit` counts beyond their retention; return how many were deleted."""
     values = {"org_id": org_id, "before": now - RETENTION, "limit": limit}
     return (await tx.execute(_SQL["delete_old_unknown_wallets"], values)).rowcount
 
@@ -536,8 +525,6 @@ class LogRow(msgspec.Struct, frozen=True):
 
 
 class LogCountRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The number of logs of an event."""
-
     chain_id: int
     contract: str
     event: str

@@ -33,8 +33,6 @@ LAST_CURSOR: Cursor = (datetime(9999, 1, 1, tzinfo=UTC), "ffffffff-ffff-ffff-fff
 
 
 class ContactKey(msgspec.Struct, frozen=True):
-    """An organization and one of its contacts."""
-
     org_id: int
     contact_id: str
 
@@ -374,8 +372,6 @@ def _values(contact: ContactKey, after: Cursor) -> dict[str, object]:
 
 
 class ContactCounts(msgspec.Struct, frozen=True):
-    """The number of rows of a contact."""
-
     events: int
     entries: int
     messages: int
@@ -394,8 +390,6 @@ class TimelineEventRow(msgspec.Struct, frozen=True):
 
 
 class TimelineEntryRow(msgspec.Struct, frozen=True):
-    """An entry, with the names of its automation and event."""
-
     created_at: datetime
     id: str
     automation_id: str

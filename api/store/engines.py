@@ -52,7 +52,6 @@ async def remove_engine(tx: Transaction, engine_id: str, now: datetime) -> None:
 
 
 async def last_heartbeat(tx: Transaction) -> Heartbeat | None:
-    """Return the newest heartbeat of any engine."""
     row = await (await tx.execute(_SQL["last_heartbeat"])).fetchone()
     return None if row is None else Heartbeat(*row)
 

@@ -50,7 +50,6 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def find_due_work(now: datetime) -> Call[list[DueWork]]:
-    """Find the organizations that have due entries."""
     return Call(_CALLS["find_due_work"], lambda rows: [DueWork(*row) for row in rows], now=now)
 
 
@@ -193,7 +192,6 @@ def load_logs(org_id: int, claims: Sequence[Claim]) -> Call[dict[str, EntryLogRo
 
 
 def load_contacts(org_id: int, ids: Sequence[str]) -> Call[dict[str, EntryContactRow]]:
-    """Load contacts, by id."""
     return Call(
         _CALLS["load_contacts"],
         lambda rows: {row[0]: EntryContactRow(*row) for row in rows},
@@ -208,7 +206,6 @@ def find_unsubscribed(org_id: int, ids: Sequence[str]) -> Call[set[str]]:
 
 
 def read_automation_statuses(org_id: int, ids: Sequence[str]) -> Call[dict[str, AutomationStatus]]:
-    """Read the status of automations, by id."""
     return Call(
         _CALLS["read_automation_statuses"],
         lambda rows: {row[0]: AutomationStatus(*row[1:]) for row in rows},
@@ -415,7 +412,6 @@ def has_step(org_id: int, step: EntryStepRow) -> Call[bool]:
 
 
 def add_steps(org_id: int, steps: Sequence[EntryStepRow], at: datetime) -> Call[None]:
-    """Log steps taken at `at`."""
     return Call(
         _CALLS["add_steps"],
         nothing,

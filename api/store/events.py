@@ -162,8 +162,6 @@ class IdentifierRows(msgspec.Struct):
 
 
 class ConflictRows(msgspec.Struct):
-    """Columns of identity conflicts."""
-
     org_ids: list[int] = []
     ids: list[str] = []
     event_ids: list[str] = []
@@ -196,7 +194,6 @@ def add_contacts(rows: ContactRows, at: datetime) -> Call[None]:
 
 
 def add_contact_identifiers(rows: ContactRows, at: datetime) -> Call[None]:
-    """Write the identifiers that contacts gained."""
     return Call(_CALLS["add_contact_identifiers"], nothing, **contact_columns(rows), updated_at=at)
 
 
@@ -253,8 +250,6 @@ def contact_columns(rows: ContactRows) -> dict[str, Value]:
 
 
 class EventRows(msgspec.Struct):
-    """Columns of events to store."""
-
     org_ids: list[int] = []
     ids: list[str] = []
     contact_ids: list[str] = []
@@ -268,8 +263,6 @@ class EventRows(msgspec.Struct):
 
 
 class EntryRows(msgspec.Struct):
-    """Columns of entries to create."""
-
     org_ids: list[int] = []
     ids: list[str] = []
     automation_ids: list[str] = []
@@ -281,8 +274,6 @@ class EntryRows(msgspec.Struct):
 
 
 class DryRunRows(msgspec.Struct):
-    """Columns of dry runs to keep."""
-
     org_ids: list[int] = []
     key_digests: list[str] = []
     ids: list[str] = []
@@ -329,7 +320,6 @@ def add_events(rows: EventRows, at: datetime, offset: int) -> Call[None]:
 
 
 def add_entries(rows: EntryRows, at: datetime) -> Call[None]:
-    """Create pending entries."""
     return Call(_CALLS["add_entries"], nothing, **_columns(rows), created_at=at)
 
 
@@ -363,7 +353,6 @@ def add_dry_runs(rows: DryRunRows, at: datetime) -> Call[set[str]]:
 
 
 async def add_notices(tx: Transaction, rows: NoticeRows) -> None:
-    """Keep rejected events and duplicates."""
     columns = {
         name: quoted(getattr(rows, name)) for name in ("events", "idempotency_keys", "fields", "reasons", "bodies")
     }
@@ -634,12 +623,10 @@ async def add_coming_months(tx: Transaction, now: datetime) -> None:
 
 
 async def delete_old_dry_runs(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    """Delete up to `limit` dry runs beyond their retention; return how many were deleted."""
     return (await tx.execute(_SQL["delete_old_dry_runs"], _expired(org_id, now, limit))).rowcount
 
 
 async def delete_old_notices(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    """Delete up to `limit` rejected events and duplicates beyond their retention; return how many were deleted."""
     return (await tx.execute(_SQL["delete_old_notices"], _expired(org_id, now, limit))).rowcount
 
 

@@ -61,7 +61,6 @@ async def find_identifier_owners(
 
 
 async def move_identities(tx: Transaction, org_id: int, keys: Sequence[IdentifierKey], move: RowMove) -> None:
-    """Move identifiers of one contact to another."""
     values = {"org_id": org_id, **_columns(keys), "from_id": move.from_id, "to_id": move.to_id}
     await tx.execute(_SQL["move_identities"], values)
 
@@ -168,7 +167,6 @@ async def find_merge(tx: Transaction, org_id: int, merge_id: str, *, hold: bool 
 
 
 async def find_merge_of(tx: Transaction, org_id: int, absorbed_id: str) -> str | None:
-    """Return the id of the merge that absorbed a contact."""
     row = await (await tx.execute(_SQL["find_merge_of"], {"org_id": org_id, "absorbed_id": absorbed_id})).fetchone()
     return None if row is None else str(row[0])
 

@@ -124,7 +124,6 @@ def abandon_outgoing(org_id: int, entry_ids: Collection[str], at: datetime) -> C
 
 
 def add_skipped_messages(org_id: int, rows: Sequence[SkippedMessageRow], at: datetime) -> Call[None]:
-    """Record messages that are not sent at all."""
     return Call(
         _CALLS["add_skipped_messages"],
         nothing,
@@ -170,8 +169,6 @@ class WaitingMessage(msgspec.Struct, frozen=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """A message that a wallet has received."""
-
     inbox: InboxKey
     id: str
 
@@ -197,7 +194,6 @@ async def add_challenge(tx: Transaction, org_id: int, nonce: str, challenge: Cha
 
 
 async def delete_expired_challenges(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    """Delete up to `limit` challenges that were not answered in time; return how many were deleted."""
     return (
         await tx.execute(_SQL["delete_expired_challenges"], {"org_id": org_id, "now": now, "limit": limit})
     ).rowcount
@@ -246,7 +242,6 @@ async def read_inboxes(
 
 
 async def acknowledge(tx: Transaction, acknowledgements: Collection[Acknowledgement], now: datetime) -> None:
-    """Record that wallets have received messages."""
     values = {
         "org_ids": [item.inbox[0] for item in acknowledgements],
         "ids": [item.id for item in acknowledgements],
@@ -342,7 +337,6 @@ async def open_endpoint(tx: Transaction, org_id: int, url_digest: str) -> bool:
 
 
 async def find_closed_endpoints(tx: Transaction, addresses: Collection[AddressKey]) -> set[AddressKey]:
-    """Return the webhook URLs that are closed."""
     return await _addressed(tx, "find_closed_endpoints", _columns("url_digests", addresses))
 
 
@@ -401,7 +395,6 @@ async def find_old_test_pushes(tx: Transaction, now: datetime) -> list[int]:
 
 
 async def delete_old_test_pushes(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    """Delete up to `limit` test messages older than a day; return how many were deleted."""
     values = {"org_id": org_id, "before": now - TEST_PUSH_RETENTION, "limit": limit}
     return (await tx.execute(_SQL["delete_old_test_pushes"], values)).rowcount
 

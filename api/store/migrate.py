@@ -232,7 +232,6 @@ _DURABILITY_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes")
 
 
 async def read_migration_status(dsn: str) -> MigrationStatus:
-    """Compare the migrations of this code with those of a database."""
     async with await Transaction.connect(libpq_dsn(dsn), autocommit=True) as connection:
         row = await (await connection.execute("SELECT to_regclass('public.workbench_migrations')")).fetchone()
         applied = await _applied_migrations(connection) if row is not None and row[0] is not None else {}

@@ -186,7 +186,6 @@ async def list_sizes(tx: Transaction, row: SegmentRow, limit: int) -> list[SizeR
 
 
 async def delete_old_sizes(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    """Delete up to `limit` sizes beyond their retention; return how many were deleted."""
     cursor = await tx.execute(
         _SQL["delete_old_sizes"], {"org_id": org_id, "before": now - _SIZE_RETENTION, "limit": limit}
     )
@@ -199,8 +198,6 @@ _BLOCK_IDS = 10_000
 
 
 class SegmentKey(msgspec.Struct, frozen=True):
-    """A segment by organization and name."""
-
     org_id: int
     segment: str
 
@@ -213,8 +210,6 @@ class MatchedMembers(msgspec.Struct, frozen=True):
 
 
 class MembersChange(msgspec.Struct, frozen=True):
-    """The number of contacts that entered and that left."""
-
     entered: int
     departed: int
 
@@ -309,5 +304,4 @@ async def use_audience_parts(tx: Transaction, org_id: int, segment_id: str) -> i
 
 
 async def delete_audience_parts(tx: Transaction, org_id: int, segment_id: str) -> None:
-    """Delete the kept parts of an audience."""
     await tx.execute(_SQL["delete_audience_parts"], {"org_id": org_id, "segment_id": segment_id})
