@@ -21,7 +21,7 @@ import msgspec
 
 from api.catalog.counts import late_imported_events
 from api.clock import to_us
-from api.imports.contact_cache import CachedResolution, ContactCache
+from api.imports.contact_cache import ContactCache
 from api.imports.rows import PastEvent, PastEvents
 from api.ingest.identity import contact_writes, lock_owners, resolve_contacts
 from api.store import copy, imports
@@ -177,12 +177,16 @@ async def store_in_turn(
     target.cache.begin(claimed.target.number - offset, snapshot)
 
     resolution = await target.cache.recognise(tx, events)
-    if len(events) > 1 and _count_locks(resolution) > target.max_locks * 4 // 3:
+    unknown = [event for event in resolution.events.values() if not event.contact_id]
+    changed_ids = {
+        event.contact_id for event in resolution.events.values() if event.contact_id and event.attributes_changed
+    }
+    lock_count = len({key for event in unknown for key in event.keys}) + len(changed_ids)
+    if len(events) > 1 and lock_count > target.max_locks * 4 // 3:
         raise TooManyLocksError
     owners = {}
-    if unknown := [event for event in resolution.events.values() if not event.contact_id]:
-        changed = [event for event in resolution.events.values() if event.contact_id and event.attributes_changed]
-        owners = await lock_owners(tx, unknown, {event.contact_id for event in changed})
+    if unknown:
+        owners = await lock_owners(tx, unknown, changed_ids)
         resolution.include(events, {owner.contact_id for owner in owners.values()})
     plan = resolve_contacts(list(resolution.events.values()), owners, to_us(at))
     resolution.take_over()
@@ -225,12 +229,6 @@ async def _find_new(tx: Transaction, target: ImportTarget, batch: PastEvents) ->
         for position in claimed:
             del first[digests[position]]
     return list(first.values())
-
-
-def _count_locks(resolution: CachedResolution) -> int:
-    events = resolution.events.values()
-    unknown_keys = {key for event in events if not event.contact_id for key in event.keys}
-    return len(unknown_keys) + len({event.contact_id for event in events if event.attributes_changed})
 
 
 async def _copy(tx: Transaction, claimed: ClaimedEvents, contact_ids: Sequence[str], positions: Sequence[int]) -> None:

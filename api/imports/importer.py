@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 
 import msgspec
@@ -229,28 +230,25 @@ class _FileImport:
 
     async def _store_chunk(self, chunk: Chunk) -> None:
         """Store a chunk; its last batches may still be under way at the end."""
-        self._context.rejects.flush()  # before a transaction records that these lines are done
-        self._context.target.cache.note_own(await self._context.partitions.add(chunk.events.occurred_at_us))
+        context = self._context
+        context.rejects.flush()  # before a transaction records that these lines are done
+        context.target.cache.note_own(await context.partitions.add(chunk.events.occurred_at_us))
         if not chunk.events:
             await self._end_all()
             await self._advance(chunk, None)
         while chunk.begun < len(chunk.events):
-            await self._begin_batch(chunk)
-
-    async def _begin_batch(self, chunk: Chunk) -> None:
-        context, start = self._context, chunk.begun
-        end = start + count_lockable(context.target, chunk.events, start, context.size.events)
-        events = chunk.events.span(start, end)
-        key_digests = set(events.key_digests)
-        if not all(key_digests.isdisjoint(batch.key_digests) for batch in self._begun):
-            await self._end_all()  # a batch ahead may claim some of these keys
-            return
-        ahead = self._begun[-1].slot if self._begun else None
-        slot = PipelineSlot(ahead, lambda slot: self._advance(chunk, events, slot))
-        self._begun.append(_BegunBatch(slot, chunk, end, key_digests))
-        chunk.begun = end
-        if len(self._begun) > MAX_BATCHES_AHEAD:
-            await self._end_first()
+            end = chunk.begun + count_lockable(context.target, chunk.events, chunk.begun, context.size.events)
+            events = chunk.events.span(chunk.begun, end)
+            key_digests = set(events.key_digests)
+            if not all(key_digests.isdisjoint(batch.key_digests) for batch in self._begun):
+                await self._end_all()  # a batch ahead may claim some of these keys
+                continue
+            ahead = self._begun[-1].slot if self._begun else None
+            slot = PipelineSlot(ahead, partial(self._advance, chunk, events))
+            self._begun.append(_BegunBatch(slot, chunk, end, key_digests))
+            chunk.begun = end
+            if len(self._begun) > MAX_BATCHES_AHEAD:
+                await self._end_first()
 
     async def _end_all(self) -> None:
         while self._begun:

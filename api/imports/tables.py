@@ -323,7 +323,6 @@ class _Lines:
         return text
 
     def skip(self, after: int) -> None:
-        """Skip the lines up to `after`."""
         while self.number < after and next(self._lines, b"") != b"":
             self.number += 1
         self.take()
@@ -354,28 +353,22 @@ class ParquetRows:
         return min(self._done / self._count, 1.0)
 
     def __iter__(self) -> Iterator[Row]:
-        row = self._layout.row
-        try:
-            for number, batch in self._read_batches():
-                self._done = number + batch.num_rows
-                columns = [_as_python(column).to_pylist() for column in batch.columns]
-                yield from map(row, range(number + 1, self._done + 1), zip(*columns, strict=True))
-        except (pa.ArrowException, OSError) as error:
-            raise UnreadableFileError(f"{self._name}: {error}") from error
-
-    def _read_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches, each with the number of rows before it."""
         metadata = self._file.metadata
         group = before = 0
-        # Row groups that an earlier run has stored completely are skipped without reading them.
-        while group < metadata.num_row_groups and before + metadata.row_group(group).num_rows <= self._after:
-            before += metadata.row_group(group).num_rows
-            group += 1
-        for batch in self._file.iter_batches(_PARQUET_BATCH_ROWS, row_groups=range(group, metadata.num_row_groups)):
-            done = max(self._after - before, 0)
-            if done < batch.num_rows:
-                yield before + done, batch.slice(done)
-            before += batch.num_rows
+        try:
+            # Row groups that an earlier run has stored completely are skipped without reading them.
+            while group < metadata.num_row_groups and before + metadata.row_group(group).num_rows <= self._after:
+                before += metadata.row_group(group).num_rows
+                group += 1
+            row_groups = range(group, metadata.num_row_groups)
+            for batch in self._file.iter_batches(_PARQUET_BATCH_ROWS, row_groups=row_groups):
+                stored = min(max(self._after - before, 0), batch.num_rows)
+                columns = [_as_python(column).to_pylist() for column in batch.slice(stored).columns]
+                first, before = before + stored + 1, before + batch.num_rows
+                self._done = max(before, self._after)
+                yield from map(self._layout.row, range(first, before + 1), zip(*columns, strict=True))
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableFileError(f"{self._name}: {error}") from error
 
 
 @contextmanager

@@ -96,10 +96,7 @@ def refusal_of(error: RefusedDataError) -> Problems:
 
 def _claim_keys(events: Sequence[ParsedEvent], at: datetime) -> Call[int]:
     """Return the call that claims the idempotency keys of events. Its result: the number of keys that were new."""
-    first: dict[tuple[int, str], ParsedEvent] = {}
-    for event in events:
-        first.setdefault((event.org_id, event.key_digest), event)
-    claims = [first[key] for key in sorted(first)]  # sorted like all locks: claiming a key waits for its other claimant
+    claims = _first_by_key(events)
     return store.claim_keys(
         [event.org_id for event in claims],
         [event.key_digest for event in claims],
@@ -175,10 +172,7 @@ async def _judge_dry_runs(
         own = {(event.org_id, key): owners[event.org_id, key] for key in event.keys if (event.org_id, key) in owners}
         plan = resolve_contacts([event], own, to_us(at))
         matched[event.event_id] = len(matcher.matches(event, plan.identifiers))
-    first: dict[tuple[int, str], ParsedEvent] = {}
-    for event in events:
-        first.setdefault((event.org_id, event.key_digest), event)
-    kept = [first[key] for key in sorted(first)]
+    kept = _first_by_key(events)
     rows = store.DryRunRows(
         org_ids=[event.org_id for event in kept],
         key_digests=[event.key_digest for event in kept],
@@ -195,3 +189,10 @@ async def _judge_dry_runs(
         event.event_id: DryRun(event.idempotency_key, matched[event.event_id], event.event_id not in new_ids)
         for event in events
     }
+
+
+def _first_by_key(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
+    first: dict[tuple[int, str], ParsedEvent] = {}
+    for event in events:
+        first.setdefault((event.org_id, event.key_digest), event)
+    return [first[key] for key in sorted(first)]  # sorted like all locks: claiming a key waits for its other claimant

@@ -84,8 +84,7 @@ async def list_automations(
     Only those called `name`, or created before the one with id `before`, if given.
     """
     values = {"org_id": org_id, "name": name, "archived": archived, "limit": limit, "before": before}
-    cursor = await tx.execute(_SQL["list_automations"], values)
-    return [AutomationRow(*row) async for row in cursor]
+    return await tx.fetch_all(AutomationRow, _SQL["list_automations"], values)
 
 
 async def update_automation(tx: Transaction, row: AutomationRow) -> AutomationRow:
@@ -100,14 +99,13 @@ async def insert_version(tx: Transaction, org_id: int, automation_id: str, row: 
 
 async def find_version(tx: Transaction, org_id: int, automation_id: str, version: int) -> VersionRow | None:
     values = {"org_id": org_id, "automation_id": automation_id, "version": version}
-    row = await (await tx.execute(_SQL["find_version"], values)).fetchone()
-    return None if row is None else VersionRow(*row)
+    return await tx.fetch_one(VersionRow, _SQL["find_version"], values)
 
 
 async def list_versions(tx: Transaction, org_id: int, automation_id: str, limit: int) -> list[VersionRow]:
     """Return the newest published versions."""
     values = {"org_id": org_id, "automation_id": automation_id, "limit": limit}
-    return [VersionRow(*row) async for row in await tx.execute(_SQL["list_versions"], values)]
+    return await tx.fetch_all(VersionRow, _SQL["list_versions"], values)
 
 
 async def bump_epoch(tx: Transaction, org_id: int) -> None:
@@ -116,8 +114,7 @@ async def bump_epoch(tx: Transaction, org_id: int) -> None:
 
 
 async def _automation(tx: Transaction, name: str, values: dict[str, Any]) -> AutomationRow | None:
-    row = await (await tx.execute(_SQL[name], values)).fetchone()
-    return None if row is None else AutomationRow(*row)
+    return await tx.fetch_one(AutomationRow, _SQL[name], values)
 
 
 async def _written(tx: Transaction, name: str, row: AutomationRow) -> AutomationRow:
@@ -189,14 +186,13 @@ async def insert_audit(tx: Transaction, row: AuditRow) -> None:
 
 async def list_audit(tx: Transaction, org_id: int, query: AuditQuery) -> list[AuditLogRow]:
     """Return the selected changes, newest first."""
-    values = {"org_id": org_id} | msgspec.structs.asdict(query)
-    return [AuditLogRow(*row) async for row in await tx.execute(_SQL["list_audit"], values)]
+    return await tx.fetch_all(AuditLogRow, _SQL["list_audit"], {"org_id": org_id} | msgspec.structs.asdict(query))
 
 
 async def list_changes(tx: Transaction, org_id: int, automation_id: str, limit: int) -> list[ChangeRow]:
     """Return the newest changes of an automation."""
     values = {"org_id": org_id, "automation_id": automation_id, "limit": limit}
-    return [ChangeRow(*row) async for row in await tx.execute(_SQL["list_changes"], values)]
+    return await tx.fetch_all(ChangeRow, _SQL["list_changes"], values)
 
 
 # --- Cancelling and resuming entries
@@ -239,7 +235,7 @@ async def count_entries_of_other_versions(
 ) -> list[VersionEntriesRow]:
     """Count the unfinished entries that run another version than this one."""
     values = {"org_id": org_id, "automation_id": automation_id, "version": version}
-    return [VersionEntriesRow(*row) async for row in await tx.execute(_SQL["count_entries_of_other_versions"], values)]
+    return await tx.fetch_all(VersionEntriesRow, _SQL["count_entries_of_other_versions"], values)
 
 
 async def cancel_entries(tx: Transaction, cancellation: Cancellation, after: str, limit: int) -> tuple[int, str | None]:
@@ -259,7 +255,7 @@ async def cancel_claimed_entries(tx: Transaction, org_id: int, automation_id: st
 
 async def find_stranded_entries(tx: Transaction, limit: int) -> list[PausedEntriesRow]:
     """Return automations, of any organization, that are not paused but have paused entries."""
-    return [PausedEntriesRow(*row) async for row in await tx.execute(_SQL["find_stranded_entries"], {"limit": limit})]
+    return await tx.fetch_all(PausedEntriesRow, _SQL["find_stranded_entries"], {"limit": limit})
 
 
 async def resume_entries(
@@ -346,7 +342,7 @@ async def list_goal_entries(tx: Transaction, selection: GoalEntries, before_id: 
         "before_id": before_id,
         "limit": limit,
     }
-    return [GoalEntryRow(*row) async for row in await tx.execute(_SQL["list_goal_entries"], values)]
+    return await tx.fetch_all(GoalEntryRow, _SQL["list_goal_entries"], values)
 
 
 async def find_first_entries(
@@ -377,7 +373,7 @@ async def list_goal_events(
         "until": moments(window.until for window in windows),
         "limit": limit,
     }
-    return [GoalEventRow(*row) async for row in await tx.execute(_SQL["list_goal_events"], values)]
+    return await tx.fetch_all(GoalEventRow, _SQL["list_goal_events"], values)
 
 
 # --- Entries as users see them
@@ -478,15 +474,14 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 async def list_entries(tx: Transaction, org_id: int, page: EntryPage) -> list[EntryRow]:
-    cursor = await tx.execute(_SQL["list_entries"], {"org_id": org_id, **msgspec.structs.asdict(page)})
-    return [_entry(*row) async for row in cursor]
+    return await tx.fetch_all(_entry, _SQL["list_entries"], {"org_id": org_id, **msgspec.structs.asdict(page)})
 
 
 async def list_entries_of_automation(
     tx: Transaction, org_id: int, automation_id: str, page: EntryPage
 ) -> list[EntryRow]:
     values = {"org_id": org_id, "automation_id": automation_id, **msgspec.structs.asdict(page)}
-    return [_entry(*row) async for row in await tx.execute(_SQL["list_entries_of_automation"], values)]
+    return await tx.fetch_all(_entry, _SQL["list_entries_of_automation"], values)
 
 
 async def list_entries_of_event(
@@ -494,25 +489,25 @@ async def list_entries_of_event(
 ) -> list[EntryRow]:
     """Return the entries of one event; none if the event is not called `event`."""
     values = {"org_id": org_id, "event_id": event_id, "event": event, **msgspec.structs.asdict(page)}
-    return [_entry(*row) async for row in await tx.execute(_SQL["list_entries_of_event"], values)]
+    return await tx.fetch_all(_entry, _SQL["list_entries_of_event"], values)
 
 
 async def list_entries_by_name(tx: Transaction, org_id: int, event: str, page: EntryPage) -> list[EntryRow]:
     """Return the newest entries of events of one name, among the newest 1,000 of these events."""
     values = {"org_id": org_id, "event": event, **msgspec.structs.asdict(page)}
-    return [_entry(*row) async for row in await tx.execute(_SQL["list_entries_by_name"], values)]
+    return await tx.fetch_all(_entry, _SQL["list_entries_by_name"], values)
 
 
 async def find_event_by_key(tx: Transaction, org_id: int, key_digest: str) -> str | None:
-    cursor = await tx.execute(_SQL["find_event_by_key"], {"org_id": org_id, "key_digest": key_digest})
-    row = await cursor.fetchone()
-    return None if row is None else row[0]
+    values = {"org_id": org_id, "key_digest": key_digest}
+    event_id: str | None = await tx.fetch_value(_SQL["find_event_by_key"], values)
+    return event_id
 
 
 async def find_log(tx: Transaction, org_id: int, chain_id: int, tx_hash: str, log_index: int) -> str | None:
     values = {"org_id": org_id, "chain_id": chain_id, "tx_hash": tx_hash, "log_index": log_index}
-    row = await (await tx.execute(_SQL["find_log"], values)).fetchone()
-    return None if row is None else row[0]
+    log_id: str | None = await tx.fetch_value(_SQL["find_log"], values)
+    return log_id
 
 
 async def find_entry(tx: Transaction, org_id: int, entry_id: str) -> tuple[EntryRow, EntryEventRow] | None:
@@ -521,24 +516,20 @@ async def find_entry(tx: Transaction, org_id: int, entry_id: str) -> tuple[Entry
 
 
 async def list_steps(tx: Transaction, org_id: int, entry_id: str) -> list[StepRow]:
-    cursor = await tx.execute(_SQL["list_steps"], {"org_id": org_id, "entry_id": entry_id})
-    return [StepRow(*row) async for row in cursor]
+    return await tx.fetch_all(StepRow, _SQL["list_steps"], {"org_id": org_id, "entry_id": entry_id})
 
 
 async def list_messages(tx: Transaction, org_id: int, entry_id: str) -> list[MessageRow]:
-    cursor = await tx.execute(_SQL["list_messages"], {"org_id": org_id, "entry_id": entry_id})
-    return [MessageRow(*row) async for row in cursor]
+    return await tx.fetch_all(MessageRow, _SQL["list_messages"], {"org_id": org_id, "entry_id": entry_id})
 
 
 async def list_transitions(tx: Transaction, org_id: int, entry_id: str) -> list[TransitionRow]:
-    cursor = await tx.execute(_SQL["list_transitions"], {"org_id": org_id, "entry_id": entry_id})
-    return [TransitionRow(*row) async for row in cursor]
+    return await tx.fetch_all(TransitionRow, _SQL["list_transitions"], {"org_id": org_id, "entry_id": entry_id})
 
 
 async def graphs_of_entries(tx: Transaction, org_id: int, entry_ids: Collection[str]) -> list[GraphRow]:
     """Return the graphs that these entries run; entries without a version are left out."""
-    cursor = await tx.execute(_SQL["graphs_of_entries"], {"org_id": org_id, "ids": list(entry_ids)})
-    return [GraphRow(*row) async for row in cursor]
+    return await tx.fetch_all(GraphRow, _SQL["graphs_of_entries"], {"org_id": org_id, "ids": list(entry_ids)})
 
 
 async def count_entries_by_node(
@@ -570,7 +561,7 @@ def _entry(*columns: Any) -> EntryRow:
 async def count_dead(tx: Transaction, org_id: int, automation_id: str | None, limit: int) -> list[DeadRow]:
     """Return the newest `limit` dead entries of each automation (or of one) by cause and node, latest death first."""
     values = {"org_id": org_id, "automation_id": automation_id, "limit": limit}
-    return [DeadRow(*row) async for row in await tx.execute(_SQL["count_dead"], values)]
+    return await tx.fetch_all(DeadRow, _SQL["count_dead"], values)
 
 
 async def lock_entry(tx: Transaction, org_id: int, entry_id: str) -> tuple[State, str | None] | None:

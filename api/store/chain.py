@@ -101,7 +101,7 @@ def set_chain_trouble(lease: FollowerLease, trouble: str | None) -> Call[None]:
 
 
 async def list_chains(tx: Transaction, now: datetime) -> list[ChainRow]:
-    return [ChainRow(*row) async for row in await tx.execute(_SQL["list_chains"], {"now": now})]
+    return await tx.fetch_all(ChainRow, _SQL["list_chains"], {"now": now})
 
 
 def add_blocks(chain_id: int, blocks: Sequence[tuple[int, str]]) -> Call[None]:
@@ -225,7 +225,7 @@ async def remove_watch(tx: Transaction, org_id: int, watch: ContractEventKey) ->
 
 
 async def list_watches(tx: Transaction, org_id: int) -> list[ContractEventKey]:
-    return [ContractEventKey(*row) async for row in await tx.execute(_SQL["list_watches"], {"org_id": org_id})]
+    return await tx.fetch_all(ContractEventKey, _SQL["list_watches"], {"org_id": org_id})
 
 
 # --- Storing logs
@@ -493,10 +493,7 @@ def add_unknown_wallets(counts: UnknownWalletCounts, at: datetime) -> Call[None]
 
 async def list_unknown_wallets(tx: Transaction, org_id: int, since: datetime) -> list[UnknownWalletRow]:
     """Return the counts of an organization since a time, highest first."""
-    return [
-        UnknownWalletRow(*row)
-        async for row in await tx.execute(_SQL["list_unknown_wallets"], {"org_id": org_id, "since": since})
-    ]
+    return await tx.fetch_all(UnknownWalletRow, _SQL["list_unknown_wallets"], {"org_id": org_id, "since": since})
 
 
 async def delete_old_unknown_wallets(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
@@ -558,12 +555,12 @@ async def recent_logs(tx: Transaction, org_id: int, selection: LogSelection, lim
     """Return the newest selected logs, newest first."""
     values = {"org_id": org_id, **msgspec.structs.asdict(selection), "limit": limit}
     name = "recent_logs" if selection.contract is None else "recent_logs_of_contract"
-    return [LogRow(*row) async for row in await tx.execute(_SQL[name], values)]
+    return await tx.fetch_all(LogRow, _SQL[name], values)
 
 
 async def count_logs(tx: Transaction, org_id: int, limit: int) -> list[LogCountRow]:
     """Count the logs of each event among the newest `limit`."""
-    return [LogCountRow(*row) async for row in await tx.execute(_SQL["count_logs"], {"org_id": org_id, "limit": limit})]
+    return await tx.fetch_all(LogCountRow, _SQL["count_logs"], {"org_id": org_id, "limit": limit})
 
 
 async def count_dead_logs(tx: Transaction) -> dict[int, int]:
@@ -573,4 +570,4 @@ async def count_dead_logs(tx: Transaction) -> dict[int, int]:
 
 async def list_dead_logs(tx: Transaction, limit: int) -> list[DeadLogRow]:
     """Return the newest logs that could not be stored, of all organizations."""
-    return [DeadLogRow(*row) async for row in await tx.execute(_SQL["list_dead_logs"], {"limit": limit})]
+    return await tx.fetch_all(DeadLogRow, _SQL["list_dead_logs"], {"limit": limit})

@@ -58,8 +58,7 @@ class ContactRow(msgspec.Struct, frozen=True):
 
 async def find_contact(tx: Transaction, org_id: int, contact_id: str) -> ContactRow | None:
     """Return a contact, or None if it does not exist, was erased, or was merged into another."""
-    row = await (await tx.execute(_SQL["find_contact"], {"org_id": org_id, "id": contact_id})).fetchone()
-    return None if row is None else ContactRow(*row)
+    return await tx.fetch_one(ContactRow, _SQL["find_contact"], {"org_id": org_id, "id": contact_id})
 
 
 async def find_contact_state(
@@ -247,7 +246,7 @@ async def find_entries_of_events(
 async def list_activation_changes(tx: Transaction, org_id: int, automation_id: str) -> list[ActivationChange]:
     """Return when an automation was activated and deactivated, in order."""
     values = {"org_id": org_id, "automation_id": automation_id}
-    return [ActivationChange(*row) async for row in await tx.execute(_SQL["list_activation_changes"], values)]
+    return await tx.fetch_all(ActivationChange, _SQL["list_activation_changes"], values)
 
 
 def _event(row: tuple[Any, ...]) -> ExplainedEventRow:
@@ -342,25 +341,23 @@ class ExportedLogRow(msgspec.Struct, frozen=True):
 
 async def export_absorbed(tx: Transaction, contact: ContactKey, after: Cursor) -> list[AbsorbedRow]:
     """Return the next contacts that were merged into this one."""
-    return [AbsorbedRow(*row) async for row in await tx.execute(_SQL["export_absorbed"], _values(contact, after))]
+    return await tx.fetch_all(AbsorbedRow, _SQL["export_absorbed"], _values(contact, after))
 
 
 async def export_events(tx: Transaction, contact: ContactKey, after: Cursor) -> list[ExportedEventRow]:
-    return [ExportedEventRow(*row) async for row in await tx.execute(_SQL["export_events"], _values(contact, after))]
+    return await tx.fetch_all(ExportedEventRow, _SQL["export_events"], _values(contact, after))
 
 
 async def export_entries(tx: Transaction, contact: ContactKey, after: Cursor) -> list[ExportedEntryRow]:
-    return [ExportedEntryRow(*row) async for row in await tx.execute(_SQL["export_entries"], _values(contact, after))]
+    return await tx.fetch_all(ExportedEntryRow, _SQL["export_entries"], _values(contact, after))
 
 
 async def export_messages(tx: Transaction, contact: ContactKey, after: Cursor) -> list[ExportedMessageRow]:
-    return [
-        ExportedMessageRow(*row) async for row in await tx.execute(_SQL["export_messages"], _values(contact, after))
-    ]
+    return await tx.fetch_all(ExportedMessageRow, _SQL["export_messages"], _values(contact, after))
 
 
 async def export_logs(tx: Transaction, contact: ContactKey, after: Cursor) -> list[ExportedLogRow]:
-    return [ExportedLogRow(*row) async for row in await tx.execute(_SQL["export_logs"], _values(contact, after))]
+    return await tx.fetch_all(ExportedLogRow, _SQL["export_logs"], _values(contact, after))
 
 
 def _values(contact: ContactKey, after: Cursor) -> dict[str, object]:

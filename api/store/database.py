@@ -24,12 +24,12 @@ offset of its cluster, which `migrate` registers once. With these numbers, "stor
 import hashlib
 import re
 import select
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
@@ -200,6 +200,8 @@ _TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_int
 _CITUS = load("citus")
 _SLOW_CALIBRATION_NS = 1_000_000_000  # a slower answer would move the clock by up to half of its round trip
 
+_Row = TypeVar("_Row")
+
 
 class Transaction(psycopg.AsyncConnection[TupleRow]):
     """A connection, in most places inside an open transaction.
@@ -230,6 +232,18 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         """Execute a statement; return the first column of its first row, or None without rows."""
         row = await (await self.execute(query, values)).fetchone()
         return None if row is None else row[0]
+
+    async def fetch_one(
+        self, build_row: Callable[..., _Row], query: str, values: Mapping[str, Any] | None = None
+    ) -> _Row | None:
+        """Execute a statement; return its first row, or None without rows."""
+        row = await (await self.execute(query, values)).fetchone()
+        return None if row is None else build_row(*row)
+
+    async def fetch_all(
+        self, build_row: Callable[..., _Row], query: str, values: Mapping[str, Any] | None = None
+    ) -> list[_Row]:
+        return [build_row(*row) async for row in await self.execute(query, values)]
 
     async def begin(self) -> None:
         """Run the `opening` statements if no transaction is open. psycopg itself sends BEGIN before the first one."""

@@ -52,8 +52,7 @@ async def remove_engine(tx: Transaction, engine_id: str, now: datetime) -> None:
 
 
 async def last_heartbeat(tx: Transaction) -> Heartbeat | None:
-    row = await (await tx.execute(_SQL["last_heartbeat"])).fetchone()
-    return None if row is None else Heartbeat(*row)
+    return await tx.fetch_one(Heartbeat, _SQL["last_heartbeat"])
 
 
 ENTRIES_CHANNEL = "workbench_entries"

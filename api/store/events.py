@@ -515,7 +515,7 @@ async def list_newest_events(
 ) -> list[StoredEvent]:
     """Return the newest events of one name, newest first."""
     values = {"org_id": org_id, "event": event, "since": since, "limit": limit}
-    return [StoredEvent(*row) async for row in await tx.execute(_SQL["list_newest_events"], values)]
+    return await tx.fetch_all(StoredEvent, _SQL["list_newest_events"], values)
 
 
 async def sample_payloads(
@@ -588,7 +588,7 @@ def _selection(selection: RecentSelection) -> dict[str, object]:
 async def read_recent(tx: Transaction, selection: RecentSelection, ids: Collection[str]) -> list[RecentRow]:
     """Return the events with these ids, oldest first."""
     values = {"org_id": selection.org_id, "since": selection.since, "ids": plain(ids)}
-    return [RecentRow(*row) async for row in await tx.execute(_SQL["read_recent"], values)]
+    return await tx.fetch_all(RecentRow, _SQL["read_recent"], values)
 
 
 async def count_entries(tx: Transaction, org_id: int, received_at: Collection[datetime]) -> dict[str, int]:

@@ -162,8 +162,7 @@ async def add_merge(tx: Transaction, org_id: int, row: MergeRow, due_at: datetim
 async def find_merge(tx: Transaction, org_id: int, merge_id: str, *, hold: bool = False) -> MergeRow | None:
     """Return a merge. `hold`: lock it until commit, so that no other transaction undoes it or moves rows for it."""
     name = "hold_merge" if hold else "find_merge"
-    row = await (await tx.execute(_SQL[name], {"org_id": org_id, "id": merge_id})).fetchone()
-    return None if row is None else _merge(*row)
+    return await tx.fetch_one(_merge, _SQL[name], {"org_id": org_id, "id": merge_id})
 
 
 async def find_merge_of(tx: Transaction, org_id: int, absorbed_id: str) -> str | None:

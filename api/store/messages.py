@@ -201,8 +201,7 @@ async def delete_expired_challenges(tx: Transaction, org_id: int, now: datetime,
 
 async def take_challenge(tx: Transaction, org_id: int, nonce: str) -> Challenge | None:
     """Delete a challenge and return it, or None if it does not exist or another request took it first."""
-    row = await (await tx.execute(_SQL["take_challenge"], {"org_id": org_id, "nonce": nonce})).fetchone()
-    return None if row is None else Challenge(*row)
+    return await tx.fetch_one(Challenge, _SQL["take_challenge"], {"org_id": org_id, "nonce": nonce})
 
 
 async def find_valid_keys(tx: Transaction, keys: Collection[KeyRef], now: datetime) -> dict[KeyRef, tuple[str, ...]]:

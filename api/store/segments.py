@@ -81,7 +81,7 @@ async def lock_segment(tx: Transaction, org_id: int, name: str) -> SegmentRow | 
 
 
 async def list_segments(tx: Transaction, org_id: int) -> list[SegmentRow]:
-    return [SegmentRow(*row) async for row in await tx.execute(_SQL["list_segments"], {"org_id": org_id})]
+    return await tx.fetch_all(SegmentRow, _SQL["list_segments"], {"org_id": org_id})
 
 
 async def write_segment(tx: Transaction, row: SegmentRow, key_id: str, at: datetime) -> None:
@@ -104,8 +104,7 @@ async def find_published_graphs(tx: Transaction, org_id: int) -> list[tuple[str,
 
 
 async def _segment(tx: Transaction, name: str, values: dict[str, Any]) -> SegmentRow | None:
-    row = await (await tx.execute(_SQL[name], values)).fetchone()
-    return None if row is None else SegmentRow(*row)
+    return await tx.fetch_one(SegmentRow, _SQL[name], values)
 
 
 def _columns(row: SegmentRow, *names: str) -> dict[str, Any]:
@@ -181,8 +180,7 @@ async def list_daily_sizes(tx: Transaction, org_id: int, now: datetime, days: in
 
 async def list_sizes(tx: Transaction, row: SegmentRow, limit: int) -> list[SizeRow]:
     """Return the sizes of a segment after its newest changes, newest first."""
-    values = {"org_id": row.org_id, "id": row.id, "limit": limit}
-    return [SizeRow(*size) async for size in await tx.execute(_SQL["list_sizes"], values)]
+    return await tx.fetch_all(SizeRow, _SQL["list_sizes"], {"org_id": row.org_id, "id": row.id, "limit": limit})
 
 
 async def delete_old_sizes(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
