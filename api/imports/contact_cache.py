@@ -127,6 +127,7 @@ class ContactCache:
     async def _drop_changed(self, tx: Transaction, identities: Sequence[Identity]) -> None:
         """Remove the contacts from the cache that were written since they were cached."""
         alone_since, written_in = self._alone_since, self._written_in
+        # Trusted without a check: looked up since only this import writes, and not written by this import since then.
         uncertain = [
             identity
             for identity in set(identities)

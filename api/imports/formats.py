@@ -54,6 +54,7 @@ class HistoryFile:
     @cached_property
     def digest(self) -> str:
         """32 hex digits for the bytes of the file and the options it is read with."""
+        # With other options, the same bytes are other events, so progress of an earlier run must not count for them.
         options = msgspec.json.encode([self._options.dialect, sorted(self._options.columns.items())])
         digest = hashlib.blake2b(options, digest_size=16)
         with self.path.open("rb") as file:

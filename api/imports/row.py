@@ -119,6 +119,7 @@ class LineFile:
             case ".gz":
                 self._file = cast("BinaryIO", gzip.GzipFile(fileobj=raw))
             case ".zst":
+                # BufferedReader, because pyarrow's streams do not implement readline().
                 decompressed = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
                 self._file = cast("BinaryIO", io.BufferedReader(decompressed, 1 << 18))
             case _:
@@ -137,6 +138,7 @@ class LineFile:
                 if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
                     yield line
                     continue
+                # The rest of a long line is skipped in parts: whole, it could take all of the memory.
                 while line and not line.endswith(b"\n"):
                     line = readline(MAX_LINE_BYTES)
                 yield None

@@ -157,7 +157,7 @@ def _read_target(target: str, typed: bool) -> tuple[tuple[str, ...], Convert]:
 
 
 def _value(cell: Any) -> Any:
-    """Return a typed cell. Infinity and NaN, which JSON does not have, become None."""
+    # Infinity and NaN, which JSON does not have, become None; 1e400 is infinite as a float.
     if isinstance(cell, float | Decimal) and not -1e400 < cell < 1e400:
         return None
     if isinstance(cell, datetime):
@@ -279,6 +279,7 @@ def column_names(file: LineFile) -> list[str]:
 
 def _header(line: str) -> tuple[list[str], str]:
     """Return the names of the columns and the delimiter."""
+    # Excel begins UTF-8 files with a byte order mark.
     line = line.removeprefix("\ufeff").rstrip("\r\n")
     delimiter = max(",;\t", key=line.count)
     return next(csv.reader([line], delimiter=delimiter), []), delimiter
@@ -382,7 +383,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _as_python(column: pa.Array) -> pa.Array:
-    """Return times as texts in microseconds UTC. Python datetimes take ten times as long and fail on nanoseconds."""
+    # Times become texts in microseconds UTC: Python datetimes take ten times as long, and fail on nanoseconds.
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.string())
     if pa.types.is_dictionary(column.type):

@@ -142,14 +142,14 @@ def _is_scalar(value: object) -> bool:
 
 
 def _identifier(value: object) -> object:
-    """Return an identifier as text; other systems also use numbers."""
+    # Other systems also use numbers as identifiers; the contract takes only texts.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if value != "" else None
 
 
 def _email(value: object) -> str | None:
-    """Return a valid address, or None. An address that is not valid stays a trait instead of refusing the event."""
+    # An address that is not valid stays a trait; as `contact.email` it would refuse the event.
     return value if isinstance(value, str) and normalise_email(value) is not None else None
 
 

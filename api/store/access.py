@@ -149,6 +149,7 @@ async def rotate_indexes(
     if not digests:
         return None
     later = [org.keys.next_digest(digest) for digest in digests]
+    # `leads`: until `drop`, lookups use the earlier index, so its owner is right where the two differ.
     await tx.execute(_SQL[f"rotate_{name}"], scope | {"digests": digests, "later": later, "leads": not drop})
     if drop:
         await tx.execute(_SQL[f"drop_{name}"], scope | {"digests": digests})
@@ -174,6 +175,7 @@ async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedT
         return None
     ids, old = zip(*rows, strict=True)
     new = [org.keys.reseal(email) for email in old]
+    # `old`: requests write emails meanwhile, and an email that has changed must not be overwritten.
     await tx.execute(_SQL[f"change_{table}"], {"org_id": org.id, "ids": [*ids], "old": [*old], "new": new})
     return str(ids[-1])
 
@@ -215,5 +217,6 @@ async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes]
 
 
 def _first_index(number: int) -> str:
-    """Return the smallest index of a generation: its first digit is the number. For 16, the largest possible index."""
+    """Return the smallest index of a generation; for 16, the largest possible index."""
+    # The first hexadecimal digit of an index is its generation, so there are generations 0 to 15.
     return f"{number:x}{FIRST_DIGEST[1:]}" if number < 16 else FIRST_DIGEST.replace("0", "f")

@@ -61,12 +61,12 @@ async def insert_automation(tx: Transaction, row: AutomationRow) -> AutomationRo
 
 
 async def find_automation(tx: Transaction, org_id: int, automation_id: str) -> AutomationRow | None:
-    return await _automation(tx, "find_automation", {"org_id": org_id, "id": automation_id})
+    return await tx.fetch_one(AutomationRow, _SQL["find_automation"], {"org_id": org_id, "id": automation_id})
 
 
 async def lock_automation(tx: Transaction, org_id: int, automation_id: str) -> AutomationRow | None:
     """Return an automation, locked until this transaction ends."""
-    return await _automation(tx, "lock_automation", {"org_id": org_id, "id": automation_id})
+    return await tx.fetch_one(AutomationRow, _SQL["lock_automation"], {"org_id": org_id, "id": automation_id})
 
 
 async def lock_automation_shared(tx: Transaction, org_id: int, automation_id: str) -> bool | None:
@@ -113,17 +113,14 @@ async def bump_epoch(tx: Transaction, org_id: int) -> None:
     await tx.execute(_SQL["bump_epoch"], {"org_id": org_id})
 
 
-async def _automation(tx: Transaction, name: str, values: dict[str, Any]) -> AutomationRow | None:
-    return await tx.fetch_one(AutomationRow, _SQL[name], values)
-
-
 async def _written(tx: Transaction, name: str, row: AutomationRow) -> AutomationRow:
-    written = await _automation(tx, name, _columns(row))
+    written = await tx.fetch_one(AutomationRow, _SQL[name], _columns(row))
     assert written is not None
     return written
 
 
 def _columns(row: AutomationRow | VersionRow) -> dict[str, Any]:
+    # jsonb is read as bytes (`_RawJson`) and written as text: psycopg would send bytes as bytea.
     return {**msgspec.structs.asdict(row), "trigger_spec": row.trigger_spec.decode(), "graph": row.graph.decode()}
 
 

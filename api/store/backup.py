@@ -100,7 +100,7 @@ async def _connected(dsn: str, level: IsolationLevel | None = None) -> AsyncIter
     async with connection as tx:
         await tx.execute("SET search_path = workbench")
         await tx.execute("SET client_min_messages = warning")
-        await tx.commit()
+        await tx.commit()  # psycopg changes the isolation level only between transactions
         await tx.set_isolation_level(level)
         await tx.set_read_only(None if level is None else True)
         async with seeing_all_organizations(tx):

@@ -335,7 +335,7 @@ def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
         signatures=quoted(rows.signatures),
         tx_hashes=quoted(rows.tx_hashes),
         log_indexes=plain(rows.log_indexes),
-        digests=uuids(rows.digests),
+        digests=uuids(rows.digests),  # 16 bytes, the size of a uuid
         block_numbers=plain(rows.block_numbers),
         block_hashes=quoted(rows.block_hashes),
         block_seconds=plain(rows.block_seconds),

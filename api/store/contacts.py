@@ -111,7 +111,7 @@ async def set_opted_out(tx: Transaction, org_id: int, contact_id: str, channels:
 
 async def opt_out_of_emails(tx: Transaction, org_id: int, address_digest: str, at: datetime) -> None:
     """Opt the owner of an email address out of emails, if the address has an owner."""
-    values = {"org_id": org_id, "address_digest": address_digest[:INDEX]}
+    values = {"org_id": org_id, "address_digest": address_digest[:INDEX]}  # lookups use the first index
     owner = await (await tx.execute(_SQL["find_email_owner"], values)).fetchone()
     if owner is not None:
         await lock_contacts(tx, owner)
@@ -151,6 +151,7 @@ async def erase_contact(tx: Transaction, contact: ContactKey, at: datetime) -> i
         _about(contact, "delete_identities", nothing),
         _about(contact, "delete_conflicts", nothing),
         _about(contact, "clear_merges", nothing),
+        # The segments of a contact change only under this lock: a refresh keeps it while it repairs the members.
         share_members(contact.org_id),
         _about(contact, "leave_all_segments", nothing),
         _about(contact, "unlink_logs", nothing),
@@ -163,12 +164,8 @@ async def erase_contact(tx: Transaction, contact: ContactKey, at: datetime) -> i
 async def erase_page(tx: Transaction, part: ErasurePart, contact: ContactKey, after: Cursor) -> Cursor | None:
     """Remove personal data from the next rows of a contact; return where the page ends, None if there were no rows."""
     page: dict[str, Value] = {"after_at": after[0], "after_id": after[1], "limit": ERASURE_PAGE}
-
-    def read(rows: Rows) -> Cursor | None:
-        return (rows[0][0], rows[0][1]) if rows else None
-
-    (end,) = await run(tx, _about(contact, f"erase_{part}", read, **page))
-    return end
+    (rows,) = await run(tx, _about(contact, f"erase_{part}", list, **page))
+    return (rows[0][0], rows[0][1]) if rows else None
 
 
 async def schedule_erasure(tx: Transaction, contact: ContactKey, due_at: datetime) -> None:

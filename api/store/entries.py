@@ -283,8 +283,7 @@ def read_later_events(
 
 
 def joined_names(names: frozenset[str]) -> str:
-    """Return names of events as one text; they contain no commas."""
-    return ",".join(sorted(names))
+    return ",".join(sorted(names))  # names contain no commas
 
 
 def _columns(org_id: int, claims: Sequence[Claim]) -> dict[str, Value]:

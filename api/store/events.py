@@ -60,12 +60,8 @@ def read_epochs(org_ids: Sequence[int]) -> Call[OrgEpochs]:
 
 async def list_active_automations(tx: Transaction, org_id: int) -> list[ActiveAutomation]:
     """Return the automations of an organization that take entries, oldest first."""
-
-    def read(rows: Rows) -> list[ActiveAutomation]:
-        return [ActiveAutomation(*row) for row in rows]
-
-    (automations,) = await run(tx, Call(_CALLS["list_active_automations"], read, org_id=org_id))
-    return automations
+    (rows,) = await run(tx, Call(_CALLS["list_active_automations"], list, org_id=org_id))
+    return [ActiveAutomation(*row) for row in rows]
 
 
 async def find_awaited_events(tx: Transaction, org_id: int) -> frozenset[str]:
@@ -182,6 +178,7 @@ def find_owners(org_ids: Ints, kinds: Ints, digests: Ids, attributes: Sequence[s
         lambda rows: [Owner(*row) for row in rows],
         org_ids=plain(org_ids),
         kinds=plain(kinds),
+        # Lookups use the first index; while the secret is rotated, rows have a second one.
         digests=uuids([digest[:INDEX] for digest in digests]),
         attributes=records(attributes),
     )

@@ -223,7 +223,7 @@ async def read_inboxes(
         tx,
         *(
             Call(
-                statements("messages")["read_inboxes"],
+                _CALLS["read_inboxes"],
                 list,
                 org_id=org_id,
                 wallets=quoted(org_wallets),
@@ -251,7 +251,8 @@ async def acknowledge(tx: Transaction, acknowledgements: Collection[Acknowledgem
 
 
 async def find_inbox_channel(connection: AsyncConnection[TupleRow]) -> str:
-    """Return the channel that announces waiting messages. Its name is random, so direct logins cannot listen to it."""
+    """Return the channel that announces waiting messages."""
+    # Its name is random and stored, because direct logins may LISTEN to any channel that they can name.
     row = await (await connection.execute(_SQL["find_inbox_channel"])).fetchone()
     assert row is not None
     return str(row[0])

@@ -68,16 +68,16 @@ class NewSegment(msgspec.Struct, frozen=True):
 
 async def insert_segment(tx: Transaction, new: NewSegment) -> SegmentRow | None:
     """Store a new segment and return it; None if the name is taken."""
-    return await _segment(tx, "insert_segment", msgspec.structs.asdict(new))
+    return await tx.fetch_one(SegmentRow, _SQL["insert_segment"], msgspec.structs.asdict(new))
 
 
 async def find_segment(tx: Transaction, org_id: int, name: str) -> SegmentRow | None:
-    return await _segment(tx, "find_segment", {"org_id": org_id, "name": name})
+    return await tx.fetch_one(SegmentRow, _SQL["find_segment"], {"org_id": org_id, "name": name})
 
 
 async def lock_segment(tx: Transaction, org_id: int, name: str) -> SegmentRow | None:
     """Return a segment, locked against changes and refreshes until this transaction ends."""
-    return await _segment(tx, "lock_segment", {"org_id": org_id, "name": name})
+    return await tx.fetch_one(SegmentRow, _SQL["lock_segment"], {"org_id": org_id, "name": name})
 
 
 async def list_segments(tx: Transaction, org_id: int) -> list[SegmentRow]:
@@ -101,10 +101,6 @@ async def archive_segment(tx: Transaction, row: SegmentRow, key_id: str, at: dat
 async def find_published_graphs(tx: Transaction, org_id: int) -> list[tuple[str, bytes]]:
     """Return names and published graphs (JSON text) of automations that mention segments."""
     return [(row[0], row[1]) async for row in await tx.execute(_SQL["find_published_graphs"], {"org_id": org_id})]
-
-
-async def _segment(tx: Transaction, name: str, values: dict[str, Any]) -> SegmentRow | None:
-    return await tx.fetch_one(SegmentRow, _SQL[name], values)
 
 
 def _columns(row: SegmentRow, *names: str) -> dict[str, Any]:
@@ -133,7 +129,7 @@ async def claim_due_segment(tx: Transaction, org_id: int, now: datetime, until: 
     """Claim the segment that has been due longest, or None if a process is refreshing one of the organization."""
     if not await try_turn(tx, REFRESHING, org_id):
         return None
-    return await _segment(tx, "claim_due_segment", {"org_id": org_id, "now": now, "until": until})
+    return await tx.fetch_one(SegmentRow, _SQL["claim_due_segment"], {"org_id": org_id, "now": now, "until": until})
 
 
 async def record_refresh(tx: Transaction, row: SegmentRow, result: RefreshResult) -> None:
@@ -225,7 +221,7 @@ async def resolve_members(tx: Transaction, org_id: int) -> MatchedMembers:
     await tx.execute(_SQL["analyze_candidates"])
     await tx.execute(_SQL["open_wanted"])
     row = await (await tx.execute(_SQL["resolve_members"], {"org_id": org_id})).fetchone()
-    await tx.execute(_SQL["analyze_wanted"])
+    await tx.execute(_SQL["analyze_wanted"])  # autovacuum does not see temporary tables
     assert row is not None
     unknown, size = row
     return MatchedMembers(size, unknown)
@@ -238,6 +234,7 @@ async def sample_members(tx: Transaction, limit: int) -> list[str]:
 
 async def compare_members(tx: Transaction, key: SegmentKey) -> MembersChange:
     """Count the contacts that would enter and leave."""
+    # A new segment has no statistics: the planner would expect no members, and scan `wanted` for each of them.
     await tx.execute(_SQL["join_by_hash"])
     row = await (await tx.execute(_SQL["compare_members"], msgspec.structs.asdict(key))).fetchone()
     assert row is not None
