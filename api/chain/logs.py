@@ -40,9 +40,7 @@ MAX_CONTACTS_PER_HOUR = 10_000  # created for one automation
 
 _log = logging.getLogger("workbench.chain")
 
-LogKey = tuple[int, str, int]
-"""Organization, transaction hash, log index."""
-
+LogKey = tuple[int, str, int]  # organization, transaction hash, log index
 _WalletKey = tuple[int, tuple[IdentifierKey, ...]]
 
 

@@ -228,8 +228,7 @@ def _due_matches(log: OrgLog, page: BlockPage) -> list[LogMatch]:
     return due
 
 
-Trial = Callable[[Set[LogKey]], Awaitable[None]]
-"""Stores some logs and rolls back; raises RefusedDataError."""
+Trial = Callable[[Set[LogKey]], Awaitable[None]]  # stores some logs and rolls back; raises RefusedDataError
 
 
 async def find_refused_logs(keys: Sequence[LogKey], trial: Trial) -> dict[LogKey, str]:

@@ -41,7 +41,16 @@ async def store_outgoing(
     pending = [(progress, progress.pending) for progress in batch if progress.pending is not None]
     if not pending:
         return []
-    rows = [_row(keyring, org_id, progress, delivery) for progress, delivery in pending]
+    rows: list[OutgoingRow] = []
+    for progress, delivery in pending:
+        claim, effect = progress.claim, delivery.effect
+        ids = (effect.id, claim.contact_id, claim.automation_id, claim.entry_id, effect.node_id, claim.token)
+        match effect:
+            case EmailMessage(email=email, subject=subject, body=body, html=html):
+                sealed = keyring.of(org_id).seal_email(email)
+                rows.append(OutgoingRow(*ids, "email", sealed, subject, body, html))
+            case WebhookMessage(url=url, body=body):
+                rows.append(OutgoingRow(*ids, "webhook", url, None, body, html=False))
     _, stored = await run(tx, messages.add_outgoing(org_id, rows, at), messages.claim_outgoing(org_id, rows))
 
     # Unsubscribed addresses and closed endpoints, looked up by blind index.
@@ -90,13 +99,3 @@ def address_digests(keyring: Keyring, org_id: int, message: StoredMessage) -> st
 def address_digest(keyring: Keyring, org_id: int, message: StoredMessage) -> str:
     """Return the blind index by which a message's recipient is looked up."""
     return address_digests(keyring, org_id, message)[:INDEX]
-
-
-def _row(keyring: Keyring, org_id: int, progress: EntryProgress, delivery: PendingDelivery) -> OutgoingRow:
-    claim, effect = progress.claim, delivery.effect
-    ids = (effect.id, claim.contact_id, claim.automation_id, claim.entry_id, effect.node_id, claim.token)
-    match effect:
-        case EmailMessage(email=email, subject=subject, body=body, html=html):
-            return OutgoingRow(*ids, "email", keyring.of(org_id).seal_email(email), subject, body, html)
-        case WebhookMessage(url=url, body=body):
-            return OutgoingRow(*ids, "webhook", url, None, body, html=False)

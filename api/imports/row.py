@@ -24,8 +24,7 @@ _TIME = re.compile(
 )
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_.:-]+")
 
-Record = dict[str, Any]
-"""The fields or columns of a row by name."""
+Record = dict[str, Any]  # the fields or columns of a row by name
 
 Row = tuple[int, bytes, Problems]
 """The number of a line, from 1, and its event as JSON text. With problems, the text is the row as it was found."""

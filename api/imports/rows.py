@@ -135,9 +135,15 @@ class PastReader:
         ]
         digests = self._org_keys.raw_key_digests(keys)
         ids = uuid7s([max(at_us, 0) for at_us in ats_us])
+        identities = list(map(self._by_address.get, map(id, history.identifiers)))
+        if not all(identities):
+            identities = [
+                identity or self._find_identity(identifiers, now_us)
+                for identity, identifiers in zip(identities, history.identifiers, strict=True)
+            ]
         events = PastEvents(
             self.org_id,
-            self._identities_of(history.identifiers, now_us),
+            cast("list[Identity]", identities),
             history.names,
             history.identifiers,
             history.attributes,
@@ -151,15 +157,6 @@ class PastReader:
             event_tails(keys, history.names),
         )
         return events, problems
-
-    def _identities_of(self, all_identifiers: Sequence[Identifiers], now_us: int) -> list[Identity]:
-        identities = list(map(self._by_address.get, map(id, all_identifiers)))
-        if all(identities):
-            return cast("list[Identity]", identities)
-        return [
-            identity or self._find_identity(identifiers, now_us)
-            for identity, identifiers in zip(identities, all_identifiers, strict=True)
-        ]
 
     def _find_identity(self, identifiers: Identifiers, now_us: int) -> Identity:
         """Return the cached identity, or a new one."""

@@ -40,8 +40,8 @@ from api.imports.row import (
 from workbench.language.codec import decode, encode
 from workbench.language.problem import Problem
 
+# Returns the value of a cell, or None if it has none; raises ValueError with the reason.
 Convert = Callable[[Any], Any]
-"""Returns the value of a cell, or None if it has none; raises ValueError with the reason."""
 
 _FIELDS = {
     "event": ("event",),
@@ -68,8 +68,7 @@ _BOOLEANS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f
 _MAX_LINES_PER_ROW = 1_000  # a quote that is not closed by then is an error of its first line
 _PARQUET_BATCH_ROWS = 2_000
 
-_Column = tuple[int, tuple[str, ...], Convert]
-"""The index of a column, the path of its cells in an event, and how a cell is read."""
+_Column = tuple[int, tuple[str, ...], Convert]  # the index, the path of the cells in an event, how a cell is read
 
 
 class Columns:

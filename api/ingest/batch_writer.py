@@ -48,8 +48,7 @@ _OUTCOME_LABELS: dict[type[Outcome], str] = {
     Unavailable: "unavailable",
 }
 
-Answer = Callable[[list[Outcome]], None]
-"""Takes the outcomes of the events of a request, in order."""
+Answer = Callable[[list[Outcome]], None]  # takes the outcomes of the events of a request, in order
 
 
 class IngestMeters:

@@ -34,11 +34,8 @@ from workbench.language.contact import (
     resolve_identity,
 )
 
-OrgKey: TypeAlias = tuple[int, IdentifierKey]
-"""An identifier of an organization's contact: organization id and key."""
-
-OrgContact: TypeAlias = tuple[int, str]
-"""Organization id and contact id."""
+OrgKey: TypeAlias = tuple[int, IdentifierKey]  # organization, key of an identifier
+OrgContact: TypeAlias = tuple[int, str]  # organization, contact
 
 
 class ContactIdentifiers(msgspec.Struct):

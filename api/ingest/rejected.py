@@ -197,8 +197,7 @@ class Notices:
         return rows
 
 
-Shape: TypeAlias = "dict[str, Shape] | list[Shape] | str | bool"
-"""A JSON value with types in place of its scalars."""
+Shape: TypeAlias = "dict[str, Shape] | list[Shape] | str | bool"  # JSON with types in place of scalars
 
 
 def excerpt(raw: bytes) -> Excerpt:

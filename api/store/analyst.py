@@ -490,15 +490,15 @@ def _timeout(limits: QueryLimits) -> QueryTimeoutError:
 
 def _classified(error: StatementError, limits: QueryLimits, *, stopped: bool) -> Exception:
     match error.sqlstate:
-        case "57P01" if not stopped:
+        case "57P01" if not stopped:  # admin_shutdown, and not by `_watch`
             return DatabaseUnavailableError("the database ended the connection")
-        case "57014" | "57P01" | "25P03":
+        case "57014" | "57P01" | "25P03":  # query_canceled, admin_shutdown, idle_in_transaction_session_timeout
             return _timeout(limits)
-        case "55P03" | "53300":
+        case "55P03" | "53300":  # lock_not_available, too_many_connections
             return TooManyQueriesError("the tables are busy; try again")
-        case "40001" | "40P01":
+        case "40001" | "40P01":  # by these a standby reports a conflict with changes that it has to apply
             return ReplicaConflictError("the read replica had to apply changes that conflict with the query; try again")
-        case "57P02" | "57P03" | "57P05":
+        case "57P02" | "57P03" | "57P05":  # crash_shutdown, cannot_connect_now, idle_session_timeout
             return DatabaseUnavailableError("the database is stopping")
         case _:
             return error

@@ -114,8 +114,7 @@ async def bump_epoch(tx: Transaction, org_id: int) -> None:
 
 
 async def _written(tx: Transaction, name: str, row: AutomationRow) -> AutomationRow:
-    written = await tx.fetch_one(AutomationRow, _SQL[name], _columns(row))
-    assert written is not None
+    (written,) = await tx.fetch_all(AutomationRow, _SQL[name], _columns(row))
     return written
 
 

@@ -179,7 +179,7 @@ def chain_automations(chain_id: int, org_ids: Sequence[int]) -> Call[list[OnChai
     return Call(
         _CALLS["chain_automations"],
         lambda rows: [OnChainAutomationRow(*row) for row in rows],
-        chain_id=str(chain_id),
+        chain_id=str(chain_id),  # compared with the JSON of the trigger
         org_ids=plain(org_ids),
     )
 
@@ -437,8 +437,8 @@ It became a contact (`created`), or the automation takes only existing contacts 
 contacts for this hour (`limit`), the wallet is the zero address, or its contact was erased.
 """
 
+# By organization, automation and outcome.
 UnknownWalletCounts: TypeAlias = Mapping[tuple[int, str, UnknownWalletOutcome], int]
-"""Counts by organization, automation and outcome."""
 
 
 class UnknownWalletRow(msgspec.Struct, frozen=True, rename="camel"):

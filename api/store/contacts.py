@@ -25,8 +25,7 @@ _SQL = load("contacts")
 _CALLS = statements("contacts")
 
 _T = TypeVar("_T")
-Cursor: TypeAlias = tuple[datetime, str]
-"""Time and id of the last row of a page."""
+Cursor: TypeAlias = tuple[datetime, str]  # time and id of the last row of a page
 
 FIRST_CURSOR: Cursor = (datetime(1, 1, 1, tzinfo=UTC), "00000000-0000-0000-0000-000000000000")
 LAST_CURSOR: Cursor = (datetime(9999, 1, 1, tzinfo=UTC), "ffffffff-ffff-ffff-ffff-ffffffffffff")
@@ -466,9 +465,8 @@ TIMELINE_KINDS = tuple(_READ)
 
 
 async def count_contact_rows(tx: Transaction, contact: ContactKey) -> ContactCounts:
-    row = await (await tx.execute(_SQL["count_contact_rows"], msgspec.structs.asdict(contact))).fetchone()
-    assert row is not None
-    return ContactCounts(*row)
+    (counts,) = await tx.fetch_all(ContactCounts, _SQL["count_contact_rows"], msgspec.structs.asdict(contact))
+    return counts
 
 
 async def read_timeline(

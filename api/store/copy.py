@@ -113,8 +113,7 @@ _Part = TypeVar("_Part")
 EventParts = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]
 """Columns of events: `event_heads`, payloads, `event_tails`, `identifier_fields`."""
 
-MonthTables = Mapping[str, sql.Identifier]
-"""The table of each month (`2026_11`)."""
+MonthTables = Mapping[str, sql.Identifier]  # by month, such as `2026_11`
 
 
 class PastRows(msgspec.Struct, frozen=True):

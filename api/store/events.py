@@ -320,8 +320,8 @@ def add_entries(rows: EntryRows, at: datetime) -> Call[None]:
     return Call(_CALLS["add_entries"], nothing, **_columns(rows), created_at=at)
 
 
+# Postgres sends the notification when the transaction commits; a rollback sends nothing.
 WAKE_ENGINE = Call(_CALLS["wake_engine"], nothing)
-"""Wakes every engine when the transaction commits; a rollback sends nothing."""
 
 
 async def wake_engine(tx: Transaction) -> None:
@@ -363,11 +363,8 @@ def _columns(rows: msgspec.Struct) -> dict[str, Value]:
 
 # --- Counting (api/catalog/counts.py has the protocol)
 
-NEVER = datetime(9000, 1, 1, tzinfo=UTC)
-"""The `closed_until` of an idle organization."""
-
-SLOT_US = 300_000_000
-"""Five minutes. Live events are noted by these slots, in which the past is closed."""
+NEVER = datetime(9000, 1, 1, tzinfo=UTC)  # the `closed_until` of an idle organization
+SLOT_US = 300_000_000  # five minutes: the past is closed in these slots, and late live events are noted by them
 
 LateKey = tuple[int, str, int]
 """Organization, event name, and the start of the hour (or of the slot) of the event's date, in microseconds."""
@@ -600,14 +597,13 @@ async def count_entries(tx: Transaction, org_id: int, received_at: Collection[da
 
 # --- Upkeep, done by whichever API process gets there first
 
-RETENTION = timedelta(days=7)
-"""How long dry runs, rejected events and duplicates are kept."""
-
+RETENTION = timedelta(days=7)  # of dry runs, rejected events and duplicates
 _MONTHS_AHEAD = timedelta(days=93)
 
 
 async def analyze_new_tables(tx: Transaction) -> list[str]:
-    """Run ANALYZE on tables with rows and without statistics; return their names. Autovacuum updates them later."""
+    """Run ANALYZE on tables with rows and without statistics; return their names."""
+    # Autovacuum reaches them only later, and until then the planner guesses.
     rows = await (await tx.execute(_SQL["unknown_tables"])).fetchall()
     for (name,) in rows:
         await tx.execute(sql.SQL("ANALYZE {}").format(sql.Identifier("workbench", name)))

@@ -33,9 +33,8 @@ class ImportProgress(msgspec.Struct, frozen=True):
 async def begin_import(tx: Transaction, org_id: int, digest: str, name: str, at: datetime) -> ImportProgress:
     """Record that a file is being imported; return how far earlier runs came."""
     values = {"org_id": org_id, "digest": digest, "name": name, "at": at}
-    row = await (await tx.execute(_SQL["begin_import"], values)).fetchone()
-    assert row is not None
-    return ImportProgress(*row)
+    (progress,) = await tx.fetch_all(ImportProgress, _SQL["begin_import"], values)
+    return progress
 
 
 def advance_import(org_id: int, digest: str, progress: ImportProgress, at: datetime) -> Call[None]:

@@ -13,8 +13,7 @@ from workbench.language.contact import IdentifierKey
 
 _CALLS = statements("locks")
 
-REFRESHING, COUNTING, TESTING = 7_300_455, 7_300_456, 7_300_457
-"""Kinds of work that one process at a time does for an organization."""
+REFRESHING, COUNTING, TESTING = 7_300_455, 7_300_456, 7_300_457  # one process at a time for an organization
 
 
 async def lock_identifiers(tx: Transaction, keys: Iterable[tuple[int, IdentifierKey]]) -> None:

@@ -141,11 +141,8 @@ def add_skipped_messages(org_id: int, rows: Sequence[SkippedMessageRow], at: dat
 
 # --- In-app messages
 
-InboxKey = tuple[int, str]
-"""Organization and wallet."""
-
-KeyRef = tuple[int, str]
-"""Organization and id of an API key."""
+InboxKey = tuple[int, str]  # organization, wallet
+KeyRef = tuple[int, str]  # organization, id of an API key
 
 
 class Challenge(msgspec.Struct, frozen=True):
@@ -271,8 +268,7 @@ def wallet_mark(wallet: str) -> str:
 # --- Suppressions, webhook secrets and endpoints
 
 SuppressedChannel: TypeAlias = Literal["email"]
-AddressKey: TypeAlias = tuple[int, str]
-"""Organization and blind index of an address."""
+AddressKey: TypeAlias = tuple[int, str]  # organization, blind index of an address
 
 
 class SecretRotation(msgspec.Struct, frozen=True):

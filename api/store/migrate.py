@@ -107,11 +107,7 @@ async def migrate(
 
 
 async def add_months(connection: Transaction, first: datetime, last: datetime) -> None:
-    """Make sure that `events` has a partition for every month that `[first, last]` touches.
-
-    Each partition is created as a table and then attached. Unlike `CREATE TABLE … PARTITION OF`, this waits neither for
-    ingest nor for long queries.
-    """
+    """Make sure that `events` has a partition for every month that `[first, last]` touches."""
     month = datetime(first.year, first.month, 1, tzinfo=UTC)
     while month <= last:
         following = datetime(month.year + month.month // 12, month.month % 12 + 1, 1, tzinfo=UTC)
@@ -119,6 +115,7 @@ async def add_months(connection: Transaction, first: datetime, last: datetime) -
         existing = await (await connection.execute("SELECT to_regclass(%s)", (f"workbench.{name}",))).fetchone()
         if existing is None or existing[0] is None:
             table = sql.Identifier("workbench", name)
+            # Unlike CREATE TABLE … PARTITION OF, attaching a table waits neither for ingest nor for long queries.
             async with connection.transaction():
                 await connection.execute(sql.SQL("CREATE TABLE {} (LIKE workbench.events INCLUDING ALL)").format(table))
                 await connection.execute(

@@ -131,11 +131,9 @@ def nothing(rows: Rows) -> None:
 
 
 BEGIN = Statement(b"begin", b"BEGIN", ())
+# Calls, so that a transaction ends in the same round trip as the calls before them.
 COMMIT = Call(Statement(b"commit", b"COMMIT", ()), nothing)
-"""Commits in the same round trip as the calls before it."""
-
 ROLLBACK = Call(Statement(b"rollback", b"ROLLBACK", ()), nothing)
-"""Rolls back in the same round trip as the calls before it."""
 
 
 @cache

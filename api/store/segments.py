@@ -236,9 +236,8 @@ async def compare_members(tx: Transaction, key: SegmentKey) -> MembersChange:
     """Count the contacts that would enter and leave."""
     # A new segment has no statistics: the planner would expect no members, and scan `wanted` for each of them.
     await tx.execute(_SQL["join_by_hash"])
-    row = await (await tx.execute(_SQL["compare_members"], msgspec.structs.asdict(key))).fetchone()
-    assert row is not None
-    return MembersChange(*row)
+    (change,) = await tx.fetch_all(MembersChange, _SQL["compare_members"], msgspec.structs.asdict(key))
+    return change
 
 
 async def change_members(tx: Transaction, key: SegmentKey, at: datetime) -> MembersChange:
