@@ -170,7 +170,6 @@ _FIELD_WORDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters"
 
 
 def _field_changes(old: JsonObject, new: JsonObject) -> list[str]:
-    """Return a text for each field of a step that differs."""
     if old["type"] != new["type"] and not (is_trigger(old["type"]) and is_trigger(new["type"])):
         return [f"another kind of step: {_new_and_old(_sentence(old), _sentence(new))}"]
     before, after = old.get("data") or {}, new.get("data") or {}

@@ -197,7 +197,6 @@ class Contact:
         return self._row
 
     def _items(self, limit: int, kind: str | None = None) -> list[TimelineItem]:
-        """Return the newest items of the timeline, read page by page."""
         items: list[TimelineItem] = []
         path, before = self._path("/timeline"), None
         while len(items) < limit:
@@ -244,6 +243,7 @@ class Contact:
         if self._row is None:
             return table(_CONTACT_COLUMNS, (), title=f"Contact {self._id}", empty="Erased.")
         items = self._items(_SHOWN_ITEMS)
+        # A request of its own: a conflict may be older than the newest items.
         conflicts = self._items(_SHOWN_ITEMS, "conflict")
         return html(
             "contact.html.j2",
@@ -271,6 +271,7 @@ def _timeline_frame(
 
     from workbench.display.frame import with_view
 
+    # Explicit types: polars would infer Null for every column of a contact without items.
     schema = {name: pl.Datetime("us", "UTC") if name.endswith("at") else pl.String() for name in names}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     title = f"{title}: {quantity(len(rows), 'row')}"

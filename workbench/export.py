@@ -122,7 +122,6 @@ class _ExportRun:
 
 
 def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield start and end of every month from `first` to `until`."""
     month = first.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     while month < until:
         following = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)

@@ -462,7 +462,6 @@ def _query_body(query: object, keywords: Mapping[str, Any], params: object, opti
 
 
 def _write(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str = "") -> SegmentRecord:
-    """Change a segment and return it."""
     return msgspec.convert(_send(connection, method, path, body, query), SegmentRecord)
 
 

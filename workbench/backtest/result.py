@@ -228,7 +228,6 @@ class Backtest:
         return f"{text} {gains} would get messages only from this version, {losses} only from {self._label.against}."
 
     def _totals_table(self) -> tuple[list[TableColumn], list[list[str]]]:
-        """Return the table of totals, beside those of the version compared with."""
         sides = [_metrics(self.totals, self._run.scope)]
         columns = [TableColumn("Metric"), TableColumn("Value", number=True)]
         if self.before is not None:
@@ -238,7 +237,6 @@ class Backtest:
         return columns, [[name, *(side[name] for side in sides)] for name in metrics]
 
     def _mistakes(self) -> Iterator[str]:
-        """Yield what looks wrong."""
         totals, trigger, events = self.totals, self._automation.trigger, self._run.summary.events
         if self._label.problems:
             yield f"It cannot be published yet: {quantity(self._label.problems, 'problem')}, listed by .check()."
@@ -310,7 +308,6 @@ class Backtest:
 
     @staticmethod
     def _only(ours: Tables, theirs: Tables) -> pl.DataFrame:
-        """Return the contacts that get messages only from `ours`."""
         reached, others = (
             tables.contact_totals().filter(pl.col("messages") > 0).select("contact", "messages")
             for tables in (ours, theirs)

@@ -154,7 +154,6 @@ class Canvas(AnyWidget):
         self._refresh_status()
 
     def _edit(self, content: JsonObject) -> None:
-        """Apply a change to the draft."""
         view, number = str(content["view"]), int(content["number"])
         with _LOCK:
             # A view that got no answer sends its edits again; applying one twice would undo what followed it.
@@ -233,7 +232,6 @@ class Canvas(AnyWidget):
         return record is not None and record.paused_at is not None
 
     def _reload(self) -> None:
-        """Replace the draft with the one on the server."""
         server = self._automation._server
         if server.connection is None:
             raise InvalidAutomationError("this automation is not connected to a server")
@@ -256,8 +254,7 @@ class Canvas(AnyWidget):
         self._show()
 
     def _reopen_if_changed(self) -> None:
-        """Open the draft again if another canvas of the same automation has written to it."""
-        if self._automation._draft is not self._draft:
+        if self._automation._draft is not self._draft:  # another canvas of the same automation has written to it
             self._open()
 
     def _write(self, draft: Draft) -> None:
@@ -281,7 +278,6 @@ class Canvas(AnyWidget):
             self._show_status()
 
     def _check_catalog(self) -> None:
-        """Compare the draft with the catalog on the server, and show the warnings."""
         with _LOCK:
             draft = self._automation._draft
             parsed = parse_draft(draft)

@@ -42,6 +42,7 @@ _OPENINGS = (
 )
 _OPERATORS = {" is ": "eq", " is not ": "neq", " contains ": "contains"}
 _UNIT_SIZES_S = {noun: size for size, noun in UNITS_S}
+# re.ASCII: without it \d and \w also match the digits and letters of other scripts.
 _SPAN = re.compile(r"(\d+) (day|hour|minute|second)s?", re.ASCII)
 _SPANS = re.compile(rf"{_SPAN.pattern}(?: {_SPAN.pattern})*", re.ASCII)
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
@@ -245,7 +246,7 @@ def _conditions(line: Scanner) -> list[JsonObject]:
             case " is set":
                 conditions.append({"path": path, "operator": "exists"})
             case " is one of ":
-                options = []
+                options = []  # a filter may have an empty list, which is written as “none”
                 if not line.maybe("none"):
                     options.append(line.value())
                     while line.maybe(", ", " or "):

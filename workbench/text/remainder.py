@@ -41,6 +41,7 @@ class Extras(msgspec.Struct, frozen=True):
 
 def find_extras(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> Extras:
     """Return the extra fields that turn the payload `made` into the payload `wanted`."""
+    # A draft in Python may have floats and tuples where a saved one has decimals and lists.
     made_tree, wanted_tree = _tree(normalise(made)), _tree(normalise(wanted))
     values: dict[Path, Any] = {}
     without: list[Path] = []
@@ -89,7 +90,7 @@ def apply_extras(made: Mapping[str, Any], extras: Extras) -> JsonObject:
 
 
 def _tree(payload: JsonObject) -> JsonObject:
-    """Return a payload with nodes and edges as objects by key; as lists where two would have the same key."""
+    """Return a payload with nodes and edges as objects by key."""
     graph = payload["graph"]
     tree = {
         "triggerSpec": payload["triggerSpec"],
@@ -101,6 +102,7 @@ def _tree(payload: JsonObject) -> JsonObject:
 
     for name, key_of in (("nodes", lambda node: node["id"]), ("edges", edge_key)):
         items = graph.get(name) or []
+        # A draft may have two nodes or edges with one key. An object would lose one of them, so these stay lists.
         by_key = {key_of(item): item for item in items}
         tree[name] = by_key if len(by_key) == len(items) else items
     return tree | ({"settings": graph["settings"]} if "settings" in graph else {})
