@@ -1,14 +1,14 @@
-"""HTTP answers as they come out of a socket."""
+"""Parses HTTP answers that were read from a socket."""
 
 import json
 from typing import Any
 
 
 class Answer:
-    """The first answer in some bytes, and the rest of them."""
+    """The first answer in `raw`, and the bytes after it."""
 
-    def __init__(self, said: bytes) -> None:
-        head, _, rest = said.partition(b"\r\n\r\n")
+    def __init__(self, raw: bytes) -> None:
+        head, _, rest = raw.partition(b"\r\n\r\n")
         self.status = int(head.split()[1])
         self.headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
         length = int(self.headers.get(b"content-length", 0))
@@ -16,7 +16,7 @@ class Answer:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The body, which must be of the one shape."""
+        """The body, which must have the shape of an error."""
         body: dict[str, Any] = json.loads(self.body)
         assert set(body) <= {"error", "field", "errors", "code", "requestId"}
         assert {"error", "requestId"} <= set(body)

@@ -1,7 +1,7 @@
-"""Where values that callers sent may be read in the database."""
+"""Columns of the database that may contain values sent by callers, in clear text."""
 
-PAYLOAD_AT_HOME = {
-    ("events", "payload"), ("dry_runs", "payload"), ("contacts", "attributes"), ("messages", "body"), ("messages", "recipient"),
-    ("messages", "subject"), ("entry_steps", "detail"),
+PAYLOAD_COLUMNS = {
+    ("events", "payload"), ("dry_runs", "payload"), ("contacts", "attributes"), ("entry_steps", "detail"),
+    ("messages", "body"), ("messages", "recipient"), ("messages", "subject"),
 }  # fmt: skip
-"""Columns that hold what callers sent as data, or what automations made of it."""
+"""Columns with data that callers sent, or with results that automations computed from it."""

@@ -1,4 +1,4 @@
-"""An application served in the test's own event loop, on the connections of the real process."""
+"""Serves an application in the event loop of the test, with the connection class of the real process."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from tests.sockets import listening_socket
 
 @asynccontextmanager
 async def served(app: App) -> AsyncIterator[int]:
-    """Serve until the block ends; give the port."""
+    """Serve until the block ends; yield the port."""
     app.config.TOUCHUP = False  # rewrites methods of Sanic in place, which works once per process
     sock = listening_socket("127.0.0.1", 0)
     server = await app.create_server(sock=sock, protocol=ExpressConnection, return_asyncio_server=True)

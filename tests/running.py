@@ -1,6 +1,6 @@
-"""The whole system as `make up` starts it, once per session: embedded Postgres, demo organization, API and engine.
+"""Runs the whole system once per session, as `make up` does: embedded Postgres, demo organization, API and engine.
 
-Everything in it is real; tests tell themselves apart by the names of their automations and contacts.
+Tests share it, so each one uses its own names for automations and contacts.
 """
 
 import os
@@ -20,18 +20,18 @@ from workbench import Workbench
 
 
 class Running(msgspec.Struct, frozen=True):
-    """Where it runs, and the keys of the demo organization by kind."""
+    """The URL and the folder of the system, and the keys of the demo organization by kind."""
 
     url: str
     keys: dict[str, str]
     folder: Path
 
     def workbench(self) -> Workbench:
-        """Return a workbench for it."""
+        """Return a workbench of the demo organization."""
         return Workbench(self.url, self.keys["workbench"], events_key=self.keys["live"])
 
     def environment(self) -> dict[str, str]:
-        """Return the environment that a notebook sees."""
+        """Return the environment of a notebook."""
         return {
             **{name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")},
             "WORKBENCH_URL": self.url,
@@ -46,7 +46,7 @@ class Running(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[Running]:
-    """`workbench up` without Lab, on a free port, in a folder of its own; about 17 s."""
+    """`workbench up` without Lab, on a free port, in a temporary folder; starts in about 17 s."""
     folder = Path(tempfile.mkdtemp(prefix="workbench-up-"))
     folder.chmod(0o755)
     port = free_port()
@@ -65,19 +65,19 @@ def running() -> Iterator[Running]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
 def _keys(process: subprocess.Popen[str]) -> dict[str, str]:
-    """Read what `up` says until it is ready; return the keys it shows."""
-    said, keys = "", {}
+    """Read the output of `up` until it is ready; return the keys in it."""
+    output, keys = "", {}
     for line in process.stdout or ():
-        said += line
+        output += line
         match line.split():
             case ["live" | "test" | "publishable" | "workbench" as kind, key]:
                 keys[kind] = key
         if "Ctrl-C" in line:
             return keys
-    raise AssertionError(said)
+    raise AssertionError(output)

@@ -1,7 +1,7 @@
-"""The server that `DATABASE_URL` names, by a superuser's address: a plain Postgres, or the coordinator of a Citus cluster.
+"""The server that `DATABASE_URL` names: a plain Postgres, or the coordinator of a Citus cluster.
 
-The application gets a role of its own there, as in the embedded server. On Citus a database is made on every node, under one name,
-and joined as the given one is; a clone of it takes along what its nodes hold and know of each other.
+The application gets its own role there, as in the embedded server. On Citus a database is created on every node under
+one name, and the nodes are joined as those of `DATABASE_URL`. A clone also contains the nodes' data and metadata.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from api.embedded import Server
 from api.embedded.cluster import make_application
 from api.store.database import ALL_ORGANIZATIONS
 
-_WAITING = """
+_COUNT_LOCK_WAITS = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
         AND backend_type = 'client backend'    -- autovacuum waits for locked tables, too
 """
 
 
 @contextlib.contextmanager
-def given(admin_dsn: str) -> Iterator[Server]:
-    """Give the server with a role for the application, which is dropped afterwards."""
+def external_server(admin_dsn: str) -> Iterator[Server]:
+    """Yield the server with a role for the application, and drop the role at the end."""
     name, password = f"workbench_{token(4).hex()}", token(16).hex()
     for node in nodes(admin_dsn):
         with _session(node) as connection:
@@ -49,90 +49,86 @@ def given(admin_dsn: str) -> Iterator[Server]:
 
 
 def create_database(server: Server, name: str) -> None:
-    """Make an empty database of the application's."""
+    """Create an empty database that the application owns."""
     owner = urlsplit(server.dsn).username or ""
-    everywhere(server, "CREATE DATABASE {} OWNER {}", name, owner)
+    execute_on_nodes(server, "CREATE DATABASE {} OWNER {}", name, owner)
     others = nodes(server.admin_dsn)[1:]
     if not others:
         return
     for node in nodes(server.admin_dsn):
-        with _session(at(node, name)) as connection:
+        with _session(database_dsn(node, name)) as connection:
             connection.execute("CREATE EXTENSION citus")
-    with _session(at(server.admin_dsn, name)) as connection:
-        connection.execute("SELECT citus_set_coordinator_host(%s, %s)", _place(server.admin_dsn))
+    with _session(database_dsn(server.admin_dsn, name)) as connection:
+        connection.execute("SELECT citus_set_coordinator_host(%s, %s)", _host_and_port(server.admin_dsn))
         for node in others:
-            connection.execute("SELECT citus_add_node(%s, %s)", _place(node))
-        # Citus takes note of a role that was there before with the first function that it owns, and asks for a superuser then.
+            connection.execute("SELECT citus_add_node(%s, %s)", _host_and_port(node))
+        # Citus records an older role with the first function that the role owns, and needs a superuser to do so.
         connection.execute("CREATE FUNCTION public.own() RETURNS integer LANGUAGE sql RETURN 1")
         connection.execute(sql.SQL("ALTER FUNCTION public.own() OWNER TO {}").format(sql.Identifier(owner)))
         connection.execute("DROP FUNCTION public.own()")
 
 
 def copy_database(server: Server, name: str, template: str) -> None:
-    """Make a database like the template, which nobody may be connected to.
-
-    Measured, create + drop: wal_log 200 + 11 ms, file_copy 130 + 400 ms (it forces checkpoints).
-    """
-    _close(server, template)
+    """Clone the template, which must have no connections."""
+    _close_on_citus(server, template)
     owner = urlsplit(server.dsn).username or ""
-    everywhere(server, "CREATE DATABASE {} TEMPLATE {} STRATEGY wal_log OWNER {}", name, template, owner)
+    # Create + drop take 200 + 11 ms with wal_log, and 130 + 400 ms with file_copy, which forces checkpoints.
+    execute_on_nodes(server, "CREATE DATABASE {} TEMPLATE {} STRATEGY wal_log OWNER {}", name, template, owner)
 
 
 def drop_database(server: Server, name: str) -> None:
-    """Drop a database, whoever is connected."""
-    _close(server, name)
-    everywhere(server, "DROP DATABASE {} WITH (FORCE)", name)
+    """Drop a database and end its connections."""
+    _close_on_citus(server, name)
+    execute_on_nodes(server, "DROP DATABASE {} WITH (FORCE)", name)
 
 
-def _close(server: Server, name: str) -> None:
-    """Let nobody into a database of Citus, whose nodes keep talking to each other."""
+def _close_on_citus(server: Server, name: str) -> None:
+    """Refuse connections to a database on Citus, where the nodes keep connecting to each other."""
     if len(nodes(server.admin_dsn)) > 1:
-        everywhere(server, "ALTER DATABASE {} ALLOW_CONNECTIONS false", name)
-        everywhere(
+        execute_on_nodes(server, "ALTER DATABASE {} ALLOW_CONNECTIONS false", name)
+        execute_on_nodes(
             server, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}", sql.Literal(name)
         )
 
 
-def everywhere(server: Server, statement: str, *names: str | sql.Composable) -> None:
-    """Run a statement on every node at once, in the database of the server's address."""
-    whole = sql.SQL(statement).format(*(sql.Identifier(each) if isinstance(each, str) else each for each in names))
+def execute_on_nodes(server: Server, statement: str, *names: str | sql.Composable) -> None:
+    """Run a statement on all nodes in parallel, in the database that the address of the server names."""
+    composed = sql.SQL(statement).format(*(sql.Identifier(name) if isinstance(name, str) else name for name in names))
 
     def run(node: str) -> None:
         with _session(node) as connection:
-            connection.execute(whole)
+            connection.execute(composed)
 
     with ThreadPoolExecutor() as threads:
         list(threads.map(run, nodes(server.admin_dsn)))
 
 
-def waiting(server: Server, dsn: str) -> int:
-    """Return how many sessions of a database wait for locks, on all its nodes."""
-    database = urlsplit(dsn).path.removeprefix("/")
-    return sum(_waiting(at(node, database)) for node in nodes(server.admin_dsn))
+def count_lock_waits(server: Server, dsn: str) -> int:
+    """Return the number of sessions of a database that wait for locks, on all its nodes."""
+    database, count = urlsplit(dsn).path.removeprefix("/"), 0
+    for node in nodes(server.admin_dsn):
+        with _session(database_dsn(node, database)) as connection:
+            (node_count,) = connection.execute(_COUNT_LOCK_WAITS).fetchone() or (0,)
+            count += int(node_count)
+    return count
 
 
-def _waiting(dsn: str) -> int:
-    with _session(dsn) as connection:
-        (found,) = connection.execute(_WAITING).fetchone() or (0,)
-        return int(found)
-
-
-def acting(dsn: str, org: str = ALL_ORGANIZATIONS, **options: Any) -> psycopg.Connection[Any]:
-    """Return a connection in a transaction that sees an organization's rows, or those of all: on every node of Citus, too."""
+def connect_as(dsn: str, org: str = ALL_ORGANIZATIONS, **options: Any) -> psycopg.Connection[Any]:
+    """Return a connection in a transaction that sees the rows of one organization or of all, on every node of Citus."""
     settings = "-c search_path=workbench -c citus.propagate_set_commands=local"
     connection = psycopg.connect(dsn, options=settings, **options)
     connection.execute(sql.SQL("SET LOCAL workbench.org = {}").format(org))
     return connection
 
 
-def at(dsn: str, database: str) -> str:
-    """Return the address of another database of the server."""
+def database_dsn(dsn: str, database: str) -> str:
+    """Return the address of a database on the same server."""
     return urlsplit(dsn)._replace(path=f"/{database}").geturl()
 
 
 @cache
 def nodes(admin_dsn: str) -> tuple[str, ...]:
-    """Return the addresses of a superuser on the server, and on the workers that it distributes to."""
+    """Return superuser addresses of the server and of its Citus workers."""
     with _session(admin_dsn) as connection:
         if connection.execute("SELECT FROM pg_extension WHERE extname = 'citus'").fetchone() is None:
             return (admin_dsn,)
@@ -144,7 +140,7 @@ def nodes(admin_dsn: str) -> tuple[str, ...]:
         )
 
 
-def _place(dsn: str) -> tuple[str, int]:
+def _host_and_port(dsn: str) -> tuple[str, int]:
     address = urlsplit(dsn)
     return address.hostname or "localhost", address.port or 5432
 

@@ -15,7 +15,7 @@ def test_ratios_are_taken_round_by_round_so_that_a_slow_minute_cancels() -> None
 
 
 def test_percentiles_of_a_thousand_latencies() -> None:
-    distribution = quantiles([float(each) for each in range(1_001)])
+    distribution = quantiles([float(latency) for latency in range(1_001)])
     assert [percentile(distribution, percent) for percent in (0, 50, 99, 99.5, 100)] == [0, 500, 990, 995, 1_000]
 
 

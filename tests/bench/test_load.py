@@ -12,7 +12,7 @@ REFUSED = b'{"error":"no"}'
 
 @asynccontextmanager
 async def serving(answer: Callable[[], tuple[int, bytes]]) -> AsyncIterator[int]:
-    """An HTTP server that reads whole requests and answers as told; gives its port."""
+    """Run an HTTP server that reads whole requests and answers with `answer()`; yield its port."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -29,35 +29,35 @@ async def serving(answer: Callable[[], tuple[int, bytes]]) -> AsyncIterator[int]
         yield server.sockets[0].getsockname()[1]
 
 
-def an_order(port: int, connections: int = 4, seconds: float = 0.2, rate: float = 0.0) -> LoadSpec:
+def load_spec(port: int, connections: int = 4, seconds: float = 0.2, rate: float = 0.0) -> LoadSpec:
     return LoadSpec(path="/", key="k", connections=connections, seconds=seconds, ports=(port,), rate=rate)
 
 
 async def test_a_closed_loop_counts_what_was_accepted() -> None:
     async with serving(lambda: (202, ACCEPTED)) as port:
-        came = await carry_out(an_order(port))
-    assert came.requests == came.accepted == came.statuses["202"] > 0
-    assert (came.refused, len(came.latencies_ms)) == (0, 201)
+        result = await carry_out(load_spec(port))
+    assert result.requests == result.accepted == result.statuses["202"] > 0
+    assert (result.refused, len(result.latencies_ms)) == (0, 201)
 
 
 async def test_what_was_refused_is_not_counted_as_accepted() -> None:
     async with serving(lambda: (503, REFUSED)) as port:
-        came = await carry_out(an_order(port))
-    assert (came.accepted, came.refused) == (0, came.statuses["503"])
+        result = await carry_out(load_spec(port))
+    assert (result.accepted, result.refused) == (0, result.statuses["503"])
 
 
 async def test_a_batch_counts_its_events_one_by_one() -> None:
     async with serving(lambda: (202, ACCEPTED * 99 + REFUSED)) as port:
-        came = await carry_out(
+        result = await carry_out(
             LoadSpec(path="/", key="k", connections=1, seconds=0.1, ports=(port,), events_per_request=100, new_every=10)
         )
-    assert (came.accepted, came.refused) == (99 * came.requests, came.requests)
+    assert (result.accepted, result.refused) == (99 * result.requests, result.requests)
 
 
 async def test_an_open_loop_sends_what_fell_due_even_when_all_connections_are_busy() -> None:
     async with serving(lambda: (202, ACCEPTED)) as port:
-        one, many = [await carry_out(an_order(port, connections, rate=500.0)) for connections in (1, 16)]
-    assert one.requests == many.requests == one.accepted > 0
+        single, several = [await carry_out(load_spec(port, connections, rate=500.0)) for connections in (1, 16)]
+    assert single.requests == several.requests == single.accepted > 0
 
 
 async def test_a_connection_that_ends_without_an_answer_ends_the_run() -> None:
@@ -67,4 +67,4 @@ async def test_a_connection_that_ends_without_an_answer_ends_the_run() -> None:
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
         with pytest.raises(ConnectionError):
-            await carry_out(an_order(server.sockets[0].getsockname()[1]))
+            await carry_out(load_spec(server.sockets[0].getsockname()[1]))

@@ -20,13 +20,20 @@ def words(text: str) -> str:
 
 
 def test_a_row_compares_with_its_reference_round_by_round() -> None:
-    made = row("singles", "events/s", [4_000.0, 6_000.0, 5_000.0], ("bare route", [10_000.0] * 3), ratio_at_least(0.35))
-    assert made.ratio is not None
-    assert (made.value.median, made.ratio.median, made.ratio.low, made.ratio.high) == (5_000.0, 0.5, 0.4, 0.6)
+    table_row = row(
+        "singles", "events/s", [4_000.0, 6_000.0, 5_000.0], ("bare route", [10_000.0] * 3), ratio_at_least(0.35)
+    )
+    assert table_row.ratio is not None
+    assert (table_row.value.median, table_row.ratio.median, table_row.ratio.low, table_row.ratio.high) == (
+        5_000.0,
+        0.5,
+        0.4,
+        0.6,
+    )
 
 
 @pytest.mark.parametrize(
-    ("wanted", "met"),
+    ("wanted", "is_met"),
     [
         (None, None),
         (ratio_at_least(0.5), True),
@@ -39,29 +46,31 @@ def test_a_row_compares_with_its_reference_round_by_round() -> None:
         (at_most(19), False),
     ],
 )
-def test_the_median_keeps_the_promise_or_does_not(wanted: Wanted | None, met: bool | None) -> None:
-    assert row("figure", "ms", [20.0], ("reference", [40.0]), wanted).is_met is met
+def test_the_median_keeps_the_promise_or_does_not(wanted: Wanted | None, is_met: bool | None) -> None:
+    assert row("figure", "ms", [20.0], ("reference", [40.0]), wanted).is_met is is_met
 
 
 def test_a_line_shows_figure_reference_ratio_spread_and_promise() -> None:
-    made = row("singles", "events/s", [4_000.0, 6_000.0, 5_000.0], ("bare route", [10_000.0] * 3), ratio_at_least(0.6))
-    assert words(line(made)) == "singles 5,000 events/s bare route, 10,000 0.50 0.40 to 0.60 ≥ 0.6 NO"
+    table_row = row(
+        "singles", "events/s", [4_000.0, 6_000.0, 5_000.0], ("bare route", [10_000.0] * 3), ratio_at_least(0.6)
+    )
+    assert words(line(table_row)) == "singles 5,000 events/s bare route, 10,000 0.50 0.40 to 0.60 ≥ 0.6 NO"
 
 
 def test_a_line_without_reference_shows_the_spread_of_the_value() -> None:
-    made = row("memory", "MiB", [140.0, 130.0], None, at_most(200))
-    assert words(line(made)) == "memory 135 MiB 130 to 140 ≤ 200 MiB yes"
+    table_row = row("memory", "MiB", [140.0, 130.0], None, at_most(200))
+    assert words(line(table_row)) == "memory 135 MiB 130 to 140 ≤ 200 MiB yes"
 
 
 def test_columns_stand_under_their_names() -> None:
-    made = row("figure", "ms", [20.0], ("reference", [40.0]), at_most(25))
-    assert line(made).index("reference") == HEADER.index("reference")
-    assert line(made).index("≤ 25 ms") == HEADER.index("wanted")
-    assert line(made).index("yes") == HEADER.index("met")
+    table_row = row("figure", "ms", [20.0], ("reference", [40.0]), at_most(25))
+    assert line(table_row).index("reference") == HEADER.index("reference")
+    assert line(table_row).index("≤ 25 ms") == HEADER.index("wanted")
+    assert line(table_row).index("yes") == HEADER.index("met")
 
 
 def test_numbers_have_as_many_digits_as_they_need() -> None:
-    assert [number(each) for each in (0.351, 9.994, 12.34, 20_123.4)] == ["0.35", "9.99", "12.3", "20,123"]
+    assert [number(value) for value in (0.351, 9.994, 12.34, 20_123.4)] == ["0.35", "9.99", "12.3", "20,123"]
 
 
 def a_slice(others: float | None, refused: int = 0) -> Slice:

@@ -11,7 +11,7 @@ NOW_US = 1_763_700_000_000_000
 
 
 def events(bodies: Iterator[bytes], count: int) -> list[dict[str, Any]]:
-    return [each for body in islice(bodies, count) for each in msgspec.json.decode(body).get("events", [])]
+    return [event for body in islice(bodies, count) for event in msgspec.json.decode(body).get("events", [])]
 
 
 def test_every_event_is_valid() -> None:
@@ -21,18 +21,18 @@ def test_every_event_is_valid() -> None:
 
 def test_one_event_in_so_many_is_the_first_of_a_new_contact() -> None:
     sent = events(traffic.bodies(100, new_every=50), 10)
-    names = [each["event"] for each in sent]
-    newcomers = {each["contact"]["externalId"] for each in sent if each["event"] == traffic.AUTOMATION_EVENT}
-    assert (names.count("first_deposit"), names.count("deposit"), len(newcomers)) == (20, 980, 20)
+    names = [event["event"] for event in sent]
+    new_contacts = {event["contact"]["externalId"] for event in sent if event["event"] == traffic.AUTOMATION_EVENT}
+    assert (names.count("first_deposit"), names.count("deposit"), len(new_contacts)) == (20, 980, 20)
 
 
 def test_no_key_comes_twice() -> None:
-    keys = [each["idempotencyKey"] for each in events(traffic.bodies(100, new_every=0), 20)]
+    keys = [event["idempotencyKey"] for event in events(traffic.bodies(100, new_every=0), 20)]
     assert len(set(keys)) == 2_000
 
 
 def test_every_returning_contact_is_introduced_once() -> None:
-    introduced = {each["contact"]["email"] for each in events(traffic.introductions(), 1_000)}
-    returning = {each["contact"]["email"] for each in events(traffic.bodies(100, new_every=0), 300)}
+    introduced = {event["contact"]["email"] for event in events(traffic.introductions(), 1_000)}
+    returning = {event["contact"]["email"] for event in events(traffic.bodies(100, new_every=0), 300)}
     assert returning == introduced
     assert len(introduced) == traffic.CONTACTS

@@ -1,6 +1,6 @@
 """A canvas in a page without JupyterLab and without a kernel: real widget, real module.
 
-A message of a view is passed to the widget immediately; the answers of the widget are the result of the same call.
+Messages of a view go to the widget immediately, and the same call returns the answers.
 """
 
 import threading

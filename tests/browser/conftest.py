@@ -72,7 +72,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser) -> Iterator[Page]:
-    """A page that can reach only this machine; errors on its console and requests to elsewhere fail the test."""
+    """A page that can reach only this machine; errors on its console and requests to other hosts fail the test."""
     context = chromium.new_context(viewport={"width": 1360, "height": 900}, device_scale_factor=1)
     page = context.new_page()
     errors: list[str] = []
@@ -137,7 +137,7 @@ def _command(port: int, token: str, folder: Path) -> list[str]:
 
 
 def _environment(running: Running) -> dict[str, str]:
-    # Folders of its own, so that settings and extensions of the developer's Jupyter have no influence.
+    # Separate folders, so that settings and extensions of the developer's Jupyter have no effect.
     folders = {name: running.folder / "lab-own" / name.lower() for name in _FOLDERS}
     news = folders["JUPYTERLAB_SETTINGS_DIR"] / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
     news.parent.mkdir(parents=True, exist_ok=True)

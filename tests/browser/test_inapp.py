@@ -59,7 +59,7 @@ WATCHING = """() => {
 
 
 class Extension:
-    """A wallet's browser extension, as far as the page sees it."""
+    """The part of a wallet's browser extension that a page uses."""
 
     def __init__(self) -> None:
         self.wallet = Wallet(token(32))
@@ -87,7 +87,7 @@ def extension(page: Page) -> Extension:
 
 @pytest.fixture
 def house(running: Running, tmp_path: Path) -> Iterator[House]:
-    """More processes beside the running ones, on the same database."""
+    """More processes of the system on the same database."""
     server = find(running.folder / "data")
     assert server is not None
     built = House(server.dsn, tmp_path)
@@ -110,10 +110,10 @@ def send(running: Running, wallet: Wallet, title: str, body: str = "b") -> None:
     spec = {"type": "app_event", "event": event}
     with httpx.Client(base_url=f"{running.url}/api/v1", timeout=10) as client:
         author = {"authorization": f"Bearer {running.keys['workbench']}"}
-        made = client.post(
+        response = client.post(
             "/automations", json={"name": event, "triggerSpec": spec, "graph": graph}, headers=author
         ).raise_for_status()
-        client.post(f"/automations/{made.json()['id']}/publish", json={}, headers=author).raise_for_status()
+        client.post(f"/automations/{response.json()['id']}/publish", json={}, headers=author).raise_for_status()
         posted = {"event": event, "contact": {"walletAddress": wallet.address}}
         backend = {"authorization": f"Bearer {running.keys['live']}"}
         client.post("/events", json=posted, headers=backend).raise_for_status()

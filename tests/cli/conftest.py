@@ -1,4 +1,4 @@
-"""The command line as a user runs it: a process of its own."""
+"""Runs the command line as a user does: as a separate process."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ Here = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def workbench(tmp_path: Path, database_url: str) -> Run:
-    """Run `workbench …` against a database of the test's own and a data folder of its own."""
+    """Run `workbench …` with the database and the data folder of the test."""
     environment = {**os.environ, "DATABASE_URL": database_url, "WORKBENCH_DATA_DIR": str(tmp_path / "data")}
 
     def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:

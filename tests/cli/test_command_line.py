@@ -13,7 +13,7 @@ from api.auth.key_format import parse
 from api.clock import token
 from api.embedded import Server
 from tests.running import free_port
-from tests.servers import at, create_database, drop_database
+from tests.servers import create_database, database_dsn, drop_database
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -59,8 +59,8 @@ def test_a_direct_login_is_printed_alone_listed_and_revoked(
 def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Run, tmp_path: Path) -> None:
     workbench("org", "create", "acme")
     key = workbench("key", "create", "--org", "acme", "--kind", "live").stdout.strip()
-    kept = tmp_path / "data" / "secret"
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (kept, kept.parent)] == [0o600, 0o700]
+    secret_path = tmp_path / "data" / "secret"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (secret_path, secret_path.parent)] == [0o600, 0o700]
     assert workbench("key", "revoke", key).returncode == 0
     assert workbench("key", "revoke", key, WORKBENCH_SECRET="x" * 32).returncode == 1
 
@@ -115,7 +115,7 @@ def test_a_taken_port_is_named_with_its_flag(workbench: Run) -> None:
 def test_a_database_that_was_never_migrated_is_reported_with_the_command(workbench: Run, postgres: Server) -> None:
     name = f"test_{token(4).hex()}"
     create_database(postgres, name)
-    done = workbench("org", "create", "acme", DATABASE_URL=at(postgres.dsn, name))
+    done = workbench("org", "create", "acme", DATABASE_URL=database_dsn(postgres.dsn, name))
     drop_database(postgres, name)
     assert done.returncode == 1
     assert "run: workbench migrate" in done.stderr
@@ -140,7 +140,7 @@ def test_doctor_finds_no_problem_with_a_migrated_database(workbench: Run) -> Non
 def test_doctor_warns_of_a_role_that_bypasses_row_level_security(
     workbench: Run, postgres: Server, database_url: str
 ) -> None:
-    above = at(postgres.admin_dsn, urlsplit(database_url).path[1:])
+    above = database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:])
     assert "row-level security does not apply" not in workbench("doctor").stdout
     assert "row-level security does not apply to the application role" in workbench("doctor", DATABASE_URL=above).stdout
 

@@ -1,4 +1,4 @@
-"""The demo organization's history is the same every time, valid, and looks like a product people use."""
+"""The demo organization's history is the same every time, valid, and resembles the history of a real product."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta

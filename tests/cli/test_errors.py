@@ -11,4 +11,5 @@ from api.cli.errors import MESSAGES, USER_ERRORS
 def test_every_name_is_that_of_an_exception(name: str) -> None:
     kind = resolve_name(name)
     assert issubclass(kind, Exception)
-    assert f"{kind.__module__}.{kind.__qualname__}" == name  # a name that is only imported elsewhere would never match
+    # The name under which a module imports a class would never match
+    assert f"{kind.__module__}.{kind.__qualname__}" == name

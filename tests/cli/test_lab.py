@@ -1,4 +1,4 @@
-"""JupyterLab under `workbench up`: what a notebook finds in its environment, and what it does not."""
+"""JupyterLab under `workbench up`: the variables that a notebook has in its environment, and those that it must not have."""
 
 import shutil
 import sys

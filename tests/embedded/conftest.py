@@ -1,4 +1,4 @@
-"""Homes of embedded servers, which are removed after the tests."""
+"""Home folders of embedded servers, which are removed after the tests."""
 
 import os
 import shutil
@@ -28,14 +28,14 @@ def fresh_home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def embedded(home: Path) -> Iterator[Callable[[], EmbeddedPostgres]]:
-    made: list[EmbeddedPostgres] = []
+    servers: list[EmbeddedPostgres] = []
 
     def make() -> EmbeddedPostgres:
-        made.append(EmbeddedPostgres(home))
-        return made[-1]
+        servers.append(EmbeddedPostgres(home))
+        return servers[-1]
 
     yield make
-    for postgres in made:
+    for postgres in servers:
         postgres.stop()
 
 

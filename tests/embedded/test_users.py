@@ -1,4 +1,4 @@
-"""Servers of root and of ordinary users. The other files of this folder test the user that runs them."""
+"""Servers of root and of ordinary users. The other files of this folder run them as the current user."""
 
 import os
 import pwd
@@ -15,7 +15,7 @@ import pytest
 from api.embedded import EmbeddedPostgres, HomeUnusableError, cluster, postmaster
 from api.embedded.paths import server_account
 
-OTHER_USER = pwd.getpwnam("nobody")  # initdb wants a user with a name
+OTHER_USER = pwd.getpwnam("nobody")  # initdb requires a user with a name
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def public_folder() -> Iterator[Path]:
 
 
 def as_other_user(work: Callable[[], None]) -> None:
-    """Run `work` in a forked child without any rights of ours; as an ordinary user, run it here."""
+    """Run `work` in a forked child without the rights of root; if this process has none, run it here."""
     if os.geteuid() != 0:
         work()
         return
@@ -41,7 +41,7 @@ def as_other_user(work: Callable[[], None]) -> None:
         os.setuid(OTHER_USER.pw_uid)
         work()
         os._exit(0)
-    finally:  # never back into pytest
+    finally:  # must not return to pytest
         traceback.print_exc()
         os._exit(1)
 

@@ -1,4 +1,4 @@
-"""An engine on a database of its own, driven by the test: without the loop, with a clock that the test moves."""
+"""An engine with its own database and without the loop: the test drives it and moves its clock."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -23,7 +23,7 @@ from workbench.language.run import uniform_policy
 
 
 class MovedClock(Clock):
-    """The database's time plus what the test adds."""
+    """The time of the database plus an offset that the test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Bench:
             await store_batch(tx, [parsed], Triggers(self.keyring), self.clock.now())
 
     async def drive(self) -> int:
-        """Drive all due entries as far as they go; return the number of claims."""
+        """Drive entries until none is due; return the number of claims."""
         claimed = await self.driver.drive(self.org_id, "ready", 100)
         claimed += await self.driver.drive(self.org_id, "retrying", 100)
         await self.driver.finish_deliveries()

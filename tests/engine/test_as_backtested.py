@@ -10,7 +10,7 @@ from api.clock import from_us
 from api.engine.deliver import Transports
 from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
-from tests.engine.test_as_simulated import StandingClock, Takes
+from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
 from workbench.language.contact import ContactState
@@ -20,13 +20,14 @@ from workbench.language.simulate import SimulatedAutomation
 from workbench.language.trigger import Trigger
 
 CASES = 50
+# No sum of delays equals a difference of these, so no two entries are due at the same time
 OFFSETS = (
     0,
     75,
     3_690,
     90_045,
     500_025,
-)  # no sums of delays lie between two of them, so no two entries are due at one moment
+)
 PERIOD = timedelta(days=9)
 RETRIES = uniform_policy((10.0, 10.0))
 Sent = tuple[int, str, dict[str, Any]]
@@ -39,23 +40,26 @@ STREAMS = st.lists(
     ),
     min_size=1,
     max_size=4,
-    unique_by=lambda sent: sent[0],
-).map(lambda later: [(0, "deposit", {"plan": "pro"}), *sorted(later, key=lambda sent: sent[0])])
-TOGETHER = st.sampled_from(
+    unique_by=lambda event: event[0],
+).map(lambda later: [(0, "deposit", {"plan": "pro"}), *sorted(later, key=lambda event: event[0])])
+# Settings by which the entries of a contact affect each other
+SHARED_SETTINGS = st.sampled_from(
     (
         {"reentry": {"policy": "not_while_running"}},
         {"reentry": {"policy": "once_per", "days": 1}},
         {"frequencyCap": {"messages": 1, "seconds": 5 * 86_400}},
         {},
     )
-)  # what lets the entries of a contact change each other
-WHO = st.sampled_from([{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}])
+)
+CONTACTS = st.sampled_from(
+    [{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}]
+)
 
 
-async def live_through(bench: Bench, clock: StandingClock, contact: dict[str, str], stream: list[Sent]) -> None:
+async def play_events(bench: Bench, clock: ManualClock, contact: dict[str, str], stream: list[Sent]) -> None:
     """Send the events and run the engine at their times, until the period is over."""
-    began = clock.ahead
-    remaining = [(began + timedelta(seconds=seconds), name, payload) for seconds, name, payload in stream]
+    start = clock.ahead
+    remaining = [(start + timedelta(seconds=seconds), name, payload) for seconds, name, payload in stream]
     while True:
         ((due_at,),) = await bench.fetch(
             "SELECT min(due_at) FROM entries WHERE state IN ('pending', 'waiting', 'retrying')"
@@ -64,10 +68,9 @@ async def live_through(bench: Bench, clock: StandingClock, contact: dict[str, st
         if remaining and remaining[0][0] <= due:
             clock.ahead, name, payload = remaining.pop(0)
             await bench.ingest({"event": name, "contact": contact, "payload": payload})
-            await bench.execute(
-                "UPDATE entries SET id = event_id WHERE state = 'pending'"
-            )  # the pauses of retries depend on it
-        elif due < began + PERIOD:
+            # The pauses of retries depend on it
+            await bench.execute("UPDATE entries SET id = event_id WHERE state = 'pending'")
+        elif due < start + PERIOD:
             clock.ahead = max(clock.ahead, due)
         else:
             return
@@ -108,24 +111,26 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(written=sound_graphs(), together=TOGETHER, contact=WHO, stream=STREAMS)
+@given(written=sound_graphs(), shared_settings=SHARED_SETTINGS, contact=CONTACTS, stream=STREAMS)
 async def test_a_backtest_of_sent_events_equals_the_engine(
-    bench: Bench, written: dict[str, Any], together: dict[str, Any], contact: dict[str, str], stream: list[Sent]
+    bench: Bench, written: dict[str, Any], shared_settings: dict[str, Any], contact: dict[str, str], stream: list[Sent]
 ) -> None:
-    written["settings"] |= together
+    written["settings"] |= shared_settings
     written["settings"].pop("quietHours", None)  # they end for all entries at one time, in no defined order
-    clock = StandingClock()
+    clock = ManualClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock
-    takes: Any = Takes()
-    bench.driver = Driver(bench.database, bench.keyring, clock, RETRIES, Transports(takes, takes, "http://localhost"))
+    transport: Any = AcceptingTransport()
+    bench.driver = Driver(
+        bench.database, bench.keyring, clock, RETRIES, Transports(transport, transport, "http://localhost")
+    )
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
     edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in written["edges"]]
     automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
     until = from_us(0) + clock.ahead + PERIOD
-    await live_through(bench, clock, contact, stream)
+    await play_events(bench, clock, contact, stream)
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
     identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"))
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)

@@ -29,10 +29,12 @@ BODIES = st.fixed_dictionaries(
     }
 )
 LATER = st.lists(st.tuples(st.sampled_from([59, 3_601, 90_001, 500_001]), BODIES), max_size=3)
-WHO = st.sampled_from([{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}])
+CONTACTS = st.sampled_from(
+    [{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}]
+)
 
 
-class Takes:
+class AcceptingTransport:
     """A transport that accepts every message."""
 
     async def send(self, message: Mail | Webhook, *_: Any) -> Outcome:
@@ -42,27 +44,25 @@ class Takes:
         """Do nothing."""
 
 
-class StandingClock(MovedClock):
+class ManualClock(MovedClock):
     """A clock that only tests move."""
 
     def now_us(self) -> int:
         return self.ahead // timedelta(microseconds=1)
 
 
-async def live_through(
-    bench: Bench, clock: StandingClock, later: list[tuple[int, dict[str, Any]]], entry_id: str
-) -> None:
+async def play_events(bench: Bench, clock: ManualClock, later: list[tuple[int, dict[str, Any]]], entry_id: str) -> None:
     """Send the events and run the engine at their times, until the entry has ended."""
-    began, remaining = clock.ahead, sorted(later, key=lambda event: event[0])
+    start, remaining = clock.ahead, sorted(later, key=lambda event: event[0])
     for _ in range(100):
         await bench.drive()
         ((state, due_at),) = await bench.fetch("SELECT state, due_at FROM entries WHERE id = %s", entry_id)
         if state in TERMINAL and not remaining:
             return
         due = timedelta.max if state in TERMINAL else due_at - from_us(0)
-        if remaining and began + timedelta(seconds=remaining[0][0]) <= due:
+        if remaining and start + timedelta(seconds=remaining[0][0]) <= due:
             seconds, body = remaining.pop(0)
-            clock.ahead = began + timedelta(seconds=seconds)
+            clock.ahead = start + timedelta(seconds=seconds)
             await bench.ingest(body)
         else:
             clock.ahead = max(clock.ahead, due)
@@ -70,14 +70,14 @@ async def live_through(
 
 
 def simulate_entry(
-    written: dict[str, Any], ids: tuple[str, str, str], events: list[Event], seconds: list[int], began: timedelta
+    written: dict[str, Any], ids: tuple[str, str, str], events: list[Event], seconds: list[int], start: timedelta
 ) -> Trace:
     automation_id, contact_id, entry_id = ids
     later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
     simulation_input = SimulationInput(later=later, retries=uniform_policy((10.0, 10.0)), entry_id=entry_id)
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     return simulate(
-        automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + began, simulation_input
+        automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + start, simulation_input
     )
 
 
@@ -88,7 +88,7 @@ def simulate_entry(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(written=sound_graphs(), body=BODIES, contact=WHO, later=LATER)
+@given(written=sound_graphs(), body=BODIES, contact=CONTACTS, later=LATER)
 async def test_the_engine_does_what_was_simulated(
     bench: Bench,
     written: dict[str, Any],
@@ -98,26 +98,26 @@ async def test_the_engine_does_what_was_simulated(
 ) -> None:
     later = sorted(later, key=lambda event: event[0])
     assume(len({seconds for seconds, _ in later}) == len(later))
-    clock = StandingClock()
+    clock = ManualClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock
-    takes: Any = Takes()
-    transports = Transports(takes, takes, "http://localhost")
+    transport: Any = AcceptingTransport()
+    transports = Transports(transport, transport, "http://localhost")
     bench.driver = Driver(bench.database, bench.keyring, clock, uniform_policy((10.0, 10.0)), transports)
     for table in ("entries", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
     edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in written["edges"]]
     automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
-    began = clock.ahead
+    start = clock.ahead
     bodies = [body | {"event": "deposit", "contact": contact}, *(event | {"contact": contact} for _, event in later)]
     await bench.ingest(bodies[0])
     ((entry_id, contact_id),) = await bench.entries("id, contact_id")
     events = [read_event(encode(body), clock.now_us()) for body in bodies]
-    await live_through(bench, clock, [(at, body) for (at, _), body in zip(later, bodies[1:], strict=True)], entry_id)
+    await play_events(bench, clock, [(at, body) for (at, _), body in zip(later, bodies[1:], strict=True)], entry_id)
     valid_events = [event for event in events if isinstance(event, Event)]
     ids = (automation_id, contact_id, entry_id)
-    trace = simulate_entry(written, ids, valid_events, [at for at, _ in later], began)
+    trace = simulate_entry(written, ids, valid_events, [at for at, _ in later], start)
     steps = await bench.fetch(
         "SELECT node_id, outcome, handle, attempt, at FROM entry_steps WHERE entry_id = %s ORDER BY claim, step",
         entry_id,

@@ -161,9 +161,8 @@ async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
         )
         await wait_for_lock_waiters(bench, 2)
     await asyncio.gather(erasing, arriving)
-    assert (
-        await bench.fetch("SELECT contact_id FROM events") == [(contact_id,)] * 2
-    )  # recognised before, committed after
+    # Recognised before, committed after
+    assert await bench.fetch("SELECT contact_id FROM events") == [(contact_id,)] * 2
     assert await bench.fetch("SELECT attributes FROM contacts") == [(b"{}",)]
     await bench.drive()
     assert await bench.entries() == [("completed", "completed"), ("cancelled", "contact_erased")]

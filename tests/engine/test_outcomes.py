@@ -50,8 +50,8 @@ async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> 
     ((message_id,),) = await bench.fetch("SELECT id FROM messages")
     for _ in range(2):
         async with bench.database.transaction() as tx:
-            got = Acknowledgement((bench.org_id, "0xa"), message_id)
-            await acknowledge(tx, [got], bench.clock.now())
+            acknowledgement = Acknowledgement((bench.org_id, "0xa"), message_id)
+            await acknowledge(tx, [acknowledgement], bench.clock.now())
     assert await outcomes(bench) == [("sent", None), ("delivered", None)]
 
 
@@ -149,7 +149,7 @@ async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: B
     async with bench.database.transaction() as tx:
         await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
     await send_one(bench, EMAIL, quietHours={"from": "00:00", "to": "23:59"})
-    assert await bench.steps() == ["entered", "skipped"]  # and did not wait for the end of the quiet hours
+    assert await bench.steps() == ["entered", "skipped"]  # without waiting for the end of the quiet hours
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
 

@@ -138,7 +138,7 @@ async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> 
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
-    async with bench.database.transaction() as tx:  # the worker claims, and is gone
+    async with bench.database.transaction() as tx:  # the worker dies after its claim
         now = bench.clock.now()
         claims, _ = await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
     assert len(claims) == 1
@@ -172,13 +172,13 @@ async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(be
 async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> None:
     async with endpoint(status(500), status(200)) as server:
         automation_id = await start_waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
-        [(_, why)] = await bench.entries("state, last_error")
+        [(_, error)] = await bench.entries("state, last_error")
         await pause(bench, automation_id)
         bench.clock.ahead += timedelta(minutes=1)
         await bench.drive()
-        assert await bench.entries("state, last_error") == [("paused", why)]
+        assert await bench.entries("state, last_error") == [("paused", error)]
         await resume(bench, automation_id)
-        assert await bench.entries("state, last_error") == [("pending", why)]
+        assert await bench.entries("state, last_error") == [("pending", error)]
         await bench.drive()
     assert await bench.entries("state, last_error") == [("completed", None)]
     moves = await bench.fetch("SELECT reason FROM entry_transitions WHERE to_state = 'paused'")

@@ -1,4 +1,4 @@
-"""Live ingest without HTTP: a pipeline on a database for each module, and an organization for each test."""
+"""Runs live ingest without HTTP: a pipeline on one database per module, and an organization per test."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -88,7 +88,7 @@ class Org:
         return await (through or self.intake.pipeline).ingest(self.id, [encode(event) for event in events], test)
 
     async def send_at_once(self, *events: dict[str, Any]) -> list[Outcome]:
-        """Send every event as a request of its own, all at once."""
+        """Send every event as a separate request, all concurrently."""
         return [outcome for outcomes in await asyncio.gather(*map(self.send, events)) for outcome in outcomes]
 
     def arrival(self, sent: dict[str, Any]) -> ParsedEvent:
@@ -120,7 +120,7 @@ class Org:
         return await self.intake.rows(f"SELECT {columns} FROM {table} WHERE org_id = {self.id} ORDER BY {order}")
 
     async def traces(self) -> dict[str, int]:
-        """Return the number of rows by table of ingest; empty tables are left out."""
+        """Return the number of rows by table of ingest, without empty tables."""
         tables = ("events", "idempotency_keys", "contacts", "identities", "entries", "dry_runs", "identity_conflicts")
         counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE org_id = {self.id})" for table in tables)
         (row,) = await self.intake.rows(f"SELECT {counts}")

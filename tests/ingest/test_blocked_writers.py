@@ -14,7 +14,7 @@ from api.ingest.pipeline import QUEUE_CAPACITY, Pipeline
 from api.ingest.queue import TokenBuckets
 from api.store.database import Database, Transaction, libpq_dsn
 from tests.ingest.conftest import Intake, Org, event
-from tests.servers import acting
+from tests.servers import connect_as
 
 
 class Counting(Database):
@@ -69,7 +69,8 @@ async def test_a_refused_event_costs_its_batch_a_few_transactions(alone: Intake)
     outcomes = [outcome for (outcome,) in await asyncio.gather(*poisoned, *others)]
     assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [30]
     assert sum(isinstance(outcome, AcceptedEvent) for outcome in outcomes) == 191
-    assert database.count <= 1 + 2 + 2 * 6 + 4  # together, by organization, halves of 64; and what gathered meanwhile
+    # The batch, each organization, halves of 64, and events queued meanwhile
+    assert database.count <= 1 + 2 + 2 * 6 + 4
     await pipeline.stop()
 
 
@@ -84,7 +85,7 @@ async def test_a_refused_event_does_not_affect_its_batch(alone: Intake) -> None:
 @contextmanager
 def key_held(intake: Intake, org: Org, key: str) -> Any:
     """Hold an idempotency key in a transaction that does not end."""
-    with acting(libpq_dsn(intake.dsn)) as holder:
+    with connect_as(libpq_dsn(intake.dsn)) as holder:
         claim = "INSERT INTO idempotency_keys VALUES (%s, %s, gen_random_uuid(), gen_random_uuid(), now())"
         holder.execute(claim, (org.id, org.keys.key_digest(key)))
         yield
@@ -138,7 +139,7 @@ async def test_the_queue_is_bounded_in_bytes_too(alone: Intake) -> None:
 
 @pytest.fixture
 async def alone(database_url: str) -> AsyncIterator[Intake]:
-    """An intake with a database of its own."""
+    """An intake with its own database."""
     started = Intake(database_url)
     await started.start()
     yield started

@@ -19,7 +19,7 @@ from workbench.language.codec import encode
 from workbench.language.problem import Problems
 
 ANN = {"wallet": "w1", "email": "ann@example.com"}
-BEN = {"wallet": "w2", "email": "ann@example.com"}  # takes over the address, if his wallet is known
+BEN = {"wallet": "w2", "email": "ann@example.com"}  # takes over the address if the wallet belongs to a contact
 
 
 class Import:
@@ -32,15 +32,15 @@ class Import:
         self.moved = 0  # transactions that had stored an event early under a wrong contact
 
     async def store(self, **contact: str) -> "Stored":
-        """Store one event of a contact in a transaction of its own."""
+        """Store one event of a contact in a separate transaction."""
         key = f"k{next(self._numbers)}"
         sent = event(key, occurredAt="2025-03-04T05:06:07Z", **contact)
         events, problems = self._reader.read([encode(sent)], self._org.intake.clock.now_us())
         assert not problems
         at = self._org.intake.clock.now()
         await self._store(events, at)
-        where = f"events WHERE idempotency_key = '{key}' AND org_id = {self._org.id}"
-        ((contact_id,),) = await self._org.intake.rows(f"SELECT contact_id::text FROM {where}")
+        source = f"events WHERE idempotency_key = '{key}' AND org_id = {self._org.id}"
+        ((contact_id,),) = await self._org.intake.rows(f"SELECT contact_id::text FROM {source}")
         return Stored(events.identities[0], contact_id)
 
     async def store_together(self, *contacts: dict[str, str]) -> list[Identity]:
@@ -175,7 +175,7 @@ async def test_an_address_that_the_import_moved_returns_with_its_wallet(acme: Or
 @pytest.mark.plain
 async def test_adding_a_partition_keeps_the_cache_valid(importing: Import) -> None:
     async def add(time: int) -> None:
-        await importing.add_month(f"{1995 + time}-05-06T00:00:00+00:00")  # too old for a partition of its own
+        await importing.add_month(f"{1995 + time}-05-06T00:00:00+00:00")  # too old to have a partition
         await importing.add_month(f"{2012 + time}-05-06T00:00:00+00:00")
         await importing.add_month(f"{2012 + time}-05-07T00:00:00+00:00")
 
@@ -204,10 +204,10 @@ async def stays_cached(importing: Import, act: Callable[[int], Awaitable[None]])
 @pytest.mark.parametrize(
     ("now", "own", "alone"),
     [
-        (ImportSnapshot(10, frozenset()), {9}, True),  # only our own ended since
+        (ImportSnapshot(10, frozenset()), {9}, True),  # only transaction 9 of the import ended since
         (ImportSnapshot(12, frozenset()), {10, 11}, True),
         (ImportSnapshot(12, frozenset()), {10}, False),
-        (ImportSnapshot(12, frozenset({11})), {10}, True),  # the other one still runs
+        (ImportSnapshot(12, frozenset({11})), {10}, True),  # transaction 11 still runs
         (ImportSnapshot(1_000_000_000, frozenset()), {10}, False),
     ],
 )

@@ -168,7 +168,7 @@ async def test_another_process_continues_after_one_that_died(acme: Organization,
         await counts.store.close_hours(tx, acme.now - DAY, acme.now)
     await acme.store(acme.now - HOUR, "a", "b")
     await asyncio.gather(acme.count(database=second), acme.count())
-    await acme.count()  # organizations that both skipped because the other one counted them
+    await acme.count()  # organizations that each process skipped because the other one counted them
     assert await acme.sum_counts("event_hours", "event_days", "late_events") == [3, 3, 0]
     await acme.catalog(acme.now - DAY)
 

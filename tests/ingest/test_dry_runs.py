@@ -12,7 +12,7 @@ HAS_ID = {"path": "externalId", "operator": "exists"}
 
 
 def matched(outcome: Outcome) -> int:
-    """Return how many automations a dry run would have entered, or a live event has."""
+    """Return the number of automations that a dry run would enter, or that a live event entered."""
     match outcome:
         case DryRun(matched=number) | AcceptedEvent(entries=number):
             return number

@@ -60,4 +60,4 @@ async def test_an_organization_that_floods_is_refused_at_once_and_the_others_are
     await asyncio.gather(*flood, quiet)
     before = answered.index("quiet AcceptedEvent") - refused
     assert REQUESTS // 3 < refused < REQUESTS
-    assert before <= 2 * MAX_BATCH_WEIGHT // 100  # those of the batch that was being written, and of its own
+    assert before <= 2 * MAX_BATCH_WEIGHT // 100  # events of the batch that was being written, and of its own batch

@@ -28,17 +28,17 @@ ORDER_COLUMNS = {
 }
 
 
-def read(path: Path, after: int = 0, **how: Any) -> list[tuple[int, Any]]:
+def read(path: Path, after: int = 0, **options: Any) -> list[tuple[int, Any]]:
     """Return the rows of a file or folder: events as values, refusals as their reasons."""
     rows = []
-    for source in sources(path, **how):
+    for source in sources(path, **options):
         with source.open(after) as opened:
             rows += [(line, str(bad[0]) if bad else decode(text)) for line, text, bad in opened]
     return rows
 
 
-def sources(path: Path, **how: Any) -> list[HistoryFile]:
-    return find_sources([path], ReadOptions(**how))[0]
+def sources(path: Path, **options: Any) -> list[HistoryFile]:
+    return find_sources([path], ReadOptions(**options))[0]
 
 
 def test_columns_of_csv_fill_the_mapped_fields(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ class History:
         path.write_bytes(content)
         return await self.run(path)
 
-    async def run(self, *paths: Path, org: str = "acme", **how: Any) -> ImportReport:
-        sources, _ = find_sources(paths, ReadOptions(**how))
+    async def run(self, *paths: Path, org: str = "acme", **options: Any) -> ImportReport:
+        sources, _ = find_sources(paths, ReadOptions(**options))
         with Rejects(default_rejects_path(paths[0])) as rejects:
             return await import_history(self.dsn, KEYRING, org, sources, rejects)
 
@@ -59,10 +59,10 @@ async def history(database_url: str, tmp_path: Path) -> AsyncIterator[History]:
     dsn = libpq_dsn(database_url)
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         await connection.execute("SET search_path = workbench; SET timezone = 'UTC'")
-        made = await connection.execute(
+        cursor = await connection.execute(
             "INSERT INTO organizations (name, created_at) VALUES ('acme', clock_timestamp()) RETURNING id"
         )
-        row = await made.fetchone()
+        row = await cursor.fetchone()
         assert row is not None
         yield History(connection, database_url, tmp_path, row[0])
 

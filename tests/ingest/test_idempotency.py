@@ -16,7 +16,7 @@ def kinds(outcomes: list[Outcome]) -> dict[str, int]:
 
 
 async def mismatches(org: Org) -> list[str]:
-    """Return the keys that were sent again with another body."""
+    """Return the keys that were sent again with a different body."""
     rows = await org.intake.rows(
         "SELECT e.idempotency_key FROM idempotency_mismatches m"
         " JOIN events e ON e.org_id = m.org_id AND e.id = m.event_id"

@@ -73,10 +73,11 @@ async def test_g1_g5_another_organization_has_contacts_of_its_own(acme: Org, glo
     mine, theirs = await acme.rows("*", "contacts"), await globex.rows("*", "contacts")
     assert len(mine) == len(theirs) == 1
     assert await globex.contacts() == [{"wallet": "0xa", "email": A, "external_id": "u1"}]
+    # Sealed and indexed by different keys
     for column, table in (
         ("email", "contacts"),
         ("value_digest", "identities"),
-    ):  # sealed and indexed by keys of their own
+    ):
         assert not {*await acme.rows(column, table)} & {*await globex.rows(column, table)}
 
 

@@ -28,7 +28,7 @@ class StoppedError(Exception):
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make chunks of an import so small that a short file has many."""
+    """Make the chunks of an import so small that a short file has several."""
     monkeypatch.setattr(reader, "CHUNK_ROWS", 50)
     monkeypatch.setattr(reader, "MAX_STEP_ROWS", 10)
 
@@ -109,7 +109,8 @@ async def test_a_batch_that_fails_rolls_the_next_one_back(
 ) -> None:
     monkeypatch.setattr(reader, "CHUNK_ROWS", 7)
     path = write(tmp_path / "events.ndjson", count=60)
-    await acme.send(*(event(f"k{number}", payload={"n": number}) for number in (20, 21, 40)))  # keys that others hold
+    # Keys that other events have
+    await acme.send(*(event(f"k{number}", payload={"n": number}) for number in (20, 21, 40)))
     report = await load(acme, path)
     assert (report.stored, report.duplicates) == (57, 3)
     assert await stored(acme) == list(range(60))
@@ -165,7 +166,7 @@ async def test_a_value_that_postgres_refuses_is_refused_alone(
 
 
 class Command:
-    """`workbench import` as a process of its own."""
+    """Runs `workbench import` as a separate process."""
 
     def __init__(self, org: Org, name: str, path: Path) -> None:
         self._command = [sys.executable, "-m", "api", "import", str(path), "--org", name]

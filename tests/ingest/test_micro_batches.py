@@ -20,7 +20,7 @@ REFUSED = Rejected((Problem("", "cannot be stored"),))
 
 @pytest.fixture
 async def alone(database_url: str) -> AsyncIterator[Intake]:
-    """An intake on a database that the test may change."""
+    """An intake on its own database, which the test may change."""
     started = Intake(database_url)
     await started.start()
     yield started
@@ -183,7 +183,7 @@ async def test_stopping_writes_queued_events_and_refuses_later_ones(acme: Org, i
     await pipeline.start()
     await acme.send(event("first"), through=pipeline)
     waiting = []
-    for n in range(20):  # some are being written and some wait, whichever writer is which
+    for n in range(20):  # some are being written and some wait, for any order of the writers
         waiting.append(asyncio.create_task(acme.send(event(str(n)), through=pipeline)))
         await asyncio.sleep(0)
     async with asyncio.timeout(5):

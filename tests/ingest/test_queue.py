@@ -14,7 +14,7 @@ MOST = 1_000
 
 Item: TypeAlias = tuple[int, int, int]  # organization, number, weight
 
-unhurried = settings(deadline=None, database=None)  # machines are shared
+unhurried = settings(deadline=None, database=None)  # test machines are shared
 weights = st.integers(1, HEAVIEST)
 puts = st.tuples(st.integers(1, 5), weights)
 takes = st.integers(1, 2 * HEAVIEST)
@@ -67,9 +67,8 @@ def test_organizations_with_a_backlog_get_equal_shares(lines: list[list[int]], m
             remaining[org_id] -= weight
             if not remaining[org_id]:
                 return  # after this the shares may differ
-        assert (
-            max(taken_weights.values()) - min(taken_weights.values()) <= QUANTUM + 2 * HEAVIEST
-        )  # the bound of deficit round robin
+        # The bound of deficit round robin
+        assert max(taken_weights.values()) - min(taken_weights.values()) <= QUANTUM + 2 * HEAVIEST
 
 
 @unhurried

@@ -30,15 +30,15 @@ def shared() -> Iterator[BinaryIO]:
 
 
 def test_processes_share_one_bucket(shared: BinaryIO) -> None:
-    one, other = (TokenBuckets(50, 100, shared.fileno()) for _ in range(2))
-    assert [one.take(1, 70, 0), other.take(1, 70, 0), one.take(1, 1, 0), other.take(2, 70, 0)] == [70, 30, 0, 70]
-    assert [other.take(1, 5, SECOND // 50), one.take(1, 5, SECOND // 50)] == [1, 0]
+    first, second = (TokenBuckets(50, 100, shared.fileno()) for _ in range(2))
+    assert [first.take(1, 70, 0), second.take(1, 70, 0), first.take(1, 1, 0), second.take(2, 70, 0)] == [70, 30, 0, 70]
+    assert [second.take(1, 5, SECOND // 50), first.take(1, 5, SECOND // 50)] == [1, 0]
 
 
 def test_a5_each_instance_has_a_rate_of_its_own() -> None:
-    one, other = TokenBuckets(50, 100), TokenBuckets(50, 100)
-    assert [one.take(1, 120, 0), other.take(1, 120, 0)] == [100, 100]
-    assert [one.take(1, 120, SECOND), other.take(1, 120, SECOND)] == [50, 50]
+    first, second = TokenBuckets(50, 100), TokenBuckets(50, 100)
+    assert [first.take(1, 120, 0), second.take(1, 120, 0)] == [100, 100]
+    assert [first.take(1, 120, SECOND), second.take(1, 120, SECOND)] == [50, 50]
 
 
 def test_a_process_that_starts_later_sees_the_tokens_taken(shared: BinaryIO) -> None:
@@ -51,5 +51,5 @@ def test_processes_that_take_all_the_time_get_one_rate_together(shared: BinaryIO
     since = time.monotonic()
     takers = [subprocess.Popen(command, pass_fds=[shared.fileno()], stdout=subprocess.PIPE) for _ in range(3)]
     taken = sum(int(taker.communicate(timeout=30)[0]) for taker in takers)
-    forgotten = 100  # a process may be interrupted in the middle of a take; more than one burst is not to be had so
+    forgotten = 100  # a process may be interrupted during a take; this adds at most one burst
     assert 100 <= taken <= 100 + 1_000 * (time.monotonic() - since) + forgotten

@@ -68,7 +68,7 @@ async def test_a_change_of_automations_is_seen_by_the_next_event_of_every_proces
     other = Intake(intake.dsn)
     await other.start()
     for pipeline in (intake.pipeline, other.pipeline):
-        assert await acme.send(event(), through=pipeline) != []  # both know now that there is nothing
+        assert await acme.send(event(), through=pipeline) != []  # both have cached that no automation matches
     automation_id = await acme.automate("deposit")
     outcomes = [
         await acme.send(event(str(n)), through=pipeline) for n, pipeline in enumerate((intake.pipeline, other.pipeline))

@@ -1,4 +1,4 @@
-"""Random automations, contacts and events, as JSON and as values: for every suite that compares what they do."""
+"""Strategies for random automations, contacts and events, as JSON and as values."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -80,7 +80,7 @@ settings = st.fixed_dictionaries(
 
 
 def ways_of(node: dict[str, Any]) -> list[str | None]:
-    """Return the handles of a written node."""
+    """Return the handles of a node that is given as JSON."""
     match node["type"]:
         case "condition":
             return ["true", "false"]
@@ -96,7 +96,7 @@ def ways_of(node: dict[str, Any]) -> list[str | None]:
 
 @st.composite
 def sound_graphs(draw: st.DrawFn) -> dict[str, Any]:
-    """Return a graph that can be published: a trigger, edges that lead forward, every node reached from before."""
+    """Return a graph that can be published: a trigger, no cycles, every node reachable."""
     steps = draw(st.lists(nodes, min_size=1, max_size=7))
     written = [{"id": "0", "type": "app_event"}, *(step | {"id": str(number)} for number, step in enumerate(steps, 1))]
     edges: list[dict[str, Any]] = []
@@ -109,12 +109,12 @@ def sound_graphs(draw: st.DrawFn) -> dict[str, Any]:
         free = [end for end in free if end not in taken] + [(node["id"], way) for way in ways_of(node)]
     reached = {"0"} | {edge["target"] for edge in edges}
     leaving = {edge["source"] for edge in edges}
-    kept = [node for node in written if node["id"] in reached]
-    kept = [{"id": node["id"], "type": "exit"} if _leads_nowhere(node, leaving) else node for node in kept]
-    return {"nodes": kept, "edges": edges, "settings": draw(settings)}
+    kept_nodes = [node for node in written if node["id"] in reached]
+    kept_nodes = [{"id": node["id"], "type": "exit"} if _has_no_edges(node, leaving) else node for node in kept_nodes]
+    return {"nodes": kept_nodes, "edges": edges, "settings": draw(settings)}
 
 
-def _leads_nowhere(node: dict[str, Any], leaving: set[str]) -> bool:
+def _has_no_edges(node: dict[str, Any], leaving: set[str]) -> bool:
     return len(ways_of(node)) > 1 and node["id"] not in leaving
 
 
@@ -139,7 +139,7 @@ def any_graphs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def graph_of(written: dict[str, Any]) -> Graph:
-    """Return a written graph as it is read."""
+    """Return the graph that is read from JSON."""
     graph = read_graph(normalise(written))
     assert isinstance(graph, Graph), graph
     return graph

@@ -37,7 +37,7 @@ START = Run("e1", "a1").claimed()
 
 
 def line(*actions: Action) -> Graph:
-    """Return trigger > first action > second …, with ids `0`, `1`, `2` …"""
+    """Return a graph: trigger > first action > second …, with ids `0`, `1`, `2` …"""
     nodes = [Node(str(index), _kind(action), action) for index, action in enumerate((TriggerNode(), *actions))]
     edges = [Edge("", str(index), str(index + 1), _handle(nodes[index])) for index in range(len(actions))]
     return Graph(tuple(nodes), tuple(edges))
@@ -57,7 +57,7 @@ def at(node_id: str, step: int = 1, attempt: int = 1) -> Run:
 
 
 def decide_all(graph: Graph, facts: Facts) -> list[Decision]:
-    """Return the decisions of a new run until it waits or ends, each on the facts after the effects of those before."""
+    """Return the decisions of a new run until it waits or ends; each one sees the effects of the earlier ones."""
     run, decisions = START, list[Decision]()
     while run.state is State.RUNNING:
         decisions.append(advance(graph, run, facts, NOW))
@@ -251,7 +251,7 @@ actions = st.one_of(
 
 @st.composite
 def acyclic_graphs(draw: st.DrawFn) -> Graph:
-    """Return any graph whose edges lead forward."""
+    """Return a graph without cycles, which need not be valid otherwise."""
     chosen = draw(st.lists(actions, max_size=8))
     nodes = [Node(str(index), _kind(action), action) for index, action in enumerate([TriggerNode(), *chosen])]
     pairs = [(low, high) for high in range(len(nodes)) for low in range(high)]
@@ -262,7 +262,7 @@ def acyclic_graphs(draw: st.DrawFn) -> Graph:
 
 @st.composite
 def facts(draw: st.DrawFn) -> Facts:
-    """Return what may be known at some step."""
+    """Return facts that a step may depend on."""
     sent = draw(st.sampled_from([Identifiers(), Identifiers("0xe")]))
     contact = draw(st.sampled_from([ANN, ContactState("c2"), ContactState("c3", tags=("a",))]))
     cancelled = draw(st.sampled_from([None, None, None, "automation_inactive"]))
@@ -294,13 +294,13 @@ def test_decisions_depend_only_on_their_arguments(graph: Graph, facts_before: Fa
 
 @given(acyclic_graphs(), facts())
 def test_a_run_resumed_from_its_record_makes_the_same_decisions(graph: Graph, facts_before: Facts) -> None:
-    """What the engine does after a crash: load run and facts, advance once, and so on."""
-    whole = decide_all(graph, facts_before)
+    """The engine does the same after a crash: it loads run and facts, and advances once."""
+    decisions = decide_all(graph, facts_before)
     run, current = START, facts_before
     effects: list[Effect] = []
     while run.state is State.RUNNING:
         decision = advance(graph, Run(*(getattr(run, name) for name in Run.__struct_fields__)), current, NOW)
         effects += decision.effects
         run, current = decision.run, apply_effects(current, decision.effects, NOW)
-    assert run == whole[-1].run
-    assert effects == [effect for decision in whole for effect in decision.effects]
+    assert run == decisions[-1].run
+    assert effects == [effect for decision in decisions for effect in decision.effects]

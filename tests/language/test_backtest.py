@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.language.strategies import EVENTS, SECONDS, contacts, graph_of, sound_graphs
-from tests.language.test_waiting import MESSAGE, NO, WAIT, YES, automation, node
+from tests.language.test_waiting import MESSAGE, NO, WAIT, YES, build_automation, node
 from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
@@ -24,18 +24,18 @@ ANN = ContactState("ann", Identifiers("0xa", "ann@b.co"))
 DELAY = node("d", "delay", seconds=2 * 86_400)
 
 
-def events(*coming: tuple[timedelta, str]) -> list[EventRecord]:
+def events(*arrivals: tuple[timedelta, str]) -> list[EventRecord]:
     numbers = count()
     return [
         EventRecord(f"e{next(numbers)}", name, BEGIN + after, ANN.identifiers, b'{"plan": "pro"}')
-        for after, name in coming
+        for after, name in arrivals
     ]
 
 
 def run_backtest(
-    what: SimulatedAutomation, *coming: tuple[timedelta, str], until: timedelta = 30 * DAY, **more: Any
+    automation: SimulatedAutomation, *arrivals: tuple[timedelta, str], until: timedelta = 30 * DAY, **more: Any
 ) -> list[SimulatedEntry]:
-    entries = backtest(prepare_backtest(what), ANN, events(*coming), BacktestSettings(BEGIN + until, **more))
+    entries = backtest(prepare_backtest(automation), ANN, events(*arrivals), BacktestSettings(BEGIN + until, **more))
     return sorted(entries, key=lambda entry: entry.event.id)
 
 
@@ -47,12 +47,12 @@ def outcomes(entries: list[SimulatedEntry]) -> list[tuple[str, str | None]]:
     return [(entry.run.state.value, entry.run.outcome) for entry in entries]
 
 
-def paid(*coming: timedelta) -> list[tuple[timedelta, str]]:
-    return [(after, "paid") for after in coming]
+def paid(*arrivals: timedelta) -> list[tuple[timedelta, str]]:
+    return [(after, "paid") for after in arrivals]
 
 
 def test_every_matching_event_starts_an_entry_at_its_time() -> None:
-    entries = run_backtest(automation(MESSAGE), *paid(HOUR, DAY))
+    entries = run_backtest(build_automation(MESSAGE), *paid(HOUR, DAY))
     assert [steps_of(entry) for entry in entries] == [
         [("t", "entered", HOUR), ("m", "sent", HOUR)],
         [("t", "entered", DAY), ("m", "sent", DAY)],
@@ -60,11 +60,11 @@ def test_every_matching_event_starts_an_entry_at_its_time() -> None:
 
 
 def test_trigger_filters_see_only_the_event() -> None:
-    what = automation(MESSAGE)
-    asks = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("contact.plan")), what.graph)
-    assert run_backtest(asks, (HOUR, "paid")) == []
-    asks = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("plan")), what.graph)
-    assert len(run_backtest(asks, (HOUR, "paid"), (HOUR, "sold"))) == 1
+    automation = build_automation(MESSAGE)
+    filtered = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("contact.plan")), automation.graph)
+    assert run_backtest(filtered, (HOUR, "paid")) == []
+    filtered = SimulatedAutomation(Trigger(frozenset({"paid"}), _filters("plan")), automation.graph)
+    assert len(run_backtest(filtered, (HOUR, "paid"), (HOUR, "sold"))) == 1
 
 
 def _filters(path: str) -> Any:
@@ -72,28 +72,28 @@ def _filters(path: str) -> Any:
 
 
 def test_a_delay_ends_on_the_virtual_clock_between_other_events() -> None:
-    first, second = run_backtest(automation(DELAY, MESSAGE), *paid(HOUR, DAY))
+    first, second = run_backtest(build_automation(DELAY, MESSAGE), *paid(HOUR, DAY))
     assert steps_of(first)[-1] == ("m", "sent", 2 * DAY + HOUR)
     assert steps_of(second)[-1] == ("m", "sent", 3 * DAY)
 
 
 def test_an_entry_open_at_the_end_waits_at_its_node() -> None:
-    (entry,) = run_backtest(automation(DELAY, MESSAGE), (HOUR, "paid"), until=DAY)
+    (entry,) = run_backtest(build_automation(DELAY, MESSAGE), (HOUR, "paid"), until=DAY)
     assert (entry.run.state.value, entry.run.node_id, entry.run.due_at) == ("waiting", "d", BEGIN + 2 * DAY + HOUR)
-    (entry,) = run_backtest(automation(DELAY, MESSAGE), (HOUR, "paid"), until=2 * DAY + HOUR)
+    (entry,) = run_backtest(build_automation(DELAY, MESSAGE), (HOUR, "paid"), until=2 * DAY + HOUR)
     assert entry.run.state.value == "waiting"
 
 
 def test_an_entry_sees_what_an_earlier_entry_changed() -> None:
     ask = node("c", "condition", filters=[{"path": "contact.tags", "operator": "contains", "value": "yes"}])
-    what = automation(ask, YES, MESSAGE, edges="t>c c:false>yes c:true>m")
-    assert [steps_of(entry)[-1][0] for entry in run_backtest(what, *paid(HOUR, DAY))] == ["yes", "m"]
+    automation = build_automation(ask, YES, MESSAGE, edges="t>c c:false>yes c:true>m")
+    assert [steps_of(entry)[-1][0] for entry in run_backtest(automation, *paid(HOUR, DAY))] == ["yes", "m"]
 
 
 def test_an_event_wakes_every_entry_that_waits_for_it() -> None:
-    what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
-    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    entries = run_backtest(what, *paid(HOUR, 2 * HOUR), (DAY, "bought"), *paid(2 * DAY))
+    automation = build_automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
+    automation = SimulatedAutomation(Trigger(frozenset({"paid"})), automation.graph)
+    entries = run_backtest(automation, *paid(HOUR, 2 * HOUR), (DAY, "bought"), *paid(2 * DAY))
     assert [steps_of(entry)[-1] for entry in entries] == [
         ("yes", "tagged", DAY),
         ("yes", "tagged", DAY),
@@ -103,29 +103,29 @@ def test_an_event_wakes_every_entry_that_waits_for_it() -> None:
 
 def test_an_event_that_wakes_and_starts_wakes_first() -> None:
     wait = node("w", "wait_for_event", event="paid", timeoutSeconds=86_400)
-    entries = run_backtest(automation(wait, YES, edges="t>w w:matched>yes"), *paid(HOUR, 2 * HOUR))
+    entries = run_backtest(build_automation(wait, YES, edges="t>w w:matched>yes"), *paid(HOUR, 2 * HOUR))
     assert steps_of(entries[0])[-1] == ("yes", "tagged", 2 * HOUR)
     assert steps_of(entries[1])[-1] == ("w", "timed_out", DAY + 2 * HOUR)
 
 
 def test_an_event_comes_before_an_entry_due_at_the_same_time() -> None:
-    what = automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
-    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    (entry,) = run_backtest(what, (HOUR, "paid"), (2 * DAY + HOUR, "bought"))
+    automation = build_automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
+    automation = SimulatedAutomation(Trigger(frozenset({"paid"})), automation.graph)
+    (entry,) = run_backtest(automation, (HOUR, "paid"), (2 * DAY + HOUR, "bought"))
     assert steps_of(entry)[-1] == ("yes", "tagged", 2 * DAY + HOUR)
 
 
 def test_the_goal_ends_every_earlier_entry() -> None:
-    what = automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
-    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    entries = run_backtest(what, (HOUR, "bought"), *paid(2 * HOUR, 3 * HOUR), (DAY, "bought"), *paid(2 * DAY))
+    automation = build_automation(DELAY, MESSAGE, settings={"goal": {"event": "bought"}})
+    automation = SimulatedAutomation(Trigger(frozenset({"paid"})), automation.graph)
+    entries = run_backtest(automation, (HOUR, "bought"), *paid(2 * HOUR, 3 * HOUR), (DAY, "bought"), *paid(2 * DAY))
     assert outcomes(entries) == [("exited", "goal"), ("exited", "goal"), ("completed", "completed")]
 
 
 def test_reentry_policies_use_the_earlier_entries() -> None:
     def policy(name: str, **more: int) -> list[str | None]:
-        what = automation(DELAY, MESSAGE, settings={"reentry": {"policy": name} | more})
-        return [entry.run.outcome for entry in run_backtest(what, *paid(HOUR, 2 * HOUR, 3 * DAY, 9 * DAY))]
+        automation = build_automation(DELAY, MESSAGE, settings={"reentry": {"policy": name} | more})
+        return [entry.run.outcome for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * DAY, 9 * DAY))]
 
     assert policy("once") == ["completed", "reentry", "reentry", "reentry"]
     assert policy("once_per", days=5) == ["completed", "reentry", "reentry", "completed"]
@@ -133,8 +133,8 @@ def test_reentry_policies_use_the_earlier_entries() -> None:
 
 
 def test_a_refused_entry_does_not_count_for_reentry() -> None:
-    what = automation(MESSAGE, settings={"reentry": {"policy": "once_per", "days": 2}})
-    assert [entry.run.outcome for entry in run_backtest(what, *paid(HOUR, DAY, 2 * DAY + HOUR, 3 * DAY))] == [
+    automation = build_automation(MESSAGE, settings={"reentry": {"policy": "once_per", "days": 2}})
+    assert [entry.run.outcome for entry in run_backtest(automation, *paid(HOUR, DAY, 2 * DAY + HOUR, 3 * DAY))] == [
         "completed",
         "reentry",
         "completed",
@@ -143,27 +143,27 @@ def test_a_refused_entry_does_not_count_for_reentry() -> None:
 
 
 def test_the_cap_counts_messages_of_all_entries_and_of_other_automations() -> None:
-    what = automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
-    sends = [steps_of(entry)[-1][1] for entry in run_backtest(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
+    automation = build_automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
+    sends = [steps_of(entry)[-1][1] for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
     assert sends == ["sent", "sent", "skipped", "sent"]
     others = [BEGIN - HOUR, BEGIN + 90 * timedelta(minutes=1), BEGIN + 5 * HOUR]
     sends = [
         steps_of(entry)[-1][1]
-        for entry in run_backtest(what, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages_at=others)
+        for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages_at=others)
     ]
     assert sends == ["sent", "skipped", "skipped", "sent"]
 
 
 def test_messages_wait_until_the_quiet_hours_end() -> None:
-    what = automation(MESSAGE, settings={"quietHours": {"from": "09:00", "to": "12:00"}})
-    (entry,) = run_backtest(what, (timedelta(), "paid"))
+    automation = build_automation(MESSAGE, settings={"quietHours": {"from": "09:00", "to": "12:00"}})
+    (entry,) = run_backtest(automation, (timedelta(), "paid"))
     assert steps_of(entry)[-2:] == [("m", "waiting", timedelta()), ("m", "sent", 2 * HOUR)]
 
 
 def test_a_loop_of_entries_is_stopped() -> None:
     hook = node("h", "send_webhook", url="https://a.co")
     entries = run_backtest(
-        automation(hook), *paid(*(timedelta(milliseconds=milliseconds) for milliseconds in range(103)))
+        build_automation(hook), *paid(*(timedelta(milliseconds=milliseconds) for milliseconds in range(103)))
     )
     assert sorted(entry.run.outcome or "" for entry in entries).count("loop_guard") == 3
 
@@ -172,7 +172,7 @@ def test_opt_outs_and_missing_addresses_end_as_in_the_engine() -> None:
     bob = ContactState("bob", Identifiers(external_id="b"), opted_out=("email",))
     mail = node("e", "send_email", subject="Hi", body="Hi")
     sent = EventRecord("e0", "paid", BEGIN, Identifiers(external_id="b"), b"{}")
-    (entry,) = backtest(prepare_backtest(automation(mail, MESSAGE)), bob, [sent], BacktestSettings(BEGIN + DAY))
+    (entry,) = backtest(prepare_backtest(build_automation(mail, MESSAGE)), bob, [sent], BacktestSettings(BEGIN + DAY))
     assert steps_of(entry)[1][:2] == ("e", "skipped")
     assert (entry.run.state.value, entry.run.outcome) == ("dead", "no_wallet")
     assert [record.step.attempt for record in entry.records if record.step.outcome == "failed"] == [1, 2, 3, 4, 5, 6]
@@ -184,7 +184,7 @@ def test_an_unpublished_automation_starts_entries_that_do_nothing() -> None:
 
 
 def test_the_awaited_events_are_those_of_waits_and_of_the_goal() -> None:
-    assert {*prepare_backtest(automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}})).awaited} == {
+    assert {*prepare_backtest(build_automation(WAIT, edges="t>w", settings={"goal": {"event": "sold"}})).awaited} == {
         "bought",
         "sold",
     }
@@ -194,7 +194,7 @@ def test_the_awaited_events_are_those_of_waits_and_of_the_goal() -> None:
 def test_events_that_no_entry_waits_for_change_nothing(path: str) -> None:
     never = {"event": "paid", "filters": [{"path": path, "operator": "eq", "value": "never"}]}
     entries = run_backtest(
-        automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(hour * HOUR for hour in range(24)))
+        build_automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(hour * HOUR for hour in range(24)))
     )
     assert {tuple(steps_of(entry)) for entry in entries} == {
         (
@@ -209,50 +209,52 @@ def test_events_that_no_entry_waits_for_change_nothing(path: str) -> None:
 
 def test_an_event_can_pass_later_when_the_contact_has_changed() -> None:
     goal = {"event": "bought", "filters": [{"path": "contact.tags", "operator": "contains", "value": "yes"}]}
-    what = automation(node("e", "delay", seconds=3_600), YES, DELAY, MESSAGE, settings={"goal": goal})
-    what = SimulatedAutomation(Trigger(frozenset({"paid"})), what.graph)
-    (entry,) = run_backtest(what, (timedelta(), "paid"), (HOUR / 2, "bought"))
+    automation = build_automation(node("e", "delay", seconds=3_600), YES, DELAY, MESSAGE, settings={"goal": goal})
+    automation = SimulatedAutomation(Trigger(frozenset({"paid"})), automation.graph)
+    (entry,) = run_backtest(automation, (timedelta(), "paid"), (HOUR / 2, "bought"))
     assert entry.run.outcome == "goal"
 
 
 later = st.lists(st.tuples(SECONDS, st.sampled_from(EVENTS)), max_size=4, unique_by=lambda pair: pair[0])
 
 
-@given(written=sound_graphs(), contact=contacts, coming=later)
+@given(written=sound_graphs(), contact=contacts, arrivals=later)
 def test_a_single_entry_ends_as_in_a_simulation(
-    written: dict[str, Any], contact: ContactState, coming: list[tuple[int, str]]
+    written: dict[str, Any], contact: ContactState, arrivals: list[tuple[int, str]]
 ) -> None:
-    what = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), "a")
+    automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), "a")
     stored = [EventRecord("e0", "deposit", BEGIN, Identifiers(), b'{"plan":"pro"}')]
     stored += [
         EventRecord(f"e{number}", name, BEGIN + timedelta(seconds=seconds), Identifiers(), b'{"size":1}')
-        for number, (seconds, name) in enumerate(sorted(coming), 1)
+        for number, (seconds, name) in enumerate(sorted(arrivals), 1)
     ]
-    foretold = tuple(
+    later_events = tuple(
         ScheduledEvent(record.at - BEGIN, Event(record.name, Identifiers(), {}, encode({"size": 1})))
         for record in stored[1:]
     )
     trace = simulate(
-        what,
+        automation,
         Event("deposit", Identifiers(), {}, stored[0].payload),
         contact,
         BEGIN,
-        SimulationInput(later=foretold, entry_id="e0"),
+        SimulationInput(later=later_events, entry_id="e0"),
     )
-    (entry,) = backtest(prepare_backtest(what), contact, stored, BacktestSettings(BEGIN + 3_650 * DAY))
+    (entry,) = backtest(prepare_backtest(automation), contact, stored, BacktestSettings(BEGIN + 3_650 * DAY))
     without_ids = [
         (record.step.node_id, record.step.outcome, record.step.handle, record.step.at) for record in entry.records
     ]
     assert without_ids == [(step.node_id, step.outcome, step.handle, step.at) for step in trace.steps]
     assert (entry.run.state, entry.run.outcome) == (trace.state, trace.outcome)
-    assert [record for one in entry.records for record in one.effects if record in trace.messages] == [*trace.messages]
+    assert [effect for record in entry.records for effect in record.effects if effect in trace.messages] == [
+        *trace.messages
+    ]
 
 
 TOKEN = "0x" + "c0" * 20
 
 
 def log(after: timedelta, value: str, wallet: str = "0xa", signature: str = "deposit(address,uint256)") -> EventRecord:
-    """Return a log as one that may start an entry."""
+    """Return the log of a `deposit` in TOKEN with this `value`."""
     payload = encode({"chainId": 1, "args": {"to": wallet, "value": value}})
     return EventRecord(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
 
@@ -267,12 +269,14 @@ def test_logs_start_entries_and_end_waits_by_their_own_name() -> None:
     }
     trigger = read_trigger(spec)
     assert isinstance(trigger, Trigger)
-    what = automation(node("w", "wait_for_event", event=f"{TOKEN}:deposit", timeoutSeconds=86_400))
+    automation = build_automation(node("w", "wait_for_event", event=f"{TOKEN}:deposit", timeoutSeconds=86_400))
     awaited = EventRecord("l9", f"{TOKEN}:deposit", BEGIN + 2 * HOUR, Identifiers(), b"{}")
     records = [log(HOUR, "1"), log(HOUR, "2", wallet="0xb"), log(HOUR, "3", signature="deposit(address)"), awaited]
-    around = BacktestSettings(BEGIN + 30 * DAY)
-    (entry,) = backtest(prepare_backtest(SimulatedAutomation(trigger, what.graph)), ANN, records, around)
+    backtest_settings = BacktestSettings(BEGIN + 30 * DAY)
+    (entry,) = backtest(
+        prepare_backtest(SimulatedAutomation(trigger, automation.graph)), ANN, records, backtest_settings
+    )
     assert steps_of(entry)[-1] == ("w", "matched", 2 * HOUR)
     assert entry.event.id == "l1"
-    by_name = SimulatedAutomation(Trigger(frozenset({"deposit"})), what.graph)
-    assert [*backtest(prepare_backtest(by_name), ANN, records, around)] == []
+    by_name = SimulatedAutomation(Trigger(frozenset({"deposit"})), automation.graph)
+    assert [*backtest(prepare_backtest(by_name), ANN, records, backtest_settings)] == []

@@ -40,7 +40,7 @@ def message(name: str, title: str = "Hi", body: str = "there") -> dict[str, Any]
 def remarks(
     nodes: list[dict[str, Any]], *edges: str, trigger: Trigger = PAID, settings: Any = None
 ) -> list[tuple[str, str | None, str]]:
-    """Check a graph whose edges are written `source>target` or `source:handle>target`."""
+    """Check a graph with edges in the form `source>target` or `source:handle>target`."""
     written = []
     for index, edge in enumerate(edges):
         source, _, target = edge.partition(">")

@@ -147,7 +147,7 @@ def test_an_undefined_segment_is_reported_with_the_nearest_name() -> None:
         ("0", None, "unknown segment 'wales'; did you mean 'whales'?"),
         ("2", None, "unknown segment 'x': no contact is in it"),
     ]
-    assert warnings(trigger(), shape) == []  # nobody knows which there are
+    assert warnings(trigger(), shape) == []  # without a catalog any segment may exist
     assert segments_of(shape) == ("wales", "whales", "x")
 
 
@@ -182,5 +182,5 @@ def test_chains_that_are_not_followed_and_logs_that_are_not_stored_are_reported(
         (None, "graph.settings.goal"),
         ("0", None),
     ]
-    kept = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset({f"{TOKEN}:a", f"{TOKEN}:b"})))
-    assert warnings(on_chain(), waits, kept) == []
+    with_logs = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset({f"{TOKEN}:a", f"{TOKEN}:b"})))
+    assert warnings(on_chain(), waits, with_logs) == []

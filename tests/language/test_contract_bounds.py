@@ -15,7 +15,7 @@ UNITS = {"KB": 1_024, "KiB": 1_024, "MiB": 1_048_576}
 def numbers(text: str) -> list[int]:
     """Return the numbers in a text, in bytes where a unit follows: `at most 16 KB` is 16,384.
 
-    `UTF-8` and the status in `are a 400` are not numbers here.
+    The `8` of `UTF-8` and the status in `are a 400` are left out.
     """
     matches = re.findall(r"(?<![\w-])(?<!are a )(\d[\d,]*)(?: (KB|KiB|MiB)\b)?", text)
     return [int(digits.replace(",", "")) * UNITS.get(unit, 1) for digits, unit in matches]

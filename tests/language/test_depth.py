@@ -22,7 +22,7 @@ def nested(chance: Random, depth: int) -> Any:
 
 
 def cut(value: Any, levels: int) -> Any:
-    """Return what should be left of a value."""
+    """Return the expected result: everything deeper than `levels` becomes null."""
     if not isinstance(value, dict | list):
         return value
     if not levels:

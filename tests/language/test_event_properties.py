@@ -165,7 +165,7 @@ def test_a_payload_that_is_stored_undecoded_can_be_decoded(part: bytes, around: 
 
 @given(bodies, st.sampled_from(["event", "idempotencyKey", "occurredAt", "test"]))
 def test_a_field_of_the_wrong_type_hides_no_other_problem(body: dict[str, Any], field: str) -> None:
-    """The typed road sees the body without the field, the slow road with it; the rest is judged alike."""
+    """The typed decoder reads the body without the field, and the slow path with it; other problems are the same."""
     sound = {"event": "e"} | {key: value for key, value in body.items() if key != field or field == "event"}
     sound = sound | {"event": "e"} if field == "event" else sound
     broken = sound | {field: [1]}

@@ -59,8 +59,8 @@ def test_every_reason_is_reported() -> None:
 )
 def test_an_existing_entry_is_explained_by_its_outcome(outcome: str | None, expected: tuple[str, ...]) -> None:
     entry = StartedEntry("e", "completed", outcome, "once")
-    why = explain_stored_event(LARGE, AutomationState(active=False), ObservedEvent(True, {"amount": 1}), entry)
-    assert (why.matched, why.reasons, why.cause) == (True, expected, "once")
+    explanation = explain_stored_event(LARGE, AutomationState(active=False), ObservedEvent(True, {"amount": 1}), entry)
+    assert (explanation.matched, explanation.reasons, explanation.cause) == (True, expected, "once")
 
 
 def test_the_verdicts_have_the_actual_values() -> None:
@@ -87,11 +87,14 @@ def test_a_hypothetical_event_is_simulated_with_the_real_history() -> None:
     assert not isinstance(graph, tuple)
     event = Event("deposit", Identifiers(external_id="u"), payload=b'{"amount": 100}')
 
-    def imagined(state: AutomationState, past: ContactHistory) -> tuple[bool, tuple[str, ...], str | None]:
+    def explain_simulation(state: AutomationState, past: ContactHistory) -> tuple[bool, tuple[str, ...], str | None]:
         trace = simulate(SimulatedAutomation(LARGE, graph), event, contact_from(None), NOON, SimulationInput(past))
-        why = explain_simulated_event(state, trace)
-        return why.matched, why.reasons, why.cause
+        explanation = explain_simulated_event(state, trace)
+        return explanation.matched, explanation.reasons, explanation.cause
 
-    assert imagined(ON, ContactHistory()) == (True, (), None)
-    assert imagined(ON, ContactHistory(entered_at=NOON)) == (True, ("reentry",), "once")
-    assert imagined(AutomationState(active=False), ContactHistory(entered_at=NOON))[:2] == (False, ("inactive",))
+    assert explain_simulation(ON, ContactHistory()) == (True, (), None)
+    assert explain_simulation(ON, ContactHistory(entered_at=NOON)) == (True, ("reentry",), "once")
+    assert explain_simulation(AutomationState(active=False), ContactHistory(entered_at=NOON))[:2] == (
+        False,
+        ("inactive",),
+    )

@@ -1,4 +1,4 @@
-"""Reading graphs: React Flow's shape in, typed actions out, and never an exception."""
+"""Reading graphs: from React Flow's shape to typed actions, without an exception for any input."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ AT = Run("e1", "a1", State.RUNNING, "n", 1, 1)
 
 
 def around(action: Action, settings: AutomationSettings = DEFAULT_SETTINGS) -> Graph:
-    """Return a graph in which every way out of the node `n` leads to a node named after the way."""
+    """Return a graph in which every handle of the node `n` leads to a node with the name of the handle."""
     ways = action.handles
     nodes = [Node(str(way), "exit", Exit()) for way in ways]
     edges = [Edge("", "n", str(way), way) for way in ways]
@@ -330,5 +330,5 @@ def test_messages_of_the_run_count_towards_the_cap_and_webhooks_do_not() -> None
 
 
 def test_an_opt_out_is_checked_before_the_address() -> None:
-    nobody = msgspec.structs.replace(sent_at(NOW, NOW), contact=ContactState("c1"))
-    assert at(SendInapp("t", "b"), nobody, settings=CAP).run.state is State.RUNNING
+    without_addresses = msgspec.structs.replace(sent_at(NOW, NOW), contact=ContactState("c1"))
+    assert at(SendInapp("t", "b"), without_addresses, settings=CAP).run.state is State.RUNNING

@@ -27,7 +27,7 @@ ANN = ContactState("c1", Identifiers("0xc", "ann@b.co"))
 def sent_to(
     contact: ContactState, action: Action, hours: QuietHours | None = None
 ) -> tuple[str, dict[str, object], int]:
-    """Return the step's outcome and detail, and how many effects it has."""
+    """Return the outcome, the detail and the number of effects of the step."""
     settings = msgspec.structs.replace(DEFAULT_SETTINGS, quiet_hours=hours)
     graph = Graph((Node("n", "send", action),), (Edge("", "n", "gone"),), settings)
     facts = Facts("paid", Identifiers(), {}, contact)
@@ -56,8 +56,8 @@ def test_an_opt_out_is_skipped_without_waiting_for_quiet_hours() -> None:
 
 
 def test_an_opt_out_is_checked_before_the_address() -> None:
-    nobody = ContactState("c2", Identifiers(), opted_out=("inapp", "email"))
-    assert {sent_to(nobody, CHANNELS[channel])[0] for channel in ("inapp", "email")} == {"skipped"}
+    without_addresses = ContactState("c2", Identifiers(), opted_out=("inapp", "email"))
+    assert {sent_to(without_addresses, CHANNELS[channel])[0] for channel in ("inapp", "email")} == {"skipped"}
 
 
 def test_a_described_contact_may_have_opt_outs() -> None:

@@ -49,12 +49,16 @@ pasts = st.tuples(
 ).map(lambda parts: ContactHistory(*parts))
 
 
-def ran(graph: Graph, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory) -> Trace:
-    return simulate(SimulatedAutomation(ANY, graph), event, contact, NOW, SimulationInput(past, tuple(coming)))
+def run_simulation(
+    graph: Graph, event: Event, contact: ContactState, scheduled_events: list[ScheduledEvent], past: ContactHistory
+) -> Trace:
+    return simulate(
+        SimulatedAutomation(ANY, graph), event, contact, NOW, SimulationInput(past, tuple(scheduled_events))
+    )
 
 
 def is_legal(graph: Graph, steps: tuple[Step, ...]) -> bool:
-    """Whether every step is at a node of the graph, after the one before it in time and along an edge."""
+    """Return whether every step is at a node of the graph and follows the previous one in time and along an edge."""
     legal = all(step.node_id in graph.by_id for step in steps)
     for step, following in pairwise(steps):
         target = step.node_id if step.outcome in STAYING else graph.next_node_ids.get((step.node_id, step.handle))
@@ -64,10 +68,10 @@ def is_legal(graph: Graph, steps: tuple[Step, ...]) -> bool:
 
 @given(any_graphs() | sound_graphs(), events(), contacts, later, pasts)
 def test_a_simulation_ends_along_the_edges(
-    written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
+    written: object, event: Event, contact: ContactState, scheduled_events: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
-    trace = ran(graph, event, contact, coming, past)
+    trace = run_simulation(graph, event, contact, scheduled_events, past)
     assert trace.state in TERMINAL
     assert is_legal(graph, trace.steps)
     most = DEFAULT_POLICY.max_attempts("webhook")
@@ -80,10 +84,10 @@ def test_a_simulation_ends_along_the_edges(
 
 @given(any_graphs() | sound_graphs(), events(), contacts, later, pasts)
 def test_check_refuses_graphs_that_cannot_run(
-    written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
+    written: object, event: Event, contact: ContactState, scheduled_events: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
-    trace = ran(graph, event, contact, coming, past)
+    trace = run_simulation(graph, event, contact, scheduled_events, past)
     if trace.outcome in CANNOT_RUN:
         assert errors(check(ANY, graph))
 
@@ -109,14 +113,19 @@ def test_random_graphs_have_every_operator(operator: str) -> None:
     assert "unknown operator" not in words.condition(Filter(**example))
 
 
-class Miser:
-    """Drive a run like the engine: load only the required facts, keep only the fields of the run, wake it by events."""
+class MinimalEngine:
+    """Drives a run like the engine: with the required facts only, from the fields of the run, woken by events."""
 
     def __init__(
-        self, graph: Graph, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
+        self,
+        graph: Graph,
+        event: Event,
+        contact: ContactState,
+        scheduled_events: list[ScheduledEvent],
+        past: ContactHistory,
     ) -> None:
         self.graph, self.event, self.history = graph, event, past
-        self.coming = sorted(coming, key=lambda scheduled: scheduled.after)
+        self.scheduled_events = sorted(scheduled_events, key=lambda scheduled: scheduled.after)
         self.contact = apply_event(contact, event)
         self.now = NOW
         self.run = Run("00000000-0000-8000-8000-000000000000", "00000000-0000-8000-8000-000000000000")
@@ -127,8 +136,8 @@ class Miser:
     def drive(self) -> None:
         while self.run.state not in TERMINAL:
             due_at = self.run.due_at or self.now
-            if self.coming and NOW + self.coming[0].after <= due_at:
-                self.meet(self.coming.pop(0))
+            if self.scheduled_events and NOW + self.scheduled_events[0].after <= due_at:
+                self.receive(self.scheduled_events.pop(0))
                 woken = (
                     self.run.state is State.WAITING
                     and self.arrivals[-1].event in required_facts(self.graph, self.run).later_events
@@ -139,7 +148,7 @@ class Miser:
             self.now = max(self.now, due_at)
             self.claim()
 
-    def meet(self, later: ScheduledEvent) -> None:
+    def receive(self, later: ScheduledEvent) -> None:
         event = later.event
         self.contact = apply_event(self.contact, event)
         self.arrivals.append(LaterEvent(NOW + later.after, event.name, event.identifiers, decode(event.payload)))
@@ -157,37 +166,37 @@ class Miser:
         self.contact = facts.contact
         self.messages_at += facts.history.messages_at[len(self.recent(required_facts(self.graph, before))) :]
 
-    def facts(self, wanted: RequiredFacts) -> Facts:
+    def facts(self, required: RequiredFacts) -> Facts:
         past = ContactHistory(
-            self.history.entered_at if wanted.entries else None,
-            self.history.running if wanted.entries else False,
-            self.history.recent if wanted.recent else 0,
-            self.recent(wanted),
+            self.history.entered_at if required.entries else None,
+            self.history.running if required.entries else False,
+            self.history.recent if required.recent else 0,
+            self.recent(required),
         )
         arrivals = [
             arrival
             for arrival in self.arrivals
-            if arrival.event in wanted.later_events and (wanted.since is None or arrival.at > wanted.since)
+            if arrival.event in required.later_events and (required.since is None or arrival.at > required.since)
         ]
         sent, payload = self.event.identifiers, decode(self.event.payload)
         return Facts(self.event.name, sent, payload, self.contact, history=past, later_events=tuple(arrivals))
 
-    def recent(self, wanted: RequiredFacts) -> tuple[datetime, ...]:
-        if wanted.messages is None:
+    def recent(self, required: RequiredFacts) -> tuple[datetime, ...]:
+        if required.messages is None:
             return ()
-        return tuple(at for at in self.messages_at if at > self.now - wanted.messages)
+        return tuple(at for at in self.messages_at if at > self.now - required.messages)
 
 
 @given(sound_graphs(), events(), contacts, later, pasts)
 def test_the_required_facts_are_enough(
-    written: object, event: Event, contact: ContactState, coming: list[ScheduledEvent], past: ContactHistory
+    written: object, event: Event, contact: ContactState, scheduled_events: list[ScheduledEvent], past: ContactHistory
 ) -> None:
     graph = graph_of(written)  # type: ignore[arg-type]
-    miser = Miser(graph, event, contact, coming, past)
-    miser.drive()
-    trace = ran(graph, event, contact, coming, past)
-    assert miser.steps == list(trace.steps)
-    assert (miser.run.state, miser.run.outcome, miser.run.error) == (trace.state, trace.outcome, trace.error)
+    engine = MinimalEngine(graph, event, contact, scheduled_events, past)
+    engine.drive()
+    trace = run_simulation(graph, event, contact, scheduled_events, past)
+    assert engine.steps == list(trace.steps)
+    assert (engine.run.state, engine.run.outcome, engine.run.error) == (trace.state, trace.outcome, trace.error)
 
 
 STARTS = st.sampled_from(
@@ -208,7 +217,7 @@ def test_no_simulation_ends_after_its_attribution_window(
     written: dict[str, Any],
     event: Event,
     has_addresses: bool,
-    coming: list[ScheduledEvent],
+    scheduled_events: list[ScheduledEvent],
     now: datetime,
     zone: str | None,
     night: Any,
@@ -217,6 +226,10 @@ def test_no_simulation_ends_after_its_attribution_window(
     contact = ContactState("c", Identifiers("0xa", "ann@b.co") if has_addresses else Identifiers(), {"timezone": zone})
     for retries in (DEFAULT_POLICY, uniform_policy((10.0, 40_000.0))):
         trace = simulate(
-            SimulatedAutomation(ANY, graph), event, contact, now, SimulationInput(later=tuple(coming), retries=retries)
+            SimulatedAutomation(ANY, graph),
+            event,
+            contact,
+            now,
+            SimulationInput(later=tuple(scheduled_events), retries=retries),
         )
         assert trace.steps[-1].at - now <= max_duration(graph, retries) < attribution_window(graph, retries)

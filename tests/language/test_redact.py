@@ -25,7 +25,7 @@ from workbench.language.simulate import (
 )
 from workbench.language.trigger import Trigger, read_trigger
 
-EMAIL = "zqq'qq&qqq@example.com"  # no answer has a q of its own
+EMAIL = "zqq'qq&qqq@example.com"  # a trace has no other text with a q
 ANN = contact_from({"id": "ann", "email": EMAIL, "walletAddress": "0xa", "attributes": {"tier": "gold"}})
 MASKED = replace(ANN, identifiers=replace(ANN.identifiers, email=mask_email(EMAIL)))
 EVENT = Event("a", Identifiers(wallet="0xa"))
@@ -34,7 +34,7 @@ EVENT = Event("a", Identifiers(wallet="0xa"))
 def traced(
     *nodes: dict[str, Any], ways: tuple[str | None, ...] = (), filters: Any = (), **more: Any
 ) -> tuple[Trace, Trace]:
-    """Return what is true of nodes in a row, and what is told; `ways`: the handle that leads on from each."""
+    """Simulate nodes in a row; return the full trace and the redacted one. `ways`: the handles to the next nodes."""
     steps = [{"id": "t", "type": "app_event"}, *({"id": f"n{number}"} | node for number, node in enumerate(nodes))]
     handles = (None, *ways, *[None] * len(nodes))
     edges = [
@@ -47,15 +47,15 @@ def traced(
     )
     assert isinstance(graph, Graph)
     assert isinstance(trigger, Trigger)
-    world: SimulationInput = replace(NO_INPUT, **more)
+    simulation_input: SimulationInput = replace(NO_INPUT, **more)
     automation = SimulatedAutomation(trigger, graph)
     return (
-        simulate(automation, EVENT, ANN, EARLIEST, world),
-        simulate(automation, EVENT, ANN, EARLIEST, replace(world, visible_contact=MASKED)),
+        simulate(automation, EVENT, ANN, EARLIEST, simulation_input),
+        simulate(automation, EVENT, ANN, EARLIEST, replace(simulation_input, visible_contact=MASKED)),
     )
 
 
-def tells(trace: Trace) -> str:
+def as_json(trace: Trace) -> str:
     return encode(trace).decode()
 
 
@@ -78,7 +78,7 @@ PATHS = st.sampled_from(["contact.email", "email", "contact['email']", "(contact
 @given(PATHS, st.lists(FILTERS, max_size=4), st.booleans())
 def test_a_text_shows_only_the_mask_of_an_address(path: str, chain: list[str], html: bool) -> None:
     text = "{{ " + " | ".join([path, *chain]) + " }}"
-    true, redacted = traced(
+    full, redacted = traced(
         {"type": "send_inapp", "data": {"title": text, "body": text}},
         {"type": "send_email", "data": {"subject": "s", "body": text, "html": html}},
         {"type": "send_webhook", "data": {"url": "https://x.example/?" + text, "body": {"k": text}}},
@@ -86,42 +86,42 @@ def test_a_text_shows_only_the_mask_of_an_address(path: str, chain: list[str], h
         {"type": "send_inapp", "data": {"title": "{{ contact.copy }}", "body": "-"}},
         {"type": "condition", "data": {"filters": [{"path": "contact.copy", "operator": "exists"}]}},
     )
-    assert [step.outcome for step in redacted.steps] == [step.outcome for step in true.steps]
+    assert [step.outcome for step in redacted.steps] == [step.outcome for step in full.steps]
     assert [(message.id, type(message)) for message in redacted.messages] == [
-        (message.id, type(message)) for message in true.messages
+        (message.id, type(message)) for message in full.messages
     ]
-    assert "q" not in tells(redacted).lower()
+    assert "q" not in as_json(redacted).lower()
 
 
 def test_conditions_decide_on_the_true_address_and_show_the_mask() -> None:
     filters = [{"path": "contact.copy", "operator": "eq", "value": EMAIL.upper()}]
-    true, redacted = traced(
+    full, redacted = traced(
         {"type": "update_contact", "data": {"attributes": {"copy": "{{ contact.email | upper }}"}}},
         {"type": "condition", "data": {"filters": filters}},
         {"type": "exit"},
         ways=(None, "true"),
     )
-    assert (redacted.state, redacted.outcome) == (true.state, true.outcome) == (State.EXITED, "exit")
+    assert (redacted.state, redacted.outcome) == (full.state, full.outcome) == (State.EXITED, "exit")
     [verdict] = redacted.steps[2].detail["verdicts"]
     assert (verdict["passed"], verdict["actual"]) == (True, "Z•••@EXAMPLE.COM")
 
 
 def test_an_error_shows_no_address() -> None:
-    true, redacted = traced(
+    full, redacted = traced(
         {"type": "send_inapp", "data": {"title": "{{ contact[contact.email | upper] }}", "body": "-"}}
     )
-    assert true.error == redacted.error == "template_error: the value before it has no such key"
+    assert full.error == redacted.error == "template_error: the value before it has no such key"
     assert redacted.steps[-1].detail["error"] in redacted.error
 
 
 def test_results_that_differ_for_the_mask_are_hidden() -> None:
     fits = "{{ 1 / ((contact.email | length) - " + str(len(mask_email(EMAIL))) + ") }}"
-    true, redacted = traced(
+    full, redacted = traced(
         {"type": "send_inapp", "data": {"title": fits, "body": "-"}},
         {"type": "update_contact", "data": {"attributes": {"copy": fits}}},
         {"type": "send_inapp", "data": {"title": "{{ contact.copy }}", "body": "-"}},
     )
-    assert true.state is redacted.state is State.COMPLETED
+    assert full.state is redacted.state is State.COMPLETED
     assert [(message.title, message.body) for message in redacted.messages] == [("•••", "•••"), ("•••", "-")]
     assert redacted.attributes == {"copy": "•••"}
 
@@ -130,8 +130,8 @@ def test_verdicts_of_the_trigger_and_of_waits_show_the_mask() -> None:
     filters = [{"path": "email", "operator": "contains", "value": "qqq@"}]
     wait = {"type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 60, "filters": filters}}
     later = ScheduledEvent(timedelta(seconds=5), Event("b", Identifiers()))
-    true, redacted = traced(wait, filters=filters, later=(later,))
-    assert (redacted.matched, redacted.steps[-1].outcome) == (true.matched, "matched")
+    full, redacted = traced(wait, filters=filters, later=(later,))
+    assert (redacted.matched, redacted.steps[-1].outcome) == (full.matched, "matched")
     assert [(verdict.passed, verdict.actual) for verdict in redacted.verdicts] == [(True, mask_email(EMAIL))]
     missing = [{"path": "email", "operator": "eq", "value": "b@example.com"}]
     _, redacted = traced(wait | {"data": wait["data"] | {"filters": missing}}, later=(later,))
@@ -139,6 +139,6 @@ def test_verdicts_of_the_trigger_and_of_waits_show_the_mask() -> None:
 
 
 def test_a_reader_with_full_access_sees_everything() -> None:
-    true, _ = traced({"type": "send_inapp", "data": {"title": "{{ contact.email }}", "body": "-"}})
-    assert true.messages[0].title == EMAIL
+    full, _ = traced({"type": "send_inapp", "data": {"title": "{{ contact.email }}", "body": "-"}})
+    assert full.messages[0].title == EMAIL
     assert isinstance(ANN, ContactState)

@@ -7,10 +7,10 @@ from workbench.language.redact import MessageTexts, redact_texts
 
 
 @pytest.mark.parametrize(
-    ("template", "tells"),
+    ("template", "is_hidden"),
     [
         ("Hello {{ contact.tier }}", False),
-        ("Hello {{ payload.email }}", False),  # what an event carried is in its payload for everybody
+        ("Hello {{ payload.email }}", False),  # payloads are visible to all readers
         ("{% for tag in contact.tags %}{{ tag }}{% endfor %}", False),
         ("{{ contact.email | urlencode }}", True),
         ("{{ contact['email'] }}", True),
@@ -21,9 +21,9 @@ from workbench.language.redact import MessageTexts, redact_texts
         ("{% if contact.tier %}{{ contact.email }}{% endif %}", True),
     ],
 )
-def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, tells: bool) -> None:
+def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, is_hidden: bool) -> None:
     redacted = redact_texts(SendInapp(template, "plain"), MessageTexts("filled in", "plain"))
-    assert redacted == MessageTexts(template if tells else "filled in", "plain")
+    assert redacted == MessageTexts(template if is_hidden else "filled in", "plain")
     assert redact_texts(SendEmail("plain", template), MessageTexts("plain", "filled in")).body == redacted.subject
 
 

@@ -15,7 +15,7 @@ NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 @pytest.fixture(params=["schema.sql", "migrations"])
 def schema(request: pytest.FixtureRequest) -> str:
-    """The schema as it is read, and as it is built."""
+    """Return `sql/schema.sql`, or all migrations as one text, without comments."""
     path = SQL / request.param
     files = [path] if path.is_file() else sorted(path.glob("*.sql"))
     return "\n".join(re.sub(r"--[^\n]*", "", file.read_text()) for file in files)

@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 def automation(
     filters: list[dict[str, Any]] | None = None, title: str = "Hi {{ contact.tier }}"
 ) -> SimulatedAutomation:
-    """Return: paid > amount at least there? > true: tag, message, exit; false: nothing."""
+    """Return an automation for `paid`: if there is an amount, it adds a tag, sends a message and exits."""
     trigger = read_trigger(normalise({"type": "app_event", "event": "Paid", "filters": filters or []}))
     graph = read_graph(
         {

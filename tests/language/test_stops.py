@@ -29,12 +29,12 @@ def graph(action: Any = TAG, **settings: Any) -> Graph:
     return Graph(nodes, (Edge("", "t", "n"),), AutomationSettings(**settings))
 
 
-def knowing(*arrivals: LaterEvent, **past: Any) -> Facts:
+def facts_with(*arrivals: LaterEvent, **past: Any) -> Facts:
     return msgspec.structs.replace(FACTS, history=ContactHistory(**past), later_events=arrivals)
 
 
 def enters(policy: ReentryPolicy, days: int = 0, **past: Any) -> bool:
-    decision = advance(graph(reentry=Reentry(policy, days)), START, knowing(**past), NOW)
+    decision = advance(graph(reentry=Reentry(policy, days)), START, facts_with(**past), NOW)
     return decision.run.state is State.RUNNING
 
 
@@ -57,25 +57,27 @@ def test_reentry_follows_the_policy(policy: ReentryPolicy, past: dict[str, Any],
 
 
 def test_a_refused_entry_has_no_step_and_a_cause() -> None:
-    decision = advance(graph(reentry=Reentry("once")), START, knowing(entered_at=NOW), NOW)
+    decision = advance(graph(reentry=Reentry("once")), START, facts_with(entered_at=NOW), NOW)
     step = Step("t", "app_event", NOW, "refused", detail={"cause": "once"})
     assert decision == Decision(Run("e1", "a1", State.CANCELLED, "t", 0, 1, "reentry"), step)
 
 
 def test_a_running_entry_is_not_checked_for_reentry_again() -> None:
     running = Run("e1", "a1", State.RUNNING, "n", 1, 1)
-    assert advance(graph(reentry=Reentry("once")), running, knowing(entered_at=NOW), NOW).run.state is State.COMPLETED
+    assert (
+        advance(graph(reentry=Reentry("once")), running, facts_with(entered_at=NOW), NOW).run.state is State.COMPLETED
+    )
 
 
 def test_i12_an_automation_that_starts_itself_by_its_webhook_is_stopped() -> None:
-    assert advance(graph(HOOK), START, knowing(recent=LOOP_LIMIT - 1), NOW).run.state is State.RUNNING
-    decision = advance(graph(HOOK), START, knowing(recent=LOOP_LIMIT), NOW)
+    assert advance(graph(HOOK), START, facts_with(recent=LOOP_LIMIT - 1), NOW).run.state is State.RUNNING
+    decision = advance(graph(HOOK), START, facts_with(recent=LOOP_LIMIT), NOW)
     step = Step("t", "app_event", NOW, "refused", detail={"cause": "loop_guard", "entries": 100})
     assert decision == Decision(Run("e1", "a1", State.CANCELLED, "t", 0, 1, "loop_guard"), step)
 
 
 def test_the_loop_guard_applies_only_to_graphs_with_a_webhook() -> None:
-    assert advance(graph(), START, knowing(recent=10 * LOOP_LIMIT), NOW).run.state is State.RUNNING
+    assert advance(graph(), START, facts_with(recent=10 * LOOP_LIMIT), NOW).run.state is State.RUNNING
 
 
 GOAL = Goal("bought", (Filter("plan", "eq", "pro"), Filter("contact.id", "exists")))
@@ -87,7 +89,7 @@ def bought(plan: str = "pro", event: str = "bought", event_id: str | None = "v1"
 
 @pytest.mark.parametrize("run", [START, Run("e1", "a1", State.RUNNING, "n", 1, 2, since=NOW)])
 def test_the_goal_ends_an_entry_at_any_node(run: Run) -> None:
-    decision = advance(graph(Delay(DAY), goal=GOAL), run, knowing(bought("free"), bought()), NOW)
+    decision = advance(graph(Delay(DAY), goal=GOAL), run, facts_with(bought("free"), bought()), NOW)
     at = run.node_id or "t"
     assert (decision.run.state, decision.run.outcome, decision.run.node_id, decision.run.since) == (
         State.EXITED,
@@ -101,17 +103,19 @@ def test_the_goal_ends_an_entry_at_any_node(run: Run) -> None:
 
 @pytest.mark.parametrize("arrival", [bought("free"), bought(event="sold")])
 def test_another_event_is_not_the_goal(arrival: LaterEvent) -> None:
-    assert advance(graph(goal=GOAL), START, knowing(arrival), NOW).run.state is State.RUNNING
+    assert advance(graph(goal=GOAL), START, facts_with(arrival), NOW).run.state is State.RUNNING
 
 
 def test_an_event_that_is_both_goal_and_awaited_ends_the_entry() -> None:
     waiting = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW - DAY).claimed()
-    decision = advance(graph(WaitForEvent("bought", (), 2 * DAY), goal=Goal("bought")), waiting, knowing(bought()), NOW)
+    decision = advance(
+        graph(WaitForEvent("bought", (), 2 * DAY), goal=Goal("bought")), waiting, facts_with(bought()), NOW
+    )
     assert (decision.run.state, decision.run.outcome) == (State.EXITED, "goal")
 
 
 def test_a_simulated_event_has_no_id_in_the_step() -> None:
-    decision = advance(graph(goal=Goal("bought")), START, knowing(bought(event_id=None)), NOW)
+    decision = advance(graph(goal=Goal("bought")), START, facts_with(bought(event_id=None)), NOW)
     assert decision.step is not None
     assert decision.step.detail == {"event": "bought"}
 

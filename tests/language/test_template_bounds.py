@@ -197,7 +197,7 @@ def as_value(source: str) -> str:
         value = evaluate(source, CONTEXT, RenderBudget())
     except TemplateError as error:
         return f"refused: {error}"
-    return value if isinstance(value, str) else encode(value).decode()  # what is no JSON raises here
+    return value if isinstance(value, str) else encode(value).decode()  # raises if the value is not JSON
 
 
 @pytest.mark.parametrize("outcome", [outcome, as_html, as_value])

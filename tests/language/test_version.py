@@ -30,7 +30,7 @@ def test_a_server_supports_its_own_version_and_the_promised_older_ones(notebook:
 
 @pytest.mark.usefixtures("later")
 @pytest.mark.parametrize(
-    ("notebook", "why"),
+    ("notebook", "problem"),
     [
         ("0.8.7", "too old for the server (0.12.3): pip install 'event-workbench==0.12.*' and restart the kernel"),
         (
@@ -44,5 +44,5 @@ def test_a_server_supports_its_own_version_and_the_promised_older_ones(notebook:
         ("9999999.1", "not a version"),
     ],
 )
-def test_other_versions_get_instructions(notebook: str, why: str) -> None:
-    assert why in (incompatibility(notebook) or "")
+def test_other_versions_get_instructions(notebook: str, problem: str) -> None:
+    assert problem in (incompatibility(notebook) or "")

@@ -26,7 +26,7 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 @pytest.fixture(scope="module")
 async def names() -> set[str]:
-    """The names of all our metrics."""
+    """Return the names of all metrics of the project."""
     keyring, database, clock = Keyring("a secret"), Database(NOWHERE), Clock()
     transports = open_transports(read({}))
     engine = Engine(database, Driver(database, keyring, clock, DEFAULT_POLICY, transports), clock, Listener(NOWHERE))

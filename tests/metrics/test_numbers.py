@@ -28,7 +28,7 @@ async def service(database_url: str) -> AsyncIterator[Service]:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Return every sample of ours by its name and its labels, in the order of their names."""
+    """Return every sample of the project by its name and its labels, sorted."""
     return {
         sample.name + "".join(f" {name}={sample.labels[name]}" for name in sorted(sample.labels)): sample.value
         for family in text_string_to_metric_families(text)

@@ -14,7 +14,7 @@ from api.store.migrate import require_fit_server
 from tests.acceptance.conftest import House
 from tests.conftest import clone
 from tests.promises.conftest import Load, automate, query, until
-from tests.servers import at, nodes
+from tests.servers import database_dsn, nodes
 from tests.store.test_schema import catalog
 
 TOTALS = "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM entries)"
@@ -24,7 +24,7 @@ TOTALS = "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotenc
 def dumped_dsn(postgres: Server, database_url: str) -> str:
     """The address to back the house up from: on Citus a dump shows all rows to a superuser alone."""
     is_citus = len(nodes(postgres.admin_dsn)) > 1
-    return at(postgres.admin_dsn, urlsplit(database_url).path[1:]) if is_citus else database_url
+    return database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:]) if is_citus else database_url
 
 
 def without_brackets(found: list[tuple[str, str, str]]) -> list[list[str]]:

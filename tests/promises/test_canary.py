@@ -21,7 +21,7 @@ from api.auth.key_format import WORKBENCH
 from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
 from tests.acceptance.conftest import SECRET, Api, House, until
-from tests.canaries import PAYLOAD_AT_HOME
+from tests.canaries import PAYLOAD_COLUMNS
 from tests.running import free_port
 
 EMAIL = "canary.mail.3b1f@example.com"
@@ -219,7 +219,7 @@ def test_no_canary_sings(spied: Spied) -> None:
         assert not leaked, f"{leaked} in {name}: {_around(text, leaked[0])}"
     for table, column, text in texts:
         assert not [canary for canary in (*secrets, EMAIL) if canary in text], f"{table}.{column}"
-    assert {(table, column) for table, column, text in texts if VALUE in text} <= PAYLOAD_AT_HOME
+    assert {(table, column) for table, column, text in texts if VALUE in text} <= PAYLOAD_COLUMNS
     for file in spied.embedded.data.rglob("*"):
         content = file.read_bytes() if file.is_file() else b""
         assert not [canary for canary in (*secrets, EMAIL) if canary.encode() in content], file

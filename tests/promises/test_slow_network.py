@@ -7,7 +7,7 @@ from random import Random
 
 from tests.acceptance.conftest import House
 from tests.promises.conftest import Load, check_promises, query, until
-from tests.road import Road
+from tests.proxy import PostgresProxy
 
 ROUND_TRIP = 0.2  # seconds
 RETRANSMISSION = 0.4  # what a lost packet costs
@@ -27,7 +27,7 @@ def lossy() -> Callable[[], float]:
 async def test_b19_a_slow_network_to_postgres_costs_throughput_alone(house: House) -> None:
     keys = await house.organization()
     near = house.dsn
-    async with Road(near, lossy()).open() as far:
+    async with PostgresProxy(near, lossy()).open() as far:
         load = Load(keys["live"], [await asyncio.to_thread(house.start_api, DATABASE_URL=far)])
         running = asyncio.create_task(load.run(clients=32))
         await until(lambda: load.count("new") >= 100, seconds=60)

@@ -19,7 +19,7 @@ from api.settings import Settings
 from api.store.database import Database
 from tests.conftest import clone
 from tests.in_process import served
-from tests.servers import acting, at
+from tests.servers import connect_as, database_dsn
 
 SECRET = "a secret of the query tests"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -93,7 +93,7 @@ def keyring() -> Keyring:
 async def filled(module_database: str, keyring: Keyring) -> dict[str, int]:
     """Organizations a and b, each with one row in every table; their ids by name."""
     ids = {name: await keys.create_org(module_database, name) for name in ("a", "b")}
-    with acting(module_database, cursor_factory=psycopg.ClientCursor) as connection:
+    with connect_as(module_database, cursor_factory=psycopg.ClientCursor) as connection:
         for name, org_id in ids.items():
             email = keyring.of(org_id).seal_email(f"{name}nn@example.com")
             values = {"org": org_id, "canary": f"canary_{name}", "email": email, "at": "2026-01-02 03:04:05.060+00"}
@@ -135,7 +135,7 @@ _WORKS = """
 
 async def until_a_query_works(postgres: Server, database_url: str) -> None:
     """Return when an analyst's query has worked on a batch of rows for a while."""
-    admin_dsn = at(postgres.admin_dsn, urlsplit(database_url).path[1:])
+    admin_dsn = database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:])
     async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(admin_dsn, autocommit=True) as admin:
         while not (await admin.execute(_WORKS)).rowcount:  # noqa: ASYNC110 - another server has no event for us
             await asyncio.sleep(0.05)

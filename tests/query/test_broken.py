@@ -6,8 +6,8 @@ import pytest
 
 from api.query.gateway import AnalystQuery, Gateway
 from api.store.database import Database, DatabaseUnavailableError
+from tests.proxy import PostgresProxy
 from tests.query.conftest import until_a_query_works
-from tests.road import Road
 
 # 16 rows are asked for; then 256, and, before these are looked at, 256 more, whose first never comes.
 _STUCK = """
@@ -16,15 +16,15 @@ _STUCK = """
 
 
 async def test_a_connection_that_breaks_between_two_fetches(filled, keyring, module_database, postgres):
-    road = Road(module_database)
-    async with road.open() as dsn:
+    proxy = PostgresProxy(module_database)
+    async with proxy.open() as dsn:
         database = Database(dsn)
         await database.open()
         async with Gateway(database, keyring).run(AnalystQuery(1, _STUCK, None, clear_emails=False)) as answer:
             batches = answer.batches()
             assert (await anext(batches)).rows == 16
             await until_a_query_works(postgres, module_database)
-            road.cut()
+            proxy.cut()
             await asyncio.sleep(0.1)  # the fetch under way breaks; nothing was told of it yet
             with pytest.raises(DatabaseUnavailableError, match="the connection to the database broke"):
                 await anext(batches)

@@ -10,7 +10,7 @@ from api.query.gateway import AnalystQuery, Gateway, InvalidQueryError
 from api.query.limits import check_functions
 from api.store.database import Database
 from api.store.migrate import migrate
-from tests.servers import at, create_database, drop_database
+from tests.servers import create_database, database_dsn, drop_database
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_functions_with_side_effects_or_views_of_others_are_refused(text, reason
 async def test_a_server_without_the_script_says_so_once_and_uses_the_list(postgres, keyring, caplog):
     name = f"test_{token(8).hex()}"
     create_database(postgres, name)
-    dsn = at(postgres.dsn, name)
+    dsn = database_dsn(postgres.dsn, name)
     await migrate(dsn)
     database = Database(dsn)
     await database.open()

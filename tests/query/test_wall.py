@@ -17,7 +17,7 @@ from api.store.database import NO_ORGANIZATION, Database, RefusedDataError
 from api.store.query import Call, Statement, TenantDatabase, act_for, act_for_none, run
 from tests.in_process import served
 from tests.query.conftest import SECRET, World
-from tests.servers import acting
+from tests.servers import connect_as
 
 FORGETFUL = "SELECT DISTINCT org_id FROM workbench.contacts"
 _TABLES = """
@@ -32,12 +32,12 @@ ORDER BY c.relname
 
 @pytest.fixture
 def tables(module_database: str, filled: dict[str, int]) -> list[str]:
-    with acting(module_database, NO_ORGANIZATION) as connection:
+    with connect_as(module_database, NO_ORGANIZATION) as connection:
         return [name for name, _ in connection.execute(_TABLES)]
 
 
 def test_every_table_of_tenants_is_behind_the_wall(module_database: str) -> None:
-    with acting(module_database, NO_ORGANIZATION) as connection:
+    with connect_as(module_database, NO_ORGANIZATION) as connection:
         tables = dict(connection.execute(_TABLES))
     assert [name for name, walled in tables.items() if not walled] == []
     assert len(tables) > 30
@@ -52,7 +52,7 @@ def test_a_statement_without_an_organization_affects_only_its_own_rows(
         (str(filled["a"]), {filled["a"]}),
         (str(filled["b"]), {filled["b"]}),
     ]:
-        with acting(module_database, org) as connection:
+        with connect_as(module_database, org) as connection:
             rows = {table: connection.execute(of("SELECT org_id FROM {}", table)).fetchall() for table in tables}
             assert {org_id for ids in rows.values() for (org_id,) in ids} == visible
             assert sum(map(bool, rows.values())) >= (11 if visible else 0)
@@ -70,7 +70,7 @@ def test_a_statement_without_an_organization_affects_only_its_own_rows(
 def test_no_row_can_be_written_for_another_organization(
     module_database: str, tables: list[str], filled: dict[str, int]
 ) -> None:
-    with acting(module_database, str(filled["a"])) as connection:
+    with connect_as(module_database, str(filled["a"])) as connection:
         for table in tables:
             with (
                 pytest.raises(errors.InsufficientPrivilege, match="violates row-level security"),

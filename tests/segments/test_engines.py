@@ -18,7 +18,7 @@ from api.segments.definition import SegmentDraft, SegmentQuery
 from api.segments.segments import SegmentResult
 from api.store.database import Database, libpq_dsn
 from tests.acceptance.conftest import SECRET, House, until
-from tests.servers import acting, waiting
+from tests.servers import connect_as, count_lock_waits
 
 ALL = SegmentDraft("all", SegmentQuery("SELECT id AS contact_id FROM contacts"), 3600)
 ADD = "INSERT INTO contacts (org_id, id, created_at, updated_at) VALUES (%s, %s, now(), now())"
@@ -50,7 +50,7 @@ async def test_a_refresh_that_is_killed_leaves_the_members_and_others_do_it_once
     await house.organization()
 
     def query(statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        with acting(libpq_dsn(house.dsn)) as connection:
+        with connect_as(libpq_dsn(house.dsn)) as connection:
             cursor = connection.execute(statement, values)
             return cursor.fetchall() if cursor.description else []
 
@@ -60,14 +60,14 @@ async def test_a_refresh_that_is_killed_leaves_the_members_and_others_do_it_once
     await define(house, org_id)
     for person in people[1:]:
         query(ADD, org_id, person)
-    with acting(libpq_dsn(house.dsn)) as blocker:
+    with connect_as(libpq_dsn(house.dsn)) as blocker:
         blocker.execute(JOIN, (org_id, people[2]))  # the refresh adds one, then waits for this one
         query("UPDATE segments SET due_at = now()")
         engine = house.start_engine()
-        until(lambda: waiting(postgres, house.dsn) > 0, "the refresh waits")
+        until(lambda: count_lock_waits(postgres, house.dsn) > 0, "the refresh waits")
         engine.kill()
         engine.wait()
-        until(lambda: waiting(postgres, house.dsn) == 0, "its connection ends")
+        until(lambda: count_lock_waits(postgres, house.dsn) == 0, "its connection ends")
         blocker.rollback()
     assert query(MEMBERS) == [(people[0],)]
     query("UPDATE segments SET lease_until = now()")

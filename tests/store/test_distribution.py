@@ -14,7 +14,7 @@ from psycopg import errors
 from api.embedded import Server
 from api.store.backup import IncompleteDumpError, hold_snapshot
 from api.store.database import Transaction, is_coordinator, load_numbered, sql_folder
-from tests.servers import at
+from tests.servers import database_dsn
 from tests.store.test_schema import tenant_tables
 
 _CATALOG = """
@@ -83,13 +83,14 @@ async def test_every_table_is_distributed_or_on_every_node(database_url: str) ->
         if not await is_coordinator(tx):
             return  # one Postgres: nothing is distributed
         placed = {
-            name.removeprefix("workbench."): how for name, how in await (await tx.execute(_DISTRIBUTED)).fetchall()
+            name.removeprefix("workbench."): distribution
+            for name, distribution in await (await tx.execute(_DISTRIBUTED)).fetchall()
         }
     assert placed == {name: "h" if name in tenant_tables() - _REFERENCE_TABLES else "n" for name in tables}
 
 
 async def test_a_role_that_cannot_read_all_rows_makes_no_backup(postgres: Server, database_url: str) -> None:
-    async with hold_snapshot(at(postgres.admin_dsn, urlsplit(database_url).path[1:])) as snapshot:
+    async with hold_snapshot(database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:])) as snapshot:
         assert snapshot.rows == {}
     async with await Transaction.connect(database_url) as tx:
         refusal = pytest.raises(IncompleteDumpError) if await is_coordinator(tx) else nullcontext()

@@ -171,10 +171,12 @@ def calls() -> list[Call[Any]]:
     ]
 
 
-def explained(call: Call[Any], how: str) -> Call[dict[str, Any]]:
+def explained(call: Call[Any], command: str) -> Call[dict[str, Any]]:
     explaining = copy.copy(call)
     explaining.statement = Statement(
-        f"{how} {call.statement.name!r}".encode(), f"{how} ".encode() + call.statement.text, call.statement.order
+        f"{command} {call.statement.name!r}".encode(),
+        f"{command} ".encode() + call.statement.text,
+        call.statement.order,
     )
     explaining.read = plan
     return explaining

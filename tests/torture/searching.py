@@ -8,7 +8,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from tests.canaries import PAYLOAD_AT_HOME
+from tests.canaries import PAYLOAD_COLUMNS
 from tests.torture.listening import EVERYWHERE, PRIVATE, private
 
 _MOST = 3  # findings reported per text
@@ -51,7 +51,7 @@ async def _in_column(connection: psycopg.AsyncConnection[Any], table: str, colum
     statement = sql.SQL(_FOUND).format(
         text=sql.SQL(text).format(sql.Identifier(column)),
         table=sql.Identifier(table),
-        pattern=sql.Literal(EVERYWHERE if (table, column) in PAYLOAD_AT_HOME else PRIVATE),
+        pattern=sql.Literal(EVERYWHERE if (table, column) in PAYLOAD_COLUMNS else PRIVATE),
         most=sql.Literal(_MOST),
     )
     rows = await (await connection.execute(statement)).fetchall()

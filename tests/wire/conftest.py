@@ -33,7 +33,7 @@ class Process:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             yield client
 
-    def say(self, *pieces: bytes) -> list[Answer]:
+    def send(self, *pieces: bytes) -> list[Answer]:
         """Send pieces; return the answers when the server has closed the connection."""
         with self.connected() as client:
             with suppress(ConnectionError):  # it may close before all is sent; its answer is still readable
@@ -68,7 +68,7 @@ class Process:
         return self._stderr.read()
 
     def _report(self) -> dict[str, Any]:
-        (answer,) = self.say(b"GET /recorded HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        (answer,) = self.send(b"GET /recorded HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         return json.loads(answer.body)  # type: ignore[no-any-return]
 
 

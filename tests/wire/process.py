@@ -1,4 +1,4 @@
-"""The API in a process of its own, without a database, with routes that record requests.
+"""The API as a separate process, without a database, with routes that record requests.
 
 `python -m tests.wire.process [REQUEST_TIMEOUT RESPONSE_TIMEOUT]` prints its port when it serves.
 """
@@ -30,14 +30,14 @@ def main() -> None:
 
 
 async def _admit_all(request: Request) -> None:
-    """Admit every large body: there is no database with keys."""
+    """Admit every large body, because without a database no key can be checked."""
 
 
 def _add_probes(app: App) -> None:
     requests: list[dict[str, Any]] = []
 
-    async def record(request: Request, what: str) -> HTTPResponse:
-        recorded = {"what": what, "body": request.body.decode("latin-1")}
+    async def record(request: Request, probe: str) -> HTTPResponse:
+        recorded = {"probe": probe, "body": request.body.decode("latin-1")}
         requests.append(recorded)
         return answer(recorded)
 
@@ -55,7 +55,7 @@ def _add_probes(app: App) -> None:
         await asyncio.sleep(60)
         raise AssertionError
 
-    app.add_route(record, "/probe/<what:str>", methods=["GET", "POST"])
+    app.add_route(record, "/probe/<probe:str>", methods=["GET", "POST"])
     app.add_route(report, "/recorded")
     app.add_route(large, "/large")
     app.add_route(slow, "/slow")

@@ -50,10 +50,10 @@ def by_chunks(path: bytes, size: int) -> list[bytes]:
 def test_d16_a_body_over_the_limit_of_its_address_is_refused(
     process: Process, path: bytes, limit: int, form: Form
 ) -> None:
-    (refused,) = process.say(*form(path, limit + 1))
+    (refused,) = process.send(*form(path, limit + 1))
     assert (refused.status, refused.headers[b"connection"]) == (413, b"close")
     assert refused.error["error"] == f"the body is too large: at most {limit} bytes are accepted here"
-    (accepted,) = process.say(*form(path, limit))
+    (accepted,) = process.send(*form(path, limit))
     assert accepted.status in (401, 404)
 
 
@@ -62,25 +62,25 @@ def test_the_limits_of_the_application() -> None:
 
 
 def test_d16_a_large_body_is_refused_before_it_is_sent(process: Process) -> None:
-    (answer,) = process.say(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 262145\r\n\r\n")
+    (answer,) = process.send(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 262145\r\n\r\n")
     assert answer.status == 413
 
 
 def test_d18_a_client_that_expects_100_continue_gets_it(process: Process) -> None:
-    answers = process.say(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", b"hello")
+    answers = process.send(HEAD % b"/probe/a" + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", b"hello")
     assert [answer.status for answer in answers] == [100, 200]
-    assert process.requests() == [{"what": "a", "body": "hello"}]
+    assert process.requests() == [{"probe": "a", "body": "hello"}]
 
 
 def test_d18_another_expectation_is_refused(process: Process) -> None:
-    (answer,) = process.say(HEAD % b"/probe/a" + b"Expect: 200-ok\r\nContent-Length: 5\r\n\r\n", b"hello")
+    (answer,) = process.send(HEAD % b"/probe/a" + b"Expect: 200-ok\r\nContent-Length: 5\r\n\r\n", b"hello")
     assert (answer.status, answer.error["error"]) == (417, "Expect can only be 100-continue")
     assert process.requests() == []
 
 
 def test_d20_the_bytes_of_a_head_are_limited(process: Process) -> None:
     head = b"GET /probe/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: "
-    (accepted,) = process.say(head + b"a" * (MAX_HEAD_BYTES - len(head)) + b"\r\n\r\n")
+    (accepted,) = process.send(head + b"a" * (MAX_HEAD_BYTES - len(head)) + b"\r\n\r\n")
     assert accepted.status == 200
     for sent in (
         head + b"a" * (MAX_HEAD_BYTES - len(head) + 1) + b"\r\n\r\n",
@@ -89,13 +89,13 @@ def test_d20_the_bytes_of_a_head_are_limited(process: Process) -> None:
         b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
         head + b"\r\n".join(b"X-Header-%d: value-%d" % (n, n) for n in range(500)) + b"\r\n\r\n",
     ):
-        (answer,) = process.say(sent)
+        (answer,) = process.send(sent)
         assert (answer.status, answer.error["error"]) == (431, TOO_LARGE_HEAD)
 
 
 def test_d20_the_fields_of_a_head_are_limited(process: Process) -> None:
-    (accepted,) = process.say(_with_fields(MAX_FIELDS))
-    (refused,) = process.say(_with_fields(MAX_FIELDS + 1))
+    (accepted,) = process.send(_with_fields(MAX_FIELDS))
+    (refused,) = process.send(_with_fields(MAX_FIELDS + 1))
     assert (accepted.status, refused.status, refused.error["error"]) == (
         200,
         431,
@@ -109,7 +109,7 @@ def _with_fields(count: int) -> bytes:
 
 def test_nothing_is_read_after_a_refused_request(process: Process) -> None:
     process.requests()
-    answers: list[Answer] = process.say(
+    answers: list[Answer] = process.send(
         *by_length(b"/probe/a", MAX_BODY_BYTES + 1), b"GET /probe/smuggled HTTP/1.1\r\nHost: x\r\n\r\n" * 9
     )
     assert [answer.status for answer in answers] == [413]

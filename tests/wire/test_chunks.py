@@ -12,7 +12,7 @@ HELLO = b"%b\r\nhello\r\n0\r\n\r\n"
 
 
 def take(sent: bytes, limit: int = 100) -> tuple[ChunkProgress, bytes, bytes]:
-    """Return how far the bytes led, the body, and what stayed in the buffer."""
+    """Return the progress, the body, and the rest of the buffer."""
     chunks, buffer = ChunkedBody(limit), bytearray(sent)
     progress = chunks.take(buffer)
     return progress, bytes(chunks.body), bytes(buffer)
@@ -75,7 +75,7 @@ def test_any_bytes_give_the_same_result_byte_by_byte(sent: bytes) -> None:
 
 
 def by_pieces(sent: bytes, cuts: list[int]) -> tuple[ChunkProgress, bytes, bytes]:
-    """Return what comes out of `take` when the bytes arrive in pieces, and all that was left over."""
+    """Take the bytes in pieces; return the progress, the body, and the rest of the buffer."""
     chunks, buffer = ChunkedBody(100), bytearray()
     progress: ChunkProgress = "unfinished"
     for begin, end in pairwise(sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})):

@@ -15,7 +15,7 @@ PLAIN = Head("POST", "/a", "1.1", [("host", "x")], None, chunked=False, keep_ali
 
 
 def head(*fields: str, line: str = "POST /a HTTP/1.1", host: str = "Host: x") -> bytes:
-    """Return a head as it travels, one character a byte."""
+    """Return the bytes of a head, one byte per character."""
     return "\r\n".join(part for part in (line, host, *fields) if part).encode("latin-1")
 
 
@@ -108,7 +108,7 @@ def test_targets_are_kept_as_they_came(target: str) -> None:
 
 
 def test_a_value_may_have_bytes_outside_ascii() -> None:
-    assert read("X: caf\xe9 \xa0").fields[1] == ("x", "caf\xe9 \xa0")  # no whitespace of HTTP's
+    assert read("X: caf\xe9 \xa0").fields[1] == ("x", "caf\xe9 \xa0")  # not whitespace in HTTP
 
 
 def test_a_hundred_fields_are_enough() -> None:
@@ -213,10 +213,10 @@ def test_d19_what_could_be_understood_in_two_ways_is_refused(sent: bytes, reason
 
 
 @pytest.mark.parametrize(
-    "begun", [b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n\n", b"\x16\x03\x01\x00", b"GET /\x00", b"G\rE"]
+    "prefix", [b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n\n", b"\x16\x03\x01\x00", b"GET /\x00", b"G\rE"]
 )
-def test_what_can_become_no_head_is_known_before_its_end(begun: bytes) -> None:
-    assert can_never_be_valid(begun)
+def test_what_can_become_no_head_is_known_before_its_end(prefix: bytes) -> None:
+    assert can_never_be_valid(prefix)
 
 
 # Heads of a malicious client: valid and doubtful lines, with bytes inserted at any place.

@@ -1,4 +1,4 @@
-"""After a 503 a connection pauses, so a client that retries at once is answered only ten times a second."""
+"""After a 503 a connection pauses, so a client that retries immediately gets only ten answers per second."""
 
 import time
 
@@ -17,4 +17,4 @@ def test_the_request_after_a_503_is_answered_after_a_pause(process: Process) -> 
         client.sendall(ANSWERED)
         assert client.recv(65_536).startswith(b"HTTP/1.1 200")
         assert time.monotonic() - since >= PAUSE_S
-    assert [request["what"] for request in process.requests()] == ["again"]
+    assert [request["probe"] for request in process.requests()] == ["again"]

@@ -1,4 +1,4 @@
-"""Answers and logs repeat nothing of a request. Trust.md D21, O1, O2, O5."""
+"""Answers and logs repeat nothing of a request (trust.md D21, O1, O2, O5)."""
 
 import json
 
@@ -36,12 +36,12 @@ REQUESTS = {
 
 def test_o1_answers_and_logs_repeat_nothing_of_a_request(impatient: Process) -> None:
     for sent, status in REQUESTS.items():
-        (answer,) = impatient.say(sent)
+        (answer,) = impatient.send(sent)
         assert answer.status == status, sent
         assert len(answer.error["requestId"]) == 36
         assert CANARY not in answer.body + b"".join(answer.headers.values())
         with impatient.connected() as client:
-            client.sendall(sent)  # and close at once
+            client.sendall(sent)  # close immediately
     log = impatient.log()
     assert b"request_failed" in log
     assert CANARY not in log

@@ -24,7 +24,7 @@ UNFINISHED = {
 
 @pytest.mark.parametrize("unfinished", UNFINISHED.values(), ids=UNFINISHED.keys())
 def test_d17_an_unfinished_request_gets_a_408(impatient: Process, unfinished: bytes) -> None:
-    (answer,) = impatient.say(unfinished)
+    (answer,) = impatient.send(unfinished)
     assert (answer.status, answer.headers[b"connection"], answer.error["error"]) == (408, b"close", LATE)
     assert impatient.requests() == []
 
@@ -59,21 +59,21 @@ def test_a_client_that_sends_and_does_not_read_is_dropped(impatient: Process) ->
     with impatient.connected() as client:
         client.sendall(LARGE_ANSWER)
         with pytest.raises(ConnectionError):
-            nag(client)
+            send_without_reading(client)
 
 
-def nag(client: socket) -> None:
-    """Send a byte every 50 ms and read nothing."""
+def send_without_reading(client: socket) -> None:
+    """Send a byte every 50 ms without reading the answer."""
     for _ in range(400):
         client.send(b"G")
         time.sleep(0.05)
 
 
 def test_a_client_that_reads_gets_all_of_it(process: Process) -> None:
-    (answer,) = process.say(LARGE_ANSWER)
+    (answer,) = process.send(LARGE_ANSWER)
     assert len(answer.body) == LARGE
 
 
 def test_d25_a_handler_that_takes_too_long_gives_a_503(impatient: Process) -> None:
-    (answer,) = impatient.say(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+    (answer,) = impatient.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (answer.status, answer.headers[b"connection"], bool(answer.error)) == (503, b"close", True)

@@ -1,4 +1,4 @@
-"""Trust.md D19 on real connections: a doubtful request gets a 400 and ends the connection; nothing after it is handled.
+"""A doubtful request gets a 400 and ends the connection; nothing after it is handled (trust.md D19).
 
 After each request follows a second one, which a server that reads the first differently would answer.
 """
@@ -92,7 +92,7 @@ HEADS = {
     "a space behind": request(line=b"GET /probe/first HTTP/1.1 "),
     "a space in the address": request(line=b"GET /probe/first HTTP/1.1 HTTP/1.1"),
     "an address outside ASCII": request(line=b"GET /probe/first\xff HTTP/1.1"),
-    "an address that is none": request(line=b"GET http://? HTTP/1.1"),
+    "an invalid URL": request(line=b"GET http://? HTTP/1.1"),
     "a tunnel": request(line=b"CONNECT x:80 HTTP/1.1"),
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n" + SMUGGLED,
 }  # fmt: skip
@@ -105,7 +105,7 @@ DOUBTFUL = LENGTHS | CODINGS | CHUNKS | HEADS
 def test_d19_a_doubtful_request_ends_the_connection_and_nothing_is_handled(
     process: Process, sent: bytes, piece: int
 ) -> None:
-    (answer,) = process.say(*[sent[at : at + piece] for at in range(0, len(sent), piece)])
+    (answer,) = process.send(*[sent[at : at + piece] for at in range(0, len(sent), piece)])
     assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
     assert answer.error["error"].startswith("the request is not valid HTTP")
     assert process.requests() == []
@@ -123,16 +123,16 @@ CLEAR = {
         request(b"Content-Length: %d" % len(SMUGGLED), body=SMUGGLED), SMUGGLED.decode()
     ),
     "an address with a host": (request(LENGTH, body=b"hello", line=b"POST http://x/probe/first HTTP/1.1"), "hello"),
-    "HTTP/1.0 that goes on": (request(b"Connection: keep-alive", line=b"GET /probe/first HTTP/1.0", host=b""), ""),
+    "HTTP/1.0 with keep-alive": (request(b"Connection: keep-alive", line=b"GET /probe/first HTTP/1.0", host=b""), ""),
     "bytes outside ASCII": (request("X: é".encode()), ""),
-    "a trace that is none": (request(b"traceparent: " + b"z" * 4_000, b"tracestate: ,,="), ""),
+    "an invalid trace": (request(b"traceparent: " + b"z" * 4_000, b"tracestate: ,,="), ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("sent", "body"), CLEAR.values(), ids=CLEAR.keys())
 @pytest.mark.parametrize("piece", [65_536, 1], ids=["at once", "byte by byte"])
 def test_a_clear_request_is_handled_and_the_next_one_too(process: Process, sent: bytes, body: str, piece: int) -> None:
-    answers = process.say(*[(sent + LAST)[at : at + piece] for at in range(0, len(sent + LAST), piece)])
+    answers = process.send(*[(sent + LAST)[at : at + piece] for at in range(0, len(sent + LAST), piece)])
     assert [answer.status for answer in answers] == [200, 200, 200]
-    expected = [{"what": "first", "body": body}, {"what": "smuggled", "body": ""}, {"what": "last", "body": ""}]
+    expected = [{"probe": "first", "body": body}, {"probe": "smuggled", "body": ""}, {"probe": "last", "body": ""}]
     assert process.requests() == expected

@@ -125,9 +125,8 @@ def test_a_truncated_response_is_an_error(proxied: Workbench) -> None:
 
 
 def test_compression_is_off_only_on_the_same_machine(proxied: Workbench) -> None:
-    elsewhere = Workbench(
-        proxied.url.replace("127.0.0.1", "127.1"), "wb_x"
-    )  # the same address, by a name we do not know
+    # The same address, by a name we do not know
+    elsewhere = Workbench(proxied.url.replace("127.0.0.1", "127.1"), "wb_x")
     _Proxy.codings.clear()
     for wb in (proxied, elsewhere):
         with pytest.raises(SqlError):

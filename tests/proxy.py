@@ -1,4 +1,4 @@
-"""A way to Postgres that tests make slow, or break."""
+"""A TCP proxy in front of Postgres, which tests slow down or break."""
 
 import asyncio
 import contextlib
@@ -10,21 +10,21 @@ from psycopg.conninfo import conninfo_to_dict
 from api.store.database import libpq_dsn
 
 
-class Road:
-    """Forwards connections to the database of `dsn`; each piece arrives `pause()` seconds late, in order as TCP has it."""
+class PostgresProxy:
+    """Forwards connections to the database of `dsn`; each piece arrives `pause()` seconds late, in order."""
 
     def __init__(self, dsn: str, pause: Callable[[], float] = lambda: 0.0) -> None:
-        self._known = conninfo_to_dict(libpq_dsn(dsn))
+        self._database = conninfo_to_dict(libpq_dsn(dsn))
         self._pause = pause
         self._writers: set[asyncio.StreamWriter] = set()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
-        """Give the address of the same database at its end."""
+        """Yield the address of the database behind the proxy."""
         async with await asyncio.start_server(self._forward, "127.0.0.1", 0) as server:
-            known, port = self._known, server.sockets[0].getsockname()[1]
+            database, port = self._database, server.sockets[0].getsockname()[1]
             try:
-                yield f"postgresql://{known['user']}:{known['password']}@127.0.0.1:{port}/{known['dbname']}"
+                yield f"postgresql://{database['user']}:{database['password']}@127.0.0.1:{port}/{database['dbname']}"
             finally:
                 self.cut()
 
@@ -34,16 +34,16 @@ class Road:
             writer.transport.abort()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await self._there()
-        both = {writer, there_writer}
+        server_reader, server_writer = await self._connect()
+        both = {writer, server_writer}
         self._writers |= both
         try:
-            await asyncio.gather(self._carry(reader, there_writer), self._carry(there_reader, writer))
+            await asyncio.gather(self._carry(reader, server_writer), self._carry(server_reader, writer))
         finally:
             self._writers -= both
 
-    async def _there(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, port = str(self._known["host"]), str(self._known["port"])
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = str(self._database["host"]), str(self._database["port"])
         if host.startswith("/"):
             return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
         return await asyncio.open_connection(host, port)
