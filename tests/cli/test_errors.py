@@ -11,5 +11,5 @@ from api.cli.errors import MESSAGES, USER_ERRORS
 def test_every_name_is_that_of_an_exception(name: str) -> None:
     kind = resolve_name(name)
     assert issubclass(kind, Exception)
-    # The name under which a module imports a class would never match
+    # Errors are compared by the module that defines them, so a re-exported name would never match.
     assert f"{kind.__module__}.{kind.__qualname__}" == name

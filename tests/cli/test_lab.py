@@ -1,4 +1,4 @@
-"""JupyterLab under `workbench up`: the variables that a notebook has in its environment, and those that it must not have."""
+"""JupyterLab under `workbench up`: the environment of a notebook, and the variables that it must not contain."""
 
 import shutil
 import sys

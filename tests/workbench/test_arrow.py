@@ -1,4 +1,4 @@
-"""An Arrow stream is cut where its writer put the messages together, however its bytes come."""
+"""An Arrow stream is split into its record batches, however its bytes arrive."""
 
 import io
 
@@ -10,12 +10,12 @@ from workbench.sql import CutShortError, batches
 
 
 def stream(*batches: list[str], compression: str | None = "zstd") -> bytes:
-    schema = pa.schema([("word", pa.string()), ("known", pa.dictionary(pa.int8(), pa.string()))])
+    schema = pa.schema([("word", pa.string()), ("encoded", pa.dictionary(pa.int8(), pa.string()))])
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         for words in batches:
-            known = pa.array(words, pa.string()).dictionary_encode().cast(schema.field("known").type)
-            writer.write_batch(pa.record_batch([pa.array(words), known], schema=schema))
+            encoded = pa.array(words, pa.string()).dictionary_encode().cast(schema.field("encoded").type)
+            writer.write_batch(pa.record_batch([pa.array(words), encoded], schema=schema))
     return sink.getvalue()
 
 
@@ -27,23 +27,23 @@ def pieces(raw: bytes, length: int) -> list[bytes]:
 @pytest.mark.parametrize("compression", ["zstd", None])
 def test_each_batch_is_a_separate_stream(length: int, compression: str | None) -> None:
     raw = stream(["a", "b"], ["b", "a"], ["a"] * 500, compression=compression)
-    frames = [pl.read_ipc_stream(each) for each in batches(pieces(raw, length))]
+    frames = [pl.read_ipc_stream(frame_bytes) for frame_bytes in batches(pieces(raw, length))]
     assert [frame.height for frame in frames] == [2, 2, 500]
     assert pl.concat(frames)["word"].to_list() == ["a", "b", "b", "a", *["a"] * 500]
-    assert frames[1]["known"].to_list() == ["b", "a"]
+    assert frames[1]["encoded"].to_list() == ["b", "a"]
 
 
 def test_a_batch_is_yielded_before_the_next_arrives() -> None:
     raw, more = stream(["a"]), stream(["a"], ["b"])
-    coming = iter(pieces(more, 1))
-    first = next(batches(coming))
+    remaining = iter(pieces(more, 1))
+    first = next(batches(remaining))
     assert pl.read_ipc_stream(first)["word"].to_list() == ["a"]
-    assert len(list(coming)) == len(more) - (len(raw) - 8)
+    assert len(list(remaining)) == len(more) - (len(raw) - 8)
 
 
 def test_a_stream_without_rows_has_its_columns() -> None:
     (only,) = batches([stream()])
-    assert pl.read_ipc_stream(only).columns == ["word", "known"]
+    assert pl.read_ipc_stream(only).columns == ["word", "encoded"]
 
 
 def test_a_truncated_stream_is_an_error() -> None:

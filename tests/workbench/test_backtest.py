@@ -1,4 +1,4 @@
-"""Backtests in the notebook package, compared with what the engine really did for the same events."""
+"""Backtests in the notebook package, compared with the entries of the engine for the same events."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def finished(wb: Workbench) -> Automation:
-    """An automation after real entries: completed, waiting, failed and cancelled ones, and one that was turned away."""
+    """An automation with real entries: completed, waiting, failed and cancelled ones, and one refused entry."""
     automation = (
         wb.automation("backtested")
         .on("bt:paid")
@@ -229,7 +229,7 @@ def test_an_unknown_version_is_an_error(finished: Automation) -> None:
 
 @pytest.fixture
 def interrupted_after() -> Iterator[Callable[[float], None]]:
-    """Press the interrupt button after a number of seconds."""
+    """Return a function that raises KeyboardInterrupt after a number of seconds."""
 
     def press(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -212,10 +212,10 @@ def test_concurrent_edits_of_views_are_all_kept() -> None:
 
 def test_two_canvases_of_one_automation_stay_in_step() -> None:
     automation = thanks()
-    one, two = RecordingCanvas(automation), RecordingCanvas(automation, read_only=True)
-    one.edit(1, nodes={"send_inapp": None})
-    two.receive(kind="ping", view="w")
-    assert [piece["key"] for piece in two.document["nodes"]] == ["trigger"]
+    first, second = RecordingCanvas(automation), RecordingCanvas(automation, read_only=True)
+    first.edit(1, nodes={"send_inapp": None})
+    second.receive(kind="ping", view="w")
+    assert [piece["key"] for piece in second.document["nodes"]] == ["trigger"]
     assert automation.canvas() is automation.canvas()
 
 

@@ -1,4 +1,4 @@
-"""What Tab offers between the brackets: segments, and event names, also those that the catalog does not list."""
+"""Tab completion between brackets: segments and event names, also names that the catalog does not list."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from workbench.language.codec import encode
 
 @pytest.fixture(scope="module")
 def wb(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    """A workbench for an organization with 230 events of as many names."""
+    """A workbench for an organization with 230 events of different names."""
     operator = Operator(running)
     operator.run("org", "create", "naming")
     history = tmp_path_factory.mktemp("names") / "events.ndjson"
@@ -37,14 +37,14 @@ def shell(wb: Workbench) -> Iterator[InteractiveShell]:
     InteractiveShell.clear_instance()
 
 
-def offered(shell: InteractiveShell, written: str) -> set[str]:
+def completions(shell: InteractiveShell, written: str) -> set[str]:
     with provisionalcompleter():
         return {completion.text for completion in shell.Completer.completions(written, len(written))}
 
 
 def test_segments_complete(shell: InteractiveShell, wb: Workbench) -> None:
     wb.segments.define("whales", sql="SELECT contact_id FROM app_events")
-    assert "whales" in offered(shell, 'wb.segments["wh')
+    assert "whales" in completions(shell, 'wb.segments["wh')
 
 
 @pytest.mark.parametrize("beginning", ["step_22", "STEP_22"])
@@ -58,4 +58,4 @@ def test_names_beyond_the_listed_ones_complete(wb: Workbench, beginning: str) ->
 )
 def test_names_beyond_the_listed_ones_complete_in_a_shell(shell: InteractiveShell, written: str) -> None:
     shell.run_line_magic("load_ext", "workbench")
-    assert "step_229" in offered(shell, written)
+    assert "step_229" in completions(shell, written)

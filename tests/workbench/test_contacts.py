@@ -23,12 +23,12 @@ SCOPES = "contacts:read,contacts:erase,automations:write,automations:publish,eve
 
 @pytest.fixture(scope="module")
 def wb(running: Running) -> Workbench:
-    """A workbench whose key may do everything with contacts."""
+    """A workbench with a key that has all scopes for contacts."""
     command = [sys.executable, "-m", "api", "key", "create", "--org", "demo", "--kind", "workbench", "--scopes", SCOPES]
     environment = {**os.environ, "WORKBENCH_DATA_DIR": str(running.folder / "data")}
     environment.pop("DATABASE_URL", None)
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return Workbench(running.url, made.stdout.strip(), events_key=running.keys["live"])
+    created = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return Workbench(running.url, created.stdout.strip(), events_key=running.keys["live"])
 
 
 def create_contact(wb: Workbench, name: str) -> Contact:
@@ -86,12 +86,12 @@ def test_all_that_is_kept_is_exported_and_then_erased(wb: Workbench) -> None:
         _ = dan.email
     with pytest.raises(NotFoundError, match="contact not found"):
         wb.contact(email="dan@care.example")
-    left = wb.sql(
+    remaining = wb.sql(
         "SELECT e.event, e.payload::text AS payload, c.erased_at IS NULL AS known FROM app_events e"
         " JOIN contacts c ON c.id = e.contact_id WHERE c.id = :id",
         id=dan.id,
     )
-    assert left.rows() == [("care:seen", "{}", False)]
+    assert remaining.rows() == [("care:seen", "{}", False)]
 
 
 def test_an_entry_of_an_erased_contact_keeps_no_details(wb: Workbench) -> None:

@@ -1,4 +1,4 @@
-"""The documents tell the truth: their Python runs against the real service, and prints what they say it does."""
+"""The Python in the documents runs against the real service and prints the output that they show."""
 
 import contextlib
 import io

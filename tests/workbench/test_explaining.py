@@ -1,4 +1,4 @@
-"""Why an automation did or did not take a contact's events, asked in a notebook against a running engine."""
+"""Explanations in a notebook, with a running engine, of why an automation took the events of a contact or not."""
 
 import pytest
 
@@ -35,6 +35,6 @@ def test_explanations_name_the_filters_that_failed(running: Running) -> None:
     assert would[0].sentence() == "The contact entered before: contacts enter only once."
     assert contact.explain(gift, event=explanations[3].event_id)[0] == explanations[3]
     with pytest.raises(NotFoundError, match="Automation not found"):
-        contact.explain("nobody wrote this")
+        contact.explain("unknown automation")
     with pytest.raises(InvalidArgumentError, match="Pass an automation"):
         contact.explain(7)

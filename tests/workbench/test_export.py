@@ -26,7 +26,7 @@ _PEOPLE = [
 
 
 class Operator:
-    """Runs the operator's commands on the running system."""
+    """Runs operator commands on the running system."""
 
     def __init__(self, running: Running) -> None:
         self._url = running.url
@@ -58,11 +58,11 @@ def operator(running: Running) -> Operator:
 @pytest.fixture(scope="module")
 def wb(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
     """A workbench for an organization with 300 events in three months."""
-    made = operator.organization("exporting")
+    created = operator.organization("exporting")
     history = tmp_path_factory.mktemp("history") / "events.ndjson"
     history.write_bytes(b"\n".join(map(encode, _history())))
     operator.run("import", history, "--org", "exporting")
-    return made
+    return created
 
 
 def _history() -> Iterator[dict[str, Any]]:

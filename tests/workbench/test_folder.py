@@ -309,8 +309,8 @@ def test_json_output_and_the_console_script(
 
 def test_an_error_is_one_line(command: Command, monkeypatch: Any) -> None:
     assert (
-        command("plan", "nowhere")[2]
-        == "workbench: Folder not found: nowhere. workbench automations pull nowhere creates it.\n"
+        command("plan", "missing")[2]
+        == "workbench: Folder not found: missing. workbench automations pull missing creates it.\n"
     )
     Path(HERE).mkdir()
     Path(HERE, LOCK).write_text("{")

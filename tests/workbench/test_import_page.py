@@ -1,4 +1,4 @@
-"""docs/import-and-export.md says nothing that does not work."""
+"""All examples in docs/import-and-export.md run."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ FILES = {"json": "events.ndjson", "csv": "orders.csv"}
 
 def test_the_examples_of_the_docs_run(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    operator, shell, said = Operator(running), InteractiveShell(), []
+    operator, shell, outputs = Operator(running), InteractiveShell(), []
     operator.run("org", "create", "acme")
     monkeypatch.setenv("WORKBENCH_URL", running.url)
     monkeypatch.setenv("WORKBENCH_KEY", operator.key("acme", "sql:read,pii:read"))
@@ -31,8 +31,8 @@ def test_the_examples_of_the_docs_run(running: Running, tmp_path: Path, monkeypa
                 if arguments[-1] == "copy":
                     operator.run("org", "create", "copy-of-acme")
                     arguments[-1] = "copy-of-acme"
-                said.append(operator.run(*arguments).splitlines())
-    assert said == [
+                outputs.append(operator.run(*arguments).splitlines())
+    assert outputs == [
         ["2 read: 2 stored, 0 duplicates, 0 rejected"],
         ["1 read: 1 stored, 0 duplicates, 0 rejected", "event 'Order Completed' is stored as order_completed"],
         ["3 read: 3 stored, 0 duplicates, 0 rejected"],

@@ -11,19 +11,19 @@ from workbench import InvalidArgumentError, NotFoundError, PermissionDeniedError
 
 @pytest.fixture(scope="module")
 def wb(running: Running) -> Workbench:
-    """A workbench whose key may manage keys."""
+    """A workbench with a key that may manage keys."""
     command = [sys.executable, "-m", "api", "key", "create", "--org", "demo", "--kind", "workbench"]
     scopes = ["--scopes", "events:read,keys:admin", "--name", "admin"]
-    made = subprocess.run([*command, *scopes], env=running.environment(), capture_output=True, text=True, check=True)
-    return Workbench(running.url, made.stdout.strip())
+    created = subprocess.run([*command, *scopes], env=running.environment(), capture_output=True, text=True, check=True)
+    return Workbench(running.url, created.stdout.strip())
 
 
 def test_a_key_is_created_rolled_and_revoked(wb: Workbench, running: Running) -> None:
-    made = wb.keys.create("live", name="shop")
-    for shown in (repr(made), made._repr_html_(), repr(wb.keys), wb.keys._repr_html_()):
-        assert made.secret not in shown
-        assert made.key.key in shown
-    sender = Workbench(running.url, events_key=made.secret)
+    created = wb.keys.create("live", name="shop")
+    for shown in (repr(created), created._repr_html_(), repr(wb.keys), wb.keys._repr_html_()):
+        assert created.secret not in shown
+        assert created.key.key in shown
+    sender = Workbench(running.url, events_key=created.secret)
     assert sender.events.send("keys:made", external_id="u1").accepted
     rolled = wb.keys.roll("shop", overlap="2h")
     old, new = [key for key in wb.keys if key.name == "shop"]
@@ -38,8 +38,8 @@ def test_an_ambiguous_or_unknown_key_name_is_refused(wb: Workbench) -> None:
         wb.keys.create("test", name="twins")
     with pytest.raises(InvalidArgumentError, match="2 keys have the name 'twins': pass the id of one"):
         wb.keys.revoke("twins")
-    with pytest.raises(NotFoundError, match="active key not found: 'nobody'"):
-        wb.keys.roll("nobody")
+    with pytest.raises(NotFoundError, match="active key not found: 'unknown'"):
+        wb.keys.roll("unknown")
 
 
 def test_listing_keys_requires_a_scope(running: Running) -> None:

@@ -32,7 +32,7 @@ def run(shell: InteractiveShell, cell: str) -> ExecutionResult:
 
 
 def completed(shell: InteractiveShell, cell: str) -> set[str]:
-    """Return what stands where `|` is after each completion."""
+    """Return the text at `|` for each completion."""
     before, _, after = cell.partition("|")
     with provisionalcompleter():
         completions = shell.Completer.completions(before + after, len(before))
@@ -56,9 +56,9 @@ def test_a_cell_stores_its_frame_in_a_variable(shell: InteractiveShell) -> None:
 
 def test_a_line_is_a_query_without_expansion(shell: InteractiveShell) -> None:
     shell.push({"one": 2})
-    found = run(shell, "found = %events SELECT '{one} $one' AS word, :one AS one")
-    assert found.success
-    assert shell.user_ns["found"].rows() == [("{one} $one", 2)]
+    execution = run(shell, "df = %events SELECT '{one} $one' AS word, :one AS one")
+    assert execution.success
+    assert shell.user_ns["df"].rows() == [("{one} $one", 2)]
 
 
 def test_values_are_the_notebooks_variables(shell: InteractiveShell) -> None:

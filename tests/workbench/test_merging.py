@@ -1,4 +1,4 @@
-"""Two contacts that are one person, in a notebook."""
+"""Merges of two contacts of one person, in a notebook."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from tests.running import Running
 from workbench import ConflictError, Contact, InvalidArgumentError, NotFoundError, Workbench
 
 
-def two(wb: Workbench, name: str) -> tuple[Contact, Contact]:
-    """Return the contacts of somebody on the web and in the app."""
+def create_contacts(wb: Workbench, name: str) -> tuple[Contact, Contact]:
+    """Return two contacts of one user: one from the web, and one from the app."""
     wb.events.send("merging:visit", wallet_address=f"0xWeb-{name}", attributes={"plan": "pro"})
     wb.events.send("merging:open", external_id=f"app-{name}", attributes={"plan": "free", "city": "Rome"})
     return wb.contact(wallet_address=f"0xweb-{name}"), wb.contact(external_id=f"app-{name}").tag("beta")
@@ -15,7 +15,7 @@ def two(wb: Workbench, name: str) -> tuple[Contact, Contact]:
 
 def test_a_merge_is_previewed_applied_and_undone(running: Running) -> None:
     wb = running.workbench()
-    web, app = two(wb, "ann")
+    web, app = create_contacts(wb, "ann")
     merge = wb.merge(keep=web, absorb=app)
     assert (merge.id, merge.moves["attributes"], merge.lost) == (None, {"city": "Rome"}, {"plan": "free"})
     for words in (
@@ -45,7 +45,7 @@ def test_a_merge_is_previewed_applied_and_undone(running: Running) -> None:
 
 def test_impossible_merges_are_explained(running: Running) -> None:
     wb = running.workbench()
-    web, app = two(wb, "ben")
+    web, app = create_contacts(wb, "ben")
     merge = wb.merge(web, app)
     with pytest.raises(InvalidArgumentError, match="not merged"):
         merge.undo()

@@ -1,4 +1,4 @@
-"""Layout and drawing: every node has its place, nothing overlaps, and the document is XML whatever is written in it."""
+"""Layout and drawing: every node has its place, nothing overlaps, and the document is valid XML for any texts."""
 
 from itertools import combinations
 from xml.etree import ElementTree

@@ -15,12 +15,12 @@ def wb(running: Running) -> Workbench:
     return running.workbench()
 
 
-def patient(wb: Workbench, name: str) -> Automation:
+def create_delayed(wb: Workbench, name: str) -> Automation:
     """Return an automation in which every entry waits for a day."""
     return wb.automation(name).on(f"{name}:event").delay(days=1).add_tag(name)
 
 
-def let_wait(wb: Workbench, automation: Automation, how_many: int = 1) -> None:
+def start_waiting(wb: Workbench, automation: Automation, how_many: int = 1) -> None:
     """Send events, and return when their entries wait."""
     for _ in range(how_many):
         wb.events.send(f"{automation.name}:event", wallet_address=WALLET)
@@ -28,10 +28,10 @@ def let_wait(wb: Workbench, automation: Automation, how_many: int = 1) -> None:
 
 
 def test_publishing_shows_unfinished_entries_and_that_they_finish_on_their_version(wb: Workbench) -> None:
-    first = patient(wb, "impact").publish()
+    first = create_delayed(wb, "impact").publish()
     assert first.impact == Impact()
     assert "on the way" not in repr(first)
-    let_wait(wb, first, 2)
+    start_waiting(wb, first, 2)
     second = first.add_tag("more").publish()
     assert second.impact == Impact(2, (EarlierEntries(1, "delay_1_day", "waiting", 2, "finishes"),))
     for shown in (repr(second), second._repr_html_()):
@@ -43,7 +43,7 @@ def test_publishing_shows_unfinished_entries_and_that_they_finish_on_their_versi
 
 
 def test_publishing_an_inactive_automation_activates_it_and_shows_the_impact(wb: Workbench) -> None:
-    automation = patient(wb, "impact-off").publish().deactivate()
+    automation = create_delayed(wb, "impact-off").publish().deactivate()
     published = automation.add_tag("more").publish()
     assert published.impact == Impact()
     assert "active" in repr(published)
@@ -57,7 +57,9 @@ def test_an_impact_without_entries_is_one_sentence() -> None:
 
 def test_the_consequences_for_entries_are_shown_in_words() -> None:
     versions = {"finishes": 1, "no_published_version": None, "automation_inactive": 1}
-    impact = Impact(3, tuple(EarlierEntries(version, None, "pending", 1, then) for then, version in versions.items()))
+    impact = Impact(
+        3, tuple(EarlierEntries(version, None, "pending", 1, consequence) for consequence, version in versions.items())
+    )
     for words in (
         "finish on version 1",
         "end at once: nothing was published when they entered",
@@ -68,8 +70,8 @@ def test_the_consequences_for_entries_are_shown_in_words() -> None:
 
 
 def test_rolling_back_publishes_the_old_version_again(wb: Workbench) -> None:
-    first = patient(wb, "back").publish()
-    let_wait(wb, first)
+    first = create_delayed(wb, "back").publish()
+    start_waiting(wb, first)
     second = first.add_tag("more").publish()
     back = second.rollback(1)
     assert back.to_json() == first.to_json() == wb.automation("back").to_json()
@@ -80,8 +82,8 @@ def test_rolling_back_publishes_the_old_version_again(wb: Workbench) -> None:
 
 
 def test_rolling_back_keeps_unpublished_changes(wb: Workbench) -> None:
-    patient(wb, "back-draft").publish()
-    published = patient(wb, "back-draft").add_tag("more").publish()
+    create_delayed(wb, "back-draft").publish()
+    published = create_delayed(wb, "back-draft").add_tag("more").publish()
     draft = published.add_tag("still writing")
     back = draft.rollback(1)
     assert back.to_json() == draft.to_json()
@@ -90,23 +92,23 @@ def test_rolling_back_keeps_unpublished_changes(wb: Workbench) -> None:
 
 
 def test_rolling_back_does_not_activate(wb: Workbench) -> None:
-    patient(wb, "back-off").publish()
-    back = patient(wb, "back-off").add_tag("more").publish().deactivate().rollback(1)
+    create_delayed(wb, "back-off").publish()
+    back = create_delayed(wb, "back-off").add_tag("more").publish().deactivate().rollback(1)
     assert "published, version 3, off" in repr(back)
 
 
 def test_an_unknown_version_is_refused(wb: Workbench) -> None:
-    automation = patient(wb, "back-where").publish()
+    automation = create_delayed(wb, "back-where").publish()
     with pytest.raises(InvalidRequestError, match="version 7 not found; versions are 1 to 1"):
         automation.rollback(7)
     with pytest.raises(NotFoundError, match="not on the server yet"):
-        patient(wb, "back-nowhere").rollback(1)
+        create_delayed(wb, "back-nowhere").rollback(1)
     with pytest.raises(WorkbenchError, match=r"'version'.*\.rollback\(1\)"):
         automation.rollback()
 
 
 def test_deactivating_cancels_waiting_entries(wb: Workbench) -> None:
-    automation = patient(wb, "cancelled").publish()
-    let_wait(wb, automation)
+    automation = create_delayed(wb, "cancelled").publish()
+    start_waiting(wb, automation)
     automation.deactivate()
     assert [(entry.state, entry.outcome) for entry in automation.entries()] == [("cancelled", "automation_inactive")]

@@ -1,4 +1,4 @@
-"""What came in lately, in a notebook: why an event did not arrive, and events as they come."""
+"""Recent events in a notebook: rejected events with their reasons, and the live tail."""
 
 import json
 import threading
@@ -27,7 +27,7 @@ def wb(running: Running) -> Workbench:
 
 
 def refuse(wb: Workbench, event: str) -> None:
-    """Send an event with an address that is none, and wait until the refusal can be seen."""
+    """Send an event with an invalid email address, and wait until the rejection is stored."""
     with pytest.raises(InvalidRequestError, match=r"contact\.email: not a valid email address"):
         wb.events.send(event, email=CANARY, payload={"amountUsd": 5, "card": CANARY})
     until(lambda: event in wb.events.rejected()["event"], "the refusal is kept")
@@ -35,11 +35,11 @@ def refuse(wb: Workbench, event: str) -> None:
 
 @contextmanager
 def sending(wb: Workbench, event: str) -> Iterator[None]:
-    """Send an event over and over until the block ends."""
-    enough = threading.Event()
+    """Send an event every 0.1 s until the block ends."""
+    stopped = threading.Event()
 
     def send() -> None:
-        while not enough.wait(0.1):
+        while not stopped.wait(0.1):
             wb.events.send(event, external_id="u1")
 
     thread = threading.Thread(target=send)
@@ -47,7 +47,7 @@ def sending(wb: Workbench, event: str) -> Iterator[None]:
     try:
         yield
     finally:
-        enough.set()
+        stopped.set()
         thread.join()
 
 
@@ -119,11 +119,11 @@ def test_a_wrong_outcome_is_refused_in_the_words_of_the_service(wb: Workbench) -
             ask("lost")
 
 
-# A server that is written down
+# A server with scripted answers
 
 
 class Script(HTTPServer):
-    """Answers one GET after the other as written, and remembers what was asked."""
+    """Gives the scripted answers to GET requests in order, and records the cursors."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Line)
@@ -159,9 +159,9 @@ def answering(
     return answer
 
 
-def streaming(*events: str, broken: bool = False) -> Callable[[BaseHTTPRequestHandler], None]:
+def streaming(*event_ids: str, broken: bool = False) -> Callable[[BaseHTTPRequestHandler], None]:
     fields = {"at": "2026-11-20T10:00:00Z", "outcome": "accepted", "event": "e"}
-    texts = [f"id: after-{each}\ndata: {json.dumps(fields | {'id': each})}\n\n" for each in events]
+    texts = [f"id: after-{event_id}\ndata: {json.dumps(fields | {'id': event_id})}\n\n" for event_id in event_ids]
     text = "id: begin\n\n:\n\n" + "".join(texts)
     return answering(200, "text/event-stream", text.encode(), 10_000 if broken else None)
 

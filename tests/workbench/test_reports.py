@@ -1,4 +1,4 @@
-"""The ready-made questions, against a few hundred events whose answers are counted out by hand in Python."""
+"""The reports, compared with results that plain Python computes from a few hundred events."""
 
 import random
 from collections import Counter, defaultdict
@@ -34,18 +34,18 @@ def wb(running: Running) -> Workbench:
 
 @pytest.fixture(scope="module")
 def story(wb: Workbench) -> list[StoryEvent]:
-    """Four hundred events of thirty contacts in the last six days, none at the same moment."""
+    """Four hundred events of thirty contacts in the last six days, each at a different time."""
     chance = random.Random(20261121)
-    moments = chance.sample(range(6 * 24 * 3600 - 7200), 400)
-    people = [f"story-{number}" for number in range(30)]
+    offsets_s = chance.sample(range(6 * 24 * 3600 - 7200), 400)
+    contacts = [f"story-{number}" for number in range(30)]
     events = [
         StoryEvent(
-            chance.choice(people),
+            chance.choice(contacts),
             f"story:{chance.choice(NAMES)}",
             MIDNIGHT - 5 * DAY + timedelta(seconds=second) - timedelta(hours=2),
             {"amount": chance.choice([5, 10.5, "7", None]), "method": chance.choice(["card", "wire"])},
         )
-        for second in moments
+        for second in offsets_s
     ]
     events = [event for event in events if event.at < datetime.now(UTC)]
     receipts = wb.events.send_many(
@@ -65,19 +65,19 @@ def story(wb: Workbench) -> list[StoryEvent]:
 
 
 def events_by_contact(story: list[StoryEvent]) -> dict[str, list[StoryEvent]]:
-    people: dict[str, list[StoryEvent]] = defaultdict(list)
+    contacts: dict[str, list[StoryEvent]] = defaultdict(list)
     for event in story:
-        people[event.contact].append(event)
-    return people
+        contacts[event.contact].append(event)
+    return contacts
 
 
 def depths(events: list[StoryEvent], steps: list[str], within: timedelta) -> dict[int, timedelta]:
-    """Return the least time to each step over every beginning and every way, by trying them all."""
+    """Return the shortest time to each step, by trying every first event and every path."""
     best: dict[int, timedelta] = {}
 
     def follow(index: int, step: int, begun: datetime) -> None:
-        took = events[index].at - begun
-        best[step] = min(took, best.get(step, took))
+        duration = events[index].at - begun
+        best[step] = min(duration, best.get(step, duration))
         if step == len(steps):
             return
         for later in range(index + 1, len(events)):
@@ -97,21 +97,25 @@ def depths(events: list[StoryEvent], steps: list[str], within: timedelta) -> dic
 def test_a_funnel_counts_every_way(wb: Workbench, story: list[StoryEvent], steps: list[str], hours: int) -> None:
     names = [f"story:{step}" for step in steps]
     frame = wb.funnel(names, within=f"{hours}h", days=7)
-    people = [depths(events, names, timedelta(hours=hours)) for events in events_by_contact(story).values()]
-    took = {step: [depth[step] for depth in people if step in depth] for step in range(1, len(steps) + 1)}
-    assert frame["contacts"].to_list() == [len(took[step]) for step in took]
+    depths_by_contact = [depths(events, names, timedelta(hours=hours)) for events in events_by_contact(story).values()]
+    durations = {
+        step: [depth[step] for depth in depths_by_contact if step in depth] for step in range(1, len(steps) + 1)
+    }
+    assert frame["contacts"].to_list() == [len(durations[step]) for step in durations]
     assert frame["event"].to_list() == names
     for row in frame.iter_rows(named=True):
-        assert row["of_first"] == pytest.approx(row["contacts"] / len(took[1]))
+        assert row["of_first"] == pytest.approx(row["contacts"] / len(durations[1]))
         if row["step"] > 1 and row["contacts"]:
-            assert row["median_seconds"] == pytest.approx(median(time.total_seconds() for time in took[row["step"]]))
+            assert row["median_seconds"] == pytest.approx(
+                median(time.total_seconds() for time in durations[row["step"]])
+            )
     assert 0 < frame["contacts"][1] < frame["contacts"][0]
 
 
 def test_a_funnel_is_split_by_the_contact_and_by_the_first_step(wb: Workbench, story: list[StoryEvent]) -> None:
     names = ["story:visit", "story:deposit"]
-    people = events_by_contact(story)
-    reached = {contact: depths(events, names, 2 * DAY) for contact, events in people.items()}
+    contacts = events_by_contact(story)
+    reached = {contact: depths(events, names, 2 * DAY) for contact, events in contacts.items()}
     plans = Counter(
         "pro" if contact.endswith(("1", "2")) else "free" for contact, depth in reached.items() if 2 in depth
     )
@@ -119,7 +123,7 @@ def test_a_funnel_is_split_by_the_contact_and_by_the_first_step(wb: Workbench, s
     assert dict(frame.filter(pl.col("step") == 2).select("part", "contacts").iter_rows()) == plans
     first = {
         contact: next((event.payload["method"] for event in events if event.event == names[0]), None)
-        for contact, events in people.items()
+        for contact, events in contacts.items()
     }
     methods = Counter(first[contact] for contact, depth in reached.items() if 1 in depth)
     frame = wb.funnel(names, within="2d", by="method", days=7)
@@ -138,14 +142,14 @@ def test_retention_by_day(wb: Workbench, story: list[StoryEvent]) -> None:
             if event.event == "story:trade" and starts and event.at >= starts[0]:
                 traded[midnight(event.at)].add(contact)
     wanted = {
-        (cohort, number): len(people & traded[cohort + number * DAY])
-        for cohort, people in cohorts.items()
+        (cohort, number): len(contacts & traded[cohort + number * DAY])
+        for cohort, contacts in cohorts.items()
         for number in range(6)
         if cohort + number * DAY < datetime.now(UTC)
     }
     assert {(row["cohort"], row["number"]): row["contacts"] for row in frame.iter_rows(named=True)} == wanted
     assert {row["cohort"]: row["size"] for row in frame.iter_rows(named=True)} == {
-        at: len(people) for at, people in cohorts.items()
+        at: len(contacts) for at, contacts in cohorts.items()
     }
 
 
@@ -174,13 +178,13 @@ def test_active_users_by_day(wb: Workbench, story: list[StoryEvent]) -> None:
             visited[midnight(event.at)].add(event.contact)
     before: set[str] = set()
     for row in frame.iter_rows(named=True):
-        people = visited[row["at"]]
+        contacts = visited[row["at"]]
         assert (row["contacts"], row["new"], row["stayed"]) == (
-            len(people),
-            len(people - before),
-            len(people & visited[row["at"] - DAY]),
+            len(contacts),
+            len(contacts - before),
+            len(contacts & visited[row["at"] - DAY]),
         )
-        before |= people
+        before |= contacts
     assert frame.height == 9
 
 
@@ -320,8 +324,8 @@ def test_every_report_has_a_chart_and_a_repeatable_query(wb: Workbench, story: l
 def test_a_period_between_two_moments(wb: Workbench, story: list[StoryEvent]) -> None:
     since, until = MIDNIGHT - 3 * DAY, MIDNIGHT - 2 * DAY
     frame = wb.active_users("story:visit", since=since, until=until)
-    people = {event.contact for event in story if event.event == "story:visit" and since <= event.at < until}
-    assert frame["contacts"].sum() == len(people)
+    contacts = {event.contact for event in story if event.event == "story:visit" and since <= event.at < until}
+    assert frame["contacts"].sum() == len(contacts)
     assert (
         wb.active_users("story:visit", since=since.date(), until=f"{until:%Y-%m-%d}")["contacts"].to_list()
         == frame["contacts"].to_list()
@@ -341,15 +345,15 @@ def test_a_period_ends_before_the_next_one_begins(wb: Workbench, story: list[Sto
 
 
 def test_a_report_as_of_a_watermark_ignores_later_events(wb: Workbench) -> None:
-    def reports(**when: Any) -> list[Any]:
+    def reports(**options: Any) -> list[Any]:
         return [
-            wb.funnel(["past:begin", "past:end"], **when),
-            wb.retention("past:begin", every="day", periods=3, **when),
-            wb.cohorts("past:begin", "past:end", value="usd", every="day", periods=3, **when),
-            wb.active_users("past:end", **when),
-            wb.paths("past:begin", **when),
-            wb.revenue("past:end", "usd", by="method", **when),
-            wb.time_to_convert("past:begin", "past:end", **when),
+            wb.funnel(["past:begin", "past:end"], **options),
+            wb.retention("past:begin", every="day", periods=3, **options),
+            wb.cohorts("past:begin", "past:end", value="usd", every="day", periods=3, **options),
+            wb.active_users("past:end", **options),
+            wb.paths("past:begin", **options),
+            wb.revenue("past:end", "usd", by="method", **options),
+            wb.time_to_convert("past:begin", "past:end", **options),
         ]
 
     def send_events(contact: str) -> None:

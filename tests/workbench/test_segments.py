@@ -1,4 +1,4 @@
-"""Segments at the notebook: defined, looked at, used in automations and reports, frozen from frames."""
+"""Segments in a notebook: defined, inspected, used in automations and reports, frozen from frames."""
 
 from typing import Any
 
@@ -27,9 +27,9 @@ def people(wb: Workbench) -> None:
 
 
 def test_defining_shows_the_size_and_what_a_change_makes_of_it(wb: Workbench) -> None:
-    made = wb.segments.define("rich", sql=BIG, every="30m", least=300)
-    assert (made.name, made.size, str(made.every)) == ("rich", 2, "0:30:00")
-    assert "rich: 2 contacts\n2 entered, 0 left, 0 before" in repr(made)
+    segment = wb.segments.define("rich", sql=BIG, every="30m", least=300)
+    assert (segment.name, segment.size, str(segment.every)) == ("rich", 2, "0:30:00")
+    assert "rich: 2 contacts\n2 entered, 0 left, 0 before" in repr(segment)
     changed = wb.segments.define("rich", sql=BIG, least=100)
     assert (changed.size, str(changed.every)) == (4, "0:30:00")
     assert "2 entered, 0 left, 2 before" in changed._repr_html_()
@@ -160,18 +160,18 @@ def test_a_report_of_a_segment_says_so(wb: Workbench) -> None:
 
 def test_an_audience_stores_the_query_of_its_frame(wb: Workbench) -> None:
     frame = wb.sql(BIG, least=300)
-    made = wb.audience(frame, name="invited")
+    segment = wb.audience(frame, name="invited")
     assert (
         wb.audience(
             wb.sql("SELECT unnest(:ids ::uuid[]) AS contact_id", ids=frame["contact_id"]), name="by-column"
         ).size
         == 2
     )
-    assert (made.size, made.sql, made.params) == (2, BIG, {"least": 300})
+    assert (segment.size, segment.sql, segment.params) == (2, BIG, {"least": 300})
     assert wb.segments["invited"].size == 2
-    assert made.provenance["queryHash"] == frame.query_hash
-    assert made.provenance["watermark"] == frame.watermark
-    assert "which does not change: 2 rows from wb.sql" in repr(made)
+    assert segment.provenance["queryHash"] == frame.query_hash
+    assert segment.provenance["watermark"] == frame.watermark
+    assert "which does not change: 2 rows from wb.sql" in repr(segment)
     again = wb.audience(frame["contact_id"].to_list()[:1], name="invited")
     assert (again.size, again.provenance) == (1, {"rows": 1, "unknown": 0})
     assert "0 entered, 1 left, 2 before" in repr(again)
@@ -183,8 +183,8 @@ def test_an_audience_stores_the_query_of_its_frame(wb: Workbench) -> None:
 def test_a_large_frame_is_stored_in_parts(wb: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_MAX_PART", 1)
     ids = wb.sql(BIG, least=200)["contact_id"].to_list()
-    made = wb.audience(ids, name="parts")
-    assert (made.size, made.provenance) == (3, {"rows": 3, "unknown": 0})
+    segment = wb.audience(ids, name="parts")
+    assert (segment.size, segment.provenance) == (3, {"rows": 3, "unknown": 0})
     again = wb.audience(ids[1:], name="parts")
     assert "0 entered, 1 left, 3 before" in repr(again)
 

@@ -1,4 +1,4 @@
-"""docs/sql.md says nothing that does not work."""
+"""All examples in docs/sql.md run."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The queries in `sql/reports` hang together."""
+"""The templates in `sql/reports` are consistent."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Results larger than memory: frame by frame, or into a file; never a part that looks whole."""
+"""Results larger than memory, frame by frame or into a file; a truncated result is never shown as complete."""
 
 import subprocess
 import sys
@@ -90,8 +90,8 @@ def test_a_parquet_file_is_complete_or_unchanged(wb: Workbench, tmp_path: Path, 
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of before"]
 
 
-class _Proxy(BaseHTTPRequestHandler):
-    """Passes on all of an Arrow stream but its last bytes, and says that this was the whole answer."""
+class _TruncatingServer(BaseHTTPRequestHandler):
+    """Answers with an Arrow stream without its last bytes, and with the Content-Length of the short body."""
 
     codings: ClassVar[list[str | None]] = []
 
@@ -99,39 +99,39 @@ class _Proxy(BaseHTTPRequestHandler):
         self.codings.append(self.headers["Accept-Encoding"])
         stream = BytesIO()
         pl.DataFrame({"x": [1, 2]}).write_ipc_stream(stream)
-        short = stream.getvalue()[:-8]
+        truncated = stream.getvalue()[:-8]
         self.send_response(200)
-        self.send_header("Content-Length", str(len(short)))
+        self.send_header("Content-Length", str(len(truncated)))
         self.end_headers()
-        self.wfile.write(short)
+        self.wfile.write(truncated)
 
     def log_message(self, *_: Any) -> None:
         pass
 
 
 @pytest.fixture
-def proxied() -> Iterator[Workbench]:
-    with HTTPServer(("127.0.0.1", 0), _Proxy) as server:
+def truncating() -> Iterator[Workbench]:
+    with HTTPServer(("127.0.0.1", 0), _TruncatingServer) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
         yield Workbench(f"http://127.0.0.1:{server.server_port}", "wb_x")
         server.shutdown()
 
 
-def test_a_truncated_response_is_an_error(proxied: Workbench) -> None:
+def test_a_truncated_response_is_an_error(truncating: Workbench) -> None:
     with pytest.raises(SqlError, match="The response was cut short"):
-        proxied.sql("SELECT 1")
+        truncating.sql("SELECT 1")
     with pytest.raises(SqlError, match="The response was cut short"):
-        list(proxied.sql("SELECT 1", stream=True))
+        list(truncating.sql("SELECT 1", stream=True))
 
 
-def test_compression_is_off_only_on_the_same_machine(proxied: Workbench) -> None:
-    # The same address, by a name we do not know
-    elsewhere = Workbench(proxied.url.replace("127.0.0.1", "127.1"), "wb_x")
-    _Proxy.codings.clear()
-    for wb in (proxied, elsewhere):
+def test_compression_is_off_only_on_the_same_machine(truncating: Workbench) -> None:
+    # The same host, under an address that the workbench does not recognise as local
+    elsewhere = Workbench(truncating.url.replace("127.0.0.1", "127.1"), "wb_x")
+    _TruncatingServer.codings.clear()
+    for wb in (truncating, elsewhere):
         with pytest.raises(SqlError):
             wb.sql("SELECT 1")
-    assert [coding == "identity" for coding in _Proxy.codings] == [True, False]
+    assert [coding == "identity" for coding in _TruncatingServer.codings] == [True, False]
 
 
 MEASURED = """

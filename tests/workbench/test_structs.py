@@ -1,4 +1,4 @@
-"""JSON becomes structs without losing a digit."""
+"""JSON is decoded into structs without loss of digits."""
 
 from decimal import Decimal
 

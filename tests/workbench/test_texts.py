@@ -1,4 +1,4 @@
-"""Sentences and Python code keep the whole automation: reading them gives the same payload, to the last digit."""
+"""Sentences and Python code contain the whole automation: reading them returns an identical payload."""
 
 from decimal import Decimal
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ KEYS = st.dictionaries(
 
 @st.composite
 def payloads(draw: st.DrawFn) -> dict[str, Any]:
-    """Return the payload of an automation of another program: with extra keys, any ids, texts and positions."""
+    """Return the payload of an automation from another program, with extra keys and any ids, texts and positions."""
     graph = draw(sound_graphs() | any_graphs())
     names = {str(number): draw(st.sampled_from([str(number), f"n {number}", f"é.{number}"])) for number in range(9)}
     for node in graph["nodes"]:
@@ -65,7 +65,7 @@ _TEXT_FIELDS = frozenset({"title", "body", "subject", "url", "tag"})
 
 
 def rebuilt(automation: Automation) -> Automation:
-    """Return what the Python of an automation builds."""
+    """Return the automation that the Python code of an automation builds."""
     names = {"wb": SimpleNamespace(automation=new), "Decimal": Decimal}
     exec(automation.to_python(), names)
     return names["a"]  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""One contact in a notebook: who it is, what happened to it, and what pointed elsewhere."""
+"""One contact in a notebook: its fields, its timeline and its identity conflicts."""
 
 from datetime import UTC, datetime
 
@@ -9,8 +9,8 @@ from tests.running import Running
 from workbench import Contact, Workbench
 
 
-def lived(wb: Workbench) -> Contact:
-    """Return a contact with two events, an entry and a message, and an external id that belongs to somebody else."""
+def create_contact(wb: Workbench) -> Contact:
+    """Return a contact with two events, an entry, a message, and an external id that belongs to another contact."""
     wb.automation("timeline welcome").on("timeline:signup").send_inapp(title="Hi", body="there").publish()
     wb.events.send("timeline:signup", wallet_address="0xTimeline", payload={"n": 1}, attributes={"plan": "pro"})
     wb.events.send("timeline:other", external_id="timeline-other")
@@ -21,7 +21,7 @@ def lived(wb: Workbench) -> Contact:
 
 
 def test_a_contact_displays_its_fields_and_timeline(running: Running) -> None:
-    contact = lived(running.workbench())
+    contact = create_contact(running.workbench())
     timeline = contact.timeline
     assert timeline.schema["at"] == pl.Datetime("us", "UTC")
     assert sorted(timeline["kind"]) == ["conflict", "entry", "event", "event", "message"]

@@ -1,4 +1,4 @@
-"""What may be a value of a query, and how a name is given its own that is a word of the call."""
+"""Values of queries: their types, and names that are also parameters of the method."""
 
 from array import array
 from decimal import Decimal
@@ -13,7 +13,7 @@ from workbench.sql import bind_values, plain_value
 
 
 class Scalar:
-    """A number as numpy has it."""
+    """A number with the interface of a numpy scalar."""
 
     def tolist(self) -> float:
         return 0.5

@@ -1,4 +1,4 @@
-"""A frame knows what it was taken from, and can be asked for again."""
+"""A frame has the watermark and the hash of its query, and the query can be repeated at that watermark."""
 
 from collections.abc import Callable
 

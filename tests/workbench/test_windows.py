@@ -1,4 +1,4 @@
-"""What stands behind the widgets: their answers, what a copy of a notebook keeps, and the thread of a live tail."""
+"""The Python side of the widgets: their answers, the state saved in a notebook, and the thread of a live tail."""
 
 import re
 import threading
@@ -112,7 +112,7 @@ def test_inserted_code_uses_the_keys_of_the_samples(payload: dict[str, Any], key
 
 
 class Recorder:
-    """Stands for `wb`, and returns what it was asked."""
+    """Replaces `wb`, and returns the arguments of the call."""
 
     @staticmethod
     def sql(query: str, **values: Any) -> tuple[str, dict[str, Any]]:
@@ -120,7 +120,7 @@ class Recorder:
 
 
 class Page:
-    """A page that shows a tail: asks, and remembers what it was sent."""
+    """A page that shows a tail: it sends requests and records the updates."""
 
     def __init__(self, following: LiveView) -> None:
         self.following = following
@@ -153,8 +153,8 @@ def test_a_lost_connection_is_shown_and_resumed_at_the_cursor(script: Script) ->
 
 
 def test_an_unavailable_server_is_shown_and_retried(script: Script) -> None:
-    away = [answering(status, "application/json", b'{"error": "not now"}') for status in (503, 502, 429)]
-    script.answers = [away[0], streaming("1"), *away[1:], streaming("2"), REVOKED]
+    errors = [answering(status, "application/json", b'{"error": "not now"}') for status in (503, 502, 429)]
+    script.answers = [errors[0], streaming("1"), *errors[1:], streaming("2"), REVOKED]
     page = Page(script.tail().live_view())
     page.ask("hello")
     until(lambda: "ended" in page.states, "the revoked key ends it")
@@ -188,14 +188,14 @@ def test_a_cell_with_a_tail_ends_after_following_has_started(script: Script) -> 
 
 
 def test_following_pauses_without_a_visible_page_and_resumes_at_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, go_on, cursors = [0.0], threading.Event(), []
+    now, resumed, cursors = [0.0], threading.Event(), []
     monkeypatch.setattr(environment, "monotonic_s", lambda: now[0])
 
     def steps(cursor: str) -> Iterator[tuple[str, Row | None, str]]:
         cursors.append(cursor)
         yield f"{cursor}+", {"event": f"after {cursor}"}, ""
         if not cursor:
-            go_on.wait(10)
+            resumed.wait(10)
             yield "never", {"event": "never shown"}, ""
 
     page = Page(LiveView(steps))
@@ -203,8 +203,8 @@ def test_following_pauses_without_a_visible_page_and_resumes_at_the_cursor(monke
     until(lambda: page.events == ["after "], "the first event")
     now[0] += AWAY_S + 1
     page.following._changed.set()
-    until(lambda: page.following._state == "resting", "nobody looks")
-    go_on.set()
+    until(lambda: page.following._state == "resting", "it pauses without a visible page")
+    resumed.set()
     page.ask("here")
     until(lambda: page.events == ["after ", "after +"], "the next event")
     assert cursors == ["", "+"]

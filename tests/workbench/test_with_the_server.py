@@ -330,7 +330,7 @@ def test_a_dry_run_lists_automations_it_would_start(wb: Workbench) -> None:
         wb.automation("dry").wait_for_entry(receipt)
 
 
-# Errors, and how the workbench shows itself
+# Errors, and the display of the workbench
 
 
 def test_a_wrong_key_is_explained(running: Running) -> None:

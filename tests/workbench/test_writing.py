@@ -141,7 +141,7 @@ def test_every_operator_is_written_as_in_the_contract() -> None:
 
 def test_a_condition_without_an_operator_is_exists() -> None:
     explicit, bare = new().on("x").when("a", exists=True), new().on("x").when("a").and_("b")
-    drawn = [when.then(lambda b: b.add_tag("t")).to_json()["graph"]["nodes"][1] for when in (explicit, bare)]
+    drawn = [condition.then(lambda b: b.add_tag("t")).to_json()["graph"]["nodes"][1] for condition in (explicit, bare)]
     assert [node["data"]["filters"] for node in drawn] == [
         [{"path": "a", "operator": "exists"}],
         [{"path": "a", "operator": "exists"}, {"path": "b", "operator": "exists"}],
