@@ -1,4 +1,4 @@
-"""Columns of the database that may contain values sent by callers, in clear text."""
+"""Lists the columns of the database that may contain values sent by callers, in clear text."""
 
 PAYLOAD_COLUMNS = {
     ("events", "payload"), ("dry_runs", "payload"), ("contacts", "attributes"), ("entry_steps", "detail"),

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of Postgres, which tests slow down or break."""
+"""Puts a TCP proxy in front of Postgres, which tests slow down or break."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The server that `DATABASE_URL` names: a plain Postgres, or the coordinator of a Citus cluster.
+"""Uses the server that `DATABASE_URL` names: a plain Postgres, or the coordinator of a Citus cluster.
 
 The application gets its own role there, as in the embedded server. On Citus a database is created on every node under
 one name, and the nodes are joined as those of `DATABASE_URL`. A clone also contains the nodes' data and metadata.

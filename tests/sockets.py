@@ -1,4 +1,4 @@
-"""Sockets for servers that run in the event loop of the test."""
+"""Opens sockets for servers that run in the event loop of the test."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The time is the database's, whatever the clock of a host does (trust.md B20, B21), and ids have its moments."""
+"""The time comes from the database, independent of the clock of a host (trust.md B20, B21), and ids contain it."""
 
 from datetime import timedelta
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""A log record is one line of JSON, whatever its values are."""
+"""A log record is one line of JSON for any values."""
 
 import json
 import logging

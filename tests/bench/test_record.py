@@ -22,7 +22,7 @@ def test_the_last_record_of_a_part_is_kept_with_its_verdicts(tmp_path: Path) -> 
     assert record.last("batches", tmp_path) is None
 
 
-def test_pictures_are_drawn_from_the_records_there_are(tmp_path: Path) -> None:
+def test_pictures_are_drawn_from_existing_records(tmp_path: Path) -> None:
     assert plots.draw(tmp_path, tmp_path) == []
     record.keep("latency", measured("half", "bare"), tmp_path)
     record.keep("growth-1", measured("new", "full"), tmp_path)

@@ -62,7 +62,7 @@ def test_a_line_without_reference_shows_the_spread_of_the_value() -> None:
     assert words(line(table_row)) == "memory 135 MiB 130 to 140 ≤ 200 MiB yes"
 
 
-def test_columns_stand_under_their_names() -> None:
+def test_columns_are_aligned_with_their_names() -> None:
     table_row = row("figure", "ms", [20.0], ("reference", [40.0]), at_most(25))
     assert line(table_row).index("reference") == HEADER.index("reference")
     assert line(table_row).index("≤ 25 ms") == HEADER.index("wanted")

@@ -19,14 +19,14 @@ def test_every_event_is_valid() -> None:
         assert isinstance(read_event(body, NOW_US), Event)
 
 
-def test_one_event_in_so_many_is_the_first_of_a_new_contact() -> None:
+def test_every_nth_event_is_the_first_of_a_new_contact() -> None:
     sent = events(traffic.bodies(100, new_every=50), 10)
     names = [event["event"] for event in sent]
     new_contacts = {event["contact"]["externalId"] for event in sent if event["event"] == traffic.AUTOMATION_EVENT}
     assert (names.count("first_deposit"), names.count("deposit"), len(new_contacts)) == (20, 980, 20)
 
 
-def test_no_key_comes_twice() -> None:
+def test_no_key_occurs_twice() -> None:
     keys = [event["idempotencyKey"] for event in events(traffic.bodies(100, new_every=0), 20)]
     assert len(set(keys)) == 2_000
 

@@ -1,4 +1,4 @@
-"""A canvas in a page without JupyterLab and without a kernel: real widget, real module.
+"""Shows a canvas in a page without JupyterLab and without a kernel, with the real widget and the real module.
 
 Messages of a view go to the widget immediately, and the same call returns the answers.
 """

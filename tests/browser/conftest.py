@@ -1,4 +1,4 @@
-"""One JupyterLab and one Chromium per session. Pages may send requests only to this machine."""
+"""Starts one JupyterLab and one Chromium per session. Pages may send requests only to this machine."""
 
 import json
 import os

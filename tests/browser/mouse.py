@@ -1,4 +1,4 @@
-"""The actions of a user on a canvas."""
+"""Provides the actions of a user on a canvas."""
 
 from playwright.sync_api import Locator, Page
 

@@ -1,4 +1,4 @@
-"""The canvas in JupyterLab: an automation is built with the mouse, tested, published, and runs."""
+"""In JupyterLab an automation is built with the mouse, tested, published, and runs."""
 
 from pathlib import Path
 

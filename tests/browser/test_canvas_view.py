@@ -1,4 +1,4 @@
-"""The canvas in a page without JupyterLab: edits reach the automation, and untrusted text stays text."""
+"""In a page without JupyterLab, edits of a canvas reach the automation, and untrusted text stays text."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The canvas with the real service: a first automation in twelve actions, the impact of publishing, and conflicts."""
+"""With the real service, a canvas creates an automation, shows the impact of publishing, and handles conflicts."""
 
 import pytest
 from playwright.sync_api import Page, expect

@@ -1,4 +1,4 @@
-"""The catalog and the live tail in JupyterLab: search, details, an inserted cell that runs, and events that arrive."""
+"""In JupyterLab the catalog can be searched and inserts a cell that runs, and the live tail shows events."""
 
 from pathlib import Path
 

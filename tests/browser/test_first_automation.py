@@ -1,4 +1,4 @@
-"""The first notebook in JupyterLab: every cell runs, and every picture is drawn."""
+"""In JupyterLab every cell of the first notebook runs, and every picture is drawn."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The SDK and the demo page in Chromium: a wallet signs in, and messages to it appear as toasts."""
+"""In Chromium, the SDK and the demo page sign a wallet in, and messages to it appear as toasts."""
 
 import signal
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The other notebooks in JupyterLab: every cell runs, and every picture is drawn."""
+"""In JupyterLab every cell of the other notebooks runs, and every picture is drawn."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The widgets in a page without JupyterLab, with a model played by the test: untrusted text, keys, lost kernels."""
+"""The widgets work in a page without JupyterLab, where the test plays the model."""
 
 import json
 from collections.abc import Callable

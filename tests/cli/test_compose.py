@@ -1,4 +1,4 @@
-"""The compose files use options of our commands, files of the repository, and services that they define."""
+"""The compose files use existing options of the commands, files of the repository, and services they define."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The demo organization's history is the same every time, valid, and resembles the history of a real product."""
+"""The history of the demo organization is reproducible and valid, and resembles that of a real product."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ def test_the_same_moment_gives_the_same_history(written: Path, tmp_path: Path) -
     assert 60_000 < count < 90_000
 
 
-def test_every_line_is_a_valid_event_of_its_own(lines: list[bytes]) -> None:
+def test_every_line_is_a_separate_valid_event(lines: list[bytes]) -> None:
     org_keys = Keyring("a secret").of(1)
     keys = set()
     for line in lines:

@@ -1,4 +1,4 @@
-"""The progress bar of an import in a notebook cell, which overwrites each line without clearing it."""
+"""The progress bar of an import is readable in a notebook cell, which overwrites lines without clearing them."""
 
 import os
 import pty

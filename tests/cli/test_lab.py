@@ -1,4 +1,4 @@
-"""JupyterLab under `workbench up`: the environment of a notebook, and the variables that it must not contain."""
+"""A notebook of `workbench up` finds the command and its data folder."""
 
 import shutil
 import sys
@@ -9,7 +9,7 @@ import pytest
 from api.cli import lab
 
 
-def test_a_cell_finds_our_command_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_finds_the_command_and_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("DATABASE_URL", "postgresql://somewhere")
     environment = lab.environment(tmp_path, {"WORKBENCH_KEY": "wb_key"})

@@ -1,4 +1,4 @@
-"""Links in emails lead to the API: at the port of `up`, and at the published port of the containers."""
+"""Links in emails lead to the API, at the port of `up` and at the published port of the containers."""
 
 import re
 from email import message_from_string

@@ -1,4 +1,4 @@
-"""`workbench secret rotate` through all phases, with the secret in the data folder and in the environment."""
+"""`workbench secret rotate` completes all phases, with the secret in the data folder or in the environment."""
 
 from collections.abc import Callable
 from pathlib import Path

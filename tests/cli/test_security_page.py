@@ -1,4 +1,4 @@
-"""The commands of docs/security.md do what the page says, in their order."""
+"""The commands of docs/security.md work as the page describes, in their order."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`workbench up` as a whole: real processes on free ports, with an embedded Postgres of their own."""
+"""`workbench up` runs real processes on free ports, with an embedded Postgres."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Start, renewal and crash of one API worker process. tests/promises/test_workers.py runs a whole server."""
+"""An API worker process starts, is renewed and is restarted after a crash."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Home folders of embedded servers, which are removed after the tests."""
+"""Provides home folders of embedded servers, which are removed after the tests."""
 
 import os
 import shutil

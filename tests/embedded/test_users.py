@@ -1,4 +1,4 @@
-"""Servers of root and of ordinary users. The other files of this folder run them as the current user."""
+"""Embedded servers run under root and ordinary users. The other files of this folder use the current user."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""An engine with its own database and without the loop: the test drives it and moves its clock."""
+"""Runs an engine with its own database and without the loop: the test drives it and moves its clock."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Helpers to pause and resume automations with waiting entries."""
+"""Provides helpers to pause and resume automations with waiting entries."""
 
 from itertools import pairwise
 from typing import Any

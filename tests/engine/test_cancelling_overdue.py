@@ -1,4 +1,4 @@
-"""After a resume that cancels overdue entries, work under way takes no further step."""
+"""After a resume that cancels overdue entries, entries that are already claimed take no further step."""
 
 import asyncio
 from datetime import timedelta
@@ -30,7 +30,7 @@ def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
     ],
     ids=["it goes no further", "it is not tried again", "it was the last step", "it failed for good"],
 )
-async def test_a_delivery_under_way_ends_before_its_next_step_when_overdue_entries_are_cancelled(
+async def test_an_unfinished_delivery_ends_before_its_next_step_when_overdue_entries_are_cancelled(
     bench: Bench, answer: bytes, nodes: tuple[str, ...], entry: tuple[str, str], message: str
 ) -> None:
     arrived, resumed = asyncio.Event(), asyncio.Event()

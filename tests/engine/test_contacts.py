@@ -1,4 +1,4 @@
-"""Effects on contacts: tags, attributes within their bounds, and their visibility to later entries."""
+"""Effects change the tags and attributes of contacts within their bounds, and later entries see the changes."""
 
 from typing import Any
 

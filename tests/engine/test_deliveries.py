@@ -1,4 +1,4 @@
-"""Emails and webhooks: stored before they are sent, under one id, with the effect of each outcome."""
+"""Emails and webhooks are stored before they are sent, under one id, and each outcome has its effect."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Claiming, driving and recording, each write once."""
+"""The engine claims, drives and records entries, and writes each row once."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The loop of the engine: it wakes for new work and due times, and ends."""
+"""The loop of the engine wakes at due times without a notification, and lets deliveries end when it stops."""
 
 import asyncio
 from datetime import timedelta
@@ -37,7 +37,7 @@ async def test_a_delay_ends_on_time_without_a_notification(bench: Bench) -> None
     assert waited >= timedelta(seconds=1)
 
 
-async def test_an_engine_that_stops_lets_deliveries_under_way_end(bench: Bench) -> None:
+async def test_an_engine_that_stops_finishes_started_deliveries(bench: Bench) -> None:
     requested = asyncio.Event()
 
     async def slow(writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Merging contacts while their entries wait and their events arrive."""
+"""Contacts can be merged while their entries wait and their events arrive."""
 
 from datetime import timedelta
 from typing import Any

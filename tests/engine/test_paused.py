@@ -1,4 +1,4 @@
-"""Pause and resume: no entry is lost or takes a step meanwhile, also if a worker dies."""
+"""While an automation is paused, no entry is lost or takes a step, even if a worker dies."""
 
 from datetime import timedelta
 from typing import Any

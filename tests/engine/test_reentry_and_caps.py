@@ -1,4 +1,4 @@
-"""Decisions on the history of a contact: re-entry, the message cap and the loop guard."""
+"""Reentry, the message cap and the loop guard depend on the history of a contact."""
 
 import asyncio
 from datetime import timedelta

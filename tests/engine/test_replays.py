@@ -1,4 +1,4 @@
-"""Replaying dead entries: the failed step is retried, and an effect keeps its id."""
+"""A replay of a dead entry retries the failed step, and an effect keeps its id."""
 
 from datetime import timedelta
 

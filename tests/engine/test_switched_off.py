@@ -1,4 +1,4 @@
-"""Unsent messages of an automation that is switched off, cancelled by the API or by the engine."""
+"""Unsent messages are cancelled when their automation is deactivated, by the API or by the engine."""
 
 from datetime import timedelta
 from typing import Any
@@ -52,7 +52,7 @@ async def test_a_message_of_a_cancelled_entry_is_skipped_and_never_sent(bench: B
     assert await bench.fetch(newest) == [("skipped", "webhook", outcome)]
 
 
-async def test_a_message_under_way_when_its_worker_stopped_is_unknown(bench: Bench) -> None:
+async def test_a_message_that_was_being_sent_when_its_worker_stopped_is_unknown(bench: Bench) -> None:
     async with endpoint(OK) as server:
         automation_id = await post(bench, server)
         await bench.execute("UPDATE entries SET state = 'running', lease_until = %s", bench.clock.now())

@@ -1,4 +1,4 @@
-"""Entries that wait for a time, an event or the end of quiet hours, and what ends a wait early."""
+"""Entries wait for a time, an event or the end of quiet hours, and some events end a wait early."""
 
 import asyncio
 from datetime import timedelta

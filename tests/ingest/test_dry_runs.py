@@ -52,7 +52,7 @@ async def test_a_dry_run_finds_its_contact_in_a_batch_with_live_events_of_new_co
     assert (live, dry) == (AcceptedEvent("1", 0), DryRun("2", 1, False))
 
 
-async def test_a_dry_run_sees_the_contacts_of_its_own_batch(acme: Org) -> None:
+async def test_a_dry_run_sees_the_contacts_of_its_batch(acme: Org) -> None:
     await acme.automate("deposit", IS_ANN)
     live, dry = await acme.send(event("1", wallet="0xA", email="ann@example.com"), event("2", wallet="0xA", test=True))
     assert (matched(live), matched(dry)) == (1, 1)

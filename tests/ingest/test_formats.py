@@ -1,4 +1,4 @@
-"""Formats of files: vendors, the meaning of columns and cells, and errors for unreadable files."""
+"""Files of several vendors are read by columns and cells, and unreadable files give errors."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""An import stores the same as live ingest, dated by the time of the events, once."""
+"""An import stores the same rows as live ingest, once, dated by the time of the events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

@@ -1,4 +1,4 @@
-"""The contact of an event, by the rules of docs/contract.md 4.5."""
+"""The rules of docs/contract.md 4.5 select the contact of an event."""
 
 import asyncio
 from random import Random
@@ -67,7 +67,7 @@ async def test_emails_are_compared_in_their_normal_form_and_sealed(acme: Org) ->
     assert "a@example" not in everything[0][0]
 
 
-async def test_g1_g5_another_organization_has_contacts_of_its_own(acme: Org, globex: Org) -> None:
+async def test_g1_g5_another_organization_has_its_own_contacts(acme: Org, globex: Org) -> None:
     await acme.send(event("1", wallet="0xA", email=A, external_id="u1", attributes={"plan": "pro"}))
     await globex.send(event("1", wallet="0xA", email=A, external_id="u1"))
     mine, theirs = await acme.rows("*", "contacts"), await globex.rows("*", "contacts")

@@ -1,4 +1,4 @@
-"""Many requests in one transaction: order, cost, plans, and isolation of an event that fails."""
+"""Many requests share one transaction: their order and cost hold, and an event that fails is isolated."""
 
 import asyncio
 from collections.abc import AsyncIterator

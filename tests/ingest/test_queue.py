@@ -1,4 +1,4 @@
-"""The queue: no item is lost, each organization keeps its order, and a flood of one does not delay the others."""
+"""The queue loses no item, keeps the order of each organization, and shares its capacity fairly."""
 
 from collections import Counter
 from typing import TypeAlias

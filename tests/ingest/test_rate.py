@@ -1,4 +1,4 @@
-"""Token buckets that several processes share: one limit for all of them."""
+"""Several processes share token buckets, so one limit applies to all of them."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_processes_share_one_bucket(shared: BinaryIO) -> None:
     assert [second.take(1, 5, SECOND // 50), first.take(1, 5, SECOND // 50)] == [1, 0]
 
 
-def test_a5_each_instance_has_a_rate_of_its_own() -> None:
+def test_a5_each_instance_has_its_own_rate() -> None:
     first, second = TokenBuckets(50, 100), TokenBuckets(50, 100)
     assert [first.take(1, 120, 0), second.take(1, 120, 0)] == [100, 100]
     assert [first.take(1, 120, SECOND), second.take(1, 120, SECOND)] == [50, 50]

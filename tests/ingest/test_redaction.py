@@ -1,4 +1,4 @@
-"""The excerpt of a refused event: keys and types without values, at most 2 KB, always JSON."""
+"""The excerpt of a refused event has keys and types without values, is at most 2 KB, and is always JSON."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Recent events: every outcome, in order and once, whatever the order of the commits."""
+"""The tail returns every outcome once and in order, whatever the order of the commits."""
 
 import asyncio
 from datetime import timedelta

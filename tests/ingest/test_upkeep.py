@@ -1,4 +1,4 @@
-"""Upkeep: statistics for new tables, and deletion of expired rows."""
+"""Upkeep analyzes new tables and deletes expired rows."""
 
 from datetime import timedelta
 

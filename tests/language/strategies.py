@@ -1,4 +1,4 @@
-"""Strategies for random automations, contacts and events, as JSON and as values."""
+"""Provides strategies for random automations, contacts and events, as JSON and as values."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Signatures and ABIs of contract events, and addresses."""
+"""Signatures and ABIs of contract events, and addresses, are parsed and checked."""
 
 import json
 

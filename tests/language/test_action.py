@@ -1,4 +1,4 @@
-"""The actions of all node kinds, and the problems of nodes that cannot be read."""
+"""The data of a node is read as the action of its kind, or as problems."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -54,7 +54,7 @@ def test_each_kind_is_read_as_its_action(kind: str, data: dict[str, Any], action
     assert read_action(kind, data, "n") == action
 
 
-def test_every_kind_has_a_test_of_its_own_above() -> None:
+def test_every_kind_has_a_case_above() -> None:
     assert NODE_KINDS == (
         "app_event",
         "onchain_event",
@@ -133,7 +133,7 @@ def split(*percents: Any) -> dict[str, Any]:
         ("split", {"branches": [HALVES[0], 5]}, ["n.data.branches[1].handle"]),
     ],
 )
-def test_what_is_wrong_is_named_by_its_field(kind: str, data: dict[str, Any], fields: list[str]) -> None:
+def test_problems_name_their_field(kind: str, data: dict[str, Any], fields: list[str]) -> None:
     action = read_action(kind, data, "n")
     assert isinstance(action, InvalidAction)
     assert [problem.field for problem in action.problems] == fields

@@ -1,4 +1,4 @@
-"""The interpreter node by node, and on random graphs."""
+"""The interpreter decides node by node, also on random graphs."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Values of log parameters in samples and filters, and declarations of any shape."""
+"""Samples and filters accept the values that a log can have, for declarations of any shape."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Backtests of one contact: entries that are open at the same time, and the end of the backtest."""
+"""A backtest of one contact simulates entries that are open at the same time, until its end."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count

@@ -1,4 +1,4 @@
-"""Checks of automations: the errors that refuse publication, and warnings. Every diagnostic names its node or field."""
+"""A check reports the errors that refuse publication, and warnings. Every diagnostic names its node or field."""
 
 from typing import Any
 

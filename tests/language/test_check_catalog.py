@@ -1,4 +1,4 @@
-"""Automations checked against the catalog, with the nearest name."""
+"""A check against the catalog reports unknown names and suggests the nearest one."""
 
 from typing import Any
 

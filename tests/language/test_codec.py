@@ -1,4 +1,4 @@
-"""JSON with exact numbers, refused texts, and equality without coercion."""
+"""The codec keeps exact numbers, refuses invalid texts, and compares without coercion."""
 
 from decimal import Decimal
 

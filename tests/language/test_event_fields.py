@@ -1,4 +1,4 @@
-"""Fields of an event at their boundaries: trust.md E1-E21."""
+"""The fields of an event are accepted up to their bounds and refused beyond them (trust.md E1-E21)."""
 
 import json
 import unicodedata

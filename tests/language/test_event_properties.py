@@ -1,4 +1,4 @@
-"""Properties of `read_event` for any body: an event or problems, and payloads that keep their value."""
+"""For any body, `read_event` returns an event or problems, and payloads keep their values."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,4 +1,4 @@
-"""Explanations: why an automation started an entry for an event, or did not."""
+"""An explanation says why an automation started an entry for an event, or did not."""
 
 from datetime import UTC, datetime, timedelta
 

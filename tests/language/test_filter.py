@@ -1,4 +1,4 @@
-"""Filters: every operator against missing, null and each type; no coercion, no exception."""
+"""Every operator of a filter is defined for missing values, null and each type, without coercion or exceptions."""
 
 from decimal import Decimal
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reading graphs: from React Flow's shape to typed actions, without an exception for any input."""
+"""Reading turns React Flow's shape into typed actions, and returns problems for any other input."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Holdouts: constant, of the given size, without effects; the same for engine, simulation and backtest."""
+"""A holdout is constant, has the given size and no effects, and is the same in engine, simulation and backtest."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Described later events of a simulation."""
+"""A simulation reads the later events that its caller describes."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -55,5 +55,5 @@ def test_an_event_is_validated_at_the_time_of_its_arrival() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_by_its_field(value: Any, fields: list[str]) -> None:
+def test_problems_name_their_field(value: Any, fields: list[str]) -> None:
     assert read(value)[1] == fields

@@ -1,4 +1,4 @@
-"""The values that a contact gains in a merge, and the contact after the merge is undone."""
+"""A merge adds missing values to a contact, and undoing it restores the contact."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The handlers of all node kinds; conditions, added tags and in-app messages are in `test_advance`."""
+"""Every node kind has its outcomes; `test_advance` covers conditions, added tags and in-app messages."""
 
 import typing
 from datetime import UTC, datetime, time, timedelta

@@ -1,4 +1,4 @@
-"""Triggers that start from logs: their specs, their problems, and samples of logs."""
+"""A trigger can start from logs: its spec is read, its problems are reported, and samples of logs match it."""
 
 from datetime import UTC, datetime
 from typing import Any

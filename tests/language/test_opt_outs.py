@@ -1,4 +1,4 @@
-"""Channels that a contact has opted out of."""
+"""No message is sent to a channel that the contact has opted out of."""
 
 import re
 from datetime import UTC, datetime, time

@@ -1,4 +1,4 @@
-"""Quiet hours: on the contact's clock, over midnight, and when clocks change."""
+"""Quiet hours follow the clock of the contact, also over midnight and when clocks change."""
 
 from datetime import UTC, datetime, time, timedelta
 from typing import Any

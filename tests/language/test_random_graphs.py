@@ -1,4 +1,4 @@
-"""Random graphs: simulations end along the edges, published graphs run, and the required facts are enough."""
+"""On random graphs, simulations end along the edges, and the required facts are enough."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

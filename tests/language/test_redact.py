@@ -1,4 +1,4 @@
-"""Traces for readers without access to personal data."""
+"""A redacted trace shows no personal data."""
 
 from datetime import timedelta
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Texts of stored messages for readers without access to addresses."""
+"""Redacted texts of stored messages show no addresses."""
 
 import pytest
 

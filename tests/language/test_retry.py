@@ -1,4 +1,4 @@
-"""Schedules of retries and their jitter."""
+"""Retries follow their schedule, with jitter."""
 
 from datetime import timedelta
 

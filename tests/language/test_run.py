@@ -1,4 +1,4 @@
-"""The table of transitions, and the same table in SQL."""
+"""The table of transitions equals the one in SQL."""
 
 import re
 import uuid

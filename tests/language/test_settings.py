@@ -1,4 +1,4 @@
-"""The settings of an automation, and their problems."""
+"""The settings of an automation are read, and their problems are reported."""
 
 from datetime import time, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Simulations of one event on a virtual clock, without effects."""
+"""A simulation plays one event through on a virtual clock, without effects."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Splits: constant, exact, and the same buckets in SQL."""
+"""Splits are constant and exact, and SQL computes the same buckets."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Reasons to stop an entry before its node is run: reentry, loop guard, goals; and the facts that they require."""
+"""Reentry rules, the loop guard and goals stop an entry before its node runs, and declare the facts they require."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Triggers: docs/contract.md 2.7 and 4.7.1 to 4.7.4."""
+"""Triggers match events by name and filters (docs/contract.md 2.7 and 4.7.1 to 4.7.4)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Lift, compared with published figures, a manual computation and exhaustive coverage; and the attribution window."""
+"""Lift equals published figures and a manual computation, and the attribution window covers the longest path."""
 
 from datetime import timedelta
 from typing import Any

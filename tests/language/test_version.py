@@ -1,4 +1,4 @@
-"""The notebook packages that a server supports."""
+"""A server supports a range of versions of the notebook package, and explains a mismatch."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Simulations over days: the virtual clock, later events, goals and quiet hours."""
+"""Simulations over days use a virtual clock, later events, goals and quiet hours."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""An installation; tests start its processes."""
+"""Provides an installation; tests start its processes."""
 
 from tests.acceptance.conftest import house
 

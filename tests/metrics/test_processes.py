@@ -1,4 +1,4 @@
-"""Real processes: one request id from the request to its effects, and all processes in `workbench top`."""
+"""One request id leads from the request to its effects, and `workbench top` lists all processes."""
 
 import json
 import os

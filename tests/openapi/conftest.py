@@ -1,4 +1,4 @@
-"""Fixtures of the routes' tests: a service and an organization."""
+"""Provides a service and an organization for the tests of the routes."""
 
 from tests.routes.conftest import acme, service
 

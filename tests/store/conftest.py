@@ -1,4 +1,4 @@
-"""A pool with one connection, so that every transaction uses the connection of the previous one."""
+"""Provides a pool with one connection, so that every transaction uses the connection of the previous one."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""The statements that an expanding migration may have; all others are refused."""
+"""Lists the statements that an expanding migration may contain; all others are refused."""
 
 import re
 from collections.abc import Iterator

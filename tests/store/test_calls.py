@@ -1,4 +1,4 @@
-"""Our prepared statements and those of psycopg on one connection."""
+"""Prepared statements of this project and of psycopg work on one connection."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""G4: a request leaves no state on its connection for the next one, however it ends."""
+"""A request leaves no state on its connection for the next one, however it ends (trust.md G4)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The errors that callers get when the database ends their sessions."""
+"""Callers get a specific error when the database ends their sessions."""
 
 import asyncio
 

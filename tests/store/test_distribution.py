@@ -1,4 +1,4 @@
-"""On every server: tables that Citus can distribute over its nodes, and statements that every server can plan.
+"""Citus can distribute the tables over its nodes, and every server can plan all statements.
 
 On a Citus cluster (`make citus`) the second test is the proof that no statement has a form that Citus refuses.
 """

@@ -1,4 +1,4 @@
-"""Waiting for a notification."""
+"""A task that waits for a notification can be cancelled while it is woken."""
 
 import asyncio
 

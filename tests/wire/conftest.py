@@ -1,4 +1,4 @@
-"""Real API processes that receive raw bytes. They have no database, because refused requests need none."""
+"""Starts real API processes that receive raw bytes. They have no database, because refused requests need none."""
 
 import json
 import select

@@ -1,4 +1,4 @@
-"""The API as a separate process, without a database, with routes that record requests.
+"""Runs the API as a separate process, without a database, with routes that record requests.
 
 `python -m tests.wire.process [REQUEST_TIMEOUT RESPONSE_TIMEOUT]` prints its port when it serves.
 """

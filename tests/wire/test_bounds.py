@@ -1,4 +1,4 @@
-"""Bounds of heads and bodies: the answer names the limit, and it arrives although the client is still sending."""
+"""Heads and bodies are bounded: the answer names the limit, and arrives while the client is still sending."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A chunked body is assembled or refused, in whatever pieces it arrives."""
+"""A chunked body is assembled or refused, independent of the pieces in which it arrives."""
 
 from itertools import pairwise
 

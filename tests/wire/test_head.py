@@ -208,14 +208,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sent", "reason"), REFUSED)
-def test_d19_what_could_be_understood_in_two_ways_is_refused(sent: bytes, reason: str) -> None:
+def test_d19_an_ambiguous_head_is_refused(sent: bytes, reason: str) -> None:
     assert read_head(sent) == reason
 
 
 @pytest.mark.parametrize(
     "prefix", [b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n\n", b"\x16\x03\x01\x00", b"GET /\x00", b"G\rE"]
 )
-def test_what_can_become_no_head_is_known_before_its_end(prefix: bytes) -> None:
+def test_an_invalid_head_is_detected_before_its_end(prefix: bytes) -> None:
     assert can_never_be_valid(prefix)
 
 

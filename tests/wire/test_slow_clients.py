@@ -1,4 +1,4 @@
-"""Clients that send or read slowly. The process under test waits half a second."""
+"""Clients that send or read slowly get a 408 or are dropped. The process under test waits half a second."""
 
 import time
 from contextlib import ExitStack

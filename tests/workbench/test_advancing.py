@@ -1,4 +1,4 @@
-"""Simulations that are advanced through delays, waits, quiet hours and caps on a virtual clock, and their messages."""
+"""Simulations advance through delays, waits, quiet hours and caps on a virtual clock, and show their messages."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

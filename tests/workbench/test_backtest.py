@@ -1,4 +1,4 @@
-"""Backtests in the notebook package, compared with the entries of the engine for the same events."""
+"""Backtests in the notebook package equal the entries of the engine for the same events."""
 
 import os
 import re

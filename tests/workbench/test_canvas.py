@@ -1,4 +1,4 @@
-"""The canvas without a browser: pieces, patches, exact numbers, forms, previews and concurrent views."""
+"""The canvas works without a browser: pieces, patches, exact numbers, forms, previews and concurrent views."""
 
 import hashlib
 import threading

@@ -1,4 +1,4 @@
-"""Suggestions and tests of a canvas with the real service: stored events and contacts."""
+"""A canvas suggests and tests with events and contacts that the real service has stored."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tab completion between brackets: segments and event names, also names that the catalog does not list."""
+"""Tab completes segments and event names between brackets, also names that the catalog does not list."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Contact care and the meter from a notebook, against the real service."""
+"""Contacts can be changed, exported and erased from a notebook, against the real service."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def test_without_pii_read_its_address_is_masked(wb: Workbench, running: Running)
     assert running.workbench().contact(create_contact(wb, "mia").id).email == "m•••@care.example"
 
 
-def test_tags_and_opt_outs_come_and_go(wb: Workbench) -> None:
+def test_tags_and_opt_outs_are_added_and_removed(wb: Workbench) -> None:
     ben = create_contact(wb, "ben")
     assert ben.tag("vip", "new").untag("new").tags == ("vip",)
     assert ben.opt_out("email", "inapp").opted_out == ("email", "inapp")
@@ -107,7 +107,7 @@ def test_an_entry_of_an_erased_contact_keeps_no_details(wb: Workbench) -> None:
     assert "until" not in entry._repr_html_()
 
 
-def test_what_is_wrong_is_said_in_words(wb: Workbench, running: Running) -> None:
+def test_errors_are_explained_in_words(wb: Workbench, running: Running) -> None:
     eve = create_contact(wb, "eve")
     with pytest.raises(InvalidArgumentError, match="Pass an id or an identifier"):
         wb.contact()

@@ -1,4 +1,4 @@
-"""Dead letters in a notebook: listed by cause, and replayed."""
+"""A notebook lists dead letters by cause, and replays them."""
 
 import polars as pl
 import pytest
@@ -72,7 +72,7 @@ def test_dead_letters_are_replayed_by_cause_or_all_at_once(wb: Workbench) -> Non
     assert steps == [("trigger", "entered"), *[("send_inapp", "failed")] * 3]
 
 
-def test_an_unknown_cause_is_answered_with_the_known_causes(wb: Workbench) -> None:
+def test_an_unknown_cause_is_refused_with_the_known_causes(wb: Workbench) -> None:
     letters = failing(wb, "which-cause", 1).dead_letters()
     with pytest.raises(NotFoundError, match="the cause 'no_wallet': the causes are template_error"):
         letters.replay("no_wallet")

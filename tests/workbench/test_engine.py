@@ -1,4 +1,4 @@
-"""`wb.engine()`: errors without a login, and no session that stays open."""
+"""`wb.engine()` reports a missing login, and keeps no session between two uses."""
 
 import pytest
 from sqlalchemy import NullPool

@@ -1,4 +1,4 @@
-"""Explanations in a notebook, with a running engine, of why an automation took the events of a contact or not."""
+"""A notebook explains why an automation took the events of a contact or not, with a running engine."""
 
 import pytest
 

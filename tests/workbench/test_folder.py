@@ -1,4 +1,4 @@
-"""`workbench automations pull | plan | apply`: automations as files in git, against the real service."""
+"""`workbench automations pull, plan, apply` keeps automations as files, against the real service."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""API keys, managed from a notebook."""
+"""API keys can be managed from a notebook."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`%%events` in a real IPython shell, against the real service."""
+"""`%%events` runs in a real IPython shell, against the real service."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Merges of two contacts of one person, in a notebook."""
+"""A notebook can merge two contacts of one person."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Automations that start on a chain, as they are written in a notebook."""
+"""A notebook can write automations that start on a chain."""
 
 import json
 from typing import Any

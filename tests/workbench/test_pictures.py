@@ -1,4 +1,4 @@
-"""Layout and drawing: every node has its place, nothing overlaps, and the document is valid XML for any texts."""
+"""Every node of a picture has its place, nothing overlaps, and the document is valid XML for any texts."""
 
 from itertools import combinations
 from xml.etree import ElementTree
@@ -61,7 +61,7 @@ def test_the_same_automation_makes_the_same_picture(automation: Automation) -> N
     assert automation.svg() == Automation.from_json(automation.to_json()).svg()
 
 
-def test_the_path_taken_stands_out() -> None:
+def test_the_path_taken_is_highlighted() -> None:
     simulation = branching().simulate({"event": "trade", "payload": {}}, contact={"walletAddress": "0x1"})
     page = simulation._repr_html_()
     assert "data:image/svg+xml;base64," in page
@@ -69,7 +69,7 @@ def test_the_path_taken_stands_out() -> None:
     assert "stroke-dasharray" not in plain
 
 
-def test_a_broken_draft_is_drawn_with_what_is_wrong() -> None:
+def test_a_broken_draft_is_drawn_with_its_problems() -> None:
     automation = new().on("deposit").send_inapp(title="{{", body="x")
     assert "<b>Error:</b>" in automation._repr_html_()
     assert "send_inapp" in automation._repr_html_()

@@ -1,4 +1,4 @@
-"""Differences between automations in words, and previews of a publication."""
+"""Differences between automations are written in words, and a publication is previewed."""
 
 from typing import Any
 

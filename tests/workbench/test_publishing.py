@@ -1,4 +1,4 @@
-"""Publishing from a notebook: the entries of earlier versions, and rollbacks."""
+"""Publishing from a notebook shows the entries of earlier versions; versions can be rolled back."""
 
 import pytest
 

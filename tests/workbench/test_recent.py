@@ -1,4 +1,4 @@
-"""Recent events in a notebook: rejected events with their reasons, and the live tail."""
+"""A notebook shows recent events, rejected events with their reasons, and the live tail."""
 
 import json
 import threading
@@ -73,7 +73,7 @@ def test_refusals_are_a_table_in_sql(wb: Workbench) -> None:
     assert CANARY not in str(frame.to_dicts())
 
 
-def test_the_newest_events_are_a_frame_that_says_what_became_of_them(wb: Workbench) -> None:
+def test_the_newest_events_are_a_frame_with_their_outcomes(wb: Workbench) -> None:
     wb.automation("recent").on("recent:a").add_tag("x").publish()
     for options in ({}, {}, {"test": True}):
         wb.events.send("recent:a", external_id="u1", idempotency_key="recent-1", payload={"n": 1}, **options)
@@ -91,7 +91,7 @@ def test_the_newest_events_are_a_frame_that_says_what_became_of_them(wb: Workben
         assert "a duplicate by its idempotency key" in shown
 
 
-def test_events_are_seen_as_they_come(wb: Workbench) -> None:
+def test_a_tail_yields_events_as_they_arrive(wb: Workbench) -> None:
     with sending(wb, "tail:a"):
         events = [
             event for event, _ in zip((e for e in wb.events.tail(20) if e.event == "tail:a"), range(3), strict=False)
@@ -105,7 +105,7 @@ def test_a_tail_ends_after_its_seconds(wb: Workbench) -> None:
     assert list(wb.events.tail(seconds=0.5, outcome="rejected")) == []
 
 
-def test_at_the_end_of_a_cell_a_tail_prints_what_comes(wb: Workbench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_the_end_of_a_cell_a_tail_prints_arriving_events(wb: Workbench, capsys: pytest.CaptureFixture[str]) -> None:
     shell = InteractiveShell()
     shell.push({"wb": wb})
     with sending(wb, "tail:cell"):
@@ -113,7 +113,7 @@ def test_at_the_end_of_a_cell_a_tail_prints_what_comes(wb: Workbench, capsys: py
     assert "accepted      tail:cell: started nothing" in capsys.readouterr().out
 
 
-def test_a_wrong_outcome_is_refused_in_the_words_of_the_service(wb: Workbench) -> None:
+def test_a_wrong_outcome_is_refused_with_the_message_of_the_service(wb: Workbench) -> None:
     for ask in (wb.events.recent, lambda outcome: list(wb.events.tail(1, outcome))):
         with pytest.raises(InvalidRequestError, match="outcome: must be one or more of accepted, dedup"):
             ask("lost")

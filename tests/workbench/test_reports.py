@@ -1,4 +1,4 @@
-"""The reports, compared with results that plain Python computes from a few hundred events."""
+"""The reports equal results that plain Python computes from a few hundred events."""
 
 import random
 from collections import Counter, defaultdict
@@ -382,7 +382,7 @@ def test_tables_without_history_reject_as_of(wb: Workbench, story: list[StoryEve
             ask()
 
 
-def test_an_empty_report_says_so(wb: Workbench) -> None:
+def test_an_empty_report_shows_a_message(wb: Workbench) -> None:
     assert "No data in this period" in wb.retention("story:never")._repr_html_()
 
 

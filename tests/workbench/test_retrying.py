@@ -1,4 +1,4 @@
-"""Sending to a server that is busy, unavailable or breaks off: one key, bounded retries, and the correct outcome."""
+"""Sending to a busy, unavailable or failing server uses one key and bounded retries, and returns the outcome."""
 
 import json
 import threading
@@ -156,7 +156,7 @@ def test_events_are_sent_in_batches_of_a_hundred(script: Script) -> None:
     assert receipts.frame().height == 230
 
 
-def test_receipts_say_which_events_were_stored_before_the_server_failed(script: Script) -> None:
+def test_receipts_list_the_events_stored_before_the_server_failed(script: Script) -> None:
     fine = {"accepted": True, "deduplicated": False}
     script.answers = [(202, {"results": [fine] * 100}), BREAK, BREAK, BREAK, BREAK]
     receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))

@@ -1,4 +1,4 @@
-"""Segments in a notebook: defined, inspected, used in automations and reports, frozen from frames."""
+"""Segments are defined, inspected and used in automations and reports, or frozen from frames."""
 
 from typing import Any
 
@@ -148,7 +148,7 @@ def test_reports_can_be_of_one_segment(wb: Workbench, ask: Any, count: int) -> N
     assert ask(wb, segment="reported") == count
 
 
-def test_a_report_of_a_segment_says_so(wb: Workbench) -> None:
+def test_a_report_of_a_segment_names_the_segment(wb: Workbench) -> None:
     wb.segments.define("reported", sql=BIG, least=300)
     report = wb.revenue("seg:deposit", "amount", segment="reported")
     assert report.view.title == "amount of seg:deposit, of reported"

@@ -1,4 +1,4 @@
-"""Simulations without a server: the results of the interpreter, and the texts that show them."""
+"""Simulations without a server give the results of the interpreter, and texts that show them."""
 
 from datetime import UTC, datetime
 

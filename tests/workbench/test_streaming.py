@@ -1,4 +1,4 @@
-"""Results larger than memory, frame by frame or into a file; a truncated result is never shown as complete."""
+"""Results larger than memory are read frame by frame or into a file; truncated ones are never shown as complete."""
 
 import subprocess
 import sys

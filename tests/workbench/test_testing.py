@@ -1,4 +1,4 @@
-"""The helpers of `workbench.testing`, and the example in the docs."""
+"""The helpers of `workbench.testing` and the example in the docs work."""
 
 import runpy
 from datetime import timedelta

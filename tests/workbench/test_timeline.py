@@ -1,4 +1,4 @@
-"""One contact in a notebook: its fields, its timeline and its identity conflicts."""
+"""A contact in a notebook shows its fields, its timeline and its identity conflicts."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Values of queries: their types, and names that are also parameters of the method."""
+"""Queries accept values of many types, and names that are also parameters of the method."""
 
 from array import array
 from decimal import Decimal

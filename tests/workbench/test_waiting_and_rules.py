@@ -1,4 +1,4 @@
-"""The verbs for waits, splits, messages, contact data, and the settings of an automation."""
+"""The verbs write waits, splits, messages, contact data, and the settings of an automation."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Monitoring from a notebook: pauses, the audit log, statistics, test sends and versions."""
+"""A notebook can monitor automations: pauses, the audit log, statistics, test sends and versions."""
 
 from datetime import date
 
@@ -158,7 +158,7 @@ def test_limits_of_a_goal_rate_are_shown() -> None:
     ]
 
 
-def test_counts_say_when_they_cover_only_the_newest_entries() -> None:
+def test_counts_of_only_the_newest_entries_are_marked() -> None:
     assert (
         entry_counts({"waiting": 0, "completed": 99_999, "dead": 1})
         == "The newest 100,000 entries: 99,999 completed, 1 dead"

@@ -1,4 +1,4 @@
-"""The Python side of the widgets: their answers, the state saved in a notebook, and the thread of a live tail."""
+"""The Python side of the widgets answers requests, saves state in a notebook, and follows a live tail."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""The workbench with a real service: it shows what is stored, and simulations predict entries."""
+"""The workbench shows the data of the real service, and its simulations predict entries."""
 
 import os
 import subprocess
