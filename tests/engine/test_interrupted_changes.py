@@ -84,13 +84,17 @@ async def test_paused_entries_left_by_an_interrupted_deactivation_are_cancelled(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, stop: Any
 ) -> None:
     automation_id = await pause_entries(bench, 3)
+    batches: list[Any] = []
+    cancel_entries = store_automations.cancel_entries
 
-    async def killed(*_: Any) -> str | None:
-        raise _KilledError
+    async def cancel_one_batch(*values: Any) -> tuple[int, str | None]:
+        if batches:
+            raise _KilledError
+        batches.append(values)
+        return await cancel_entries(*values[:-1], 2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(automations, "_CANCEL_BATCH", 2)
-        patched.setattr(automations, "_cancel_next", killed)
+        patched.setattr(store_automations, "cancel_entries", cancel_one_batch)
         with pytest.raises(_KilledError):
             await stop(bench.database, author(bench), automation_id)
     assert sorted(await bench.entries("state")) == [("cancelled",), ("cancelled",), ("paused",)]
