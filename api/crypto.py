@@ -257,7 +257,6 @@ class OrgKeys:
         return self._used([""] * (number - 1) + indexes) or digest
 
     def list_digests_from(self, digest: str) -> list[str]:
-        """Return the result of `digests_from` as a list."""
         indexes = self.digests_from(digest)
         return [indexes[start : start + INDEX] for start in range(0, len(indexes), INDEX)]
 

@@ -56,7 +56,6 @@ def install_logging(stream: TextIO | None = None) -> None:
 
 
 def dropped() -> int:
-    """Return how many lines this process could not write."""
     return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, LineStream))
 
 

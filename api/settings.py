@@ -149,7 +149,6 @@ def receivers(text: str) -> tuple[str, ...]:
 
 
 def node_urls(text: str) -> tuple[str, ...]:
-    """Parse the URLs of JSON-RPC nodes."""
     values = tuple(_parts(text))
     for value in values:
         parts = _split_url(value)
@@ -183,7 +182,6 @@ def listener(text: str) -> tuple[str, int]:
 
 
 def sender(text: str) -> str:
-    """Parse the From header of emails."""
     name, spec = parseaddr(text)
     try:
         address = Address(name, addr_spec=spec)

@@ -43,7 +43,6 @@ _FORM = re.compile(
 
 
 def make(kind: Kind, org_name: str, random_bytes: bytes) -> str:
-    """Return the key of a kind for RANDOM_BYTES random bytes."""
     # 32 bytes are 256 bits for 190 that are kept: the remainder is biased by less than 2**-65.
     number = int.from_bytes(random_bytes) % len(_ALPHABET) ** _RANDOM_CHARACTERS
     text = prefix(kind, org_name) + _base62(number, _RANDOM_CHARACTERS)

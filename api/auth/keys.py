@@ -122,7 +122,6 @@ class KeySpec(msgspec.Struct, frozen=True):
 
 
 async def issue(tx: Transaction, keyring: Keyring, spec: KeySpec, now: datetime) -> tuple[str, KeyRow]:
-    """Create and store a key; return it with its row."""
     if len(spec.name) > _MAX_NAME or not spec.name.isprintable():
         raise AccessError(f"a key's name has at most {_MAX_NAME} printable characters")
     key = make(spec.kind, spec.org_name, token(RANDOM_BYTES))

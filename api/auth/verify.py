@@ -118,7 +118,6 @@ class Verifier:
         await asyncio.gather(*pending, return_exceptions=True)
 
     async def _find(self, key_hash: bytes) -> KeyRow | None:
-        """Return the row of a key from the cache or the database."""
         entry = self._entries.get(key_hash)
         if entry is not None and monotonic_ns() < entry.until_ns:
             return entry.row

@@ -101,14 +101,12 @@ def retried(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
 
 
 async def record(tx: Transaction, author: Author, action: str, subject_id: str, detail: dict[str, Any]) -> None:
-    """Write the audit row of a change."""
     audit_id = uuid7(author.now_us)
     text = encode(detail).decode()
     await store.insert_audit(tx, AuditRow(author.org_id, audit_id, author.key_id, action, subject_id, text, author.now))
 
 
 async def create(database: Database, author: Author, draft: NewAutomation) -> AutomationRow:
-    """Store a new automation, unpublished."""
     new_id, now = uuid7(author.now_us), author.now
     row = AutomationRow(
         author.org_id, new_id, draft.name, draft.trigger_spec, draft.graph, draft.active, None, 1, None, now, now
@@ -213,7 +211,6 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
 
 @retried
 async def activate(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
-    """Let events start entries."""
     async with database.transaction() as tx:
         row = await _lock(tx, author, automation_id)
         if isinstance(row, Refusal) or row.active:
@@ -307,8 +304,6 @@ async def resume(
 
 
 async def archive(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
-    """Archive the automation: it stays readable and cannot be activated again."""
-
     @retried
     async def mark_archived() -> _Stopped | Refusal:
         async with database.transaction() as tx:
@@ -418,7 +413,6 @@ def _changeable(row: AutomationRow | None, revision: int | None) -> AutomationRo
 async def _write(
     tx: Transaction, author: Author, row: AutomationRow, action: str, detail: dict[str, Any]
 ) -> AutomationRow:
-    """Write the row at its next revision, with its audit row."""
     next_row = msgspec.structs.replace(row, revision=row.revision + 1, updated_at=author.now)
     stored = await store.update_automation(tx, next_row)
     await record(tx, author, action, row.id, {**detail, "revision": stored.revision})

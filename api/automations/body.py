@@ -39,7 +39,6 @@ class Fields:
         self.problems.append(Problem(field, reason))
 
     def raw(self, name: str) -> bytes | None:
-        """Return the JSON text of a field."""
         raw = bytes(self._fields.get(name, b"null"))
         return None if raw == b"null" else raw
 

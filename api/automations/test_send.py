@@ -97,7 +97,6 @@ class AllowedReceivers(msgspec.Struct, frozen=True):
     emails_stay_local: bool = False
 
     def include(self, *names: str) -> bool:
-        """Return whether one of these names is allowed."""
         return not self.names.isdisjoint({"*", *names})
 
 

@@ -68,15 +68,11 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class UnsavedTrial(msgspec.Struct, frozen=True):
-    """A trial of an automation that comes with the request."""
-
     trial: Trial
     automation: SimulatedAutomation
 
 
 class PreparedTrial(msgspec.Struct, frozen=True):
-    """The automation, contact, event and history of a trial."""
-
     automation: SimulatedAutomation
     contact: ContactState
     event: Event
@@ -180,7 +176,6 @@ async def simulate_stored(
 
 
 async def simulate_unsaved(database: Database, context: TrialContext, unsaved: UnsavedTrial) -> Trace | Refusal:
-    """Simulate an automation that is not stored."""
     prepared = await _prepare(database, context, unsaved.automation, unsaved.trial)
     return prepared if isinstance(prepared, Refusal) else await asyncio.to_thread(run, prepared, context, unsaved.trial)
 

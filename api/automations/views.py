@@ -341,7 +341,6 @@ def history_view(
 
 
 def step_view(row: StepRow) -> Step:
-    """Return a stored step as a simulation shows it."""
     values: dict[str, Any] = msgspec.structs.asdict(row)
     return Step(**values | {"detail": decode(row.detail)})
 

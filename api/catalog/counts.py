@@ -70,7 +70,6 @@ async def count_events(database: Database, now: datetime) -> None:
 
 
 async def delete_old_counts(database: Database, org_id: int, now: datetime) -> None:
-    """Delete the counts of an organization that are older than the catalog looks back."""
     async with database.transaction() as tx:
         await store.delete_old_counts(tx, org_id, _hour(now - RETENTION))
 

@@ -36,7 +36,6 @@ _log = logging.getLogger("workbench.catalog")
 
 
 async def run_maintenance(database: Database, clock: Clock) -> None:
-    """Run all jobs until cancelled."""
     await asyncio.gather(
         every(CALIBRATE_INTERVAL_S, "calibrate", lambda: database.calibrate(clock)),
         every(ANALYZE_INTERVAL_S, "analyze", lambda: _analyze_new_tables(database)),
@@ -47,7 +46,6 @@ async def run_maintenance(database: Database, clock: Clock) -> None:
 
 
 async def delete_expired(database: Database, org_id: int, now: datetime) -> None:
-    """Delete the rows of an organization that are kept for a limited time."""
     for delete in _DAILY_DELETIONS:
         await _delete_in_batches(database, org_id, now, delete)
 

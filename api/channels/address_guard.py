@@ -74,7 +74,6 @@ class AddressGuard:
         return self._is_allowed(parsed) or (is_public(parsed) and not is_own(parsed))
 
     def permits_all(self, host: str, addresses: Sequence[str]) -> bool:
-        """Return whether a host may be dialled at these addresses."""
         if (
             host.lower().rstrip(".") in self._own_hosts
         ):  # its address may be a proxy's, which `is_own` does not recognise
@@ -86,7 +85,6 @@ class AddressGuard:
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address belongs to the public internet."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _FORBIDDEN_V4)
     return address in _GLOBAL_V6 and not any(address in network for network in _FORBIDDEN_V6)
@@ -141,7 +139,6 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectTimeout from None
 
     def close(self) -> None:
-        """Cancel all lookups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

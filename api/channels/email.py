@@ -104,7 +104,6 @@ class SmtpMailer:
             return error.outcome
 
     async def close(self) -> None:
-        """Send QUIT on every idle connection."""
         while self._idle:
             client = self._idle.pop().client
             with contextlib.suppress(SMTPException, OSError):
@@ -179,7 +178,6 @@ class SmtpMailer:
         return client
 
     async def _transmit(self, client: SMTP, recipient: str, content: bytes, may_leave: MayLeave) -> Outcome:
-        """Send MAIL, RCPT and DATA."""
         try:
             await client.mail(self._sender.addr_spec)
             await client.rcpt(recipient)

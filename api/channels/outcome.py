@@ -67,7 +67,6 @@ False: nothing is sent, and the outcome is `Retry("busy")`.
 
 
 def always() -> bool:
-    """A `MayLeave` that always allows sending."""
     return True
 
 
@@ -89,8 +88,6 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class Mailer(Protocol):
-    """A transport for emails."""
-
     async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
         """Send an email once, if `may_leave` still allows it when everything is ready."""
 

@@ -86,7 +86,6 @@ class WebhookSender:
             return Retry("busy")
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._pool.aclose()
         self._network.close()
 

@@ -68,7 +68,6 @@ async def erase(database: Database, author: Author, contact_id: str) -> ErasedVi
 
 
 async def keep_erased(database: Database, clock: Clock) -> None:
-    """Run scheduled second erasures, until cancelled."""
     await every(CHECK_INTERVAL_S, "erase_again", lambda: erase_again(database, clock.now()))
 
 

@@ -113,8 +113,6 @@ class ExplainReader(msgspec.Struct, frozen=True):
 
 
 class _History(msgspec.Struct, frozen=True):
-    """An automation with its versions and activation changes, and a contact."""
-
     row: AutomationRow
     versions: Sequence[VersionRow]
     switches: Sequence[ActivationChange]
@@ -122,7 +120,6 @@ class _History(msgspec.Struct, frozen=True):
     draft: Trigger
 
     def state_at(self, at: datetime) -> AutomationState:
-        """Return the state of the automation at a moment."""
         archived = self.row.archived_at is not None and self.row.archived_at <= at
         active = was_active_at(self.switches, at, now=self.row.active)
         published = self.published_at(at)
@@ -149,7 +146,6 @@ class _History(msgspec.Struct, frozen=True):
         return max(began, active_since(self.switches, at) or began)
 
     def published_at(self, at: datetime) -> VersionRow | None:
-        """Return the version that was live at a moment, or None."""
         return next((version for version in self.versions if version.published_at <= at), None)
 
 

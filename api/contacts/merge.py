@@ -54,8 +54,6 @@ _FIELDS = {
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """The contact that is kept, and the one that is merged into it."""
-
     keep_id: str
     absorbed_id: str
 
@@ -114,7 +112,6 @@ async def preview(database: Database, org_id: int, pair: Pair, shown: Shown) -> 
 
 
 async def merge(database: Database, author: Author, pair: Pair, shown: Shown) -> MergeView | Refusal:
-    """Merge a contact into another."""
     merged = await _merge(database, author, pair, shown)
     if isinstance(merged, Refusal):
         return merged
@@ -131,8 +128,6 @@ async def undo(database: Database, author: Author, merge_id: str) -> UndoneView 
 
 
 class _Merge(msgspec.Struct, frozen=True):
-    """Two contacts that can be merged, and the result."""
-
     keep: ContactRecord
     absorbed: ContactRecord
     merged: ContactRecord
@@ -278,7 +273,6 @@ def _shown_identifiers(contact: ContactRecord, names: tuple[str, ...], shown: Sh
 
 
 async def keep_settled(database: Database, clock: Clock) -> None:
-    """Run scheduled moves, until cancelled."""
     await every(CHECK_INTERVAL_S, "settle_merges", lambda: settle_due(database, clock.now()))
 
 

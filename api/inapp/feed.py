@@ -66,7 +66,6 @@ class Feed:
         self.sockets.drain()
 
     async def serve(self, websocket: WebSocket, origin: str | None) -> None:
-        """Serve a socket until it ends."""
         socket = self.sockets.add(websocket, origin, self._sign_in)
         try:
             await websocket.ended

@@ -44,7 +44,6 @@ class InappSession(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def inbox(self) -> InboxKey:
-        """The inbox that it may read."""
         return self.org_id, self.wallet
 
     @property
@@ -59,8 +58,6 @@ class InappSession(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sessions:
-    """Challenges and sessions."""
-
     def __init__(self, database: Database, keyring: Keyring, clock: Clock) -> None:
         self._database = database
         self._keyring = keyring
@@ -127,11 +124,9 @@ class Sessions:
         return msgspec.structs.replace(session, ends_us=ends_us) if ends_us > session.ends_us else None
 
     def is_valid(self, session: InappSession) -> bool:
-        """Return whether the session has not ended."""
         return self._clock.now_us() < session.ends_us
 
     def seal(self, session: InappSession) -> str:
-        """Return the token of a session."""
         raw = msgspec.json.encode(session)
         return base64.urlsafe_b64encode(self._keyring.inapp_session_mac(raw) + raw).decode()
 

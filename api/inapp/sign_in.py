@@ -41,7 +41,6 @@ def parse_origin(text: str) -> str | None:
 
 
 def is_loopback(origin: str) -> bool:
-    """Return whether the page is served on the machine that shows it."""
     return urlsplit(origin).hostname in _LOOPBACK_HOSTS
 
 
@@ -136,7 +135,6 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_message(message: SignIn) -> str:
-    """Return the text to sign."""
     scheme = f"{message.scheme}://" if message.scheme else ""
     lines = [f"{scheme}{message.domain} wants you to sign in with your Ethereum account:", message.address, ""]
     if message.statement is not None:
@@ -183,7 +181,6 @@ def _format_time(moment: datetime) -> str:
 
 
 def is_wallet_address(text: str) -> bool:
-    """Return whether the text is an address: 0x and 40 hexadecimal digits."""
     return _ADDRESS.fullmatch(text) is not None
 
 

@@ -75,7 +75,6 @@ def read_frame(text: str) -> Auth | Ack | None:
 
 
 def push_frame(message: WaitingMessage) -> bytes:
-    """Return the frame with a message."""
     data = _NULL if message.extra is None else msgspec.Raw(message.extra)
     return msgspec.json.encode(_Push(message.id, message.title, message.body, data, message.created_at))
 
@@ -112,7 +111,6 @@ class Socket:
 
     @property
     def has_room(self) -> bool:
-        """Whether more messages can be sent."""
         return self.websocket.has_room and len(self.unacknowledged) < MAX_UNACKNOWLEDGED and self.websocket.open
 
     def send(self, message: WaitingMessage) -> None:
@@ -145,16 +143,13 @@ class Sockets:
 
     @property
     def is_full(self) -> bool:
-        """Whether new sockets are refused."""
         return self._draining or len(self._all) >= MAX_SOCKETS
 
     @property
     def inboxes(self) -> list[InboxKey]:
-        """Every inbox with a socket."""
         return list(self._inboxes)
 
     def of(self, inbox: InboxKey) -> list[Socket]:
-        """Return the sockets of an inbox."""
         return self._inboxes.get(inbox, [])
 
     def inboxes_by_marks(self, org_id: int, marks: list[str]) -> Iterator[InboxKey]:
@@ -163,7 +158,6 @@ class Sockets:
             yield from self._marks.get((org_id, mark), ())
 
     def signed_in(self) -> list[Socket]:
-        """Return every socket that has signed in."""
         return [socket for socket in self._all if socket.session is not None]
 
     def add(self, websocket: WebSocket, origin: str | None, sign_in: Callable[[Socket, str], None]) -> Socket:
@@ -237,5 +231,4 @@ class Sockets:
 
 
 def _with_retry_after(reason: str, seconds: float) -> str:
-    """Return a close reason that tells the client when to reconnect."""
     return f"{reason}; retry-after={seconds:.1f}"

@@ -59,7 +59,6 @@ class Lag:
         return 0.0 if self._heartbeat is None else self._heartbeat.lag_seconds(self._clock.now())
 
     def seconds_since(self, moment: datetime) -> float:
-        """Return the seconds since a moment."""
         return max((self._clock.now() - moment).total_seconds(), 0.0)
 
     def is_stale(self) -> bool:

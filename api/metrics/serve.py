@@ -49,7 +49,6 @@ async def publish(process: ProcessMetrics, settings: Settings) -> AsyncIterator[
 
 
 def metrics_folder(data_dir: Path) -> Path:
-    """Return the folder of the files."""
     return data_dir / "metrics"
 
 
@@ -104,7 +103,6 @@ class MergedMetrics:
                 ]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family once, with the samples of all processes."""
         yield from self._families.values()
 
     def text(self) -> bytes:

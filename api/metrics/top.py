@@ -40,13 +40,10 @@ class MetricsReading(msgspec.Struct, frozen=True):
         return max((value for value in values if value == value), default=None)  # NaN is not equal to itself
 
     def processes(self) -> list[str]:
-        """Return the names of the processes."""
         return sorted({sample.labels["process"] for sample in self.named("process_info")})
 
 
 class MetricsDelta(msgspec.Struct, frozen=True):
-    """Two readings, and the rates between them."""
-
     before: MetricsReading
     after: MetricsReading
 

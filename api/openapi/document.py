@@ -113,12 +113,10 @@ class _Schemas:
         self._by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
 
     def of(self, kind: Any) -> Object:
-        """Return the schema of a type, usually a reference to a component."""
         schema: Object = self._by_type[id(kind)]
         return schema
 
     def parameters(self, query: type) -> list[Object]:
-        """Return the fields of a struct as query parameters."""
         schema = self._queries[query.__name__]
         required = schema.get("required", ())
         return [
@@ -192,7 +190,6 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def render_page(document: Object) -> str:
-    """Return the document as an HTML page."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
     def example_text(schema: Object) -> str:

@@ -87,7 +87,6 @@ class ArrowStream:
         return self._sink.take()
 
     def end(self) -> bytes:
-        """Return the bytes that close the stream."""
         self._writer.close()
         return self._sink.take()
 
@@ -99,7 +98,6 @@ class PlainArrowStream(ArrowStream):
 
 
 def arrow_type(column: ResultColumn) -> pa.DataType:
-    """Return the Arrow type of a column."""
     if column.oid == _NUMERIC:
         digits, scale = _MAX_DIGITS, _DEFAULT_SCALE
         if column.modifier >= 0:

@@ -34,7 +34,6 @@ class EmailReplacer:
         self._cache: dict[bytes, bytes] = {}
 
     def replace(self, columns: tuple[ResultColumn, ...], batch: list[Cells]) -> list[Cells]:
-        """Return the cells of all columns without sealed addresses."""
         return [
             cells if column.oid in _OIDS_WITHOUT_EMAILS else self._replace_in(cells, column.type.endswith("[]"))
             for column, cells in zip(columns, batch, strict=True)
@@ -94,12 +93,10 @@ class QueryResult:
             yield batch
 
     def visible_columns(self, batch: RowBatch) -> list[Cells]:
-        """Return the columns of a batch with clear or masked addresses."""
         return self._emails.replace(self.columns, batch.columns())
 
 
 def write_watermark(snapshot: Snapshot, keys: OrgKeys) -> str:
-    """Return the watermark of a snapshot."""
     at = snapshot.at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     numbers = (snapshot.system_identifier, snapshot.first_number, snapshot.end, *snapshot.open)
     return f"{at}~{urlsafe_b64encode(keys.seal_snapshot(' '.join(map(str, numbers)), at)).decode().rstrip('=')}"

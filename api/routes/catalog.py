@@ -124,7 +124,6 @@ def _sample_size(payloads: Sequence[bytes]) -> int:
 
 
 def _window(since: datetime, now: datetime) -> list[datetime]:
-    """Return the start of every UTC day that the window touches."""
     first = since.replace(hour=0, minute=0, second=0, microsecond=0)
     return [first + timedelta(days=number) for number in range((now - first).days + 1)]
 

@@ -198,7 +198,6 @@ def _read_cursor(request: Request) -> Cursor | None:
 
 
 async def _stream(request: Request, tail: Tail, cursor: Cursor | None, past_events: int) -> None:
-    """Send up to `past_events` existing events, then new ones as they arrive."""
     seconds = query_number(request, "seconds", MAX_STREAM_SECONDS, MAX_STREAM_SECONDS)
     events: list[TailItem] = []
     if cursor is None:

@@ -103,7 +103,6 @@ def read_new(body: bytes) -> SegmentDraft | AudienceDraft | Problems:
 
 
 def read_edit(body: bytes) -> SegmentEdit | Problems:
-    """Return the edit in a body, or every problem of it."""
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
@@ -116,7 +115,6 @@ def read_edit(body: bytes) -> SegmentEdit | Problems:
 
 
 def read_preview(body: bytes) -> PreviewRequest | Problems:
-    """Return the query in a body, or every problem of it."""
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
@@ -128,7 +126,6 @@ def read_preview(body: bytes) -> PreviewRequest | Problems:
 
 
 def read_part(body: bytes) -> AudiencePart | Problems:
-    """Return the next contacts of an audience, or every problem of them."""
     fields = read_fields(body)
     if isinstance(fields, tuple):
         return fields
@@ -139,12 +136,10 @@ def read_part(body: bytes) -> AudiencePart | Problems:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can be the name of a segment."""
     return _NAME.fullmatch(text) is not None and text not in _RESERVED_NAMES
 
 
 def query_of(row: SegmentRow) -> SegmentQuery:
-    """Return the query of a stored segment, in which addresses are sealed."""
     assert row.sql is not None
     return SegmentQuery(row.sql, None if row.params is None else decode(row.params))
 

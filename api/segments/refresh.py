@@ -38,7 +38,6 @@ _log = logging.getLogger("workbench.segments")
 
 
 async def keep_fresh(services: SegmentServices, clock: Clock) -> None:
-    """Refresh due segments until cancelled."""
     workers = (every(POLL_INTERVAL_S, "refresh_segments", lambda: refresh_due(services, clock)) for _ in range(WORKERS))
     await asyncio.gather(*workers)
 

@@ -65,7 +65,6 @@ class SegmentPreview(msgspec.Struct, frozen=True):
 
 @retried
 async def create(services: SegmentServices, author: Author, draft: SegmentDraft) -> SegmentResult | Refusal:
-    """Store a new segment with its members."""
     if await _find(services, author.org_id, draft.name) is not None:
         return _name_taken(draft.name)
     params = seal_params(draft.query.params, services.keyring.of(author.org_id))
@@ -135,7 +134,6 @@ async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> 
 
 @retried
 async def refresh_by_name(services: SegmentServices, author: Author, name: str) -> SegmentResult | Refusal:
-    """Refresh the segment of a name now."""
     row = await _find(services, author.org_id, name)
     return unknown("segment") if row is None else await refresh(services, row, author.now)
 
@@ -223,7 +221,6 @@ async def add_part(services: SegmentServices, author: Author, name: str, part: A
 
 
 def interval(row: SegmentRow) -> timedelta:
-    """Return the time between two refreshes of a segment."""
     return AUDIENCE_INTERVAL if row.every_seconds is None else timedelta(seconds=row.every_seconds)
 
 
@@ -358,6 +355,5 @@ async def _store_part(tx: Transaction, row: SegmentRow, counts: CandidateCounts)
 
 
 def _with_counts(provenance: dict[str, Any], counts: CandidateCounts) -> dict[str, Any]:
-    """Return a provenance with the rows and unknown ids of one more part added."""
     rows, unknown_ids = provenance.get("rows", 0) + counts.rows, provenance.get("unknown", 0) + counts.unknown
     return provenance | {"rows": rows, "unknown": unknown_ids}

@@ -55,7 +55,6 @@ class HttpConnection(WebSocketProtocol):
         return websocket
 
     def pause_writing(self) -> None:
-        """Called when the client reads too slowly."""
         super().pause_writing()  # type: ignore[no-untyped-call]
         if self.websocket is not None:
             self.websocket.pause()
@@ -120,7 +119,6 @@ class WebSocket:
 
     @property
     def open(self) -> bool:
-        """Whether messages can still be exchanged."""
         return self.ws_proto.state is State.OPEN and not self._transport.is_closing()
 
     @property
