@@ -136,7 +136,6 @@ class Tally:
             self._counts[words] = self._counts.get(words, 0) + times
 
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yield every combination of words with its count."""
         return iter(tuple(self._counts.items()))
 
 
@@ -150,7 +149,6 @@ class Spans:
         self._counts = [0] * (len(self.BOUNDS) + 1)
 
     def note(self, nanoseconds: int) -> None:
-        """Count one duration."""
         seconds = nanoseconds / 1e9
         self.seconds += seconds
         self._counts[bisect_left(self.BOUNDS, seconds)] += 1

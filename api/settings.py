@@ -11,7 +11,7 @@ from email.headerregistry import Address
 from email.utils import parseaddr
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar, cast, get_args
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import msgspec
@@ -214,17 +214,12 @@ def smtp_server(text: str) -> SmtpServer:
     elif not starttls:
         encryption = "required" if parts.username and not is_loopback else "offered"
     else:
-        encryption = _starttls(starttls)
+        modes = get_args(Encryption)[1:]
+        if starttls not in modes:
+            raise ValueError(f"starttls must be one of {', '.join(modes)}")
+        encryption = cast(Encryption, starttls)
     port = parts.port or (465 if encryption == "implicit" else 587 if username else 25)
     return SmtpServer(host, port, encryption, username or None, password)
-
-
-def _starttls(text: str) -> Encryption:
-    values = get_args(Encryption)[1:]
-    for value in values:
-        if text == value:
-            return value  # type: ignore[no-any-return]
-    raise ValueError(f"starttls must be one of {', '.join(values)}")
 
 
 def _parts(text: str) -> list[str]:

@@ -91,7 +91,6 @@ async def find_reached(
 
 
 def _judge(goal: Goal, rows: Sequence[GoalEventRow], contacts: Mapping[str, ContactState], keys: OrgKeys) -> set[str]:
-    """Return the contacts with an event that passes the filters of the goal."""
     reached: set[str] = set()
     for row in rows:
         contact = contacts.get(row.contact_id)

@@ -27,7 +27,14 @@ from api.store.locks import lock_contacts
 from api.store.merges import find_survivor
 from api.store.query import run
 from workbench.language.codec import encode
+from workbench.language.contact import IdentifierKind
 from workbench.language.event import Identifiers
+
+IDENTIFIER_FIELDS = {
+    IdentifierKind.WALLET: "walletAddress",
+    IdentifierKind.EMAIL: "email",
+    IdentifierKind.EXTERNAL_ID: "externalId",
+}
 
 
 class ContactView(msgspec.Struct, frozen=True, rename="camel"):

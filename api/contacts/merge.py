@@ -18,6 +18,7 @@ import msgspec
 from api.automations.automations import Author, Refusal, conflict, invalid, record, retried, unknown
 from api.automations.views import Shown
 from api.clock import Clock, uuid7
+from api.contacts.contacts import IDENTIFIER_FIELDS
 from api.jobs import every, one_by_one
 from api.store import merges as store
 from api.store.contacts import ContactCounts, ContactKey, count_contact_rows
@@ -28,7 +29,6 @@ from api.store.query import run
 from workbench.language.codec import Json
 from workbench.language.contact import (
     ContactRecord,
-    IdentifierKind,
     MergePlan,
     apply_merge,
     attributes_since_merge,
@@ -46,11 +46,6 @@ MERGES_PER_RUN = 100
 
 _PARTS: tuple[MergePart, ...] = ("entries", "messages", "events", "onchain")
 _BUSY = "an automation is working on this contact right now; try again in a few seconds"
-_FIELDS = {
-    IdentifierKind.WALLET: "walletAddress",
-    IdentifierKind.EMAIL: "email",
-    IdentifierKind.EXTERNAL_ID: "externalId",
-}
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -221,7 +216,6 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
 async def _find_undo_conflicts(
     tx: Transaction, org_id: int, row: MergeRow, both: dict[str, StoredContact]
 ) -> list[Problem]:
-    """Return the reasons why a merge cannot be undone."""
     if row.undone_at is not None:
         return [Problem("", f"this merge was undone at {row.undone_at.isoformat()}")]
     if any(contact.erased for contact in both.values()):
@@ -234,7 +228,7 @@ async def _find_undo_conflicts(
     if moved:
         return [
             Problem(
-                _FIELDS[key[0]],
+                IDENTIFIER_FIELDS[key[0]],
                 "this identifier was removed" if owner is None else f"this identifier now belongs to contact {owner}",
             )
             for key, owner in moved

@@ -12,7 +12,7 @@ import msgspec
 
 from api.automations.automations import Refusal, unknown
 from api.automations.views import Shown, without_addresses
-from api.contacts.contacts import ContactView, contact_view
+from api.contacts.contacts import IDENTIFIER_FIELDS, ContactView, contact_view
 from api.store import contacts
 from api.store.contacts import (
     AbsorbedContactRow,
@@ -108,7 +108,7 @@ def _view(row: TimelineRow, contact_id: str) -> TimelineItemView:
             return _item("message", row, f"{_CHANNELS[row.channel]}{text} of “{row.automation}”: {status}")
         case ConflictRow():
             resolved = "" if row.resolved_by is None else "; the two contacts have been merged since"
-            identifier = _IDENTIFIERS[IdentifierKind(row.kind)]
+            identifier = IDENTIFIER_FIELDS[IdentifierKind(row.kind)]
             return _item("conflict", row, _conflict_outcome(row, contact_id) + resolved, {"kind": identifier})
         case AbsorbedContactRow():
             since = "" if row.undone_at is None else f", until {row.undone_at:%Y-%m-%d %H:%M} UTC"
@@ -119,11 +119,6 @@ def _view(row: TimelineRow, contact_id: str) -> TimelineItemView:
             return _item("log", row, sentence, {"args": msgspec.Raw(row.args)})
 
 
-_IDENTIFIERS = {
-    IdentifierKind.WALLET: "walletAddress",
-    IdentifierKind.EMAIL: "email",
-    IdentifierKind.EXTERNAL_ID: "externalId",
-}
 _WORDS = {"walletAddress": "wallet", "email": "email address", "externalId": "external id"}
 _CHANNELS = {"inapp": "in-app message", "email": "email", "webhook": "webhook"}
 
@@ -138,8 +133,7 @@ def _item(kind: TimelineKind, row: TimelineRow, sentence: str, more: dict[str, A
 
 
 def _conflict_outcome(row: ConflictRow, contact_id: str) -> str:
-    """Describe an identity conflict from the side of the contact that the timeline belongs to."""
-    identifier, other = _WORDS[_IDENTIFIERS[IdentifierKind(row.kind)]], row.other_contact_id
+    identifier, other = _WORDS[IDENTIFIER_FIELDS[IdentifierKind(row.kind)]], row.other_contact_id
     if contact_id == other:
         if row.outcome == "moved":
             return f"its {identifier} was moved to contact {row.contact_id}"

@@ -103,31 +103,28 @@ class Feed:
             await self._listener.wait(SWEEP_S)
             await asyncio.sleep(GATHER_S)
             try:
-                await self._round()
+                now = asyncio.get_running_loop().time()
+                if now - self._swept_at >= SWEEP_S:
+                    self._swept_at = now
+                    self.sockets.sweep()
+                to_check, self._signing_in = self._signing_in, []
+                if now - self._checked_at >= SESSION_CHECK_S:
+                    self._checked_at = now
+                    to_check = self.sockets.signed_in()
+                if to_check:
+                    await self._check_sessions(to_check)
+                # Written before inboxes are read, so that an acknowledged message is not read again.
+                await self._write_acknowledgements()
+                if now - self._polled_at >= POLL_S:
+                    self._polled_at = now
+                    self._changed.update(dict.fromkeys(self.sockets.inboxes))
+                await self._send_messages()
             except (DatabaseUnavailableError, TransactionConflictError) as error:
                 _log.warning("inapp_delayed", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
             except Exception:  # noqa: BLE001  a bug in one round must not stop the messages of the process
                 _log.exception("inapp_failed")
                 await asyncio.sleep(RETRY_S)
-
-    async def _round(self) -> None:
-        """Sweep sockets, check sessions, write acknowledgements, read and send messages."""
-        now = asyncio.get_running_loop().time()
-        if now - self._swept_at >= SWEEP_S:
-            self._swept_at = now
-            self.sockets.sweep()
-        to_check, self._signing_in = self._signing_in, []
-        if now - self._checked_at >= SESSION_CHECK_S:
-            self._checked_at = now
-            to_check = self.sockets.signed_in()
-        if to_check:
-            await self._check_sessions(to_check)
-        await self._write_acknowledgements()
-        if now - self._polled_at >= POLL_S:
-            self._polled_at = now
-            self._changed.update(dict.fromkeys(self.sockets.inboxes))
-        await self._send_messages()
 
     async def _check_sessions(self, sockets: list[Socket]) -> None:
         """End sockets that may no longer receive messages; open the inboxes and renew the sessions of the others."""

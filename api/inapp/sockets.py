@@ -168,7 +168,6 @@ class Sockets:
         return socket
 
     def remove(self, socket: Socket) -> None:
-        """Remove a socket, also from its inbox."""
         self._all.discard(socket)
         inbox = None if socket.session is None else socket.session.inbox
         if inbox is None or socket not in (sockets := self._inboxes.get(inbox, [])):

@@ -130,7 +130,6 @@ def pools(databases: dict[str, Database]) -> list[GaugeMetricFamily]:
 
 
 def collect_api(parts: Services, lag: Lag) -> Iterator[Metric]:
-    """Yield the metrics of this moment."""
     pipeline, notices, sockets = parts.pipeline, parts.notices, parts.feed.sockets
     yield tally("http_requests", "Responses by method, route and status.", parts.access_log.answers)
     yield tally("events", "Valid events by outcome.", pipeline.meters.events)
@@ -158,7 +157,6 @@ def collect_api(parts: Services, lag: Lag) -> Iterator[Metric]:
 
 
 def collect_engine(engine: Engine, databases: dict[str, Database]) -> Iterator[Metric]:
-    """Yield the metrics of this moment."""
     counts = engine.driver.counts
     yield tally("steps", "Steps of entries by node kind and outcome.", counts.steps)
     yield tally("entries", "Entries that this engine released, by state.", counts.entries)
@@ -179,7 +177,6 @@ class ProcessMetrics:
         self._standard = ProcessCollector(registry=None)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of this moment."""
         yield InfoMetricFamily(
             "workbench_process", "Role and pid of the process.", value={"role": self._role, "pid": str(os.getpid())}
         )
@@ -191,5 +188,4 @@ class ProcessMetrics:
         yield from self._standard.collect()
 
     def text(self) -> bytes:
-        """Return the metrics of this moment in the text format of Prometheus."""
         return generate_latest(self)

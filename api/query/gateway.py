@@ -92,7 +92,15 @@ class Gateway:
         `binary`: types (oids) that the caller takes in Postgres's binary form; used if all columns are of these types.
         Raises InvalidQueryError, QueryError, ReaderError or DatabaseUnavailableError.
         """
-        statement = self._bind(query)
+        if not query.sql.strip():
+            raise InvalidQueryError(Problem("sql", "must not be empty"))
+        if len(query.sql) > MAX_SQL_CHARACTERS:
+            raise InvalidQueryError(Problem("sql", f"must have at most {MAX_SQL_CHARACTERS} characters"))
+        if "\0" in query.sql:
+            raise InvalidQueryError(Problem("sql", "contains U+0000"))
+        statement = bind(query.sql, query.params, self._keyring.of(query.org_id).seal_email)
+        if isinstance(statement, Problem):
+            raise InvalidQueryError(statement)
         snapshot = None if query.as_of is None else await self._resolve_as_of(query, query.as_of)
         async with self._slots.acquire(query.org_id):
             reader = await self._find_reader(query)
@@ -103,18 +111,6 @@ class Gateway:
                 # The role may have been dropped or its password changed: create or complete it at the next query.
                 self._readers.forget(query.org_id)
                 raise
-
-    def _bind(self, query: AnalystQuery) -> BoundStatement:
-        if not query.sql.strip():
-            raise InvalidQueryError(Problem("sql", "must not be empty"))
-        if len(query.sql) > MAX_SQL_CHARACTERS:
-            raise InvalidQueryError(Problem("sql", f"must have at most {MAX_SQL_CHARACTERS} characters"))
-        if "\0" in query.sql:
-            raise InvalidQueryError(Problem("sql", "contains U+0000"))
-        statement = bind(query.sql, query.params, self._keyring.of(query.org_id).seal_email)
-        if isinstance(statement, Problem):
-            raise InvalidQueryError(statement)
-        return statement
 
     async def _resolve_as_of(self, query: AnalystQuery, watermark: str) -> Snapshot:
         """Return the part of the watermark's snapshot that this database has."""
@@ -164,7 +160,6 @@ class Gateway:
         reader: ReaderRole,
         binary: Collection[int],
     ) -> QueryResult:
-        """Start the query and read its first rows."""
         source = await self._source.current()
         keys = self._keyring.of(query.org_id)
         attempt = 0

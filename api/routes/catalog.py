@@ -97,7 +97,6 @@ async def describe(request: Request, event: str) -> HTTPResponse:
 def _describe_payloads(
     newest: Sequence[StoredEvent], earlier: Sequence[bytes], recent_since: datetime
 ) -> dict[str, Any]:
-    """Return paths and samples of the newest payloads, and the differences between earlier and recent ones."""
     sampled = [(event, decode(event.payload)) for event in newest[: _sample_size([event.payload for event in newest])]]
     recent_payloads = [payload for event, payload in sampled if event.created_at >= recent_since]
     earlier_payloads = [decode(payload) for payload in earlier[: _sample_size(earlier)]]

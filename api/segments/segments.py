@@ -297,7 +297,6 @@ async def _recount_audience(database: Database, row: SegmentRow, now: datetime) 
 
 
 async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
-    """Return the automations and segments that use a segment, in words."""
     graphs = await store.find_published_graphs(tx, org_id)
 
     def automations_using_it() -> list[str]:

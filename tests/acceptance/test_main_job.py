@@ -1,4 +1,4 @@
-"""The line through the whole system: an automation is written, published, and run by an event."""
+"""The main job of the product: an automation is written, published, and started by an event."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Secrets follow each other: what was made with one is read by the next, and indexes are made of each other."""
+"""Chains of secrets: the next secret reads values made with the previous one, and indexes follow from each other."""
 
 from itertools import pairwise
 

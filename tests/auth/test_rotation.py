@@ -1,4 +1,4 @@
-"""H5: while the secret is rotated, processes of two generations take in events at once, and everybody stays one contact."""
+"""H5: during a rotation, processes of two generations ingest at once and create no duplicate contacts."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -41,7 +41,7 @@ GREETING: dict[str, Any] = {
 
 
 class Desk:
-    """Where an author of one organization works."""
+    """The automations, ingest and engine of one organization."""
 
     def __init__(
         self, database: Database, pipeline: Pipeline, org_id: int, keyring: Keyring, clock: Clock, ways: Transports
@@ -60,30 +60,28 @@ class Desk:
         return Author(self.org_id, self.key_id, self.clock.unique_now_us())
 
     async def create(self, **changes: Any) -> AutomationRow:
-        """Create the greeting, or something like it."""
+        """Create the greeting with these changes."""
         draft = read_draft(encode(GREETING | changes))
         assert not isinstance(draft, tuple), draft
         return await automations.create(self.database, self.author, draft)
 
     async def publish(self, **changes: Any) -> AutomationRow:
-        """Create and publish."""
         created = await self.create(**changes)
         published = await automations.publish(self.database, self.author, created.id, None)
         assert isinstance(published, AutomationRow), published
         return published
 
     async def ingest(self, **event: Any) -> None:
-        """Take an event in, as the API does."""
+        """Ingest an event through the pipeline of the API."""
         await self._pipeline.ingest(self.org_id, [encode(event)], False)
 
     async def drive(self) -> int:
-        """Let the engine take every due first try; return how many."""
+        """Run the engine on every entry that is due for its first attempt; return their number."""
         claimed = await self._driver.drive(self.org_id, "ready", 100)
         await self._driver.finish_deliveries()
         return claimed
 
     async def rows(self, statement: str, *values: Any) -> list[Any]:
-        """Return what is in the database."""
         async with self.database.transaction() as tx:
             cursor = await tx.execute(statement, values)
             return await cursor.fetchall() if cursor.description else []
@@ -92,8 +90,8 @@ class Desk:
         """Store an entry in any state, without its event."""
         entry_id, other = uuid7(self.clock.unique_now_us()), uuid7(self.clock.unique_now_us())
         await self.rows(
-            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id,"
-            " state, outcome, attempts, due_at, created_at, updated_at)"
+            "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at,"
+            " contact_id, state, outcome, attempts, due_at, created_at, updated_at)"
             " VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, 3, %s, %s, %s)",
             *(self.org_id, entry_id, automation_id, other, self.clock.now(), other, state, outcome),
             *[self.clock.now()] * 3,
@@ -101,10 +99,10 @@ class Desk:
         return entry_id
 
     async def traces(self) -> list[int]:
-        """Return what a change leaves behind: the epoch, and how many audit rows, automations and versions there are."""
+        """Return the epoch, and the numbers of audit rows, automations and versions."""
         [row] = await self.rows(
-            "SELECT coalesce((SELECT epoch FROM automation_epochs WHERE org_id = %s), 0), (SELECT count(*) FROM audit_log),"
-            " (SELECT count(*) FROM automations), (SELECT count(*) FROM automation_versions)",
+            "SELECT coalesce((SELECT epoch FROM automation_epochs WHERE org_id = %s), 0),"
+            " (SELECT count(*) FROM audit_log), (SELECT count(*) FROM automations), (SELECT count(*) FROM automation_versions)",
             self.org_id,
         )
         return list(row)
@@ -128,7 +126,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def hire(database: Database, database_url: str, keyring: Keyring, tmp_path: Path) -> AsyncIterator[Hire]:
-    """Give the desk of a new organization."""
+    """Return a function that creates an organization with its desk."""
     clock = Clock()
     await database.calibrate(clock)
     pipeline = Pipeline(

@@ -1,4 +1,4 @@
-"""The record of changes: who, with which key, when, from which version to which; and who may look at what of it."""
+"""The audit log: the time, the key and the versions of each change, and the scopes that may read it."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Automations that take days, at the desk: tried with events that come later, and not published before the engine can run them."""
+"""Automations that take days: tried with later events, and published only when the engine can run them."""
 
 from datetime import UTC, datetime
 from typing import Any

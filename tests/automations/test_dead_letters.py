@@ -1,4 +1,4 @@
-"""What failed for good, by automation, cause and node."""
+"""Dead letters, grouped by automation, cause and node."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ async def dead(desk: Any, automation_id: str | None = None) -> list[DeadLetterVi
 
 
 async def a_death(desk: Any, automation_id: str, cause: str, node_id: str = "m1", attempts: int = 3) -> str:
-    """Store a dead entry that says its number."""
+    """Store a dead entry; return its id."""
     entry_id: str = await desk.add_entry(automation_id, "dead", cause)
     await desk.rows(
         "UPDATE entries SET node_id = %s, attempts = %s, last_error = %s WHERE id = %s",

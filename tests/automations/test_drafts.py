@@ -1,4 +1,4 @@
-"""Reading what authors send."""
+"""Reading the drafts that authors send."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Entries: found, read in the words of a simulation, replayed when dead."""
+"""Entries: finding them, reading them as a simulation shows them, and replaying dead ones."""
 
 import asyncio
 from decimal import Decimal
@@ -29,7 +29,7 @@ async def found(desk: Any, page: EntryPage | None = None, **wanted: Any) -> Any:
 
 
 async def a_dead_entry(desk: Any) -> Any:
-    """An entry whose contact has no wallet, driven to its end."""
+    """Return a dead entry: its contact has no wallet for the in-app message."""
     await desk.publish()
     await desk.ingest(**NOBODY)
     await desk.drive()

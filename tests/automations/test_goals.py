@@ -40,7 +40,7 @@ async def come(desk: Any, event: str, *people: str, **payload: Any) -> None:
 
 
 async def sides(desk: Any, automation_id: str, percent: int) -> dict[str, bool]:
-    """Return who is held out, by external id, as anybody can compute it."""
+    """Return whether each contact is held out, by external id, as `bucket` decides."""
     rows = await desk.rows("SELECT external_id, id::text FROM contacts")
     return {person: bucket(automation_id, HOLDOUT_NODE_ID, contact_id) < percent for person, contact_id in rows}
 
@@ -55,7 +55,7 @@ async def test_held_out_contacts_reach_the_goal_though_they_get_nothing(desk: An
     others = [person for person in people if not is_held_out[person]]
     assert some_held
     assert others
-    await come(desk, "bought", some_held[0], *others[:2], others[0], "a stranger")
+    await come(desk, "bought", some_held[0], *others[:2], others[0], "a contact without entry")
     await desk.drive()
     view = await rate(desk, row.id)
     assert (view.goal, view.holdout, view.since_version) == ("bought", 50, 1)
@@ -86,8 +86,8 @@ async def test_a_goal_after_the_window_or_of_a_refused_entry_does_not_count(desk
     await come(desk, "bought", "slow", "quick")
     assert (await rate(desk, row.id)).treated == UpliftGroup(2, 2)
     await desk.rows(
-        "UPDATE entries SET event_created_at = (event_created_at AT TIME ZONE 'UTC' - interval '8 days') AT TIME ZONE 'UTC'"
-        " WHERE state = 'waiting'"
+        "UPDATE entries SET event_created_at = (event_created_at AT TIME ZONE 'UTC' - interval '8 days')"
+        " AT TIME ZONE 'UTC' WHERE state = 'waiting'"
     )
     assert (await rate(desk, row.id)).treated == UpliftGroup(2, 0)
 
@@ -149,9 +149,10 @@ CONTRACT = f"0x{'c0' * 20}"
 async def log(desk: Any, person: str, value: str = "1", *, removed: bool = False) -> None:
     """Store a log about a contact, as the follower does."""
     await desk.rows(
-        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest,"
-        " block_number, block_hash, block_time, args, removed, created_at)"
-        " SELECT %s, %s, id, 1, %s, 'Transfer', 'Transfer()', %s, 0, gen_random_uuid(), 7, '0x', %s, %s, %s, %s FROM contacts WHERE external_id = %s",
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
+        " digest, block_number, block_hash, block_time, args, removed, created_at)"
+        " SELECT %s, %s, id, 1, %s, 'Transfer', 'Transfer()', %s, 0, gen_random_uuid(), 7, '0x', %s, %s, %s, %s"
+        " FROM contacts WHERE external_id = %s",
         *(desk.org_id, uuid7(desk.clock.unique_now_us()), CONTRACT, uuid7(desk.clock.unique_now_us())),
         *(desk.clock.now(), encode({"value": value}).decode(), removed, desk.clock.now(), person),
     )
@@ -261,30 +262,31 @@ async def test_a_contact_that_is_refused_later_stays_on_one_side(desk: Any) -> N
 
 
 async def fill(desk: Any, automation_id: str, people: int, events: int, size: int = 1) -> None:
-    """Let so many more contacts have entered, each with so many events of the goal's name since, of payloads of that size."""
+    """Add contacts with an entry each and `events` later events of the goal, with texts of `size` characters."""
     await desk.rows(
-        "INSERT INTO contacts (org_id, id, external_id, created_at, updated_at) SELECT %s, gen_random_uuid(), 'filled', now(), now()"
-        " FROM generate_series(1, %s) RETURNING 1",
+        "INSERT INTO contacts (org_id, id, external_id, created_at, updated_at)"
+        " SELECT %s, gen_random_uuid(), 'filled', now(), now() FROM generate_series(1, %s) RETURNING 1",
         *(desk.org_id, people),
     )
     await desk.rows(
-        "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id, state, node_id,"
-        " due_at, created_at, updated_at)"
-        " SELECT org_id, (%s || right(id::text, 18))::uuid, %s, 1, id, now() - interval '1 hour', id, 'waiting', 'd', now(), now(), now()"
-        " FROM contacts WHERE external_id = 'filled' RETURNING 1",
+        "INSERT INTO entries (org_id, id, automation_id, automation_version, event_id, event_created_at, contact_id,"
+        " state, node_id, due_at, created_at, updated_at)"
+        " SELECT org_id, (%s || right(id::text, 18))::uuid, %s, 1, id, now() - interval '1 hour', id, 'waiting',"
+        " 'd', now(), now(), now() FROM contacts WHERE external_id = 'filled' RETURNING 1",
         *(uuid7(desk.clock.now_us())[:18], automation_id),
     )
     await desk.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key, payload)"
-        " SELECT org_id, gen_random_uuid(), id, 'bought', now(), now() - interval '30 minutes' + n * interval '1 second', '',"
-        " jsonb_build_object('n', n, 'text', repeat('x', %s)) FROM contacts, generate_series(1, %s) AS n WHERE external_id = 'filled' RETURNING 1",
+        " SELECT org_id, gen_random_uuid(), id, 'bought', now(), now() - interval '30 minutes' + n * interval '1 second',"
+        " '', jsonb_build_object('n', n, 'text', repeat('x', %s))"
+        " FROM contacts, generate_series(1, %s) AS n WHERE external_id = 'filled' RETURNING 1",
         *(size, events),
     )
     await desk.rows("UPDATE contacts SET external_id = NULL WHERE external_id = 'filled'")
 
 
 async def peak(desk: Any, automation_id: str) -> tuple[UpliftGroup, int]:
-    """Return what was counted, and how many bytes that took at most."""
+    """Return the treated group, and the peak of traced memory in bytes."""
     tracemalloc.start()
     try:
         return (await rate(desk, automation_id)).treated, tracemalloc.get_traced_memory()[1]
@@ -392,7 +394,7 @@ async def test_at_a_deactivation_entries_under_way_count_and_pending_ones_do_not
 
 
 def scanned_rows(plan: Any) -> float:
-    """Return how many rows of `entries` a plan has read; walks lists and objects, because Citus nests the plans of its shards."""
+    """Return the number of rows of `entries` that a plan read. Citus nests the plans of its shards."""
     if isinstance(plan, list):
         return sum(map(scanned_rows, plan))
     if not isinstance(plan, dict):

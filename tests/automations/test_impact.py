@@ -1,4 +1,4 @@
-"""Whom a publication concerns: entries of earlier versions that have not ended."""
+"""The impact of a publication: entries of earlier versions that have not ended."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The addresses: who may, what comes back, and refusals in the one shape."""
+"""The routes of automations: required scopes, answers, and refusals in the common shape."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any

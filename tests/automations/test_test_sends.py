@@ -1,4 +1,4 @@
-"""Test sends: what would be sent goes to its author, marked, through the real channels, and nothing counts it."""
+"""Test sends: messages go to the author, marked, through the real channels, and are not counted."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -71,7 +71,7 @@ async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 @pytest.fixture
 async def strict(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
-    """One with a mail server, whose operator names nobody."""
+    """A process with a mail server, whose operator allows no receivers."""
     async with built(database_url, tmp_path, {"WORKBENCH_SMTP_URL": "smtp://127.0.0.1:9?starttls=never"}) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""Endpoints and mail servers that do as they are told, on real sockets, and an authority that certifies them."""
+"""Endpoints and mail servers on real sockets with scripted answers, and a certificate authority for them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Which addresses are dialled (trust.md K1 to K4, K8, K10, K11): judged as the resolver gives them, and by no second look-up."""
+"""The address guard (trust.md K1 to K4, K8, K10, K11): it judges resolved addresses, without a second look-up."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Slots for deliveries: when a delivery waits for one, and when it is refused at once."""
+"""Slots for deliveries: when a delivery waits for a slot, and when it is refused."""
 
 import asyncio
 import contextlib

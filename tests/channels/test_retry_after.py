@@ -1,4 +1,4 @@
-"""`Retry-After`: seconds, dates and nonsense, within bounds."""
+"""`Retry-After`: seconds, dates and invalid values, within bounds."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Unsubscribe tokens: ours alone, and without the address."""
+"""Unsubscribe tokens: they cannot be forged, and do not contain the address."""
 
 import pytest
 

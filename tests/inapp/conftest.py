@@ -1,4 +1,4 @@
-"""A served API, and people who sign in with wallets of known keys and open sockets."""
+"""A served API, and users that sign in with wallets of known keys and open sockets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,13 +23,13 @@ CONTACT = uuid7(1)
 
 
 class Person:
-    """Somebody with a wallet, on a page of an organization."""
+    """A user with a wallet, on a page of an organization."""
 
     def __init__(self, org: Org, wallet: Wallet, page: str | None = PAGE) -> None:
         self.org, self.wallet, self.page = org, wallet, page
 
     async def ask(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        """Post as the page does; a header that is empty is not sent."""
+        """Send a POST request as the page does; an empty header is left out."""
         sent = {"authorization": f"Bearer {await self.org.key('publishable')}", "content-type": "application/json"}
         if self.page is not None:
             sent["origin"] = self.page
@@ -51,7 +51,7 @@ class Person:
 
     @asynccontextmanager
     async def socket(self, session: str | None = None, **options: Any) -> AsyncIterator["Line"]:
-        """Give a socket that has said who it is."""
+        """Open a socket and authenticate it."""
         line = await self.dial(self.page, **options)
         try:
             await line.say(type="AUTH", token=session or await self.token())
@@ -64,7 +64,7 @@ class Person:
         return Line(await connect(url, origin=page, open_timeout=10, **options))
 
     async def receive(self, *titles: str, wallet: str | None = None, body: str = "b") -> list[str]:
-        """Have messages stored, as the engine does; return their ids."""
+        """Store messages, as the engine does; return their ids."""
         now = self.org.service.services.clock.unique_now_us
         rows = [
             InappMessageRow(
@@ -146,11 +146,11 @@ async def ann(acme: Org) -> Person:
 
 @pytest.fixture
 async def bob(acme: Org) -> Person:
-    """Somebody else, with the same organization."""
+    """Another user of the same organization."""
     return Person(acme, Wallet(token(32)))
 
 
 @pytest.fixture
 async def eve(service: Service) -> Person:
-    """Somebody with another organization."""
+    """A user of another organization."""
     return Person(await organization(service), Wallet(token(32)))

@@ -1,4 +1,4 @@
-"""An API process that stops sends its sockets away, each with the moment at which to come back; what waits is not lost."""
+"""A stopping API process closes its sockets with a time to reconnect, and loses no messages."""
 
 import asyncio
 import re
@@ -16,8 +16,8 @@ from tests.routes.conftest import serving
 REASON = re.compile(r"the server restarts; retry-after=(\d+\.\d)")
 
 
-async def told(line: Line) -> float:
-    """Wait until a socket is sent away; return for how many seconds."""
+async def retry_after(line: Line) -> float:
+    """Wait until the server closes a socket; return the seconds after which to reconnect."""
     assert await line.code() == 1012
     match = REASON.fullmatch(line.connection.close_reason or "")
     assert match is not None
@@ -33,7 +33,7 @@ async def test_unacknowledged_messages_come_from_another_process(ann: Person) ->
             await ann.receive("1", "2")
             assert await line.take(1) == ["1"]
             stopping.services.feed.drain()
-            assert await told(line) == 1.0
+            assert await retry_after(line) == 1.0
         with pytest.raises(InvalidStatus) as refused:
             await ann.dial(PAGE)
         assert refused.value.response.status_code == 503
@@ -47,7 +47,7 @@ async def test_clients_of_a_stopped_process_reconnect_one_after_the_other(ann: P
     async with serving(ann.org.service.dsn) as ann.org.service:
         lines = await asyncio.gather(*(ann.dial(PAGE) for _ in range(120)))
         ann.org.service.services.feed.drain()
-        assert sorted({await told(line) for line in lines}) == [1.0, 1.1, 1.2]
+        assert sorted({await retry_after(line) for line in lines}) == [1.0, 1.1, 1.2]
 
 
 async def test_a_herd_that_returns_at_once_is_given_all_that_waits(ann: Person) -> None:

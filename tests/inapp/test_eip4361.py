@@ -1,4 +1,4 @@
-"""The text of Sign-In with Ethereum: what is one, and what only looks like one."""
+"""The text of Sign-In with Ethereum (EIP-4361): valid messages, and invalid ones that look similar."""
 
 from datetime import UTC, datetime, timedelta
 

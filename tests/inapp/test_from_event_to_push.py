@@ -1,4 +1,4 @@
-"""The whole way: an event posted to one API process becomes a push on a socket of another, sent by an engine of its own."""
+"""End to end: an event posted to one API process is pushed over a socket of another; an engine sends it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

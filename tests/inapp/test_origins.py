@@ -1,4 +1,4 @@
-"""Which pages may ask: what is an origin, and the operator's list of them."""
+"""Origins: which texts are valid, and the operator's list of allowed ones."""
 
 from pathlib import Path
 
@@ -28,7 +28,8 @@ def test_an_origin_has_one_form(text: str, origin: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "null", "*", "https://", "app.example.com", "ftp://a.b", "https://a.b/c", "https://a.b?c", "https://u@a.b",
-     "https://*.b", "https://a..b", "https://a.b:123456", "https://a.b\n", "https://bücher.example", "https://" + "a" * 300],
+     "https://*.b", "https://a..b", "https://a.b:123456", "https://a.b\n",
+     "https://bücher.example", "https://" + "a" * 300],
 )  # fmt: skip
 def test_text_that_is_not_an_origin(text: str) -> None:
     assert parse_origin(text) is None

@@ -1,4 +1,4 @@
-"""Sockets that are refused, ended or dropped, and why; the others go on."""
+"""Sockets that are refused, ended or dropped, and the reasons; other sockets are not affected."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""How long a session lasts: renewed over the open socket, until the wallet has to sign again."""
+"""Sessions are renewed over the open socket until the wallet has to sign again."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ SOON = timedelta(seconds=2)
 
 
 async def sealed(person: Person, left: timedelta, since: timedelta = timedelta(hours=1)) -> str:
-    """Return the token of a session that has so much time left, and whose wallet signed so long ago."""
+    """Return the token of a session that ends after `left`; the wallet signed it `since` ago."""
     parts = person.org.service.services
     session = parts.sessions.open(await person.token())
     assert session is not None
@@ -21,7 +21,7 @@ async def sealed(person: Person, left: timedelta, since: timedelta = timedelta(h
 
 
 def session_of(person: Person, frame: dict[str, Any]) -> InappSession:
-    """Return the session that a frame brings."""
+    """Return the session of the token in a frame."""
     session = person.org.service.services.sessions.open(frame["token"])
     assert frame.keys() == {"type", "token", "expiresAt"}
     assert session is not None

@@ -1,4 +1,4 @@
-"""A wallet signs in: whose page may ask, what has to be signed, and that a signature is worth one session."""
+"""Signing in with a wallet: allowed origins, the text to sign, and one session for each signature."""
 
 import asyncio
 from typing import Any
@@ -78,8 +78,8 @@ async def test_a_nonce_of_the_client_is_worth_nothing(ann: Person) -> None:
 async def test_a_challenge_ends_after_five_minutes(ann: Person) -> None:
     message = await ann.challenge()
     await ann.org.service.rows(
-        "UPDATE inapp_challenges SET expires_at = (expires_at AT TIME ZONE 'UTC' - interval '5 minutes') AT TIME ZONE 'UTC'"
-        " WHERE org_id = %s",
+        "UPDATE inapp_challenges SET expires_at = (expires_at AT TIME ZONE 'UTC' - interval '5 minutes')"
+        " AT TIME ZONE 'UTC' WHERE org_id = %s",
         ann.org.id,
     )
     assert (await ann.answer(message)).status_code == 401
@@ -88,8 +88,8 @@ async def test_a_challenge_ends_after_five_minutes(ann: Person) -> None:
 async def test_forgotten_challenges_are_deleted(ann: Person) -> None:
     await ann.challenge()
     await ann.org.service.rows(
-        "UPDATE inapp_challenges SET expires_at = (expires_at AT TIME ZONE 'UTC' - interval '1 hour') AT TIME ZONE 'UTC'"
-        " WHERE org_id = %s",
+        "UPDATE inapp_challenges SET expires_at = (expires_at AT TIME ZONE 'UTC' - interval '1 hour')"
+        " AT TIME ZONE 'UTC' WHERE org_id = %s",
         ann.org.id,
     )
     await ann.challenge()

@@ -1,4 +1,4 @@
-"""Messages over real sockets: at once, in order, once per socket, again until acknowledged, and nobody else's."""
+"""Messages over real sockets: at once, in order, once per socket, again until acknowledged, to their wallet only."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Who signed a text: known keys, and what is no signature."""
+"""Recovering the signer of a text: known keys, and malformed signatures."""
 
 import pytest
 from eth_keys.datatypes import PrivateKey
@@ -35,8 +35,8 @@ def test_another_text_has_another_signer() -> None:
 
 @pytest.mark.parametrize(
     "signature",
-    ["", "0x", "0x" + "0" * 130, "0x" + "f" * 130, "0x" + "f" * 128 + "1b", WALLET.sign("a")[2:], WALLET.sign("a") + "00",
-     WALLET.sign("a")[:-2] + "1d", "0x" + "é" * 130],
+    ["", "0x", "0x" + "0" * 130, "0x" + "f" * 130, "0x" + "f" * 128 + "1b", WALLET.sign("a")[2:],
+     WALLET.sign("a") + "00", WALLET.sign("a")[:-2] + "1d", "0x" + "é" * 130],
 )  # fmt: skip
 def test_a_malformed_signature_has_no_signer(signature: str) -> None:
     assert recover_signer("a", signature) is None

@@ -25,23 +25,31 @@ SECRET = "a secret of the query tests"
 ARROW = "application/vnd.apache.arrow.stream"
 
 _ROWS = """
-INSERT INTO workbench.contacts (org_id, id, email, email_domain, wallet_address, external_id, attributes, tags, created_at, updated_at)
-VALUES (%(org)s, %(id)s, %(email)s, 'example.com', %(canary)s, %(canary)s, '{"tier": "gold"}', ARRAY['vip', 'a "b", c'], %(at)s, %(at)s);
+INSERT INTO workbench.contacts (org_id, id, email, email_domain, wallet_address, external_id, attributes, tags,
+    created_at, updated_at)
+VALUES (%(org)s, %(id)s, %(email)s, 'example.com', %(canary)s, %(canary)s, '{"tier": "gold"}',
+    ARRAY['vip', 'a "b", c'], %(at)s, %(at)s);
 INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key, email)
-VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, %(at)s, %(at)s, '{"amountUsd": 12345678901234567890.10, "ok": true}', %(canary)s, %(email)s);
+VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, %(at)s, %(at)s, '{"amountUsd": 12345678901234567890.10, "ok": true}',
+    %(canary)s, %(email)s);
 INSERT INTO workbench.automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at)
 VALUES (%(org)s, %(id)s, %(canary)s, '{}', '{}', true, 1, %(at)s, %(at)s);
-INSERT INTO workbench.entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, outcome, due_at, created_at, updated_at)
+INSERT INTO workbench.entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, outcome,
+    due_at, created_at, updated_at)
 VALUES (%(org)s, %(id)s, %(id)s, %(id)s, %(at)s, %(id)s, 'dead', %(canary)s, %(at)s, %(at)s, %(at)s);
-INSERT INTO workbench.messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, subject, body, created_at)
+INSERT INTO workbench.messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status,
+    subject, body, created_at)
 VALUES (%(org)s, %(id)s, %(id)s, %(id)s, %(id)s, %(canary)s, 1, 'inapp', 'sent', 'hi', %(canary)s, %(at)s);
 INSERT INTO workbench.message_outcomes (org_id, at, message_id, outcome, channel, reason)
 VALUES (%(org)s, %(at)s, %(id)s, 'sent', 'inapp', %(canary)s);
 INSERT INTO workbench.segments (org_id, id, name, kind, size, revision, created_at, created_by, updated_at, updated_by)
 VALUES (%(org)s, %(id)s, %(canary)s, 'audience', 1, 1, %(at)s, %(id)s, %(at)s, %(id)s);
-INSERT INTO workbench.segment_sizes (org_id, segment_id, at, size, entered, departed) VALUES (%(org)s, %(id)s, %(at)s, 1, 1, 0);
-INSERT INTO workbench.segment_members (org_id, segment, contact_id, entered_at) VALUES (%(org)s, %(canary)s, %(id)s, %(at)s);
-INSERT INTO workbench.onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash, block_time, created_at)
+INSERT INTO workbench.segment_sizes (org_id, segment_id, at, size, entered, departed)
+VALUES (%(org)s, %(id)s, %(at)s, 1, 1, 0);
+INSERT INTO workbench.segment_members (org_id, segment, contact_id, entered_at)
+VALUES (%(org)s, %(canary)s, %(id)s, %(at)s);
+INSERT INTO workbench.onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,
+    digest, block_number, block_hash, block_time, created_at)
 VALUES (%(org)s, %(id)s, %(id)s, 1, %(canary)s, 'Transfer', '', %(canary)s, 0, %(id)s, 1, '', %(at)s, %(at)s);
 INSERT INTO workbench.event_notices (org_id, id, outcome, event, received_at)
 VALUES (%(org)s, 'ffffffff-ffff-7000-8000-000000000001', 'rejected', %(canary)s, %(at)s),
@@ -68,7 +76,7 @@ class Asker(msgspec.Struct, frozen=True):
 
 
 class World(msgspec.Struct, frozen=True):
-    """A served database: `ann` of organization a, `ben` of b, `pia` of a who may see addresses."""
+    """A served database: `ann` of organization a, `ben` of b, `pia` of a, with `pii:read`."""
 
     dsn: str
     app: App
@@ -134,7 +142,7 @@ _WORKS = """
 
 
 async def until_a_query_works(postgres: Server, database_url: str) -> None:
-    """Return when an analyst's query has worked on a batch of rows for a while."""
+    """Wait until an analyst's query has worked on a batch of rows for 0.3 seconds."""
     admin_dsn = database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:])
     async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(admin_dsn, autocommit=True) as admin:
         while not (await admin.execute(_WORKS)).rowcount:  # noqa: ASYNC110 - another server has no event for us

@@ -21,7 +21,7 @@ from tests.acceptance.conftest import until
 
 
 class Standby:
-    """The standby's server process; may be stopped before its time."""
+    """The server process of the standby; a test may stop it."""
 
     def __init__(self, folder: Path, primary: Server) -> None:
         self._folder, self._primary = folder, primary
@@ -29,7 +29,7 @@ class Standby:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Copy the primary and follow it."""
+        """Copy the primary, and start to follow it."""
         programs, data = locate(None, self._account).folder, self._folder / "data"
         copy = [programs / "pg_basebackup", "-D", data, "-d", libpq_dsn(self._primary.admin_dsn), "-c", "fast", "-R"]
         subprocess.run(copy, check=True, capture_output=True, cwd=self._folder, **self._account.popen())
@@ -47,16 +47,16 @@ class Standby:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)  # who is connected is not waited for
+            self._process.send_signal(signal.SIGINT)  # does not wait for connected clients
             self._process.wait(30)
             self._process = None
 
     def dsn(self, of: str) -> str:
-        """Return the standby's address of what is at an address of the primary."""
+        """Return the standby's URL for a URL of the primary."""
         return urlsplit(of)._replace(query=urlencode({"host": str(self._folder), "port": "5432"})).geturl()
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Ask the standby as a superuser."""
+        """Run a statement on the standby as a superuser."""
         with psycopg.connect(self.dsn(self._primary.admin_dsn), autocommit=True) as connection:
             cursor = connection.execute(statement)  # type: ignore[call-overload]
             return list(cursor.fetchall()) if cursor.description else []
@@ -69,7 +69,7 @@ class Standby:
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Both servers."""
+    """A primary and its standby."""
 
     primary: Server
     standby: Standby
@@ -77,7 +77,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 @contextmanager
 def pair() -> Iterator[Pair]:
-    """Give a primary and its standby until the block ends."""
+    """Run a primary and its standby until the block ends."""
     home = Path(tempfile.mkdtemp(prefix="workbench-pair-"))
     folder = Path(tempfile.mkdtemp(prefix="workbench-standby-"))
     server_account().own(folder)

@@ -1,4 +1,4 @@
-"""What is read in Postgres's binary form is what its text form says: the same query once with a column that keeps it in text."""
+"""Values read in Postgres's binary form equal those read in its text form."""
 
 import pyarrow as pa
 import pytest
@@ -43,8 +43,9 @@ async def test_both_forms_say_the_same(world, kind, which):
 
 async def test_both_forms_say_the_same_of_many_rows(world):
     query = """
-        SELECT v FROM (SELECT md5(n::text)::uuid AS id, n % 7 = 0 AS odd, timestamptz '2026-01-01 00:00Z' + n * interval '1 s' AS at,
-            CASE WHEN n % 3 > 0 THEN n END AS n, jsonb_build_object('n', n) AS json FROM generate_series(1, 9000) n) t"""
+        SELECT v FROM (SELECT md5(n::text)::uuid AS id, n % 7 = 0 AS odd,
+            timestamptz '2026-01-01 00:00Z' + n * interval '1 s' AS at, CASE WHEN n % 3 > 0 THEN n END AS n,
+            jsonb_build_object('n', n) AS json FROM generate_series(1, 9000) n) t"""
     binary, text = [
         _table((await world.ann.post(query.replace("v FROM", columns), accept=ARROW)).content)
         for columns in ("* FROM", "*, 1.5::numeric AS money FROM")

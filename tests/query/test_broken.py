@@ -1,4 +1,4 @@
-"""A connection to Postgres that breaks while rows are read is a database out of reach, whenever it breaks."""
+"""A connection to Postgres that breaks while rows are read is reported as an unavailable database."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from api.store.database import Database, DatabaseUnavailableError
 from tests.proxy import PostgresProxy
 from tests.query.conftest import until_a_query_works
 
-# 16 rows are asked for; then 256, and, before these are looked at, 256 more, whose first never comes.
+# 16 rows are asked for; then 256, and 256 more before these are read; their first row never arrives.
 _STUCK = """
     SELECT n, CASE WHEN n > 272 THEN (SELECT count(*) FROM generate_series(1, 1000000000) m WHERE m < n) END AS counted
     FROM generate_series(1, 1000) n"""
@@ -25,7 +25,7 @@ async def test_a_connection_that_breaks_between_two_fetches(filled, keyring, mod
             assert (await anext(batches)).rows == 16
             await until_a_query_works(postgres, module_database)
             proxy.cut()
-            await asyncio.sleep(0.1)  # the fetch under way breaks; nothing was told of it yet
+            await asyncio.sleep(0.1)  # the fetch under way breaks; the reader has not noticed yet
             with pytest.raises(DatabaseUnavailableError, match="the connection to the database broke"):
                 await anext(batches)
         await database.close()

@@ -1,4 +1,4 @@
-"""A direct login reads its organization's rows and nothing else, whatever it sets; and what it may not set is looked after."""
+"""A direct login reads only its organization's rows, whatever it sets; the server bounds what it cannot forbid."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -34,14 +34,14 @@ async def address(world: Any, keyring: Keyring, postgres: Server) -> AsyncIterat
     ):  # nor is a clone: rights to a database stay behind
         await sql_logins.create(world.dsn, keyring, "a")
     await migrate(world.dsn, admin_dsn=urlsplit(postgres.admin_dsn)._replace(path=urlsplit(world.dsn).path).geturl())
-    await world.ben.rows("SELECT 1")  # whose role is there now
+    await world.ben.rows("SELECT 1")  # creates the role of organization b
     yield await sql_logins.create(world.dsn, keyring, "a")
     await sql_logins.revoke(world.dsn, keyring, "a")
 
 
 @pytest.fixture
 def login(address: str) -> Iterator[Connection]:
-    """A session that has lifted what it can."""
+    """A session that has lifted every limit it can."""
     with closing(psycopg.connect(address, autocommit=True)) as connection:
         for setting in (
             "default_transaction_read_only = off",
@@ -54,7 +54,7 @@ def login(address: str) -> Iterator[Connection]:
 
 
 def reason(connection: Connection) -> str:
-    """Return why a session is over."""
+    """Return the reason why the server ended a session."""
     with pytest.raises(psycopg.OperationalError) as ended:
         connection.execute("SELECT 1")
     return str(ended.value)
@@ -167,7 +167,7 @@ async def test_a_transaction_that_is_left_open_is_ended(login: Connection, datab
 
 async def test_a_session_that_makes_others_wait_is_ended(login: Connection, database: Any) -> None:
     login.execute("BEGIN")
-    login.execute("ALTER ROLE CURRENT_USER SET work_mem = '2GB'")  # whoever revokes it would wait
+    login.execute("ALTER ROLE CURRENT_USER SET work_mem = '2GB'")  # its lock would make `revoke` wait
     await end(database, SessionLimits())
     assert "terminating connection" in reason(login)
 

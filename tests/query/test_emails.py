@@ -1,4 +1,4 @@
-"""Addresses leave in clear only for a key that may see them, and sealed for nobody."""
+"""Addresses are returned in clear only for a key with `pii:read`, and never sealed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where the server refused the hardening script, a query may call listed functions only."""
+"""On a server that refused the hardening script, a query may call only listed functions."""
 
 import logging
 
@@ -16,7 +16,8 @@ from tests.servers import create_database, database_dsn, drop_database
 @pytest.mark.parametrize(
     "text",
     [
-        "SELECT count(*), coalesce(max(x), 0)::numeric(10, 2) FROM app_events WHERE event IN ('a') AND (true) OR NOT (false)",
+        "SELECT count(*), coalesce(max(x), 0)::numeric(10, 2) FROM app_events"
+        " WHERE event IN ('a') AND (true) OR NOT (false)",
         "WITH a (x) AS (SELECT 1) SELECT * FROM a, (VALUES (1)) AS v (y), LATERAL (SELECT 1) l WHERE EXISTS (SELECT 1)",
         "SELECT 'set_config(' || \"from\", $$ pg_roles $$ FROM contacts -- pg_sleep(1)",
         "SELECT extract(day FROM created_at), sum(x) FILTER (WHERE x > 1) OVER (PARTITION BY y ORDER BY z) FROM t",

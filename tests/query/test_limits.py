@@ -1,4 +1,4 @@
-"""A query that asks too much is stopped, says so, and leaves nothing behind."""
+"""A query that exceeds a limit is stopped with a message that names the limit, and leaves nothing behind."""
 
 import asyncio
 import time

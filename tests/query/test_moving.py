@@ -1,4 +1,4 @@
-"""Watermarks outlive a dump that is restored in another Postgres cluster, whose transactions are counted anew."""
+"""Watermarks stay valid after a dump is restored in another cluster, which counts transactions from the start."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -69,7 +69,7 @@ async def house(dsn: str, workbench_key: str, live_key: str) -> AsyncIterator[Ho
 
 
 def at(server: str, database: str) -> str:
-    """Return a server's address with the name of another's database."""
+    """Return the URL of a server with the database name of another URL."""
     return urlsplit(server)._replace(path=urlsplit(database).path).geturl()
 
 
@@ -81,7 +81,7 @@ def restore(source: str, target: str) -> None:
 
 
 def use_ids(dsn: str, count: int) -> None:
-    """Let transactions have been: a part of one that writes has an id of its own."""
+    """Use up transaction ids: every subtransaction that writes takes one."""
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE TEMPORARY TABLE t ()")
         connection.execute(

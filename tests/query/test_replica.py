@@ -1,4 +1,4 @@
-"""What analysts ask is answered by a standby: never older than the question, and never by the primary instead."""
+"""A standby answers analysts' queries with data as new as the request; the primary never takes its place."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -34,7 +34,7 @@ def servers() -> Iterator[Pair]:
 
 
 class House:
-    """An API with a standby; `ann` asks it, for the organization whose events it takes in."""
+    """An API with a standby; `ann` is an analyst of the organization that `send` sends events of."""
 
     def __init__(self, servers: Pair, client: httpx.AsyncClient, org_id: int, key: str, live: str) -> None:
         self.servers, self.client, self.ann = servers, client, Asker(org_id, key, client)
@@ -49,14 +49,14 @@ class House:
         return answer.status_code, answer.json()["error"]
 
     async def watermark(self) -> str:
-        """Return that of an answer; others on the primary may keep a transaction open for a moment."""
+        """Return the watermark of a result; there is none while another transaction is open on the primary."""
         async with asyncio.timeout(20):
             while (mark := (await self.ann.post(COUNT)).headers.get("Watermark")) is None:
                 pass
         return mark
 
     async def lock_events(self) -> None:
-        """Do on the primary what makes the standby end whoever reads events."""
+        """Lock events on the primary, which makes the standby cancel queries that read them."""
         async with await psycopg.AsyncConnection.connect(libpq_dsn(self.servers.primary.dsn)) as connection:
             await connection.execute("LOCK TABLE workbench.events IN ACCESS EXCLUSIVE MODE")
             await connection.commit()
@@ -112,7 +112,7 @@ async def test_a_watermark_of_a_standby_brings_the_answer_back(servers: Pair) ->
 async def test_no_watermark_is_given_where_it_would_not_be_exact(servers: Pair) -> None:
     async with house(servers) as own, await psycopg.AsyncConnection.connect(libpq_dsn(servers.primary.dsn)) as other:
         await own.send(1)
-        await other.execute("SELECT pg_current_xact_id()")  # open, and above it everybody goes on
+        await other.execute("SELECT pg_current_xact_id()")  # open, and later transactions commit
         await other.execute("CREATE TABLE workbench.held (id integer)")
         await own.send(2)
         answer = await own.ann.post(COUNT)

@@ -1,4 +1,4 @@
-"""Values come out of JSON, Arrow and CSV as they are in Postgres."""
+"""Values in JSON, Arrow and CSV equal those in Postgres."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Row-level security is the second wall: a statement that forgets the organization, or names another one, finds and writes nothing."""
+"""Row-level security: a statement without its organization, or with another one, finds and writes nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,8 @@ from tests.servers import connect_as
 FORGETFUL = "SELECT DISTINCT org_id FROM workbench.contacts"
 _TABLES = """
 SELECT c.relname, c.relforcerowsecurity AND c.relrowsecurity AND EXISTS (
-           SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND p.polroles = ARRAY[c.relowner] AND p.polcmd = '*' AND p.polpermissive
+           SELECT FROM pg_policy p
+           WHERE p.polrelid = c.oid AND p.polroles = ARRAY[c.relowner] AND p.polcmd = '*' AND p.polpermissive
                AND pg_get_expr(p.polqual, c.oid) LIKE '%%org_id = %%workbench.org%%' AND p.polwithcheck IS NULL)
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
 WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition

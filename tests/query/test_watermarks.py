@@ -1,4 +1,4 @@
-"""An answer says what it was taken from, and the same is answered again whatever came since."""
+"""A result has a watermark, and a query at that watermark returns the same result after later changes."""
 
 from typing import Any
 

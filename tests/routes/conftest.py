@@ -1,4 +1,4 @@
-"""The API over real HTTP: one server and one database for the tests of a file, an organization of its own for each test."""
+"""The API over real HTTP: one server and database for each test file, one organization for each test."""
 
 import asyncio
 from collections.abc import AsyncIterator

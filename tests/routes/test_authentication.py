@@ -1,4 +1,4 @@
-"""Who may come in: contract §5 and trust.md group F, as the addresses show it."""
+"""Authentication and scopes: contract §5 and trust.md group F, over HTTP."""
 
 from datetime import timedelta
 

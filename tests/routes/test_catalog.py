@@ -1,4 +1,4 @@
-"""`GET /api/v1/events/catalog` (contract §4.3) and what is inside one event."""
+"""`GET /api/v1/events/catalog` (contract §4.3), and the description of one event."""
 
 from typing import Any
 

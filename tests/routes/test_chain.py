@@ -1,4 +1,4 @@
-"""What happened on chains, as it is seen over HTTP and about a contact."""
+"""Logs of chains: the routes that list them, and the logs of a contact."""
 
 from typing import Any
 

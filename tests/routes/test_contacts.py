@@ -1,4 +1,4 @@
-"""`/contacts`: finding people, what they want no messages through, their tags, and who may do what."""
+"""`/contacts`: finding contacts, opting out, tags, and the required scopes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a body is declared as: once, and as JSON."""
+"""The `Content-Type` of a body: declared once, as JSON."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`POST /api/v1/events`: the answers of contract §4.1 and §7, and what is in the database afterwards."""
+"""`POST /api/v1/events`: the answers of contract §4.1 and §7, and the rows that are stored."""
 
 from datetime import timedelta
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""The express lane answers what the ordinary way would, however the bytes of requests are cut."""
+"""The fast path answers exactly as Sanic would, however the bytes of requests are split."""
 
 import asyncio
 import itertools

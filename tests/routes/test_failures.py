@@ -1,4 +1,4 @@
-"""What nobody foresaw is a 503 in our shape and one line in the log, without anything of what was sent."""
+"""An unexpected error is a 503 in the common shape and one log line without any content of the request."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The same events by HTTP and by an import leave the same behind: contacts, identities, conflicts, attributes, events."""
+"""Events by HTTP and the same events by an import leave the same rows."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""Keys administered over the API, and what an ended key still gets: nothing."""
+"""Keys administered over the API; an ended key is refused."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""`POST /contacts/merge` and `/contacts/merges/{id}/undo`: two contacts become one, and two again."""
+"""`POST /contacts/merge` and `/contacts/merges/{id}/undo`: merging two contacts, and undoing the merge."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""`GET /contacts` and `/contacts/{id}/timeline`: one person, counted, and what happened to it."""
+"""`GET /contacts` and `/contacts/{id}/timeline`: a contact with counts, and its history."""
 
 from typing import Any
 

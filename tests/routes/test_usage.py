@@ -1,4 +1,4 @@
-"""`GET /usage`: messages that were sent in a month, by channel; nothing else is metered."""
+"""`GET /usage`: messages sent in a month, by channel."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The handshake: a notebook says its version with every request, and one that does not fit is told so before anything is done."""
+"""Versions: a notebook sends its version with every request; an unsupported one is refused at once."""
 
 import asyncio
 

@@ -17,7 +17,7 @@ from workbench.language.codec import decode
 
 
 class LateClock(Clock):
-    """The database's time, and a test's hours on top."""
+    """The database's time plus `ahead`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class Team:
 
     @property
     def desk(self) -> SegmentServices:
-        """What refreshes segments as an engine does, for every organization."""
+        """The services of an engine, which refreshes the segments of every organization."""
         parts = self.org.service.services
         return msgspec.structs.replace(parts.segments, database=parts.system_database)
 
     async def call(self, method: str, path: str = "", body: Any = None, *scopes: str) -> httpx.Response:
-        """Call as an author, or with a workbench key that has these scopes."""
+        """Send a request with a workbench key that has these scopes (none: the default scopes)."""
         key = await self.org.key("workbench", *scopes)
         return await self.org.call(method, f"/segments{path}", body, authorization=f"Bearer {key}")
 
@@ -58,7 +58,7 @@ class Team:
         return response.status_code, response.json()["error"]
 
     async def contact(self, name: str, **attributes: Any) -> str:
-        """Let somebody come in by an event; return the contact."""
+        """Create a contact by an event; return its id."""
         event = {"event": "deposit", "contact": {"externalId": name}, "attributes": attributes}
         assert (await self.org.post(event))[0] == 202
         return await self.id_of(name)
@@ -70,7 +70,6 @@ class Team:
         return str(contact_id)
 
     async def members(self, segment: str) -> set[str]:
-        """Return the contacts in a segment."""
         rows = await self.rows(
             "SELECT contact_id FROM segment_members WHERE org_id = %s AND segment = %s", self.id, segment
         )

@@ -1,4 +1,4 @@
-"""The engine's job: who is due is refreshed once, whoever asks, and nobody suffers for somebody else."""
+"""Refreshing segments: each due segment once, by any engine, and without delaying other organizations."""
 
 import asyncio
 from datetime import timedelta
@@ -23,12 +23,12 @@ SLOW = "SELECT NULL::uuid AS contact_id FROM (SELECT generate_series(1, {}) AS n
 
 @pytest.fixture(autouse=True)
 async def calm(service: Service) -> None:
-    """Nothing of other tests is due."""
+    """Segments of other tests are not due."""
     await service.rows("UPDATE segments SET due_at = NULL")
 
 
-def impatient(team: Team, seconds: float) -> SegmentServices:
-    """Return a desk whose queries end after some seconds."""
+def with_timeout(team: Team, seconds: float) -> SegmentServices:
+    """Return the services with a time limit for queries."""
     limits = QueryLimits(step_seconds=seconds, watch_seconds=seconds + 1)
     gateway = Gateway(team.desk.database, team.desk.keyring, limits)
     return msgspec.structs.replace(team.desk, gateway=gateway)
@@ -39,8 +39,8 @@ async def state(team: Team, name: str) -> dict[str, Any]:
     return {key: shown[key] for key in ("size", "lastError", "refreshedAt", "failingSince")}
 
 
-async def begun(team: Team) -> None:
-    """Wait until somebody has taken one of the organization's segments."""
+async def wait_for_claim(team: Team) -> None:
+    """Wait until an engine has claimed one of the organization's segments."""
     async with asyncio.timeout(10):
         while True:
             if await team.rows("SELECT 1 FROM segments WHERE org_id = %s AND lease_until IS NOT NULL", team.id):
@@ -48,8 +48,8 @@ async def begun(team: Team) -> None:
             await asyncio.sleep(0.01)
 
 
-async def spoil(team: Team, name: str, sql: str) -> None:
-    """Let a query be one that fails or takes long by now; nothing of that kind can be defined."""
+async def replace_query(team: Team, name: str, sql: str) -> None:
+    """Replace a stored query by one that fails or is slow; the API would refuse to define it."""
     await team.rows("UPDATE segments SET sql = %s WHERE org_id = %s AND name = %s", sql, team.id, name)
 
 
@@ -82,7 +82,7 @@ async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, cloc
     ann = await acme.contact("ann", balance="much")
     await acme.ok("POST", "", ALL)
     before = await state(acme, "all")
-    await spoil(acme, "all", "SELECT id AS contact_id FROM contacts WHERE (metadata ->> 'balance')::numeric > 0")
+    await replace_query(acme, "all", "SELECT id AS contact_id FROM contacts WHERE (metadata ->> 'balance')::numeric > 0")
     clock.ahead = timedelta(minutes=11)
     assert await refresh_due(acme.desk, clock) == 1
     failed = await state(acme, "all")
@@ -93,7 +93,7 @@ async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, cloc
     clock.ahead += timedelta(minutes=11)
     await refresh_due(acme.desk, clock)
     assert (await state(acme, "all"))["failingSince"] == failed["failingSince"]
-    await spoil(acme, "all", ALL["sql"])
+    await replace_query(acme, "all", ALL["sql"])
     clock.ahead += timedelta(minutes=21)
     assert await refresh_due(acme.desk, clock) == 1
     assert (await state(acme, "all"))["lastError"] is None
@@ -101,7 +101,7 @@ async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, cloc
 
 async def test_a_query_that_no_longer_fits_says_where(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
-    await spoil(acme, "all", "SELECT id AS contact_idd FROM contacts WHERE plan = 1")
+    await replace_query(acme, "all", "SELECT id AS contact_idd FROM contacts WHERE plan = 1")
     clock.ahead = timedelta(minutes=11)
     await refresh_due(acme.desk, clock)
     assert (await state(acme, "all"))["lastError"] == 'column "plan" does not exist (character 46)'
@@ -111,12 +111,12 @@ async def test_a_slow_segment_delays_no_other_organization(acme: Team, globex: T
     await acme.contact("ann")
     await acme.ok("POST", "", ALL)
     await acme.ok("POST", "", ALL | {"name": "other"})
-    await spoil(acme, "all", SLOW.format(10**9))
+    await replace_query(acme, "all", SLOW.format(10**9))
     await globex.contact("gus")
     await globex.ok("POST", "", ALL)
     clock.ahead = timedelta(minutes=11)
-    slow = asyncio.create_task(refresh_due(impatient(acme, 1.5), clock))
-    await begun(acme)
+    slow = asyncio.create_task(refresh_due(with_timeout(acme, 1.5), clock))
+    await wait_for_claim(acme)
     assert await refresh_due(globex.desk, clock) == 1  # globex's; acme has its turn
     assert await slow == 2  # then acme's other one
     assert (await state(acme, "all"))["lastError"] == "the query took longer than 1.5 s"
@@ -139,9 +139,9 @@ async def test_a_refresh_does_not_overwrite_a_segment_that_was_changed_meanwhile
     ann = await acme.contact("ann")
     await acme.ok("POST", "", ALL)
     clock.ahead = timedelta(minutes=11)
-    await spoil(acme, "all", SLOW.format(2 * 10**6))
+    await replace_query(acme, "all", SLOW.format(2 * 10**6))
     refreshing = asyncio.create_task(refresh_due(acme.desk, clock))
-    await begun(acme)
+    await wait_for_claim(acme)
     changed = await acme.ok("PUT", "/all", {"revision": 1, "sql": ALL["sql"], "everySeconds": 3600})
     assert (await refreshing, changed["revision"]) == (1, 2)
     assert await acme.members("all") == {ann}
@@ -149,10 +149,10 @@ async def test_a_refresh_does_not_overwrite_a_segment_that_was_changed_meanwhile
 
 async def test_an_engine_that_stops_gives_its_lease_back(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
-    await spoil(acme, "all", SLOW.format(10**9))
+    await replace_query(acme, "all", SLOW.format(10**9))
     clock.ahead = timedelta(minutes=11)
     refreshing = asyncio.create_task(refresh_due(acme.desk, clock))
-    await begun(acme)
+    await wait_for_claim(acme)
     refreshing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await refreshing
@@ -192,10 +192,10 @@ async def test_one_segment_of_an_organization_is_taken_at_a_time(acme: Team, clo
 async def test_a_refresh_does_not_overwrite_one_that_began_later(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
     clock.ahead = timedelta(minutes=11)
-    await spoil(acme, "all", SLOW.format(10**9))
-    failing = asyncio.create_task(refresh_due(impatient(acme, 1.0), clock))
-    await begun(acme)
-    await spoil(acme, "all", ALL["sql"])
+    await replace_query(acme, "all", SLOW.format(10**9))
+    failing = asyncio.create_task(refresh_due(with_timeout(acme, 1.0), clock))
+    await wait_for_claim(acme)
+    await replace_query(acme, "all", ALL["sql"])
     await acme.ok("POST", "/all/refresh")
     await failing
     assert (await state(acme, "all"))["lastError"] is None
@@ -203,14 +203,14 @@ async def test_a_refresh_does_not_overwrite_one_that_began_later(acme: Team, clo
 
 async def test_a_lost_connection_is_reported_and_retried_soon(acme: Team, clock: LateClock) -> None:
     await acme.ok("POST", "", ALL)
-    await spoil(acme, "all", "SELECT NULL::uuid AS contact_id FROM generate_series(1, 10000000)")
+    await replace_query(acme, "all", "SELECT NULL::uuid AS contact_id FROM generate_series(1, 10000000)")
     clock.ahead = timedelta(minutes=11)
     hasty = Database(acme.org.service.dsn, size=2, statement_ms=200)
     await hasty.open()
     assert await refresh_due(msgspec.structs.replace(acme.desk, database=hasty), clock) == 1
     await hasty.close()
     assert (await state(acme, "all"))["lastError"] == "the database connection was lost, or the statement timed out"
-    await spoil(acme, "all", ALL["sql"])
+    await replace_query(acme, "all", ALL["sql"])
     clock.ahead += RETRY_DELAY + timedelta(seconds=1)
     assert await refresh_due(acme.desk, clock) == 1
     assert (await state(acme, "all"))["lastError"] is None

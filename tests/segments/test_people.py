@@ -1,4 +1,4 @@
-"""Erased and merged contacts: never in a segment again, whatever a query says and whatever happens at the same moment."""
+"""Erased and merged contacts: they never come back into a segment, also when the query runs at that moment."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ async def refreshed(team: Team, name: str) -> SegmentResult:
 
 @asynccontextmanager
 async def before_commit(team: Team, name: str) -> AsyncIterator[None]:
-    """Let a refresh change members, and commit only when the block ends; then it is mended as always."""
+    """Change members as a refresh does; commit and repair them when the block ends."""
     row = await row_of(team, name)
     now = team.org.service.services.clock.now()
     async with query_candidates(team.desk, team.id, query_of(row)) as (tx, counts):
@@ -126,7 +126,7 @@ async def test_an_erasure_before_the_commit_of_a_refresh_wins(acme: Team) -> Non
 
 
 async def test_an_erasure_long_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
-    """It has been looked at for the last time before the members are written."""
+    """The second, scheduled erasure also runs before the members are committed."""
     await acme.ok("POST", "", ALL)
     ann = await acme.contact("ann")
     async with before_commit(acme, "all"):
@@ -148,7 +148,7 @@ async def test_a_merge_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
 
 
 async def test_an_erasure_under_way_is_waited_for(acme: Team) -> None:
-    """It has looked at the members already, and commits after the refresh."""
+    """The erasure has read the members already, and commits after the refresh."""
     await acme.ok("POST", "", ALL)
     ann, database = await acme.contact("ann"), acme.org.service.services.system_database
     row = await row_of(acme, "all")

@@ -1,4 +1,4 @@
-"""What one organization's segments may take of what all share: places, connections, room for rows."""
+"""The shares of one organization's segments: query slots, connections and rows."""
 
 import msgspec
 import pytest
@@ -14,14 +14,14 @@ ALL = PreviewRequest(SegmentQuery("SELECT id AS contact_id FROM contacts"), None
 NONE = PreviewRequest(SegmentQuery("SELECT NULL::uuid AS contact_id FROM generate_series(1, 20)"), None)
 
 
-def crowded(team: Team) -> SegmentServices:
-    """Return a desk at which an organization has one place of two, and nobody waits for long."""
+def with_few_slots(team: Team) -> SegmentServices:
+    """Return services with two slots, one per organization, and a short wait."""
     slots = QuerySlots(ConcurrencyLimits(per_organization=1, total=2, wait_seconds=0.05))
     return msgspec.structs.replace(team.desk, slots=slots)
 
 
 async def test_an_organization_without_a_free_slot_delays_only_itself(acme: Team, globex: Team) -> None:
-    desk = crowded(acme)
+    desk = with_few_slots(acme)
     async with desk.slots.acquire(acme.id):  # as long as a large frame, or a slow query, takes
         with pytest.raises(TooManyQueriesError):
             await segments.preview(desk, acme.id, ALL)

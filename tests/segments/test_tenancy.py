@@ -1,4 +1,4 @@
-"""Two organizations with segments of one name; queries that reach for the other's contacts or act find and do nothing."""
+"""Two organizations with segments of one name: queries cannot reach the other's contacts or write."""
 
 import pytest
 
@@ -59,7 +59,8 @@ async def test_no_definition_escapes(acme: Team, attempt: str) -> None:
         "SELECT contact_id FROM pg_temp.wanted",
         "SELECT contact_id FROM workbench.audience_parts",
         "COPY (SELECT id AS contact_id FROM contacts) TO STDOUT",
-        "WITH x AS (INSERT INTO segment_members VALUES ('a', gen_random_uuid(), now()) RETURNING 1) SELECT id AS contact_id FROM contacts",
+        "WITH x AS (INSERT INTO segment_members VALUES ('a', gen_random_uuid(), now()) RETURNING 1)"
+        " SELECT id AS contact_id FROM contacts",
     ],
 )
 async def test_the_workshop_of_segments_is_out_of_reach(acme: Team, attempt: str) -> None:
