@@ -72,7 +72,7 @@ class House:
 
 
 class Api:
-    """One API process, or the one that watches several."""
+    """One API process, or the parent of several."""
 
     def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -92,7 +92,7 @@ class Api:
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    """Wait for a condition by asking again and again; fail naming it."""
+    """Poll a condition until it holds; a failure names it."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
@@ -107,7 +107,7 @@ def _free_port() -> int:
 
 @pytest.fixture
 def house(database_url: str, tmp_path: Path) -> Iterator[House]:
-    """An installation without processes yet; whatever the test starts is stopped."""
+    """An installation; the processes that the test starts are stopped at its end."""
     built = House(database_url, tmp_path)
     yield built
     built.stop()

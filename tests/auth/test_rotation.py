@@ -30,7 +30,7 @@ OLD, NEW = "the old secret of tests", "the new secret of tests"
 
 
 class Process:
-    """What one process has of ingest, under the secrets of a part of the rotation."""
+    """The ingest of one process, with the secrets of a phase of the rotation."""
 
     def __init__(self, dsn: str, text: str) -> None:
         self.keyring, self.clock = Keyring(text), Clock()
@@ -69,30 +69,30 @@ class Process:
         await self.database.close()
 
 
-class People:
-    """Sends events of new people and of those before, through every process there is, some first ones at the same time."""
+class EventSender:
+    """Sends events of new and existing contacts through all processes, some of them at the same time."""
 
     def __init__(self, org_id: int) -> None:
         self.processes: list[Process] = []
-        self.known = 0
+        self.contacts = 0
         self._org_id, self._chance, self._running = org_id, Random(0), True
         self._round = asyncio.Condition()
 
-    async def come(self) -> None:
+    async def run(self) -> None:
         while self._running:
-            number, processes = self.known, [*self.processes]
+            number, processes = self.contacts, [*self.processes]
             await asyncio.gather(*[self._send(process, number) for process in processes for _ in range(2)])
             await asyncio.gather(*[self._send(process, self._chance.randrange(number + 1)) for process in processes])
             async with self._round:
-                self.known += 1
+                self.contacts += 1
                 self._round.notify_all()
 
-    async def through(self, *processes: Process) -> None:
-        """Go on through these, and let some more come."""
+    async def switch_to(self, *processes: Process) -> None:
+        """Send through these processes from now on; wait for eight more contacts."""
         self.processes = [*processes]
-        enough = self.known + 8
+        enough = self.contacts + 8
         async with asyncio.timeout(60), self._round:
-            await self._round.wait_for(lambda: self.known >= enough)
+            await self._round.wait_for(lambda: self.contacts >= enough)
 
     def stop(self) -> None:
         self._running = False
@@ -109,28 +109,28 @@ async def test_h5_lookups_find_every_contact_while_the_secret_is_rotated(databas
         texts.append(next_chain(texts[-1], NEW))
     async with AsyncExitStack() as last:
         before = await last.enter_async_context(Process(database_url, texts[0]).running())
-        people = People(org_id := await organization(before))
-        people.processes = [before]
-        coming = asyncio.create_task(people.come())
+        sender = EventSender(org_id := await organization(before))
+        sender.processes = [before]
+        sending = asyncio.create_task(sender.run())
         for text in texts[1:]:
             ended = last.pop_all()
             after = await last.enter_async_context(Process(database_url, text).running())
-            await people.through(before, after)  # while they are renewed, one after the other
-            await people.through(after)
+            await sender.switch_to(before, after)  # while they are renewed, one after the other
+            await sender.switch_to(after)
             await ended.aclose()
-            broken_off = asyncio.create_task(run_phase(database_url, after.keyring))
+            interrupted = asyncio.create_task(run_phase(database_url, after.keyring))
             await asyncio.sleep(0.02)
-            broken_off.cancel()
-            await asyncio.gather(broken_off, return_exceptions=True)
+            interrupted.cancel()
+            await asyncio.gather(interrupted, return_exceptions=True)
             await run_phase(database_url, after.keyring)
-            await people.through(after)
-            everybody = [f"p{number}@example.com" for number in range(people.known)]
-            assert [await after.finds(org_id, email) for email in everybody] == everybody
+            await sender.switch_to(after)
+            all_emails = [f"p{number}@example.com" for number in range(sender.contacts)]
+            assert [await after.finds(org_id, email) for email in all_emails] == all_emails
             before = after
-        people.stop()
-        await coming
+        sender.stop()
+        await sending
         assert not await run_phase(database_url, before.keyring)
-        await all_is_new(before, org_id, people.known)
+        await assert_only_new(before, org_id, sender.contacts)
 
 
 async def test_h5_a_merge_of_before_is_taken_back_with_the_new_secret(database_url: str) -> None:
@@ -179,8 +179,8 @@ async def organization(process: Process) -> int:
     return org_id
 
 
-async def all_is_new(process: Process, org_id: int, contacts: int) -> None:
-    """Assert that there is one contact for everybody, and nothing that was made with the old secret."""
+async def assert_only_new(process: Process, org_id: int, contacts: int) -> None:
+    """Assert that no contact is duplicated, and that no value was made with the old secret."""
     assert await process.rows("SELECT count(*), count(DISTINCT email) FROM contacts") == [(contacts, contacts)]
     assert await process.rows("SELECT DISTINCT left(value_digest::text, 1) FROM identities") == [("2",)]
     assert await process.rows("SELECT count(*) FROM identity_conflicts") == [(0,)]

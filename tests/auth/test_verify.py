@@ -21,7 +21,7 @@ DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 class MovableClock(Clock):
-    """Our clock, and however much later a test wants it to be."""
+    """The clock, moved ahead by a test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def clock() -> MovableClock:
 
 
 class CountingDatabase(Database):
-    """The real database, and how many transactions were begun."""
+    """The database, with a count of its transactions."""
 
     begun = 0
 
@@ -204,7 +204,7 @@ async def test_a_key_that_cannot_be_looked_up_is_neither_accepted_nor_refused_an
 async def test_f10_a_key_that_is_nearly_right_takes_no_longer_than_any_other(
     verifier: Verifier, database_url: str, keyring: Keyring, org: str
 ) -> None:
-    """Of pairs in an order of chance each is slower about half the time: noise, however large, moves that to neither side."""
+    """In pairs in random order, each key is slower about half the time; noise favours neither side."""
     right = await keys.create(database_url, keyring, org, "live")
     number = functools.reduce(lambda sum_, digit: sum_ * 62 + DIGITS.index(digit), right[8:-6], 0)
     chance, near_was_slower, pairs = Random(0), 0, 1_000

@@ -102,7 +102,8 @@ class Desk:
         """Return the epoch, and the numbers of audit rows, automations and versions."""
         [row] = await self.rows(
             "SELECT coalesce((SELECT epoch FROM automation_epochs WHERE org_id = %s), 0),"
-            " (SELECT count(*) FROM audit_log), (SELECT count(*) FROM automations), (SELECT count(*) FROM automation_versions)",
+            " (SELECT count(*) FROM audit_log), (SELECT count(*) FROM automations),"
+            " (SELECT count(*) FROM automation_versions)",
             self.org_id,
         )
         return list(row)
@@ -149,6 +150,6 @@ async def desk(hire: Hire) -> Desk:
 
 
 @pytest.fixture
-async def stranger(hire: Hire) -> Desk:
+async def other_desk(hire: Hire) -> Desk:
     """The desk of another organization."""
     return await hire("other")

@@ -233,10 +233,10 @@ async def test_an_archived_automation_changes_no_more(desk: Any) -> None:
     assert await automations.deactivate(*at) == archived
 
 
-async def test_another_organization_finds_nothing(desk: Any, stranger: Any) -> None:
+async def test_another_organization_finds_nothing(desk: Any, other_desk: Any) -> None:
     row = await desk.publish()
     before = await desk.traces()
-    at = (stranger.database, stranger.author, row.id)
+    at = (other_desk.database, other_desk.author, row.id)
     attempts = [
         automations.update(*at, edit(2, name="stolen")),
         automations.publish(*at, None),
@@ -247,28 +247,28 @@ async def test_another_organization_finds_nothing(desk: Any, stranger: Any) -> N
     ]
     assert {(await attempt).reason for attempt in attempts} == {"unknown"}
     assert await desk.traces() == before
-    assert await stranger.rows("SELECT count(*) FROM audit_log WHERE org_id = %s", stranger.org_id) == [(0,)]
+    assert await other_desk.rows("SELECT count(*) FROM audit_log WHERE org_id = %s", other_desk.org_id) == [(0,)]
 
 
-async def test_ingest_reads_the_published_trigger_or_the_drafts(desk: Any, stranger: Any) -> None:
+async def test_ingest_reads_the_published_trigger_or_the_drafts(desk: Any, other_desk: Any) -> None:
     published, draft = await desk.publish(), await desk.create(triggerSpec={"type": "app_event", "event": "b"})
     await automations.update(desk.database, desk.author, published.id, edit(2, trigger_spec=EXACT))
     for inactive in [await desk.create(active=False), await desk.create()]:
         await automations.archive(desk.database, desk.author, inactive.id)
     async with desk.database.transaction() as tx:
         live = await events.list_active_automations(tx, desk.org_id)
-        (standing,) = await run(tx, events.read_epochs([desk.org_id, stranger.org_id]))
+        (state,) = await run(tx, events.read_epochs([desk.org_id, other_desk.org_id]))
     assert [
         (automation.id, automation.published_version, decode(automation.trigger_spec)["event"]) for automation in live
     ] == [
         (published.id, 1, "first_deposit"),
         (draft.id, None, "b"),
     ]
-    assert standing.epochs == {desk.org_id: 8, stranger.org_id: 0}
+    assert state.epochs == {desk.org_id: 8, other_desk.org_id: 0}
 
 
 async def test_refusals_are_values(desk: Any) -> None:
-    nobody = await automations.activate(desk.database, desk.author, FIRST_ID)
-    assert isinstance(nobody, Refusal)
-    assert str(nobody.problems[0]) == "automation not found"
+    result = await automations.activate(desk.database, desk.author, FIRST_ID)
+    assert isinstance(result, Refusal)
+    assert str(result.problems[0]) == "automation not found"
     assert isinstance(await desk.create(), AutomationRow)

@@ -58,10 +58,10 @@ async def test_a_replayed_entry_is_not_dead(desk: Any) -> None:
     assert [letter.cause for letter in await dead(desk)] == ["template_error"]
 
 
-async def test_another_organization_has_no_dead_letters(desk: Any, stranger: Any) -> None:
+async def test_another_organization_has_no_dead_letters(desk: Any, other_desk: Any) -> None:
     row = await desk.publish()
     await a_death(desk, row.id, "no_wallet")
-    assert await dead(stranger) == []
-    refusal = await entries.count_dead_letters(stranger.database, stranger.org_id, row.id)
+    assert await dead(other_desk) == []
+    refusal = await entries.count_dead_letters(other_desk.database, other_desk.org_id, row.id)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "unknown"

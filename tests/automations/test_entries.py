@@ -19,7 +19,7 @@ from workbench.language.simulate import SIMULATED_ID
 
 DEPOSIT = {"event": "first_deposit", "contact": {"walletAddress": "0xAB"}, "payload": {"amountUsd": Decimal("1.50")}}
 GOLD = {"attributes": {"tier": "gold"}}
-NOBODY = {"event": "first_deposit", "contact": {"externalId": "u1"}, "idempotencyKey": "k1"}
+WITHOUT_WALLET = {"event": "first_deposit", "contact": {"externalId": "u1"}, "idempotencyKey": "k1"}
 
 
 async def found(desk: Any, page: EntryPage | None = None, **wanted: Any) -> Any:
@@ -31,7 +31,7 @@ async def found(desk: Any, page: EntryPage | None = None, **wanted: Any) -> Any:
 async def a_dead_entry(desk: Any) -> Any:
     """Return a dead entry: its contact has no wallet for the in-app message."""
     await desk.publish()
-    await desk.ingest(**NOBODY)
+    await desk.ingest(**WITHOUT_WALLET)
     await desk.drive()
     [entry] = await found(desk)
     assert (entry.state, entry.outcome) == (State.DEAD, "no_wallet")
@@ -70,7 +70,7 @@ async def test_an_entry_tells_the_same_steps_as_a_trial(desk: Any) -> None:
 
 async def test_the_entry_of_an_event_is_found_by_key_id_and_name(desk: Any) -> None:
     await desk.publish()
-    await desk.ingest(**NOBODY)
+    await desk.ingest(**WITHOUT_WALLET)
     await desk.ingest(**DEPOSIT)
     newest, oldest = await found(desk)
     assert await found(desk, event="first_deposit") == [newest, oldest]
@@ -96,7 +96,7 @@ async def test_a_list_is_read_page_by_page(desk: Any) -> None:
 
 async def test_stats_count_states_and_outcomes(desk: Any) -> None:
     row = await desk.publish()
-    for event in (NOBODY, DEPOSIT | GOLD):
+    for event in (WITHOUT_WALLET, DEPOSIT | GOLD):
         await desk.ingest(**event)
     await desk.drive()
     waiting = await desk.add_entry(row.id, "waiting")
@@ -204,19 +204,19 @@ async def test_stats_cover_the_newest_entries_and_say_how_many(desk: Any, monkey
     assert [newest.entries[state] for state in ("completed", "waiting", "dead")] == [0, 1, 1]
 
 
-async def test_another_organization_finds_no_entry(desk: Any, stranger: Any) -> None:
+async def test_another_organization_finds_no_entry(desk: Any, other_desk: Any) -> None:
     entry = await a_dead_entry(desk)
-    database, author = stranger.database, stranger.author
+    database, author = other_desk.database, other_desk.author
     refusals = [
-        await entries.read_history(database, stranger.org_id, entry.id, desk.keys.open_email, clear=True),
+        await entries.read_history(database, other_desk.org_id, entry.id, desk.keys.open_email, clear=True),
         await entries.replay(database, author, entry.id, desk.keys.open_email, clear=True),
         await entries.replay_all(database, author, entry.automation_id, None),
-        await entries.count_stats(database, stranger.org_id, entry.automation_id),
-        await entries.list_entries(database, stranger.org_id, entry.automation_id, EntryPage(10)),
+        await entries.count_stats(database, other_desk.org_id, entry.automation_id),
+        await entries.list_entries(database, other_desk.org_id, entry.automation_id, EntryPage(10)),
     ]
     assert {refusal.reason for refusal in refusals} == {"unknown"}
     for wanted in ({}, {"event": "first_deposit"}, {"event_id": entry.event_id}, {"idempotency_key": "k1"}):
-        assert await found(stranger, **wanted) == []
+        assert await found(other_desk, **wanted) == []
 
 
 async def test_messages_have_the_fields_of_their_channel(desk: Any) -> None:

@@ -277,8 +277,9 @@ async def fill(desk: Any, automation_id: str, people: int, events: int, size: in
     )
     await desk.rows(
         "INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, idempotency_key, payload)"
-        " SELECT org_id, gen_random_uuid(), id, 'bought', now(), now() - interval '30 minutes' + n * interval '1 second',"
-        " '', jsonb_build_object('n', n, 'text', repeat('x', %s))"
+        " SELECT org_id, gen_random_uuid(), id, 'bought', now(),"
+        " now() - interval '30 minutes' + n * interval '1 second', '',"
+        " jsonb_build_object('n', n, 'text', repeat('x', %s))"
         " FROM contacts, generate_series(1, %s) AS n WHERE external_id = 'filled' RETURNING 1",
         *(size, events),
     )

@@ -222,14 +222,14 @@ async def test_ids_of_another_organization_are_unknown(acme: Org, client: httpx.
     other = await Org.found(client, database_url, "other")
     _, made = await acme.call("POST", "/automations", DRAFT)
     body = {"revision": 1, "version": 1, "event": EVENT}
-    theirs, nobodys = [], []
+    of_other_org, unknown = [], []
     for method, path in EVERY:
         if UNKNOWN in path:
-            theirs.append(await other.call(method, path.replace(UNKNOWN, made["id"]), body))
-            nobodys.append(await other.call(method, path, body))
-    for answers in (theirs, nobodys):
+            of_other_org.append(await other.call(method, path.replace(UNKNOWN, made["id"]), body))
+            unknown.append(await other.call(method, path, body))
+    for answers in (of_other_org, unknown):
         assert {status for status, _ in answers} == {404}
-    assert [answer["error"] for _, answer in theirs] == [answer["error"] for _, answer in nobodys]
+    assert [answer["error"] for _, answer in of_other_org] == [answer["error"] for _, answer in unknown]
     assert (await other.call("GET", "/automations/not-an-id"))[0] == 404
     assert await acme.call("GET", f"/automations/{made['id']}") == (200, made)
 

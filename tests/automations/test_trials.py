@@ -22,19 +22,19 @@ WALLET = {"walletAddress": "0xAB"}
 EVENT = {"event": "First_Deposit", "contact": WALLET, "payload": {"amountUsd": 1}}
 
 
-def around(desk: Any, *, shows_email: bool = True) -> TrialContext:
+def trial_context(desk: Any, *, shows_email: bool = True) -> TrialContext:
     return TrialContext(desk.org_id, desk.keys, retry_policy(None), shows_email)
 
 
-def asked(desk: Any, **body: Any) -> Trial:
+def read_trial_of(desk: Any, **body: Any) -> Trial:
     parsed = trial.read_trial(encode({"event": EVENT} | body), desk.clock.now())
     assert isinstance(parsed, Trial), parsed
     return parsed
 
 
-async def ran(desk: Any, automation_id: str, *, shows_email: bool = True, **body: Any) -> Any:
+async def simulate_trial(desk: Any, automation_id: str, *, shows_email: bool = True, **body: Any) -> Any:
     return await trial.simulate_stored(
-        desk.database, around(desk, shows_email=shows_email), automation_id, asked(desk, **body)
+        desk.database, trial_context(desk, shows_email=shows_email), automation_id, read_trial_of(desk, **body)
     )
 
 
@@ -49,9 +49,9 @@ async def test_a_trial_with_the_stored_contact_is_the_local_simulation(desk: Any
     described = msgspec.structs.replace(
         described, identifiers=msgspec.structs.replace(described.identifiers, email="ann@example.com")
     )
-    sample = asked(desk, now=NOW)
+    sample = read_trial_of(desk, now=NOW)
     local = SimulatedAutomation(read_trigger(decode(row.trigger_spec)), read_graph(decode(row.graph)))
-    trace = await ran(desk, row.id, now=NOW)
+    trace = await simulate_trial(desk, row.id, now=NOW)
     assert trace == simulate(local, sample.event, described, sample.now)
     assert [(message.title, message.body) for message in trace.messages] == [("Thanks, gold", "You paid in 1")]
 
@@ -61,7 +61,7 @@ async def test_a_stored_contact_is_found_by_the_first_identifier_that_matches(de
     await desk.ingest(event="a", contact={"email": "b@example.com"}, attributes={"n": 2})
     traces = []
     for sender in ({"externalId": "u1"}, {"externalId": "u1", "email": "B@example.com", "walletAddress": "0x9"}):
-        identifiers = asked(desk, event=EVENT | {"contact": sender}).event.identifiers
+        identifiers = read_trial_of(desk, event=EVENT | {"contact": sender}).event.identifiers
         async with desk.database.transaction() as tx:
             traces.append(await contacts.find_contact_state(tx, desk.org_id, desk.keys, identifiers))
     assert [(contact.attributes["n"], contact.identifiers.email) for contact in traces] == [
@@ -70,24 +70,24 @@ async def test_a_stored_contact_is_found_by_the_first_identifier_that_matches(de
     ]
 
 
-async def test_a_contact_of_another_organization_is_not_found(desk: Any, stranger: Any) -> None:
-    await stranger.ingest(event="a", contact=WALLET, attributes={"tier": "theirs"})
+async def test_a_contact_of_another_organization_is_not_found(desk: Any, other_desk: Any) -> None:
+    await other_desk.ingest(event="a", contact=WALLET, attributes={"tier": "theirs"})
     row = await desk.create()
-    assert (await ran(desk, row.id)).error.startswith("template_error")
-    assert (await ran(stranger, row.id)).reason == "unknown"
+    assert (await simulate_trial(desk, row.id)).error.startswith("template_error")
+    assert (await simulate_trial(other_desk, row.id)).reason == "unknown"
 
 
 async def test_a_contact_that_is_given_overrides_the_stored_one(desk: Any) -> None:
     await desk.ingest(event="a", contact=WALLET, attributes={"tier": "gold"})
     row = await desk.create()
-    trace = await ran(desk, row.id, contact={"id": None, "attributes": {"tier": "tin"}})
+    trace = await simulate_trial(desk, row.id, contact={"id": None, "attributes": {"tier": "tin"}})
     assert trace.messages[0].title == "Thanks, tin"
 
 
 async def test_a_trial_writes_nothing(desk: Any) -> None:
     row = await desk.publish()
     before = await desk.traces()
-    await ran(desk, row.id, contact={"attributes": {"tier": "gold"}})
+    await simulate_trial(desk, row.id, contact={"attributes": {"tier": "gold"}})
     assert await desk.traces() == before
     for table in ("contacts", "events", "entries", "messages", "dry_runs", "idempotency_keys"):
         assert await desk.rows(f"SELECT count(*) FROM {table}") == [(0,)]
@@ -100,16 +100,17 @@ async def test_a_trial_runs_the_draft_or_the_version_it_names(desk: Any) -> None
     )
     changes = {"contact": {"attributes": {"tier": "gold"}}}
     traces = [
-        await ran(desk, row.id, **changes, **version) for version in ({}, {"version": 1}, {"version": "published"})
+        await simulate_trial(desk, row.id, **changes, **version)
+        for version in ({}, {"version": 1}, {"version": "published"})
     ]
     assert [len(trace.messages) for trace in traces] == [0, 1, 1]
-    missing = await ran(desk, row.id, version=2)
+    missing = await simulate_trial(desk, row.id, version=2)
     assert str(missing.problems[0]) == "version: version 2 not found"
 
 
 async def test_a_trial_of_what_is_not_published_ends_as_the_engine_would_end_it(desk: Any) -> None:
     row = await desk.create()
-    trace = await ran(desk, row.id, version="published")
+    trace = await simulate_trial(desk, row.id, version="published")
     assert (trace.matched, trace.state, trace.outcome, trace.steps) == (True, "completed", "no_published_version", ())
 
 
@@ -128,7 +129,7 @@ async def test_a_stored_email_is_shown_only_with_the_right_scope(
     nodes = [{"id": "t", "type": "app_event"}, {"id": "m", "type": "send_inapp", "data": {"title": "x"}}]
     nodes[1]["data"]["body"] = "{{ contact.email }}"
     row = await desk.create(graph={"nodes": nodes, "edges": [{"source": "t", "target": "m"}]})
-    trace = await ran(desk, row.id, shows_email=shows_email, event=EVENT | {"contact": sent})
+    trace = await simulate_trial(desk, row.id, shows_email=shows_email, event=EVENT | {"contact": sent})
     assert [message.body for message in trace.messages] == [visible]
 
 
@@ -147,7 +148,7 @@ async def test_a_hidden_email_decides_as_it_would_in_the_engine_and_is_masked(de
     ]
     edges = [{"source": "t", "target": "c"}, {"source": "c", "target": "m", "sourceHandle": "true"}]
     row = await desk.create(graph={"nodes": nodes, "edges": edges})
-    trace = await ran(desk, row.id, shows_email=False)
+    trace = await simulate_trial(desk, row.id, shows_email=False)
     assert (trace.state, [step.handle for step in trace.steps]) == ("completed", [None, "true", None])
     assert trace.messages[0].body == "A•••@EXAMPLE.COM a•••@example.com A•••@example.com"
     assert b"ann+x" not in encode(trace).lower()
@@ -178,7 +179,7 @@ def test_the_moment_of_a_trial_judges_its_event() -> None:
 async def test_an_unsaved_automation_can_be_simulated(desk: Any) -> None:
     body = {"triggerSpec": {"type": "app_event"}, "graph": {"nodes": [], "edges": []}, "event": EVENT}
     whole = trial.read_unsaved_trial(encode(body), desk.clock.now())
-    result = await trial.simulate_unsaved(desk.database, around(desk), whole)
+    result = await trial.simulate_unsaved(desk.database, trial_context(desk), whole)
     assert (result.matched, result.state) == (True, "dead")
     refused = trial.read_unsaved_trial(encode(body | {"triggerSpec": None, "graph": 7, "event": 7}), desk.clock.now())
     assert [problem.field for problem in refused] == ["triggerSpec", "graph", "event"]
@@ -205,16 +206,16 @@ SAY = {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}
 )
 async def test_a_trial_knows_what_happened_to_the_contact_before(desk: Any, settings: Any, outcome: str) -> None:
     row = await desk.publish(graph=drawn(SAY, **settings))
-    first = await ran(desk, row.id)
+    first = await simulate_trial(desk, row.id)
     await desk.ingest(**EVENT)
     await desk.drive()
-    second = await ran(desk, row.id)
+    second = await simulate_trial(desk, row.id)
     assert (first.steps[-1].outcome, second.steps[-1].outcome) == ("sent", outcome)
     await desk.ingest(**EVENT)
     await desk.drive()
     happened = await desk.rows("SELECT outcome FROM entry_steps ORDER BY at, step")
     assert [outcome_name for (outcome_name,) in happened][-1] == outcome
-    earlier = await ran(desk, row.id, now=NOW.replace("2030", "2020"), event=EVENT)
+    earlier = await simulate_trial(desk, row.id, now=NOW.replace("2030", "2020"), event=EVENT)
     assert earlier.steps[-1].outcome == "sent"
 
 
@@ -230,7 +231,7 @@ async def test_a_draft_that_is_brought_along_divides_contacts_as_its_automation_
         await desk.ingest(**event)
         body = {"triggerSpec": {"type": "app_event"}, "graph": graph, "event": event, "automationId": row.id}
         whole = trial.read_unsaved_trial(encode(body), desk.clock.now())
-        predicted.append((await trial.simulate_unsaved(desk.database, around(desk), whole)).steps[1].handle)
+        predicted.append((await trial.simulate_unsaved(desk.database, trial_context(desk), whole)).steps[1].handle)
     await desk.drive()
     happened = await desk.rows("SELECT handle FROM entry_steps WHERE node_id = 's' ORDER BY entry_id")
     assert [handle for (handle,) in happened] == predicted

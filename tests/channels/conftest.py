@@ -19,7 +19,7 @@ Reply = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 class Request:
-    """A request as it arrived."""
+    """A received request."""
 
     def __init__(self, head: bytes, body: bytes) -> None:
         self.line, *lines = head.decode("latin-1").split("\r\n")
@@ -29,7 +29,7 @@ class Request:
 
 
 class Endpoint:
-    """A server that records requests and answers each with the next of its replies, the last of them for ever."""
+    """A server that records requests and answers with its replies in turn; the last one repeats."""
 
     def __init__(self, *replies: Reply | bytes) -> None:
         self.requests: list[Request] = []
@@ -83,7 +83,7 @@ async def endpoint(*replies: Reply | bytes, tls: ssl.SSLContext | None = None) -
 
 
 class Authority:
-    """A certificate authority of the tests' own."""
+    """A certificate authority for tests."""
 
     def __init__(self) -> None:
         self._authority = trustme.CA()
@@ -91,7 +91,7 @@ class Authority:
         self._authority.configure_trust(self.believer)
 
     def server(self, *names: str) -> ssl.SSLContext:
-        """Return what a server of these names presents."""
+        """Return the TLS context of a server with these names."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._authority.issue_cert(*names).configure_cert(context)
         return context
@@ -104,7 +104,7 @@ def authority() -> Authority:
 
 @pytest.fixture
 async def webhooks(authority: Authority) -> AsyncIterator[WebhookSender]:
-    """The transport, to which loopback is open."""
+    """A sender that may dial loopback addresses."""
     made = WebhookSender(AddressGuard(LOOPBACK), authority.believer, deadline_s=5)
     yield made
     await made.close()

@@ -135,7 +135,7 @@ async def test_no_disguise_reaches_a_listening_server(host: str) -> None:
 
 
 async def test_the_checked_address_is_the_dialled_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is public when it is looked up first and loopback afterwards is looked up once."""
+    """A name that resolves to a public address first and to loopback later is resolved once."""
     hosts: list[str] = []
     resolve = socket.getaddrinfo
 

@@ -21,7 +21,7 @@ from tests.channels.test_mime import MAIL
 
 
 class MailServer:
-    """What a mail server got, and what it answers: codes by the name of the command."""
+    """A mail server: the received emails, and the response code for each command."""
 
     def __init__(self, **answers: str) -> None:
         self.envelopes: list[Envelope] = []
@@ -60,7 +60,7 @@ class MailServer:
 async def mail_server(
     tls: ssl.SSLContext | None = None, *, options: dict[str, Any] | None = None, **answers: str
 ) -> AsyncIterator[MailServer]:
-    """Run a mail server until the block ends; `tls`: from the first byte."""
+    """Run a mail server until the block ends; with `tls`, it expects TLS from the first byte."""
     made = MailServer(**answers)
     open_ones: list[server_side.SMTP] = []
 
@@ -88,7 +88,7 @@ async def mail_server(
 async def transport(
     server: MailServer, encryption: Any = "offered", tls: ssl.SSLContext | None = None, **rest: Any
 ) -> AsyncIterator[SmtpMailer]:
-    """Give the transport to a server; `timeout` is short."""
+    """Return a mailer for a server, with a short `timeout`."""
     where = SmtpServer("localhost", server.port, encryption, **rest)
     made = SmtpMailer(where, "Acme <news@acme.example>", tls, response_timeout_s=2)
     yield made
@@ -221,7 +221,7 @@ async def test_tls_from_the_first_byte(authority: Authority) -> None:
     async with mail_server(authority.server("localhost")) as server:
         async with transport(server, "implicit", authority.believer) as smtp:
             assert await smtp.send(MAIL) == Sent("SMTP 250")
-        async with transport(server, "implicit") as smtp:  # who made that certificate?
+        async with transport(server, "implicit") as smtp:  # the certificate is not trusted
             assert await smtp.send(MAIL) == Retry("tls_failed")
 
 

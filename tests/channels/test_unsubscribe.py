@@ -6,20 +6,23 @@ from api.channels.signing import Unsubscription, read_unsubscribe_token, unsubsc
 from api.crypto import Keyring
 
 KEYRING = Keyring("a secret of these tests")
-WHO = Unsubscription(7, KEYRING.of(7).digest("email", "zoe@acme.example"))
+UNSUBSCRIPTION = Unsubscription(7, KEYRING.of(7).digest("email", "zoe@acme.example"))
 
 
 def test_a_token_contains_its_organization_and_address() -> None:
-    token = unsubscribe_token(KEYRING, WHO)
-    assert read_unsubscribe_token(KEYRING, token) == WHO
-    assert unsubscribe_token(KEYRING, WHO) == token
+    token = unsubscribe_token(KEYRING, UNSUBSCRIPTION)
+    assert read_unsubscribe_token(KEYRING, token) == UNSUBSCRIPTION
+    assert unsubscribe_token(KEYRING, UNSUBSCRIPTION) == token
     assert token.isascii()
-    assert unsubscribe_url("https://wb.example", KEYRING, WHO) == f"https://wb.example/api/v1/unsubscribe?token={token}"
+    assert (
+        unsubscribe_url("https://wb.example", KEYRING, UNSUBSCRIPTION)
+        == f"https://wb.example/api/v1/unsubscribe?token={token}"
+    )
 
 
 @pytest.mark.parametrize("position", [0, 8, 20, 40, 53])
 def test_a_token_with_another_letter_is_not_ours(position: int) -> None:
-    token = unsubscribe_token(KEYRING, WHO)
+    token = unsubscribe_token(KEYRING, UNSUBSCRIPTION)
     other = "A" if token[position] != "A" else "B"
     assert read_unsubscribe_token(KEYRING, token[:position] + other + token[position + 1 :]) is None
 
@@ -30,4 +33,4 @@ def test_a_malformed_token_is_rejected(token: str) -> None:
 
 
 def test_a_token_of_another_installation_is_not_ours() -> None:
-    assert read_unsubscribe_token(Keyring("another secret"), unsubscribe_token(KEYRING, WHO)) is None
+    assert read_unsubscribe_token(Keyring("another secret"), unsubscribe_token(KEYRING, UNSUBSCRIPTION)) is None

@@ -250,7 +250,7 @@ async def test_a_server_without_tls_is_not_spoken_to_in_clear(authority: Authori
 
 
 class Hanging:
-    """Takes requests and answers none."""
+    """Accepts requests and never answers."""
 
     def __init__(self) -> None:
         self.arrived = asyncio.Semaphore(0)
@@ -292,7 +292,7 @@ async def test_hanging_endpoints_of_one_organization_delay_no_other(authority: A
 
 @contextlib.asynccontextmanager
 async def lanes_full(transport: WebhookSender, hang: Hanging, *stuck: Endpoint) -> AsyncIterator[None]:
-    """Have as many deliveries under way to endpoints that hang as there may be."""
+    """Fill all slots with deliveries to endpoints that never answer."""
     tasks = [
         asyncio.create_task(transport.send(hook(stuck_server.url()), NOW))
         for stuck_server in stuck

@@ -59,9 +59,9 @@ async def test_every_socket_of_a_wallet_gets_a_message(ann: Person) -> None:
 
 
 async def test_a_wallet_gets_its_own_messages_only(ann: Person, bob: Person, eve: Person) -> None:
-    stranger = Person(eve.org, ann.wallet)  # the same wallet with another organization
-    async with ann.socket() as line, bob.socket() as other, stranger.socket() as third:
-        for person, title in ((ann, "for ann"), (bob, "for bob"), (stranger, "of another organization")):
+    same_wallet = Person(eve.org, ann.wallet)  # the same wallet with another organization
+    async with ann.socket() as line, bob.socket() as other, same_wallet.socket() as third:
+        for person, title in ((ann, "for ann"), (bob, "for bob"), (same_wallet, "of another organization")):
             await person.receive(title)
         assert [await socket.titles(1) for socket in (line, other, third)] == [
             ["for ann"],

@@ -47,14 +47,14 @@ class Service:
         return Org(self, name, org_id)
 
     async def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return what is in the database; jsonb is decoded."""
+        """Return the rows of a statement, with jsonb decoded."""
         async with self.services.system_database.transaction() as tx:
             cursor = await tx.execute(statement, values)
             rows = await cursor.fetchall() if cursor.description else []
         return [tuple(decode(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
     async def talk(self, *pieces: bytes, answers: int = 1) -> bytes:
-        """Send bytes as they are; return what comes back until that is so many answers, or the server closes or is silent."""
+        """Send raw bytes; return what the server sends until `answers` answers, its close, or a timeout."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         received = b""
         try:
@@ -70,7 +70,7 @@ class Service:
         return received
 
     async def leave(self, piece: bytes) -> None:
-        """Send bytes and go away without waiting for an answer."""
+        """Send bytes and disconnect without waiting for an answer."""
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(piece)
         await writer.drain()
@@ -129,7 +129,7 @@ class Org:
         return response.status_code, decode(response.content)
 
     async def traces(self) -> dict[str, int]:
-        """Return how many rows the organization has in the tables of ingest, where there are any."""
+        """Return the number of the organization's rows in each table of ingest that has any."""
         tables = ("events", "idempotency_keys", "contacts", "identities", "entries", "dry_runs", "identity_conflicts")
         counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE org_id = {self.id})" for table in tables)
         (row,) = await self.service.rows(f"SELECT {counts}")

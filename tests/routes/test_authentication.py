@@ -12,7 +12,7 @@ UNAUTHORIZED = {"error": "the secret key is missing, invalid or revoked"}
 
 
 async def answer(org: Org, *authorization: str, path: str = "/events") -> tuple[int, dict[str, str]]:
-    """Post an event with these `Authorization` headers; return status and body without the request's id."""
+    """Post an event with these `Authorization` headers; return status and body without the request id."""
     headers = [("authorization", value) for value in authorization] + [("content-type", "application/json")]
     response = await org.service.client.post(path, json=EVENT, headers=headers)
     body = response.json()

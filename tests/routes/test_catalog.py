@@ -8,7 +8,7 @@ from tests.routes.conftest import Org
 
 
 async def send(org: Org, **counts: int) -> None:
-    """Store so many events of each name."""
+    """Store this number of events of each name."""
     wanted = [{"event": name, "contact": {"externalId": "u"}} for name, number in counts.items() for _ in range(number)]
     for start in range(0, len(wanted), 100):
         await org.post_batch(*wanted[start : start + 100])
@@ -145,7 +145,7 @@ async def test_an_event_never_received_is_unknown(acme: Org, globex: Org, name: 
 
 
 async def age(org: Org, event: str, by: str) -> None:
-    """Let all events of a name have been received earlier."""
+    """Move the receipt of all events of a name to an earlier time."""
     await org.service.rows(
         f"UPDATE events SET created_at = (created_at AT TIME ZONE 'UTC' - interval '{by}') AT TIME ZONE 'UTC'"
         f" WHERE org_id = {org.id} AND event = '{event}'"

@@ -18,11 +18,11 @@ NOTEBOOK = ("events:read", "contacts:read", "pii:read", "automations:write")
 async def logged(
     org: Org, contact: str, event: str = "Transfer", block: int = 7, signature: str = "s", value: int = VALUE
 ) -> None:
-    """Keep a log, as the follower does."""
+    """Store a log, as the chain follower does."""
     await org.service.rows(
-        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,"
-        " block_hash, block_time, args, created_at) VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, gen_random_uuid(), %s, 'h', now(),"
-        " %s::jsonb, now())",
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
+        " digest, block_number, block_hash, block_time, args, created_at)"
+        " VALUES (%s, %s, %s, 1, %s, %s, %s, %s, %s, gen_random_uuid(), %s, 'h', now(), %s::jsonb, now())",
         org.id,
         uuid7(1_000_000 * block),
         contact,

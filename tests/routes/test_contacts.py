@@ -25,7 +25,7 @@ async def call(
 
 
 async def arrived(org: Org, contact: dict[str, str] = ANN, **more: Any) -> str:
-    """Let an event of a contact come in; return the contact's id."""
+    """Send an event of a contact; return the id of the contact."""
     assert (await org.post({"event": "signup", "contact": contact, **more}))[0] == 202
     return str((await found(org, contact))["id"])
 
@@ -37,7 +37,7 @@ async def found(org: Org, contact: dict[str, str]) -> dict[str, Any]:
 
 
 async def choose(org: Org, contact_id: str, **outs: bool) -> list[str]:
-    """Opt out of channels, or in again; return those that are opted out of."""
+    """Opt out of channels, or in again; return the channels that are opted out."""
     response = await call(org, "PUT", f"/{contact_id}/opt-outs", *CARE, body=outs)
     assert response.status_code == 200, response.text
     opted_out: list[str] = response.json()["optedOut"]

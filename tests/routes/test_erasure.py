@@ -19,7 +19,7 @@ WORDS = (CANARY, "0xann", "0xAnn", "acme.example", "ann-1", "enc1_")
 
 
 async def lived(org: Org) -> str:
-    """Return the id of a contact that left traces everywhere."""
+    """Return the id of a contact with rows in every table."""
     contact_id = await arrived(
         org, payload={"card": CANARY, "deep": [CANARY]}, attributes={"name": CANARY}, idempotencyKey=CANARY
     )
@@ -36,32 +36,36 @@ async def lived(org: Org) -> str:
 
 
 async def fill(org: Org, contact_id: str) -> None:
-    """Add what the engine, the segments, the follower of chains and the sign-in would."""
+    """Add the rows that the engine, segments, the chain follower and the sign-in would add."""
     ids = {"org": org.id, "contact": contact_id, "canary": CANARY}
     for statement in (
-        "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, outcome, last_error, due_at,"
-        " created_at, updated_at) VALUES ({org}, '{contact}', '{contact}', '{contact}', now(), '{contact}', 'dead', 'refused',"
-        " 'refused: {canary}', now(), now(), now())",
+        "INSERT INTO entries (org_id, id, automation_id, event_id, event_created_at, contact_id, state, outcome,"
+        " last_error, due_at, created_at, updated_at) VALUES ({org}, '{contact}', '{contact}', '{contact}', now(),"
+        " '{contact}', 'dead', 'refused', 'refused: {canary}', now(), now(), now())",
         "INSERT INTO entry_steps VALUES ({org}, '{contact}', 1, 0, 1, 'n', 'condition', 'branched', 'true',"
         ' \'{{"verdicts": ["{canary}"]}}\', now())',
         "INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at, reason)"
         " VALUES ({org}, '{contact}', 'running', 'dead', now(), 'refused: {canary}')",
-        "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, wallet_address,"
-        " recipient, subject, body, extra, created_at, sent_at) VALUES ({org}, '{contact}', '{contact}', '{contact}', '{contact}', 'n',"
-        " 1, 'inapp', 'sent', '0xann', '{canary}', '{canary}', '{canary}', '{{\"x\": \"{canary}\"}}', now(), now())",
+        "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status,"
+        " wallet_address, recipient, subject, body, extra, created_at, sent_at)"
+        " VALUES ({org}, '{contact}', '{contact}', '{contact}', '{contact}', 'n', 1, 'inapp', 'sent', '0xann',"
+        " '{canary}', '{canary}', '{canary}', '{{\"x\": \"{canary}\"}}', now(), now())",
         "INSERT INTO segments (org_id, id, name, kind, size, revision, created_at, created_by, updated_at, updated_by)"
         " VALUES ({org}, '{contact}', 'big-spenders', 'audience', 1, 1, now(), '{contact}', now(), '{contact}')",
         "INSERT INTO segment_members VALUES ({org}, 'big-spenders', '{contact}', now())",
-        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,"
-        " block_hash, block_time, created_at) VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', '', 'h', 0, gen_random_uuid(), 1, '', now(), now())",
-        "INSERT INTO test_pushes VALUES ({org}, '{contact}', '{contact}', '0xme', '{canary}', '{canary}', '{{}}', now())",
+        "INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,"
+        " digest, block_number, block_hash, block_time, created_at)"
+        " VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', '', 'h', 0,"
+        " gen_random_uuid(), 1, '', now(), now())",
+        "INSERT INTO test_pushes VALUES ({org}, '{contact}', '{contact}', '0xme', '{canary}', '{canary}', '{{}}',"
+        " now())",
         "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xann', '{contact}', 'https://page.example', 1, now())",
     ):
         await org.service.rows(statement.format(**ids).replace("%", "%%"))
 
 
 async def everything(org: Org) -> str:
-    """Return all rows of the organization, of every table but those of its keys and pages, as one text."""
+    """Return all rows of the organization as one text, without the tables of keys and origins."""
     tables = await org.service.rows(
         "SELECT table_name FROM information_schema.columns WHERE table_schema = 'workbench' AND column_name = 'org_id'"
         " AND table_name NOT IN ('api_keys', 'events_other') AND table_name !~ '^events_[0-9]'"
@@ -73,7 +77,7 @@ async def everything(org: Org) -> str:
 
 
 async def digests(org: Org) -> list[str]:
-    """Return the blind indexes of what identified the contact."""
+    """Return the blind indexes of the contact's identifiers."""
     keys = org.service.keyring.of(org.id)
     identifiers = [("wallet", "0xann"), ("email", "ann@acme.example"), ("external_id", "ann-1")]
     return [keys.digest(kind, value) for kind, value in identifiers]
@@ -156,7 +160,7 @@ async def test_another_organizations_contact_cannot_be_erased(acme: Org, globex:
 
 async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> None:
     contact_id = await arrived(acme, payload={"amount": 5}, idempotencyKey="k1")
-    await arrived(acme, {"walletAddress": "0xBob"}, payload={"secret": "of somebody else"})
+    await arrived(acme, {"walletAddress": "0xBob"}, payload={"secret": "of another contact"})
     await fill(acme, contact_id)
     response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
     assert response.status_code == 200

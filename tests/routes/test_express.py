@@ -17,7 +17,7 @@ def event(key: str, **fields: object) -> bytes:
 
 
 async def post(org: Org, body: bytes, *headers: str, kind: str = "live") -> bytes:
-    """Return a request that the express lane takes, unless a header keeps it from that."""
+    """Return a request for the fast path, unless one of the headers prevents that."""
     key = await org.key("test" if kind == "test" else "live")
     head = ["POST /api/v1/events HTTP/1.1", "Host: x", f"Authorization: Bearer {key}", f"Content-Length: {len(body)}"]
     return "\r\n".join([*head, "Content-Type: application/json", *headers]).encode() + b"\r\n\r\n" + body
@@ -25,14 +25,14 @@ async def post(org: Org, body: bytes, *headers: str, kind: str = "live") -> byte
 
 @pytest.fixture
 async def acme(acme: Org) -> Org:
-    """An organization whose keys were verified just now: only then the lane is open."""
+    """An organization with a recently verified key, which the fast path requires."""
     for kind in ("live", "test"):
         await acme.service.talk(await post(acme, event(f"first {kind}"), "Accept: *", "Accept: *", kind=kind))
     return acme
 
 
 def answers(received: bytes) -> list[Answer]:
-    """Take apart the answers of one connection."""
+    """Split the bytes of one connection into answers."""
     parsed = []
     while received:
         parsed.append(Answer(received))

@@ -23,7 +23,7 @@ COUNT = 600
 
 
 def events(service: Service, seed: int) -> list[dict[str, Any]]:
-    """Events of few people who come by all their identifiers, now these, now those; some twice, some not valid."""
+    """Return events of few contacts with varying identifiers; some are repeated, some invalid."""
     chance = Random(seed)
     first_us = service.services.clock.now_us() - 86_400_000_000
     return [
@@ -44,22 +44,25 @@ def events(service: Service, seed: int) -> list[dict[str, Any]]:
 
 
 async def left_behind(org: Org) -> dict[str, list[tuple[Any, ...]]]:
-    """Return what the organization has, contacts told by the events they have."""
+    """Return the organization's rows; contacts are identified by their events."""
     rows, own = org.service.rows, "org_id = %s"
     emails = org.service.keyring.of(org.id).open_email
     contacts = await rows(
-        f"""SELECT ARRAY(SELECT payload->>'n' FROM events e WHERE e.org_id = c.org_id AND e.contact_id = c.id ORDER BY 1)::text, email, wallet_address,
-            wallet_raw, email_domain, external_id, attributes::text,
+        f"""SELECT ARRAY(SELECT payload->>'n' FROM events e
+                         WHERE e.org_id = c.org_id AND e.contact_id = c.id ORDER BY 1)::text,
+            email, wallet_address, wallet_raw, email_domain, external_id, attributes::text,
             ARRAY(SELECT kind FROM identities i WHERE i.org_id = c.org_id AND i.contact_id = c.id ORDER BY 1)::text
             FROM contacts c WHERE {own} ORDER BY 1""",
         org.id,
     )
     stored = await rows(
-        f"""SELECT payload->>'n', event, occurred_at, payload, email, wallet_address, external_id FROM events WHERE {own} ORDER BY 1""",
+        f"""SELECT payload->>'n', event, occurred_at, payload, email, wallet_address, external_id
+            FROM events WHERE {own} ORDER BY 1""",
         org.id,
     )
     conflicts = await rows(
-        f"""SELECT c.kind, c.outcome, e.payload->>'n' FROM identity_conflicts c JOIN events e ON e.org_id = c.org_id AND e.id = c.event_id
+        f"""SELECT c.kind, c.outcome, e.payload->>'n'
+            FROM identity_conflicts c JOIN events e ON e.org_id = c.org_id AND e.id = c.event_id
             WHERE c.{own} ORDER BY 3, 1, 2""",
         org.id,
     )

@@ -42,7 +42,7 @@ async def works(org: Org, key: str) -> bool:
 
 
 async def until_refused(org: Org, key: str) -> float:
-    """Return how many seconds a key that was ended is still taken."""
+    """Return for how many seconds an ended key is still accepted."""
     since = time.monotonic()
     taken = True
     while taken:
@@ -169,7 +169,7 @@ async def test_no_key_gives_away_what_it_lacks(acme: Org) -> None:
 
 async def test_keys_of_others_are_not_there(admin: Admin, globex: Org) -> None:
     _, key = await admin.made(kind="live")
-    stranger = Admin(globex, await globex.key("workbench", *WORKBENCH))
+    other_admin = Admin(globex, await globex.key("workbench", *WORKBENCH))
     for path in (f"/keys/{key['id']}/roll", f"/keys/{key['id']}/revoke"):
-        assert (await stranger.call("POST", path)).status_code == 404
-    assert len((await stranger.call("GET", "/keys")).json()["keys"]) == 1
+        assert (await other_admin.call("POST", path)).status_code == 404
+    assert len((await other_admin.call("GET", "/keys")).json()["keys"]) == 1

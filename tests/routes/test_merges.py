@@ -22,14 +22,15 @@ ROWS = ("events", "messages", "entries", "onchain_events")
 
 
 async def both(org: Org) -> tuple[str, str]:
-    """Return the ids of two contacts that are one person: one of the web, one of the app that left traces everywhere."""
+    """Return the ids of two contacts of one user: of the web, and of the app with rows in every table."""
     web = await arrived(org, WEB, attributes={"plan": "pro", "name": "Ann"})
     app = await arrived(org, APP, attributes={"plan": "free", "city": "Rome"})
     await call(org, "POST", f"/{app}/tags", *CARE, body={"add": ["beta"]})
     await call(org, "PUT", f"/{app}/opt-outs", *CARE, body={"inapp": True})
     spec, graph = '{"type": "app_event", "event": "x"}', '{"nodes": [], "edges": []}'
     await org.service.rows(
-        f"INSERT INTO automations VALUES ({org.id}, '{app}', 'Welcome', '{spec}', '{graph}', true, 2, 1, NULL, now(), now())"
+        f"INSERT INTO automations VALUES ({org.id}, '{app}', 'Welcome', '{spec}', '{graph}', true, 2, 1, NULL,"
+        " now(), now())"
     )
     await fill(org, app)
     return web, app
@@ -53,7 +54,7 @@ async def refused(org: Org, path: str, **body: str) -> tuple[int, str]:
 
 
 async def everything(org: Org) -> list[Any]:
-    """Return all that a merge can change."""
+    """Return all rows that a merge can change."""
     rows: list[Any] = [await org.rows(STATE, "contacts")]
     rows.append(await org.rows("kind, value_digest, contact_id", "identities", "kind, value_digest"))
     rows.append(await org.rows("segment, contact_id, entered_at", "segment_members", "segment, contact_id"))
@@ -192,7 +193,8 @@ async def test_late_events_of_the_absorbed_contact_follow_it(acme: Org) -> None:
     merge = await merged(acme, web, app)
     await acme.service.rows(f"UPDATE events SET contact_id = '{app}', merged_from = NULL WHERE merged_from = '{app}'")
     await acme.service.rows(
-        f"UPDATE contacts SET attributes = attributes || '{{\"late\": true}}', tags = tags || 'late'::text WHERE id = '{app}'"
+        f"UPDATE contacts SET attributes = attributes || '{{\"late\": true}}', tags = tags || 'late'::text"
+        f" WHERE id = '{app}'"
     )
     await look_again(acme)
     assert await owners(acme) == {web}
@@ -254,7 +256,8 @@ async def test_events_that_come_in_meanwhile_are_never_lost(acme: Org) -> None:
             f"SELECT EXISTS ({pointing} WHERE r.org_id = {acme.id} AND c.merged_into IS NOT NULL)"
         ) == [(False,)]
     ((attributes,),) = await acme.service.rows(
-        f"SELECT array_agg(DISTINCT k) FROM contacts, jsonb_object_keys(attributes) k WHERE org_id = {acme.id} AND k ~ '^k[0-9]+$'"
+        f"SELECT array_agg(DISTINCT k) FROM contacts, jsonb_object_keys(attributes) k WHERE org_id = {acme.id}"
+        " AND k ~ '^k[0-9]+$'"
     )
     assert len(attributes) == 40
 

@@ -21,7 +21,7 @@ def event(key: str, **fields: Any) -> dict[str, Any]:
 
 
 class Stream:
-    """A stream as its client reads it."""
+    """The client of a stream."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response = response
@@ -29,11 +29,11 @@ class Stream:
         self.lines = response.aiter_lines()
 
     async def opened(self) -> None:
-        """Wait for the cursor at which it begins."""
+        """Wait for the first cursor."""
         self.last_id = (await anext(self.lines)).removeprefix("id: ")
 
     async def message(self) -> Any:
-        """Return the data of the next message that has any, None at the end."""
+        """Return the data of the next message with data, or None at the end."""
         async with asyncio.timeout(10):
             async for line in self.lines:
                 name, _, value = line.partition(": ")
@@ -49,7 +49,7 @@ class Stream:
 
 @asynccontextmanager
 async def following(client: httpx.AsyncClient, key: str, **params: str) -> AsyncIterator[Stream]:
-    """Follow; what is asked is a parameter, but for `last_event_id`."""
+    """Follow the stream with these query parameters; `last_event_id` is sent as a header."""
     headers = {"authorization": f"Bearer {key}", "accept": "text/event-stream"}
     if last := params.pop("last_event_id", None):
         headers["last-event-id"] = last
@@ -62,7 +62,7 @@ async def following(client: httpx.AsyncClient, key: str, **params: str) -> Async
 
 @pytest.fixture
 def house(database_url: str, tmp_path: Path) -> Iterator[House]:
-    """An installation without processes yet; whatever the test starts is stopped."""
+    """An installation; the processes that the test starts are stopped at its end."""
     built = House(database_url, tmp_path)
     yield built
     built.stop()

@@ -56,7 +56,8 @@ async def test_entries_and_messages_show_their_state(acme: Org) -> None:
     contact_id = await arrived(acme)
     spec, graph = '{"type": "app_event", "event": "signup"}', '{"nodes": [], "edges": []}'
     await acme.service.rows(
-        f"INSERT INTO automations VALUES ({acme.id}, '{contact_id}', 'Welcome', '{spec}', '{graph}', true, 2, 1, NULL, now(), now())"
+        f"INSERT INTO automations VALUES ({acme.id}, '{contact_id}', 'Welcome', '{spec}', '{graph}', true, 2, 1, NULL,"
+        " now(), now())"
     )
     await fill(acme, contact_id)
     message, entry = sorted(
@@ -96,7 +97,8 @@ async def test_texts_with_an_address_are_shown_as_templates_without_pii_read(acm
     node = {"id": "i", "type": "send_inapp", "data": {"title": title, "body": "Hi"}}
     graph = encode({"nodes": [{"id": "t", "type": "app_event"}, node], "edges": []}).decode()
     await acme.service.rows(
-        f"INSERT INTO automations VALUES ({acme.id}, '{contact_id}', 'Welcome', '{{}}', '{graph}', true, 1, 1, NULL, now(), now());"
+        f"INSERT INTO automations VALUES ({acme.id}, '{contact_id}', 'Welcome', '{{}}', '{graph}', true, 1, 1, NULL,"
+        " now(), now());"
         f"INSERT INTO automation_versions VALUES ({acme.id}, '{contact_id}', 1, '{{}}', '{graph}', now())"
     )
     await fill(acme, contact_id)

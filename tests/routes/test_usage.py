@@ -14,7 +14,7 @@ NOVEMBER = {
 
 
 async def happened(org: Org, at: str, channel: str = "email", outcome: str = "sent") -> None:
-    """Let something become of a message at a moment."""
+    """Store the outcome of a message."""
     await org.service.rows(
         "INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)"
         " VALUES (%s, %s::timestamptz, gen_random_uuid(), %s, %s)",

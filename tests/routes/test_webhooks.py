@@ -27,7 +27,7 @@ async def seen(org: Org) -> str:
 
 
 async def signing(org: Org, later: timedelta = timedelta()) -> tuple[str, ...]:
-    """Return what deliveries are signed with."""
+    """Return the secrets that deliveries are signed with."""
     parts = org.service.services
     async with parts.system_database.transaction() as tx:
         return (await store.find_webhook_secrets(tx, parts.keyring, [org.id], parts.clock.now() + later)).get(

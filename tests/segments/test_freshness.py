@@ -82,7 +82,9 @@ async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, cloc
     ann = await acme.contact("ann", balance="much")
     await acme.ok("POST", "", ALL)
     before = await state(acme, "all")
-    await replace_query(acme, "all", "SELECT id AS contact_id FROM contacts WHERE (metadata ->> 'balance')::numeric > 0")
+    await replace_query(
+        acme, "all", "SELECT id AS contact_id FROM contacts WHERE (metadata ->> 'balance')::numeric > 0"
+    )
     clock.ahead = timedelta(minutes=11)
     assert await refresh_due(acme.desk, clock) == 1
     failed = await state(acme, "all")
