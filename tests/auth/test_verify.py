@@ -163,7 +163,7 @@ async def test_use_is_recorded_once_a_minute_outside_the_request(
     await verifier.close()
     [row] = await keys.list_keys(database_url, org)
     assert row.last_used_at is not None
-    assert counting.begun == 2  # one lookup, one record
+    assert counting.begun == 2  # one lookup, one write of the last use
 
 
 async def test_a_use_that_could_not_be_recorded_is_recorded_the_next_time(

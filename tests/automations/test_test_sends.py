@@ -43,7 +43,7 @@ ME = "me@author.example"
 
 
 class House:
-    """An API process that sends into a folder, and what may be looked at behind it."""
+    """An API process that writes emails into a folder, and the objects behind it."""
 
     def __init__(self, client: httpx.AsyncClient, org: Org, database: Database, mail: Path, automation_id: str) -> None:
         self.client, self.org, self.database, self.mail, self.automation_id = client, org, database, mail, automation_id
@@ -222,7 +222,7 @@ async def test_ten_a_minute_are_ten_however_many_come_at_once(house: House) -> N
         ({"url": "https://elsewhere.example/hook"}, "to.url"),
     ],
 )
-async def test_strangers_get_no_tests(strict: House, to: dict[str, str], field: str) -> None:
+async def test_unknown_receivers_get_no_tests(strict: House, to: dict[str, str], field: str) -> None:
     answered, refused = await strict.test(to=to)
     assert (answered, refused["field"]) == (400, field)
     assert "WORKBENCH_TEST_RECEIVERS" in refused["error"]
@@ -323,5 +323,5 @@ async def test_only_authors_may(house: House) -> None:
     path, body = f"/automations/{house.automation_id}/test", {"event": EVENT, "to": {"email": ME}}
     for key in (("workbench", "automations:publish", "events:read"), ("live",)):
         assert (await house.org.call("POST", path, body, key))[0] == 403
-    stranger = f"/automations/{'0' * 8}-0000-7000-8000-{'0' * 12}/test"
-    assert (await house.org.call("POST", stranger, body))[0] == 404
+    missing = f"/automations/{'0' * 8}-0000-7000-8000-{'0' * 12}/test"
+    assert (await house.org.call("POST", missing, body))[0] == 404

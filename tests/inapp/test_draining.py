@@ -40,7 +40,7 @@ async def test_unacknowledged_messages_come_from_another_process(ann: Person) ->
     ann.org.service = lasting
     async with ann.socket(session) as line:
         titles = await line.take(1)
-        assert titles in (["1"], ["2"])  # the acknowledgement may have come too late
+        assert titles in (["1"], ["2"])  # the acknowledgement may have arrived too late
 
 
 async def test_clients_of_a_stopped_process_reconnect_one_after_the_other(ann: Person) -> None:

@@ -203,7 +203,7 @@ async def test_the_number_of_sockets_goes_back_to_what_it_was(ann: Person) -> No
 
 
 async def _raw(person: Person) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Sign in over a socket whose small buffers are ours to leave unread."""
+    """Sign in over a raw socket with small buffers, which the test does not read."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     sock.setblocking(False)

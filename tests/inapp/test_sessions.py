@@ -34,7 +34,7 @@ async def test_a_session_that_is_about_to_end_is_renewed_over_its_socket(ann: Pe
     assert frame["type"] == "SESSION"
     async with ann.socket(frame["token"]) as line:
         await ann.receive("1")
-        assert await line.take(1) == ["1"]  # no other frame came before: it has enough time now
+        assert await line.take(1) == ["1"]  # no SESSION frame before it: the session is not due for renewal
     left = session_of(ann, frame).ends_us - ann.org.service.services.clock.now_us()
     assert SESSION_LIFETIME - timedelta(minutes=1) < timedelta(microseconds=left) <= SESSION_LIFETIME
 

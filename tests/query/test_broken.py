@@ -9,7 +9,7 @@ from api.store.database import Database, DatabaseUnavailableError
 from tests.proxy import PostgresProxy
 from tests.query.conftest import until_a_query_works
 
-# 16 rows are asked for; then 256, and 256 more before these are read; their first row never arrives.
+# 16 rows are fetched; then 256, and 256 more before these are read; their first row never arrives.
 _STUCK = """
     SELECT n, CASE WHEN n > 272 THEN (SELECT count(*) FROM generate_series(1, 1000000000) m WHERE m < n) END AS counted
     FROM generate_series(1, 1000) n"""

@@ -183,7 +183,7 @@ async def test_idle_transactions_end_while_the_notification_queue_fills_up(
     address: str, login: Connection, database: Any
 ) -> None:
     login.execute("LISTEN anything")
-    login.execute("BEGIN")  # what is sent from now on waits for it
+    login.execute("BEGIN")  # later statements wait for it
     login.execute("SELECT 1")
     with closing(psycopg.connect(address, autocommit=True)) as other:
         other.execute("SET default_transaction_read_only = off")
@@ -219,7 +219,7 @@ async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyri
         psycopg.connect(first)
     with pytest.raises(AccessError, match="b has no direct login"):
         await sql_logins.revoke(world.dsn, keyring, "b")
-    second = await sql_logins.create(world.dsn, keyring, "b")  # nothing is left of what was set before
+    second = await sql_logins.create(world.dsn, keyring, "b")  # earlier settings are gone
     with closing(psycopg.connect(second)) as session:
         assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
     sessions = await sql_logins.sessions(world.dsn, keyring, "b")

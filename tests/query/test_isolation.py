@@ -46,7 +46,7 @@ async def test_joins_aggregates_and_common_tables_work(world):
 
 
 ESCAPES = {
-    # L2: becoming someone else
+    # L2: taking another role
     "SELECT set_config('role', 'workbench', false)": ("42501", "permission denied for function set_config"),
     "WITH s AS (SELECT set_config('row_security', 'off', false)) SELECT * FROM s": (
         "42501",
@@ -65,7 +65,7 @@ ESCAPES = {
     "BEGIN": ("42601", 'syntax error at or near "BEGIN"'),
     "SET TRANSACTION READ WRITE": ("42601", 'syntax error at or near "SET"'),
     "WITH HOLD FOR SELECT 1": ("42601", 'syntax error at or near "FOR"'),
-    # L4: anything but a SELECT
+    # L4: statements other than SELECT
     "INSERT INTO contacts (id) VALUES (gen_random_uuid())": ("42601", 'syntax error at or near "INSERT"'),
     "UPDATE contacts SET email = ''": ("42601", 'syntax error at or near "UPDATE"'),
     "DELETE FROM contacts": ("42601", 'syntax error at or near "DELETE"'),
@@ -87,9 +87,9 @@ ESCAPES = {
     "LISTEN wake": ("42601", 'syntax error at or near "LISTEN"'),
     "PREPARE p AS SELECT 1": ("42601", 'syntax error at or near "PREPARE"'),
     "DECLARE c CURSOR FOR SELECT 1": ("42601", 'syntax error at or near "DECLARE"'),
-    # L8: estimates tell about other organizations
+    # L8: estimates depend on the rows of other organizations
     "EXPLAIN SELECT * FROM contacts": ("42601", 'syntax error at or near "EXPLAIN"'),
-    # L5: functions that act
+    # L5: functions with side effects
     "SELECT pg_read_file('/etc/passwd')": ("42501", "permission denied for function pg_read_file"),
     "SELECT lo_import('/etc/passwd')": ("42501", "permission denied for function lo_import"),
     "SELECT lo_from_bytea(0, 'x')": ("42501", "permission denied for function lo_from_bytea"),
@@ -119,7 +119,7 @@ ESCAPES = {
     "SELECT convert_from('\\xff', 'UTF8')": ("22021", 'invalid byte sequence for encoding "UTF8": 0xff'),
     "SELECT chr(0)": ("54000", "null character not permitted"),
     "SELECT " + ", ".join(["1"] * 1665): ("54011", "target lists can have at most 1664 entries"),
-    # L6, what the catalogs tell
+    # L6: system catalogs
     "SELECT * FROM pg_stats": ("42501", "permission denied for view pg_stats"),
     "SELECT reltuples FROM pg_class": ("42501", "permission denied for table pg_class"),
     "SELECT rolname FROM pg_roles": ("42501", "permission denied for view pg_roles"),

@@ -111,7 +111,7 @@ async def test_a_slow_client_gets_every_row_in_order_without_a_timeout(database,
     ],
 )
 async def test_temporary_files_are_limited(world, postgres, keyring, statement):
-    assert (await world.ann.post("SELECT 1")).status_code == 200  # the role is there
+    assert (await world.ann.post("SELECT 1")).status_code == 200  # creates the role
     names = [*map(sql.Identifier, (keyring.reader_role(world.ann.org_id), urlsplit(world.dsn).path[1:]))]
     with psycopg.connect(postgres.admin_dsn, autocommit=True) as admin:  # a small limit is reached at any speed
         admin.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} SET temp_file_limit = '8MB'").format(*names))

@@ -108,7 +108,7 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
         await old.send("before")
         count, watermark = await old.counted()
         await old.send("after")
-        use_ids(admin_dsn, 10)  # under which no event is stored
+        use_ids(admin_dsn, 10)  # ids without events
         late = (await old.counted())[1]
         restore(admin_dsn, elsewhere.dsn)
         assert counter(elsewhere.dsn) < counter(database_url)
@@ -129,8 +129,8 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
             assert await new.counted(late) == (2, late)
             assert await new.counted(mark) == (first, mark) == (2, mark)
             assert (await new.counted())[0] == 4
-            for stranger, place in ((went_on, new), (mark, old)):
-                response = await place.ask(stranger)
+            for watermark, place in ((went_on, new), (mark, old)):
+                response = await place.ask(watermark)
                 assert response.status_code == 400
                 assert response.json()["error"].startswith("asOf: is from a database that diverged from this one")
 

@@ -148,7 +148,7 @@ async def test_a_route_that_forgets_the_organization_shows_the_callers_alone(
         for key, query in [(world.ann.key, "?known=1"), (world.ben.key, "?known=1"), (world.ben.key, "")]:
             response = await client.get(f"/forgetful{query}", headers={"Authorization": f"Bearer {key}"})
             answers.append(response.json())
-    assert answers == [[filled["a"]], [filled["b"]], []]  # one connection; the last asked without being identified
+    assert answers == [[filled["a"]], [filled["b"]], []]  # one connection; the last statement had no organization
 
 
 def of(statement: str, table: str) -> sql.Composed:

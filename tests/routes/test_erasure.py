@@ -65,7 +65,7 @@ async def fill(org: Org, contact_id: str) -> None:
 
 
 async def everything(org: Org) -> str:
-    """Return all rows of the organization as one text, without the tables of keys and origins."""
+    """Return all rows of the organization as one text, without its keys and the partitions of events."""
     tables = await org.service.rows(
         "SELECT table_name FROM information_schema.columns WHERE table_schema = 'workbench' AND column_name = 'org_id'"
         " AND table_name NOT IN ('api_keys', 'events_other') AND table_name !~ '^events_[0-9]'"

@@ -117,7 +117,7 @@ async def test_a_body_that_does_not_come_is_given_back_to_the_ordinary_way(acme:
     raw = await post(acme, event("slow"))
     reader, writer = await asyncio.open_connection("127.0.0.1", acme.service.port)
     writer.write(raw[:-10])
-    await asyncio.sleep(0.7)  # longer than the lane waits
+    await asyncio.sleep(0.7)  # longer than the fast path waits
     writer.write(raw[-10:])
     received = await asyncio.wait_for(reader.read(65_536), 5)
     writer.close()

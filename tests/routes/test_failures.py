@@ -52,7 +52,7 @@ async def test_a_bug_in_the_writer_is_a_503_that_names_no_cause(
     assert {record.message for record in caplog.records} >= {"write_failed"}
     assert CANARY not in caplog.text
     await service.rows("ALTER TABLE events RENAME COLUMN renamed TO payload")
-    assert (await acme.post(EVENT))[1]["deduplicated"] is False  # nothing of the failures was left behind
+    assert (await acme.post(EVENT))[1]["deduplicated"] is False  # the failures stored nothing
 
 
 async def test_a_value_that_postgres_refuses_is_a_400_without_its_text(

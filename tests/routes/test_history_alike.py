@@ -78,7 +78,7 @@ async def left_behind(org: Org) -> dict[str, list[tuple[Any, ...]]]:
 async def test_an_import_is_what_the_same_requests_would_have_been(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(reader, "CHUNK_ROWS", 70)  # many pieces: people come back in later ones
+    monkeypatch.setattr(reader, "CHUNK_ROWS", 70)  # many chunks: contacts appear again in later ones
     monkeypatch.setattr(reader, "MAX_STEP_ROWS", 9)
     sent = events(service, seed)
     live, past = await service.organization(), await service.organization()

@@ -253,8 +253,8 @@ async def test_d24_a_client_that_disconnects_affects_no_other(acme: Org) -> None
 
 async def test_a_large_body_is_read_only_for_a_valid_key(acme: Org) -> None:
     body = EVENT[:-1] + b" " * 100_000 + b"}"
-    stranger = await acme.service.talk((await request(acme, body, authorization="Bearer nobody"))[:-100_000])
-    assert Answer(stranger).status == 401  # answered before the body has arrived
+    response = await acme.service.talk((await request(acme, body, authorization="Bearer nobody"))[:-100_000])
+    assert Answer(response).status == 401  # answered before the body has arrived
     assert (await ask(acme, body)).status == 202
     chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
     coding = {"content_length": "", "transfer_encoding": "chunked"}
@@ -276,7 +276,7 @@ async def test_large_bodies_on_their_way_are_bounded_together(acme: Org) -> None
         await writer.wait_closed()
     status = 503
     async with asyncio.timeout(5):
-        while status == 503:  # until it is noticed that the others have gone
+        while status == 503:  # until the server notices that the other clients disconnected
             await asyncio.sleep(0.1)
             status = Answer(await acme.service.talk(raw)).status
     assert status == 202

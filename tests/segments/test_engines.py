@@ -75,4 +75,4 @@ async def test_a_refresh_that_is_killed_leaves_the_members_and_others_do_it_once
         house.start_engine()
     until(lambda: len(query(MEMBERS)) == 3, "another engine refreshes it")
     assert query("SELECT size, entered FROM segment_sizes ORDER BY at") == [(1, 1), (3, 2)]
-    assert query("SELECT lease_token, lease_until FROM segments") == [(4, None)]  # defined, taken twice, done
+    assert query("SELECT lease_token, lease_until FROM segments") == [(4, None)]  # defined, claimed twice, refreshed

@@ -75,7 +75,7 @@ async def test_two_engines_refresh_a_segment_once(acme: Team, clock: LateClock) 
     done = await asyncio.gather(*[refresh_due(acme.desk, clock) for _ in range(2)])
     assert sum(done) == 5
     tokens = await acme.rows("SELECT lease_token, lease_until, size FROM segments WHERE org_id = %s", acme.id)
-    assert tokens == [(3, None, 2)] * 5  # defined, taken, done
+    assert tokens == [(3, None, 2)] * 5  # defined, claimed, refreshed
 
 
 async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, clock: LateClock) -> None:
@@ -91,7 +91,7 @@ async def test_a_failing_segment_keeps_its_members_and_says_why(acme: Team, cloc
     assert failed["lastError"] == "invalid input syntax for type numeric"  # without the value
     assert (failed["size"], failed["refreshedAt"]) == (before["size"], before["refreshedAt"])
     assert await acme.members("all") == {ann}
-    assert await refresh_due(acme.desk, clock) == 0  # not at once again
+    assert await refresh_due(acme.desk, clock) == 0  # it is retried later
     clock.ahead += timedelta(minutes=11)
     await refresh_due(acme.desk, clock)
     assert (await state(acme, "all"))["failingSince"] == failed["failingSince"]
@@ -119,8 +119,8 @@ async def test_a_slow_segment_delays_no_other_organization(acme: Team, globex: T
     clock.ahead = timedelta(minutes=11)
     slow = asyncio.create_task(refresh_due(with_timeout(acme, 1.5), clock))
     await wait_for_claim(acme)
-    assert await refresh_due(globex.desk, clock) == 1  # globex's; acme has its turn
-    assert await slow == 2  # then acme's other one
+    assert await refresh_due(globex.desk, clock) == 1  # the segment of globex; that of acme is claimed
+    assert await slow == 2  # then the other segment of acme
     assert (await state(acme, "all"))["lastError"] == "the query took longer than 1.5 s"
     assert (await state(acme, "other"))["lastError"] is None
 
