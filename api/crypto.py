@@ -155,7 +155,6 @@ class Keyring:
         return _fingerprint(self._roots[0])
 
     def has_fingerprint(self, fingerprint: str) -> bool:
-        """Return whether `fingerprint` belongs to one of the secrets."""
         return fingerprint in map(_fingerprint, self._roots)
 
     def tag(self) -> str:
@@ -330,7 +329,6 @@ class OrgKeys:
 
 
 def is_sealed(text: str) -> bool:
-    """Return whether a text looks like a sealed email."""
     return _SEALED.fullmatch(text) is not None
 
 

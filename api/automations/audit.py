@@ -53,7 +53,6 @@ def visible_kinds(scopes: Collection[str]) -> list[str] | None:
 
 
 async def list_changes(database: Database, org_id: int, query: AuditQuery) -> list[AuditView]:
-    """Return changes, newest first."""
     async with database.transaction() as tx:
         rows = await store.list_audit(tx, org_id, query)
     changes = []

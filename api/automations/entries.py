@@ -63,7 +63,6 @@ class EventEntriesQuery(msgspec.Struct, frozen=True):
 
 
 async def find_entries(database: Database, org_id: int, keys: OrgKeys, query: EventEntriesQuery) -> list[EntryView]:
-    """Return entries, newest first."""
     page, event_id = query.page, query.event_id
     async with database.transaction() as tx:
         if (key := query.idempotency_key) is not None:
@@ -85,7 +84,6 @@ async def find_entries(database: Database, org_id: int, keys: OrgKeys, query: Ev
 async def list_entries(
     database: Database, org_id: int, automation_id: str, page: EntryPage
 ) -> list[EntryView] | Refusal:
-    """Return entries of an automation, newest first."""
     async with database.transaction() as tx:
         if await automations.find_automation(tx, org_id, automation_id) is None:
             return unknown("automation")

@@ -106,7 +106,6 @@ class MergedMetrics:
         yield from self._families.values()
 
     def text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self)
 
 

@@ -91,7 +91,6 @@ async def create(services: SegmentServices, author: Author, draft: SegmentDraft)
 
 @retried
 async def update(services: SegmentServices, author: Author, name: str, edit: SegmentEdit) -> SegmentResult | Refusal:
-    """Change a segment; refused unless it is at the revision of the edit."""
     row = _editable(await _find(services, author.org_id, name), edit)
     if isinstance(row, Refusal):
         return row
@@ -181,7 +180,6 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
 
 @retried
 async def save_audience(services: SegmentServices, author: Author, draft: AudienceDraft) -> SegmentResult | Refusal:
-    """Store a new audience, or replace the one at the revision of the draft."""
     async with load_candidates(services, author.org_id, draft.contact_ids) as (tx, counts):
         provenance = draft.provenance
         if (params := provenance.get("params")) is not None:
