@@ -14,10 +14,9 @@ import msgspec
 from api.clock import Clock
 from api.crypto import Keyring
 from api.engine.claims import Claims, Lane
-from api.engine.decide import advance_slice
 from api.engine.deliver import Deliveries, DeliveryContext, Transports
 from api.engine.facts import BatchFacts, Graphs, facts_request, read_facts
-from api.engine.progress import EntryProgress, dead_entry
+from api.engine.progress import EntryProgress, advance_slice, dead_entry
 from api.engine.record import CancelledEntries, EngineCounts, LostLeases, Recorded, RecordResult, StaleFacts, record
 from api.store.database import Database, RefusedDataError
 from api.store.entries import Claim

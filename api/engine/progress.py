@@ -1,22 +1,29 @@
-"""Progress: the decisions on a claimed entry, turned into the rows to write.
+"""Progress: advance claimed entries without side effects, and turn the decisions into the rows to write.
+
+`advance_slice` is pure apart from the clock that bounds a slice. It runs in a thread, because long texts take long to
+render.
 
 In-app messages, tags and attributes live in the database and commit in one transaction with the state of their entry.
 Emails and webhooks leave the system, so the entry stops before the decision that depends on one (`PendingDelivery`).
 """
 
+import logging
 from collections.abc import Iterable
 from functools import cached_property
 
 import msgspec
 
+from api.clock import monotonic_ns
 from api.engine.claims import run_of
+from api.engine.facts import BatchFacts, Graphs
 from api.store.entries import Claim, EntryStepRow, EntryUpdate, InappMessageRow, TagChange, joined_names
 from api.store.events import ATTRIBUTES_TOO_LARGE
 from api.store.messages import SkippedMessageRow
-from workbench.language.advance import required_facts
+from workbench.language.advance import advance, required_facts
 from workbench.language.codec import Json, encode
+from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
-from workbench.language.facts import Facts
+from workbench.language.facts import Facts, apply_effects
 from workbench.language.graph import Graph
 from workbench.language.run import (
     ContactUpdated,
@@ -29,6 +36,11 @@ from workbench.language.run import (
     TagRemoved,
     message_id,
 )
+
+SLICE_NS = 1_000_000_000  # well within a lease, so that a slice can still be recorded
+SLICE_CHARACTERS = 8_000_000
+
+_log = logging.getLogger("workbench.engine")
 
 
 class PendingDelivery(msgspec.Struct, frozen=True):
@@ -184,3 +196,47 @@ def attribute_changes(batch: Iterable[EntryProgress]) -> dict[str, str]:
             if isinstance(effect, ContactUpdated):
                 changes.setdefault(progress.claim.contact_id, {}).update(effect.attributes)
     return {contact_id: encode(attributes).decode() for contact_id, attributes in changes.items()}
+
+
+def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: BatchFacts) -> list[EntryProgress]:
+    """Advance claimed entries in order, until all are done or the slice is long or large enough; at least one.
+
+    Entries of one contact see the tags and attributes that the entries before them have set.
+    """
+    batch: list[EntryProgress] = []
+    contacts: dict[str, ContactState] = {}
+    until_ns, characters = monotonic_ns() + SLICE_NS, 0
+    for claim in claims:
+        entry_facts, contact = facts.facts[claim.entry_id], contacts.get(claim.contact_id)
+        if contact is not None:
+            # What another entry of this slice does to the contact's messages and entries is not in the facts that were
+            # read: an entry that looks back at those waits for the next slice, which reads them again.
+            if facts.requests[claim.entry_id].looks_back:
+                continue
+            entry_facts = msgspec.structs.replace(entry_facts, contact=contact)
+        try:
+            progress, entry_facts = _advance(claim, graphs.of(org_id, claim), entry_facts, facts)
+        except Exception as error:  # noqa: BLE001  a bug that one entry triggers must not stop the others
+            _log.exception("advance_failed", extra={"entry_id": claim.entry_id})
+            progress = dead_entry(claim, type(error).__name__)
+        contacts[claim.contact_id] = entry_facts.contact
+        batch.append(progress)
+        characters += progress.characters
+        if characters > SLICE_CHARACTERS or monotonic_ns() > until_ns:
+            break
+    return batch
+
+
+def _advance(claim: Claim, graph: Graph | None, facts: Facts, batch: BatchFacts) -> tuple[EntryProgress, Facts]:
+    """Advance one entry to its next wait, its next delivery or its end; return the facts with its effects applied."""
+    start = run = run_of(claim)
+    decisions: list[Decision] = []
+    while run.state is State.RUNNING:
+        decision = advance(graph, run, facts, batch.decide_at)
+        for effect in decision.effects:
+            if isinstance(effect, ExternalEffect):
+                # This decision holds only if the delivery succeeds, so nothing after it is decided yet.
+                return progress_of(claim, start, graph, decisions, PendingDelivery(decision, effect, facts)), facts
+        decisions.append(decision)
+        run, facts = decision.run, apply_effects(facts, decision.effects, batch.decide_at)
+    return progress_of(claim, start, graph, decisions), facts

@@ -8,7 +8,7 @@ import pytest
 
 from api.engine import drive
 from api.engine.claims import LEASE
-from api.engine.decide import advance_slice
+from api.engine.progress import advance_slice
 from api.store import entries as store
 from api.store.query import COMMIT, run
 from tests.channels.conftest import Endpoint, endpoint, status

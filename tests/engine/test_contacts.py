@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from api.engine.decide import advance_slice
+from api.engine.progress import advance_slice
 from api.engine.record import Recorded
 from tests.engine.conftest import Bench
 

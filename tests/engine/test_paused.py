@@ -9,8 +9,8 @@ from api.automations import automations
 from api.automations.automations import Refusal
 from api.automations.body import read_edit
 from api.engine.claims import LEASE
-from api.engine.decide import advance_slice
 from api.engine.facts import Graphs, facts_request, read_facts
+from api.engine.progress import advance_slice
 from api.engine.record import StaleFacts, record
 from api.store import entries as store
 from api.store.query import COMMIT, run
