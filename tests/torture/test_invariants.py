@@ -107,7 +107,7 @@ SPOILT: list[tuple[str, str, list[str]]] = [
     ("V10", "never claimed", [f"DELETE FROM torture.leases WHERE entry_id = {ITS_ENTRY}"]),
     ("V11", "outside of lease", [f"UPDATE entry_steps SET claim = claim + 1 WHERE {one_step('tagged')}"]),
     ("V11", "was claimed as", ["DELETE FROM torture.leases WHERE until IS NULL"]),
-    ("V12", "dead without a reason", [f"UPDATE entries SET state = 'dead' WHERE {ONE_ENTRY}"]),
+    ("V12", "dead without a reason", [f"UPDATE entries SET state = 'dead', last_error = NULL WHERE {ONE_ENTRY}"]),
     ("V12", "which nothing explains", [dead_of("internal_error")]),
     ("V12", "is dead after 1 attempts", [dead_of("no_answer")]),
     ("V12", "was tried 9 times", [f"UPDATE entries SET attempts = 9, state = 'completed' WHERE {ONE_ENTRY}"]),
