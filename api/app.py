@@ -1,11 +1,11 @@
 """The Sanic application of an API process, and the life of such a process: start, serve, drain, stop.
 
 Several API processes each have a listening socket of their own on the same port (SO_REUSEPORT), and the kernel spreads
-connections over them. Each process also looks into the accept queues of the others: a connection that waits there was
-meant for a process that died, hangs or is still starting.
+connections over them. Each process also checks the accept queues of the others: a connection that waits there was meant
+for a process that died, hangs or is still starting.
 
 SIGTERM and SIGINT start the drain. A draining process accepts nothing new, answers the requests that have begun, and
-says `Connection: close` in every answer. An idle connection may bring one more request, because closing it at once
+sends `Connection: close` in every answer. An idle connection may send one more request, because closing it at once
 could cut off a request that is on its way. The services stop after the last connection.
 """
 
@@ -74,24 +74,24 @@ from api.store.query import TenantDatabase
 from api.wire.http1 import LargeBodies, TransportError
 from workbench.language.problem import Problem
 
-MAX_BODY_BYTES = 262_144  # of routes that BODY_LIMITS does not name
+MAX_BODY_BYTES = 262_144  # for routes that are not in BODY_LIMITS
 BODY_LIMITS = {
     "/api/v1/events": 1_048_576,
     "/api/v1/events/batch": 8_388_608,
     "/api/v1/segments": 8_388_608,
     "/api/v1/segments/*/contacts": 8_388_608,
 }
-LARGE_BODIES_BYTES = 67_108_864  # of all large bodies that one process receives at a time
-LOCK_TIMEOUT_MS = 500  # ingest waits so long for a lock; then only the organization of the lock gets 503
+LARGE_BODIES_BYTES = 67_108_864  # limit for all large bodies that one process receives at a time
+LOCK_TIMEOUT_MS = 500  # ingest waits this long for a lock; then only the organization of the lock gets 503
 SEGMENT_QUERY_TIMEOUT_S = 35.0  # leaves room for the rest of the request, which has to end within a minute
 SEGMENT_CONCURRENCY = ConcurrencyLimits(per_organization=2, total=6, wait_seconds=15.0)
 ACCEPT_BACKLOG = 4096
-RELIEF_INTERVAL_S = 0.1  # between looks into the accept queues of other processes
-IDLE_GRACE_S = 1.0  # in which an idle connection may bring one more request while the process drains
-DRAIN_TIMEOUT_S = 15.0  # after which connections are aborted
+RELIEF_INTERVAL_S = 0.1  # pause between two checks of the accept queues of other processes
+IDLE_GRACE_S = 1.0  # an idle connection may send one more request within this time while the process drains
+DRAIN_TIMEOUT_S = 15.0  # connections are aborted after this time
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left before its answer; Sanic would count a 500
 
-_HTTP_ERRORS = {  # in place of Sanic's own texts
+_HTTP_ERRORS = {  # replaces Sanic's own texts
     400: "the request is not valid HTTP",
     408: "the request did not arrive in time",
 }
@@ -347,7 +347,7 @@ async def _drain(app: App, connections: set[ExpressConnection]) -> None:
     loop = asyncio.get_running_loop()
     since = loop.time()
     while (passed := loop.time() - since) < DRAIN_TIMEOUT_S:
-        await asyncio.sleep(0.02)  # also lets connections begin that were accepted last
+        await asyncio.sleep(0.02)  # also lets the connections begin that were accepted last
         if not connections:
             return
         if passed > IDLE_GRACE_S:

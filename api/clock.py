@@ -35,7 +35,7 @@ class Clock:
         return from_us(self.now_us())
 
     def unique_now_us(self) -> int:
-        """Return `now_us`, or more: each value is greater than all values before it in this process."""
+        """Return `now_us`, raised if necessary: each value is greater than all earlier ones in this process."""
         now_us = time.monotonic_ns() // 1000 + self._offset_us
         if now_us <= self._last_unique_us:
             now_us = self._last_unique_us + 1

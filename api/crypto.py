@@ -203,7 +203,7 @@ class Keyring:
 
     def direct_role(self, org_id: int) -> str:
         """Return the opaque name of an organization's direct login role; its password is random."""
-        # Of the first generation: the name is in the customer's own tools and must survive a rotation.
+        # Derived from the first generation: the name is in the customer's own tools and must survive a rotation.
         return "wb_direct_" + expand(self.chain.generations[0].indexes, b"direct-name/%d" % org_id).hex()[:20]
 
     def _api_key(self, generation: Generation) -> bytes:
@@ -216,7 +216,7 @@ class OrgKeys:
     def __init__(self, chain: SecretChain, org_id: int) -> None:
         self._chain = chain
         self._indexes = [expand(generation.indexes, b"blind-index/%d" % org_id) for generation in chain.generations]
-        # Of the first generation: if a rotation changed derived keys, a repeated event would be stored again.
+        # Derived from the first generation: if a rotation changed these keys, a repeated event would be stored again.
         self._derive = expand(chain.generations[0].indexes, b"idempotency/%d" % org_id)
         self._emails = {
             generation.number: _siv(generation.root, b"email", org_id)

@@ -32,7 +32,7 @@ def read(path: Path) -> str | None:
 
 
 def write(path: Path, text: str) -> None:
-    """Create or replace a file. Readers see the old text or the new text, never a part."""
+    """Create or replace a file. Readers see the old text or the new text, never a partial one."""
     part = path.with_name(f"{path.name}.{token(4).hex()}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

@@ -22,7 +22,7 @@ from api.store.database import Database, DatabaseUnavailableError, with_applicat
 from api.store.engines import Listener
 from workbench.language.run import DEFAULT_POLICY, uniform_policy
 
-# Of queries that refresh segments: generous, because no request waits for them.
+# These limits for queries that refresh segments are generous, because no request waits for them.
 _SEGMENT_QUERY_LIMITS = QueryLimits(step_seconds=30.0, watch_seconds=31.0, answer_seconds=QUERY_TIMEOUT_S)
 
 

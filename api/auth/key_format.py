@@ -43,7 +43,7 @@ _FORM = re.compile(
 
 
 def make(kind: Kind, org_name: str, random_bytes: bytes) -> str:
-    # 32 bytes are 256 bits for 190 that are kept: the remainder is biased by less than 2**-65.
+    # The modulus reduces 256 random bits to 190, which biases the result by less than 2**-65.
     number = int.from_bytes(random_bytes) % len(_ALPHABET) ** _RANDOM_CHARACTERS
     text = prefix(kind, org_name) + _base62(number, _RANDOM_CHARACTERS)
     return text + _checksum(text)

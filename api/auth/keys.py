@@ -130,7 +130,7 @@ async def issue(tx: Transaction, keyring: Keyring, spec: KeySpec, now: datetime)
         org_name=spec.org_name,
         id=uuid7(to_us(now)),
         kind=spec.kind,
-        key_hash=keyring.api_key_hashes(key)[0],  # the first is by the current secret
+        key_hash=keyring.api_key_hashes(key)[0],  # the first hash uses the current secret
         prefix=prefix(spec.kind, spec.org_name),
         last4=key[-4:],
         name=spec.name,
@@ -297,7 +297,7 @@ async def webhook_secret(database: Database, keyring: Keyring, org_id: int, now_
         if org_id not in secrets:
             secret = signing.new_secret(token(signing.SECRET_BYTES))
             await messages.insert_webhook_secret(tx, keyring, org_id, secret, now)
-            # Read again: another request may have stored its own first, and the first one wins.
+            # Read again: another request may have stored a secret before this one, and the first one counts.
             secrets = await messages.find_webhook_secrets(tx, keyring, [org_id], now)
     return secrets[org_id][0]
 

@@ -3,9 +3,9 @@
 Three values of WORKBENCH_SECRET follow one another (see `api.crypto`), and a phase may only begin when every process
 uses the value of the previous phase; processes report theirs in the application name of their connections.
 
-Identifiers are looked up by one blind index, of which every row must have one. Phase `next` adds the new indexes while
-processes write both and look up by the old one, so a lookup never has two answers and no contact is created twice.
-Phase `former` encrypts with the new secret. Phase `settled` deletes the old indexes.
+Identifiers are looked up by the blind index of one generation, so every row must have that index. Phase `next` adds the
+new indexes while processes write both and look up by the old one, so a lookup never has two answers and no contact is
+created twice. Phase `former` encrypts with the new secret. Phase `settled` deletes the old indexes.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ from api.store.database import Database, Transaction, TransactionConflictError, 
 from api.store.migrate import require_connection
 from api.store.sql_roles import close_login, role_exists
 
-_MAX_CONFLICTS = 20  # of one page, in succession
+_MAX_CONFLICTS = 20  # consecutive conflicts of one page
 
 Step = Callable[[Transaction, str], Awaitable[str | None]]
 
@@ -53,7 +53,7 @@ async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -
         case "next":
             await _rotate_indexes(database, org, current, drop=False)
             await _run_pages(database, all_indexes)
-            await _rotate_indexes(database, org, current, drop=False)  # a merge undone meanwhile restored old indexes
+            await _rotate_indexes(database, org, current, drop=False)  # an undone merge may have restored old ones
         case "former":
             for table in store.SEALED_TABLES:
                 await _run_pages(database, partial(store.reseal_emails, org=org, table=table))
@@ -77,7 +77,7 @@ async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -
 
 
 async def _rotate_indexes(database: Database, org: Org, number: int, *, drop: bool) -> bool:
-    """Add the indexes after those of generation `number`; `drop` those. Return whether there were any."""
+    """Add the indexes of generation `number + 1`; with `drop`, remove earlier ones. Return whether there were any."""
     steps = [
         partial(store.rotate_indexes, org=org, table=table, number=number, drop=drop) for table in store.INDEXED_TABLES
     ]

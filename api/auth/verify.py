@@ -3,7 +3,7 @@ cached.
 
 A valid key is cached for two seconds, so that a revocation takes effect everywhere within five. A key that does not
 exist cannot come into existence later (it has 190 random bits), so misses are cached for a minute, in a bounded table.
-Lookups are batched: while one statement runs, further hashes gather and go into the next one.
+Lookups are batched: hashes that arrive while one statement runs go into the next one.
 """
 
 import asyncio
@@ -153,7 +153,7 @@ class Verifier:
             for key_hash in hashes:
                 row = rows.get(key_hash)
                 span_ns = _INVALID_NS if row is None or row.revoked_at is not None else _VALID_NS
-                self._entries.pop(key_hash, None)  # so that the table stays in the order of its writes
+                self._entries.pop(key_hash, None)  # keeps the table in the order of its writes
                 self._entries[key_hash] = _CacheEntry(row, monotonic_ns() + span_ns)
                 if len(self._entries) > _MAX_CACHED:
                     self._entries.popitem(last=False)
@@ -169,7 +169,7 @@ class Verifier:
         self._touched_ns[row.id] = monotonic_ns()
         if len(self._touched_ns) > _MAX_CACHED:
             self._touched_ns.popitem(last=False)
-        # In the background: the request does not wait for this write.
+        # The write runs in the background, so the request does not wait for it.
         task = asyncio.create_task(self._write_touch(row, self._clock.now()))
         self._touches.add(task)
         task.add_done_callback(self._touches.discard)

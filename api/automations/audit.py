@@ -16,7 +16,7 @@ from workbench.language.codec import decode
 
 ADMIN = "keys:admin"
 
-# By the kind of object (the first word of an action): the scopes of which one is enough to see its changes.
+# By the kind of object (the first word of an action): any one of these scopes is enough to see its changes.
 KIND_SCOPES: Mapping[str, tuple[str, ...]] = {
     "automation": ("automations:write", "automations:publish", "events:read"),
     "entry": ("automations:write", "automations:publish", "events:read"),
@@ -46,7 +46,7 @@ class AuditView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def visible_kinds(scopes: Collection[str]) -> list[str] | None:
-    """Return the kinds of objects of which a key with these scopes may see the changes; None: all."""
+    """Return the kinds of objects whose changes a key with these scopes may see; None means all kinds."""
     if ADMIN in scopes:
         return None
     return [kind for kind, any_of in KIND_SCOPES.items() if not set(scopes).isdisjoint(any_of)]

@@ -322,7 +322,7 @@ async def archive(database: Database, author: Author, automation_id: str) -> Aut
 async def cancel_rest(
     database: Database, author: Author, automation_id: str, outcome: str, after: str | None = FIRST_ID
 ) -> None:
-    """Cancel all unclaimed entries with an id beyond `after`, unless the automation is activated again meanwhile."""
+    """Cancel all unclaimed entries with an id beyond `after`, unless the automation has been activated again."""
 
     @retried
     async def cancel_next(after: str) -> str | None:
@@ -338,7 +338,7 @@ async def cancel_rest(
 
 
 async def resume_rest(database: Database, author: Author, automation_id: str) -> None:
-    """Make all parked entries due, unless the automation is paused again meanwhile.
+    """Make all parked entries due, unless the automation has been paused again.
 
     Several processes may do this at once.
     """
@@ -431,8 +431,8 @@ async def _add_version(
     earlier: int | None = None
     before, after = _log_source(live), _log_source(source)
     if before is not None and after is not None and before.key == after.key:
-        # The same log source continues where the live version is. If it needs fewer confirmations now, it must not skip
-        # the logs that the live version was still waiting for.
+        # The same log source continues where the live version is. If the new version needs fewer confirmations, it must
+        # not skip the logs that the live version was still waiting for.
         since, confirmations = row.live_since, max(before.confirmations, row.earlier_confirmations or 0)
         earlier = confirmations if confirmations > after.confirmations else None
     return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)

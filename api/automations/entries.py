@@ -48,7 +48,7 @@ COUNTED = 100_000  # entries of an automation that statistics look at: about a s
 RECOVERY_INTERVAL_S = 10.0
 RECOVERY_BATCH = 100
 _REPLAY_BATCH = 10_000
-_SYSTEM = ""  # not a key: the work of the job is not in the audit log
+_SYSTEM = ""  # not a key: the audit log does not record the work of the job
 # A log has no idempotency key of its own; it is named by chain, transaction and index: `1:0x…:7`.
 _LOG = re.compile(r"(\d{1,18}):(0x[0-9a-fA-F]{64}):(\d{1,9})", re.ASCII)
 
@@ -104,7 +104,7 @@ async def count_stats(database: Database, org_id: int, automation_id: str) -> St
 async def count_dead_letters(
     database: Database, org_id: int, automation_id: str | None
 ) -> list[DeadLetterView] | Refusal:
-    """Count dead entries by automation, cause and node, the latest first; of each automation the newest 100,000."""
+    """Count the newest 100,000 dead entries of each automation by automation, cause and node, the latest first."""
     async with database.transaction() as tx:
         if automation_id is not None and await automations.find_automation(tx, org_id, automation_id) is None:
             return unknown("automation")

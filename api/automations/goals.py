@@ -6,7 +6,7 @@ goal must occur within the attribution window of the contact's first entry. Late
 the automation itself; the first cannot. A contact stays on the side of that entry, whatever happens later (intention
 to treat). Only versions since the holdout has its current size count: earlier ones held out other contacts, or none.
 
-Events are read in pages, so that only some thousand events are in memory at a time, whatever their number.
+Events are read in pages, so that only a few thousand are in memory at a time, however many there are.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ COUNTED = 100_000  # entries of one measurement
 MAX_FILTERED_EVENTS = 200_000  # events that filters are applied to, in all
 MAX_DAYS = 366
 MAX_EVENTS_PER_CONTACT = 1_000  # events of one contact that filters are applied to
-_EVENTS_IN_MEMORY = 2_000  # of all contacts together
+_EVENTS_IN_MEMORY = 2_000  # for all contacts together
 _MAX_VERSIONS = 100
 _PAGE, _FILTERED_PAGE = 2_000, 200  # entries; with filters, events are read for each of them
 _CLOCK_SKEW = timedelta(minutes=1)  # an entry that began while its version was being published may be a little older
@@ -49,8 +49,8 @@ _ROOTS = (*BUILT_INS, "contact", "payload")
 class GoalContacts(msgspec.Struct, frozen=True):
     """The contacts that reached the goal.
 
-    `unknown`: contacts with more events than are read, of which none that was read reaches the goal. `events`: the
-    number of events that were read.
+    `unknown`: contacts with more events than are read, if none of the events that were read reaches the goal. `events`:
+    the number of events that were read.
     """
 
     contact_ids: frozenset[str]
@@ -152,7 +152,7 @@ class GoalView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Measurement(msgspec.Struct, frozen=True):
-    """The goal of the live version, and the oldest version since which the holdout has its current size."""
+    """The goal of the live version. `since`: the oldest version from which on the holdout has had its current size."""
 
     goal: Goal
     holdout: int

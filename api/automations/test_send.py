@@ -216,7 +216,7 @@ class _TestSend:
                 return None
             for index, message in enumerate(messages):
                 if isinstance(message, InappMessage):
-                    # Later by a microsecond each, so that the inbox keeps their order.
+                    # Each message is a microsecond later than the one before it, so that the inbox keeps their order.
                     self._push_ids[index] = push_id = uuid7(author.now_us + index)
                     data = encode({**(message.data or {}), "test": True}).decode()
                     texts = (wallet, MARK + message.title, message.body, data)
@@ -230,7 +230,7 @@ class _TestSend:
         tasks = [asyncio.create_task(self._send(index, message)) for index, message in enumerate(messages)]
         if tasks:
             await asyncio.wait(tasks, timeout=max(until_ns - monotonic_ns(), 0) / 1e9)
-        self._is_over = True  # from now on `_may_leave` holds back what has not begun to leave
+        self._is_over = True  # from now on `_may_leave` stops messages whose sending has not begun
         results = []
         for message, task in zip(messages, tasks, strict=True):
             if task.done():

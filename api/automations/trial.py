@@ -266,7 +266,7 @@ def _read_event(fields: Fields, now: datetime) -> Event | SampleLog | None:
     if raw is None:
         fields.refuse("event", "is required")
         return None
-    # The search in the bytes saves decoding the common case, an event, twice.
+    # Searching the bytes first avoids decoding an event, the common case, twice.
     if b'"onchain_event"' in raw and is_log_sample(described := fields.value("event")):
         return SampleLog(described)
     event = read_event(raw, to_us(now))

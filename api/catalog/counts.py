@@ -5,19 +5,19 @@ The catalog adds the counted hours, the notes of late events, and a count of the
 Events are dated before they are committed, by a second in a batch and by years in an import, so the past may be
 counted too early. Hence:
 
-1. Every minute a job closes the past: a transaction that reads `closed_until` from then on knows that an event dated
-   before is late, and notes it in the transaction that stores it.
+1. Every minute a job closes the past: it advances `closed_until`. A transaction that reads the new value treats an
+   event with an earlier date as late, and notes it in the transaction that stores it.
 2. The job waits for transactions that read an older value. Every writer claims idempotency keys first, which takes a
    lock on that table. The lock conflicts with no other writer but is visible until the transaction ends, so the job
    can list the holders.
 3. Then it counts, and removes the notes for the same time: one statement, so a reader sees both or neither.
-4. An organization without recent events rests: it is closed for all time, every event is noted, and a note wakes it.
-   Such an event may be noted and also counted as a row, since a note counts only for the time before `counted_until`.
-   Idle organizations cost nothing.
+4. An organization without recent events becomes idle: it is closed for all time, so every event is noted, and a note
+   ends the idle state. Such an event may be noted and also counted as a row, since a note counts only for the time
+   before `counted_until`. Idle organizations cost nothing.
 
-Live ingest only adds notes. An import adds to its own notes, by the hour where hours are counted: there would be
-thousands otherwise. No writer waits for the job, except imports of the same organization for one step of it. It may
-stop at any point, and several processes may run it: `counted_until` moves in the transaction that counts.
+Live ingest only adds notes. An import has its own notes, one per hour where whole hours are counted: otherwise there
+would be thousands of notes. No writer waits for the job, except imports of the same organization for one step of it. It
+may stop at any point, and several processes may run it: `counted_until` moves in the transaction that counts.
 
 Events are never deleted and keep name and date. If you change them by hand, delete the rows of the organization in
 `event_counting`, `event_hours`, `event_days` and `late_events` while nothing is writing, and they are counted again.
@@ -77,7 +77,7 @@ async def delete_old_counts(database: Database, org_id: int, now: datetime) -> N
 def late_imported_events(
     source: ImportSource, events: Iterable[tuple[str, int]], counting: CountedUntil | None, now: datetime
 ) -> list[Call[None]]:
-    """Return the calls that note those imported (name, microseconds) that are late and recent enough to count.
+    """Return the calls that note the imported events, given as (name, microseconds), that are late and recent enough.
 
     `counting` has to be read after the batch claimed its keys.
     """
@@ -86,7 +86,7 @@ def late_imported_events(
     oldest_us, hours_until_us = to_us(_hour(now - RETENTION)), to_us(_hour(counting.counted_until))
     closed_until_us = to_us(counting.closed_until)
     late = [(name, at_us) for name, at_us in events if oldest_us <= at_us < closed_until_us]
-    # By the slot beyond the last whole hour that is counted, because counting ends at the end of a slot.
+    # After the last whole hour that is counted, notes are by slot, because counting ends at the end of a slot.
     hours = Counter((name, at_us // _HOUR_US) for name, at_us in late if at_us < hours_until_us)
     slots = Counter((name, at_us // SLOT_US) for name, at_us in late if hours_until_us <= at_us)
     org_id, import_id = source

@@ -20,7 +20,7 @@ ANALYZE_INTERVAL_S = 5.0
 COUNT_INTERVAL_S = 60.0
 TEST_MESSAGES_INTERVAL_S = 3_600.0
 DAILY_INTERVAL_S = 86_400.0
-DELETE_BATCH_ROWS = 5_000  # of one transaction, so that its locks are short
+DELETE_BATCH_ROWS = 5_000  # per transaction, so that its locks are held briefly
 
 _Delete = Callable[[Transaction, int, datetime, int], Awaitable[int]]
 

@@ -24,7 +24,7 @@ from api.store.events import RecentSelection
 from workbench.language.problem import Problem
 
 OUTCOMES = ("accepted", "deduplicated", "dry_run", "rejected")
-MAX_EVENTS = 500  # of a page, and of one poll of a follower
+MAX_EVENTS = 500  # per page, and per poll of a follower
 OVERLAP = timedelta(seconds=5)  # a batch is committed or given up within two seconds of its arrival
 RETENTION = timedelta(days=7)
 POLL_INTERVAL_S = 0.25
@@ -47,7 +47,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 def read_cursor(text: str) -> Cursor | None:
-    """Return the cursor in a text, which may also be the id of an event; None if it is neither."""
+    """Parse a cursor or the id of an event; return None if the text is neither."""
     match = _CURSOR.fullmatch(text)
     if match is None:
         return None

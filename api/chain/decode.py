@@ -24,7 +24,7 @@ from workbench.language.abi import (
 
 # Any contract can log anything, so sizes and counts in a log are bounded before they are used.
 MAX_DATA_BYTES = 65_536
-MAX_VALUES = 4_096  # of one log: a few words can declare any number of values
+MAX_VALUES = 4_096  # per log: a few words can declare any number of values
 
 _WORD_BYTES = 32
 
@@ -107,7 +107,7 @@ class Decoder:
             return self._declared
         if topics > len(self._parameters):
             raise UndecodableError("has more topics than its event has parameters")
-        # A signature that a user wrote need not mark them: take the first ones, as in the events of the ERC standards.
+        # A user's signature need not mark indexed parameters: assume the first ones, as in the events of ERC standards.
         return tuple(position < topics for position in range(len(self._parameters)))
 
 
@@ -188,7 +188,7 @@ def _word_decoder(abi_type: AbiType) -> Callable[[bytes], Any]:
                 number = int.from_bytes(word, "big", signed=kind == "int")
                 if not minimum <= number <= maximum:
                     raise UndecodableError(f"has a number outside the range of {canonical_type(abi_type)}")
-                # By the type, not by the value: a parameter must not be text one day and a number the next.
+                # The type decides, not the value: a parameter must not be text one day and a number the next.
                 return str(number) if bits > SAFE_BITS else number
 
             return decode_integer

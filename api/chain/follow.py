@@ -1,8 +1,9 @@
 """The process `workbench chain`: follow the chain of every node in WORKBENCH_EVM_RPC, and store the watched logs.
 
-Each node has a follower. Of several nodes of one chain, the follower with the chain's lease works (`ChainFollower`).
-The others stand by: they take over when it stops, when its node fails, or when it makes no progress (`Standby`). A
-suspended follower that resumes writes nothing, since each of its transactions begins with the lease.
+Each node has a follower. If a chain has several nodes, only the follower that holds the chain's lease reads it
+(`ChainFollower`). The others stand by: they take over when it stops, when its node fails, or when it makes no progress
+(`Standby`). A suspended follower that resumes writes nothing, since each of its transactions begins by checking the
+lease.
 
 A chain without watches is not read, and costs its node nothing. Blocks from before the first watch began are skipped.
 """
@@ -48,7 +49,7 @@ MIN_RETRY_S, MAX_RETRY_S = 0.5, 30.0  # after errors of a node, doubling
 DATABASE_RETRY_S = 1.0
 MAX_NODE_FAILURES = 3  # in a row; then the lease is released, so that a follower with a better node may take it
 MIN_HEAD_INTERVAL_S, MAX_HEAD_INTERVAL_S = 0.2, 2.0  # bounds of the pause before the next look at the head
-STALE_HEAD_S, STALE_HEAD_BLOCKS = 60.0, 20  # the head is stale after the longer of this time and of so many blocks
+STALE_HEAD_S, STALE_HEAD_BLOCKS = 60.0, 20  # the head is stale after the longer of this time and this many blocks
 MAX_LISTED_DEAD_LOGS = 1_000
 
 _STATEMENT_TIMEOUT_MS = 60_000  # all logs of a block are stored in one transaction
@@ -276,7 +277,8 @@ class ChainFollower:
             return
         head = await self._node.head()
         if self._head is not None and head.number > self._head.number:
-            # A pause of a quarter of this finds a new block soon after it was made, whatever the chain's pace.
+            # The follower pauses for a quarter of this, so it finds a new block soon after it was made on slow and fast
+            # chains.
             self._seconds_per_block = (head.seconds - self._head.seconds) / (head.number - self._head.number)
         self._head = head
         try:

@@ -165,7 +165,7 @@ class WalletIndex:
         self._identifiers = IdentifierCache()
 
     def wallet_events(self, log: OrgLog) -> dict[str, ParsedEvent]:
-        """Return a log's events by wallet parameter, not yet with contacts."""
+        """Return a log's events by wallet parameter, still without contacts."""
         events: dict[str, ParsedEvent] = {}
         for wallet_arg in dict.fromkeys(watch.wallet_arg for watch in log.watches):
             wallet = None if wallet_arg is None else log.args.get(wallet_arg)
@@ -230,7 +230,7 @@ def _rows(org_logs: Sequence[OrgLog]) -> LogRows:
 
 
 class UnknownWallets:
-    """The wallets of one page without a contact: which become contacts, and the counts of the others by reason."""
+    """The wallets of one page that have no contact: those that become contacts, and counts of the others by reason."""
 
     def __init__(self, max_per_hour: int) -> None:
         self._max_per_hour = max_per_hour

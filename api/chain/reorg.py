@@ -1,8 +1,8 @@
 """Drop the logs of blocks that a reorganization removed from the chain, in steps that each commit.
 
-The first step moves the cursor back and stores the block above which logs must be dropped. Until all are dropped, no
-follower reads further. So a follower may be killed between any two steps, and the chain may be reorganized again
-meanwhile.
+The first step moves the cursor back and stores the block above which logs must be dropped. No follower reads new blocks
+until all of these logs are dropped. A follower may therefore be killed between any two steps, and the chain may be
+reorganized again in between.
 """
 
 from collections.abc import AsyncIterator

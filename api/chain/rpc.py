@@ -20,9 +20,9 @@ import msgspec
 
 READ_TIMEOUT_S = 20.0  # without a byte of the response
 RESPONSE_TIMEOUT_S = 60.0  # for the whole response
-MAX_CONCURRENT_REQUESTS = 8  # of one follower
+MAX_CONCURRENT_REQUESTS = 8  # per follower
 MAX_RESPONSE_BYTES = 16 * 2**20  # decompressed: about 25,000 logs
-MAX_UNDIVIDED_BYTES = 8 * MAX_RESPONSE_BYTES  # of a response that cannot be requested in parts
+MAX_UNDIVIDED_BYTES = 8 * MAX_RESPONSE_BYTES  # for a response that cannot be requested in parts
 
 NodeErrorKind = Literal["unavailable", "rate_limited", "refused", "too_large"]
 
@@ -262,7 +262,7 @@ class EvmNode:
                 if responses.keys() >= {"1", "2"}:
                     return first.read(responses["1"], http_response), second.read(responses["2"], http_response)
         results = await self._call(first), await self._call(second)
-        self._accepts_batches = False  # only now: each request works, and the batch did not
+        self._accepts_batches = False  # set only now: each request worked alone, but the batch did not
         return results
 
     async def _post(self, body: object, max_bytes: int) -> tuple[httpx.Response, bytes]:

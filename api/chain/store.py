@@ -1,9 +1,9 @@
 """Write a page of blocks in one transaction: store logs, find contacts, match, create entries, move the cursor.
 
-The transaction begins with the lease, so a follower that was suspended writes nothing. Logs are matched with the
-watches of that moment; if these include events that the node was not asked for, the page is discarded. An automation
+The transaction begins by checking the lease, so a follower that was suspended writes nothing. Logs are matched with the
+current watches; if these include events that were not requested from the node, the page is discarded. An automation
 takes the logs of blocks since it went live, once they have their confirmations. A log keeps one row per organization,
-and an automation enters it once, also if a reorganization drops and restores it (`api.chain.logs`).
+and an automation enters it once, even if a reorganization drops and restores it (`api.chain.logs`).
 
 Locks are taken in the common order (`api.store.locks`): identifiers, contacts, entries. A log that an entry may wait
 for is stored under the lock of its contact, like any event; `api.engine.record` explains why no wake-up is lost.
@@ -57,7 +57,7 @@ class LostError(Exception):
 
 
 class ChangedError(Exception):
-    """More is followed now than the node was asked for; nothing was written."""
+    """More events are watched now than were requested from the node; nothing was written."""
 
 
 class BlockPage(msgspec.Struct, frozen=True):
@@ -104,11 +104,11 @@ class PageWriter:
     ) -> PageResult:
         """Store a page at `at`, renew the lease and commit; raise LostError or ChangedError before anything is written.
 
-        `watches`: what the node was asked for. Logs are matched with what is followed now.
+        `watches`: those whose logs were requested from the node. Logs are matched with the current watches.
         """
         chain_id = lease.chain_id
 
-        # Check the lease, and that nothing was added to what the node was asked for.
+        # Check the lease, and that all events that are watched now were requested from the node.
         renewed, epoch = await run(tx, store.renew_chain(lease, lease_until), store.watch_epoch())
         if not renewed:
             raise LostError
@@ -215,7 +215,7 @@ class PageWriter:
 
 
 def _due_matches(log: OrgLog, page: BlockPage) -> list[LogMatch]:
-    """Return the automations that were live at a log's block and get its last confirmation with this page."""
+    """Return a log's matches that get their last confirmation with this page, for automations live at its block."""
     due: list[LogMatch] = []
     for watch in log.watches:
         event = None if watch.wallet_arg is None else log.wallet_events.get(watch.wallet_arg)

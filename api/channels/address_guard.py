@@ -21,7 +21,7 @@ import httpcore
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-RESOLVER_THREADS = 32  # a lookup at silent name servers blocks one of them for some seconds
+RESOLVER_THREADS = 32  # a lookup blocks a thread for some seconds if the name servers do not answer
 DIAL_TIMEOUT_S = 2.0  # for one address if there are others
 
 # The special-purpose blocks of IANA's registries (RFC 6890 and later), multicast, and the address of a cloud's internal
@@ -121,7 +121,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         """Connect to one of the host's addresses; raise ForbiddenAddressError, ConnectError or ConnectTimeout."""
         try:
             async with asyncio.timeout(timeout):
-                # A pool of its own: lookups that hang must not use up the default threads of the process.
+                # Lookups have their own thread pool, because hanging ones must not use up the default threads of the
+                # process.
                 loop = asyncio.get_running_loop()
                 try:
                     addresses = await loop.run_in_executor(self._threads, _look_up, host, port)
@@ -130,7 +131,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
                 if not self._guard.permits_all(host, addresses):
                     _log.warning("webhook_address_forbidden", extra={"host": host, "addresses": addresses})
                     raise ForbiddenAddressError
-                # In the resolver's order of preference; only the last address gets all the time that is left.
+                # Addresses are tried in the resolver's order of preference; only the last one gets all the time that is
+                # left.
                 for address in addresses[:-1]:
                     with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                         return await self._network.connect_tcp(address, port, timeout=DIAL_TIMEOUT_S)

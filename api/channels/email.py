@@ -23,11 +23,11 @@ from api.clock import monotonic_ns
 from api.settings import Settings, SmtpServer
 
 MAILDIR = "mail"  # in the data directory
-MAX_CONNECTIONS = 8  # to the mail server, of one process
-MAX_EMAILS_PER_CONNECTION = 100  # servers end a connection after some number of emails
-MAX_IDLE_S = 20.0  # that a connection is kept for the next email
+MAX_CONNECTIONS = 8  # to the mail server, per process
+MAX_EMAILS_PER_CONNECTION = 100  # servers close a connection after a certain number of emails
+MAX_IDLE_S = 20.0  # a connection is kept this long for the next email
 RESPONSE_TIMEOUT_S = 30.0
-CONNECTION_WAIT_S = 30.0  # that an email waits for one of the connections
+CONNECTION_WAIT_S = 30.0  # an email waits this long for one of the connections
 
 _START_TLS = {"implicit": False, "required": True, "offered": None, "never": False}
 

@@ -27,7 +27,7 @@ class DeliveryLimits(msgspec.Struct, frozen=True):
 class _Slots:
     def __init__(self, number: int, limit: int) -> None:
         self.free = asyncio.Semaphore(number)
-        self.limit = limit  # of deliveries in a slot or waiting for one
+        self.limit = limit  # maximum number of deliveries in a slot or waiting for one
         self.deliveries = 0
         self.moved_at = asyncio.get_running_loop().time()  # when a delivery last took or released a slot
 
@@ -65,7 +65,7 @@ class DeliveryLimiter:
     @contextlib.asynccontextmanager
     async def _take(self, key: tuple[int, str], number: int) -> AsyncIterator[None]:
         slots = self._slots.setdefault(key, _Slots(number, number + self._limits.waiting))
-        slots.deliveries += 1  # before the wait, so that these slots are not dropped meanwhile
+        slots.deliveries += 1  # before the wait, so that these slots are not dropped during it
         try:
             await slots.acquire(self._stall_timeout_s)
             slots.moved_at = asyncio.get_running_loop().time()

@@ -25,7 +25,7 @@ Reason: TypeAlias = Literal[
     "no_answer",  # everything may have been sent, and no response came
     "gone",  # the endpoint answered 410
     "invalid_header",  # a header value could be read as another header
-    "invalid_address",  # the address cannot be delivered to
+    "invalid_address",  # nothing can be delivered to the address
 ]
 
 

@@ -1,8 +1,8 @@
 """Sending webhooks: one signed POST per attempt, without redirects, to an address that the guard permits.
 
-An endpoint can cost at most `DEADLINE_S` seconds and `MAX_BODY_BYTES` bytes, and only its own slots. Of its response
-the status counts, and nothing is kept. 2xx: sent. 410: gone for good. Any other status is tried again. A failure after
-the request has started to leave is an unknown outcome: the delivery is repeated under the same `webhook-id`.
+An endpoint can cost at most `DEADLINE_S` seconds and `MAX_BODY_BYTES` bytes, and only its own slots. Only the status of
+its response counts; the rest is not kept. 2xx: sent. 410: gone for good. Any other status is tried again. A failure
+after the request has started to leave is an unknown outcome: the delivery is repeated under the same `webhook-id`.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from workbench.language.actions import is_webhook_url
 
 USER_AGENT = "event-workbench"
 DEADLINE_S = 30.0  # for a whole attempt
-MAX_BODY_BYTES = 65_536  # read of a response
+MAX_BODY_BYTES = 65_536  # read from a response
 BODY_TIMEOUT_S = 1.0  # a body is read only so that the connection can be reused
-MAX_CONNECTIONS = 512  # in total: eight organizations with only hanging endpoints use them up
+MAX_CONNECTIONS = 512  # in total; eight organizations whose endpoints all hang use them up
 MAX_IDLE_CONNECTIONS = 64
 MAX_IDLE_S = 15.0
 # An engine has up to 256 deliveries of an organization under way: 16 + 176 leave some of them for its other endpoints.
@@ -91,8 +91,8 @@ class WebhookSender:
 
     async def _attempt(self, request: httpcore.Request, now: datetime, may_leave: MayLeave) -> Outcome:
         trace = _Trace(may_leave)
-        # The waits before the request leaves (pool, connect, TLS) have timeouts of their own, together within the
-        # deadline: when cancelled in a handshake, httpcore would leak the socket.
+        # Each wait before the request is sent (pool, connect, TLS) has its own timeout; together they end before the
+        # deadline. If the deadline cancelled a handshake, httpcore would leak the socket.
         timeouts = dict.fromkeys(("pool", "connect"), self._deadline_s / 4)
         request.extensions.update(trace=trace.on_event, timeout=timeouts)
         try:

@@ -1,6 +1,6 @@
 """`workbench backup FOLDER` and `workbench restore FOLDER`.
 
-A backup is a folder with a dump by pg_dump and a manifest. Both are of one snapshot, while the service keeps running:
+A backup is a folder with a dump by pg_dump and a manifest. Both come from one snapshot, and the service keeps running:
 the transaction that exports the snapshot for pg_dump also counts the rows for the manifest, so a restore can be
 compared exactly. The folder gets its name when the backup is complete.
 
@@ -36,7 +36,7 @@ _OMITTED_ON_CITUS = "ROW SECURITY "
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The contents of a backup: its moment, the fingerprint of the secret, and the number of rows by `org/table`."""
+    """The contents of a backup: its time, the fingerprint of the secret, and the number of rows by `org/table`."""
 
     format: int
     made_at: str

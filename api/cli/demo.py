@@ -184,7 +184,7 @@ def make_person(number: int, market: Market, chance: Random) -> DemoContact:
     else:
         wallet = "0x" + "".join(chance.choice((c, c.upper())) for c in chance.randbytes(20).hex())
     external_id = f"user_{100_000 + number * 7}"
-    # The identifiers at sign-up, and the wallet of a person with one: known at once, or connected later.
+    # The identifiers at sign-up, and the person's wallet, if any, which is known at once or connected later.
     identities: dict[str, tuple[dict[str, Json], str | None]] = {
         "wallet only": ({"walletAddress": wallet}, wallet),
         "email only": ({"email": email}, None),

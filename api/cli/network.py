@@ -107,9 +107,8 @@ def listen(host: str, port: int, count: int = 1) -> list[socket.socket]:
     for _ in range(count):
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if (
-            count > 1
-        ):  # a single server does not set it, so that a second one fails instead of taking half of the connections
+        # A single server does not set this, so that a second one fails instead of taking half of the connections.
+        if count > 1:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.listen(ACCEPT_BACKLOG)

@@ -38,7 +38,7 @@ START_TIMEOUT_S = 60
 DRAIN_TIMEOUT_S = 30  # longer than a worker's own limit for draining
 _POLL_INTERVAL_S = 0.1
 _FIRST_RESTART_DELAY_S, _MAX_RESTART_DELAY_S = 0.25, 30.0  # doubled after each crash
-_STABLE_AFTER_S = 60  # a worker that ran for so long starts the delays over
+_STABLE_AFTER_S = 60  # the delays start over for a worker that ran for this long
 
 _log = logging.getLogger("workbench.workers")
 

@@ -42,7 +42,7 @@ _PORT_TIMEOUT_NS = 5_000_000_000  # the children of a killed `up` need a moment 
 _POSTGRES_RETRY_S = 5.0
 
 _MAX_RESTART_DELAY_S = 30
-_STABLE_AFTER_NS = 60_000_000_000  # a child that ran for so long starts the delays over
+_STABLE_AFTER_NS = 60_000_000_000  # the delays start over for a child that ran for this long
 _STOP_TIMEOUT_S = 15.0  # then SIGKILL
 _MAX_LOG_BYTES = 10 * 1024 * 1024  # checked at each start of a child
 _TAIL_BYTES = 4096

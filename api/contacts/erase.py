@@ -1,13 +1,13 @@
 """Erasing a contact.
 
 One transaction removes its identifiers, attributes and tags, cancels its entries and raises their lease tokens, so
-that a worker that has claimed one writes nothing. From its commit on, no event is matched to the contact and nothing
-is decided for it. The content of its events, messages and steps is removed page by page afterwards. The rows stay, so
-that counts stay.
+that a worker that has claimed one writes nothing. After the commit, no event is matched to the contact and the engine
+makes no decision for it. The content of its events, messages and steps is removed page by page afterwards. The rows
+themselves stay, so counts do not change.
 
 Ingest recognises a contact without a lock, so an event can be committed just after the erasure. No ingest transaction
-lives longer than seconds, so any process repeats everything a minute later. A row in `erasures` schedules that, also
-if the first process ends halfway.
+lasts longer than a few seconds, so everything is removed again a minute later, by any process. A row in `erasures`
+schedules the repetition, even if the first process ends halfway.
 """
 
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ from api.store.contacts import FIRST_CURSOR, ContactKey, ErasurePart
 from api.store.database import Database
 from api.store.locks import lock_contacts
 
-SECOND_ERASURE_DELAY = timedelta(minutes=1)  # no ingest transaction lives that long
+SECOND_ERASURE_DELAY = timedelta(minutes=1)  # no ingest transaction lasts that long
 CHECK_INTERVAL_S = 15.0
 ERASURES_PER_RUN = 100
 
@@ -50,12 +50,12 @@ async def erase(database: Database, author: Author, contact_id: str) -> ErasedVi
                 return unknown("contact")
             if (survivor := erasure.merged_into) is not None:
                 return conflict(f"this contact was merged into {survivor}: erase that contact, or undo the merge first")
-            if erasure.unsettled:  # rows of this contact are still on their way back to it
+            if erasure.unsettled:  # an undone merge is still moving rows back to this contact
                 return conflict(
                     "a merge was undone a moment ago and its rows are still being moved: try again in two minutes"
                 )
             cancelled = await store.erase_contact(tx, contact, author.now)
-            # In the same transaction, so that a crash before the content is removed only delays that.
+            # In the same transaction, so that a crash before the content is removed only delays the removal.
             await store.schedule_erasure(tx, contact, author.now + SECOND_ERASURE_DELAY)
             if erasure.at is None:
                 await record(tx, author, "contact.erase", contact_id, {"cancelledEntries": cancelled})
@@ -72,7 +72,7 @@ async def keep_erased(database: Database, clock: Clock) -> None:
 
 
 async def erase_again(database: Database, now: datetime) -> int:
-    """Erase contacts again for which a second erasure is due; return their number."""
+    """Erase the contacts whose second erasure is due; return their number."""
     async with database.transaction() as tx:
         due = await store.find_due_erasures(tx, now, ERASURES_PER_RUN)
 

@@ -135,7 +135,7 @@ class _History(msgspec.Struct, frozen=True):
         return trigger if isinstance(trigger, Trigger) else self.draft
 
     def live_since(self, at: datetime) -> datetime:
-        """Return since when, as of a moment, the automation was active and published with the same contract event."""
+        """Return the start of the period up to `at` in which the automation was active with the same contract event."""
         source, began = self.trigger_at(at).source, self.row.created_at
         for version in self.versions:
             if source is not None and version.published_at <= at:

@@ -68,7 +68,7 @@ async def _array(
     yield b',"%b":[' % name.encode()
     after, separator = FIRST_CURSOR, b""
     while True:
-        # A transaction for each page: one for all would stay open as long as the client reads.
+        # Each page has its own transaction: a single one would stay open as long as the client reads.
         async with database.transaction() as tx:
             rows = await read(tx, contact_key, after)
         if rows:

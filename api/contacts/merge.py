@@ -1,13 +1,13 @@
 """Merging two contacts of one person: preview, merge, undo, and moving their rows.
 
-A merge is one transaction, under the locks of both contacts and of all their identifiers. From its commit on, the
-identifiers find the contact that is kept, which gains the attributes, tags and segments that it did not have, and live
-entries follow it. The absorbed contact keeps its own data, and points at the other; that makes undo possible.
+A merge is one transaction, under the locks of both contacts and of all their identifiers. After the commit, the
+identifiers find the contact that is kept. This contact gains the attributes, tags and segments that it did not have,
+and live entries follow it. The absorbed contact keeps its own data, and points at the other; that makes undo possible.
 
 Rows (events, messages, entries, on-chain events) are moved afterwards, page by page. Ingest recognises a contact
-without a lock, so an event can be committed to the absorbed contact just after the merge. No ingest transaction lives
-longer than seconds, so everything is moved once more a minute later, by any process; `contact_merges.due_at` schedules
-that, also if the first process dies. An undo moves rows back in the same way.
+without a lock, so an event can be committed to the absorbed contact just after the merge. No ingest transaction lasts
+longer than a few seconds, so everything is moved once more a minute later, by any process; `contact_merges.due_at`
+schedules that, even if the first process dies. An undo moves rows back in the same way.
 """
 
 from datetime import datetime, timedelta
@@ -334,7 +334,7 @@ async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now
             keep.record, attributes=keep.record.attributes | attributes, tags=(*keep.record.tags, *tags)
         )
         await store.write_contact(tx, org_id, keep_id, contact, now)
-        # So that the next look does not copy them again, over later values of the surviving contact.
+        # Record what was copied: the next run must not copy it again over later values of the surviving contact.
         snapshot = Absorbed(absorbed.attributes, absorbed.tags, row.absorbed.segments)
         await store.update_absorbed(tx, org_id, merge_id, snapshot)
 

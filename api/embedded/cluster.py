@@ -1,4 +1,4 @@
-"""The Postgres programs, and the data folder that they make: found, created once by initdb, and given its first role.
+"""Find the Postgres programs, create the data folder with initdb, and create the application's role and database.
 
 The programs are taken from an explicit folder, otherwise from the wheels, otherwise from the packages of the system.
 Wheels are found without being imported, because their import creates lock files and changes file modes.

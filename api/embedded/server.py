@@ -269,7 +269,7 @@ def _connection_error(paths: PostgresPaths) -> str | None:
 
 def _clear_remains(paths: PostgresPaths) -> None:
     """End the remaining processes of a dead server, then remove its pid file and sockets."""
-    # In this order: without the pid file, Postgres would start although a back-end still writes to the data.
+    # The order matters: without the pid file, Postgres would start although a back-end still writes to the data.
     for timeout_s, next_signal in ((2.0, signal.SIGQUIT), (5.0, signal.SIGKILL), (10.0, None)):
         if _wait_until(lambda: not postmaster.list_processes(paths.data), timeout_s):
             break

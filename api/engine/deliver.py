@@ -2,7 +2,7 @@
 
 Each delivery is a task of its own, so that an endpoint that hangs delays nothing else. It sends one message outside any
 transaction, records the outcome together with the entry's next state, and lets the entry continue. The lease of the
-entry is renewed meanwhile. Sending never starts once another engine may have claimed the entry.
+entry is renewed during the delivery. Sending never starts once another engine may have claimed the entry.
 """
 
 import asyncio

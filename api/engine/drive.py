@@ -58,7 +58,7 @@ class Driver:
         await self._deliveries.stop(timeout_s)
 
     async def drive(self, org_id: int, lane: Lane, limit: int) -> int:
-        """Take up to `limit` due entries of a lane as far as they go; return how many were claimed.
+        """Claim up to `limit` due entries of a lane and advance them as far as possible; return how many were claimed.
 
         An entry that sends an email or webhook continues after this returns, when the delivery has ended.
         """
@@ -76,7 +76,7 @@ class Driver:
         return rescued
 
     async def _process(self, org_id: int, claims: list[Claim]) -> None:
-        """Take claimed entries as far as they go, slice by slice, each slice on facts of its own."""
+        """Advance claimed entries as far as possible, slice by slice; each slice reads its own facts."""
         remaining = {claim.entry_id: claim for claim in claims}
         singles = 0  # how many of the next entries are recorded alone
         self._claims.hold(org_id, claims)
@@ -88,8 +88,8 @@ class Driver:
                 batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
                 match await self._record(org_id, batch, facts):
                     case None:
-                        # The database rejected an entry of the slice. Recording them one by one makes only that one
-                        # dead.
+                        # The database rejected an entry of the slice. Record them one by one, so that only that entry
+                        # becomes a dead letter.
                         singles = len(batch)
                     case Recorded(outgoing):
                         singles = max(singles - 1, 0)

@@ -77,7 +77,7 @@ class FactsRequest(msgspec.Struct, frozen=True):
 
 
 class WatchedFacts(msgspec.Struct, frozen=True):
-    """Facts that other entries and events of the contact change, by entry id. An entry without any has no item."""
+    """Facts, by entry id, that other entries and events of the contact change. Entries without any are left out."""
 
     other_entries: dict[str, OtherEntries]
     message_times: dict[str, tuple[datetime, ...]]
@@ -115,7 +115,7 @@ async def read_facts(
     tx: Transaction, org_id: int, org_keys: OrgKeys, requests: list[FactsRequest], retries: RetryPolicy, now: datetime
 ) -> BatchFacts:
     claims = [request.claim for request in requests]
-    # Most batches need nothing but these three. The reads that follow need no common snapshot with them: whatever
+    # Most batches need only these three reads. The reads that follow need no common snapshot with them: whatever
     # changes concurrently and matters is read again under a lock, so COMMIT can save its round trip here.
     events, contacts, automations, _ = await run(
         tx,
@@ -138,7 +138,7 @@ async def read_facts(
     if counted_claims := [request.claim for request in requests if request.required.recent]:
         (recent_entries,) = await run(tx, store.count_recent_entries(org_id, counted_claims, LOOP_WINDOW, LOOP_LIMIT))
 
-    open_email = cache(org_keys.open_email)  # within a batch, an event mostly carries the address of its contact
+    open_email = cache(org_keys.open_email)  # most events of a batch carry the address of their contact
     facts = {}
     for claim in claims:
         event = events.get(claim.event_id) or logs.get(claim.entry_id)

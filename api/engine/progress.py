@@ -86,7 +86,7 @@ class EntryProgress(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def characters(self) -> int:
-        """Roughly how many characters there are to write."""
+        """The approximate number of characters to write."""
         texts = (len(message.title) + len(message.body) for message in self.messages)
         return sum(texts) + sum(len(step.detail) for step in self.steps)
 
@@ -209,8 +209,8 @@ def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: Batch
     for claim in claims:
         entry_facts, contact = facts.facts[claim.entry_id], contacts.get(claim.contact_id)
         if contact is not None:
-            # What another entry of this slice does to the contact's messages and entries is not in the facts that were
-            # read: an entry that looks back at those waits for the next slice, which reads them again.
+            # Another entry of this slice may change the contact's messages and entries, and the facts that were read do
+            # not show that. An entry that looks back at them waits for the next slice, which reads them again.
             if facts.requests[claim.entry_id].looks_back:
                 continue
             entry_facts = msgspec.structs.replace(entry_facts, contact=contact)

@@ -158,7 +158,7 @@ async def record_delivery(
     for step in progress.steps:
         (is_logged,) = await run(tx, store.has_step(org_id, step))
         if is_logged:
-            # Written before, by a transaction that committed without its acknowledgement arriving here.
+            # Already written by a transaction whose commit was not acknowledged.
             return progress
     (cancelled_outcome,) = await run(tx, store.find_cancellation(org_id, claim))
     is_cancelled = cancelled_outcome is not None and progress.run.state not in TERMINAL
@@ -166,7 +166,7 @@ async def record_delivery(
         running = replace(progress.run, state=State.RUNNING)
         cancelled = running.to(State.CANCELLED, outcome=cancelled_outcome, error=None, due_at=None)
         progress = replace(progress, run=cancelled, awaits=frozenset())
-    # `happened`: the message has left, so its step is written even for an entry that was cancelled meanwhile.
+    # `happened`: the message has left, so its step is written even if the entry has been cancelled.
     (updated_ids,) = await run(tx, store.record_entries(org_id, [progress.update], at, happened=True))
     if not updated_ids:
         await tx.rollback()

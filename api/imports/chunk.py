@@ -48,7 +48,7 @@ class ContactChangedError(Exception):
 class PipelineSlot:
     """The place of a batch in line behind another batch, if there is one.
 
-    `task` stores the batch; `claimed` is set once it has claimed its keys, or never will.
+    `task` stores the batch; `claimed` is set once the batch has claimed its keys, or has ended without that.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ async def claim_keys(tx: Transaction, target: ImportTarget, batch: PastEvents, a
     new = batch.at(await _find_new(tx, target, batch))
     if not new:
         return ClaimedEvents(new)
-    await copy.add_keys(tx, sorted(new.key_rows), at)  # sorted, as live ingest claims them: neither waits in a circle
+    await copy.add_keys(tx, sorted(new.key_rows), at)  # sorted, as in live ingest: the two cannot deadlock
     number, tables = await run(
         tx, imports.transaction_number(await transaction_offset(tx)), copy.find_tables(new.occurred_at_us)
     )

@@ -1,9 +1,9 @@
-"""The contacts of an import: most events of a history come from contacts that sent others a moment ago.
+"""The contacts of an import: most events of a history come from contacts that also sent one of the previous events.
 
 A cached contact is trusted in two cases. Either its row has not been written since, which one statement of the
 transaction checks. Or only this import has written anything to the database since the last check, which two snapshots
-show, and this import did not write that contact. Both are as safe as looking up every identifier again, also when
-identifiers change hands.
+show, and this import did not write that contact. Both are as safe as looking up every identifier again, even when
+identifiers move to another contact.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -50,7 +50,7 @@ class CachedResolution(msgspec.Struct):
 class ContactCache:
     """The contacts of one import. Its transactions are numbered from 1 (`Identity.checked_in`).
 
-    `expects_new`: whether identities without a cached identifier are expected to be new contacts, until one is not.
+    `expects_new`: identities without a cached identifier are expected to be new contacts; False once that was wrong.
     """
 
     def __init__(self, org_id: int) -> None:

@@ -1,13 +1,13 @@
 """The import of history: files of past events, read by the rules of live events except for their age.
 
-An imported event is created when it occurred, so it lands in the monthly partition of that time. It triggers nothing
-and has no rate limit. Rows are stored in batches, one transaction each, which also records how far the file is: an
-import that stops, for whatever reason, continues where it stopped, and every row of a file is stored exactly once.
-Every event has an idempotency key, so files that overlap store nothing twice.
+An imported event is created when it occurred, so it is stored in the monthly partition of that time. It triggers
+nothing and has no rate limit. Rows are stored in batches. The transaction of a batch also records the position in the
+file: an import that stops, for whatever reason, continues where it stopped, and every row of a file is stored exactly
+once. Every event has an idempotency key, so files that overlap store nothing twice.
 
 While Postgres stores a batch, the next ones claim their keys on connections of their own and store what they can before
 their turn (`chunk`), and the rows behind them are read (`reader`). If a batch fails, the batches behind it are
-cancelled, and the rest of all of them is stored one after the other.
+cancelled, and the remaining events of all of these batches are stored one batch after the other.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ from api.store.access import find_organization
 from api.store.database import Database, LockedError, RefusedDataError, TransactionConflictError
 from api.store.query import COMMIT
 
-MAX_BATCHES_AHEAD = 2  # begun while one is being stored (docs/decisions/0012); with one, Postgres waits for the import
+MAX_BATCHES_AHEAD = 2  # batches begun while one is stored (docs/decisions/0012); with 1, Postgres waits for the import
 MAX_STORE_ATTEMPTS = 5
 FIRST_PAUSE_S = 0.1  # before the second attempt; doubled for each further one
 
@@ -328,7 +328,7 @@ class _FileImport:
             refusals = [refusal for refusal in chunk.refusals[chunk.reported :] if refusal.line <= line]
             progress = store.ImportProgress(line, result.stored, result.duplicates, len(refusals))
             advance = store.advance_import(context.org_id, self._source.digest, progress, at)
-            # In the transaction of the events, so that every row of a file is stored exactly once.
+            # Progress is written in the transaction of the events, so that every row of a file is stored exactly once.
             await query.run(tx, *result.writes, advance, COMMIT)
         target.cache.add(result.new, at)
         if events is not None:

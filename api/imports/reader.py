@@ -17,14 +17,14 @@ from api.imports.row import Row
 from api.imports.rows import PastEvents, PastReader
 from workbench.language.problem import Problems
 
-CHUNK_ROWS = 20_000  # read ahead, and at most stored in one transaction
+CHUNK_ROWS = 20_000  # read ahead; also the most that one transaction stores
 FIRST_CHUNK_ROWS = 2_000  # doubled from chunk to chunk, so that the first rows are stored soon
 MAX_STEP_ROWS = 250
 MIN_STEP_ROWS = 50
 STEP_NS = 2_000_000  # between two steps the event loop serves the connections to Postgres
 
 MIN_BATCH_EVENTS = 250
-TURN_NS = 300_000_000  # while a batch has its turn it locks contacts, and live ingest waits half a second for one
+TURN_NS = 300_000_000  # a batch locks contacts during its turn, and live ingest waits half a second for a lock
 TRANSACTION_NS = 3 * TURN_NS  # a transaction holds its keys from the start, and waits for the batches ahead
 
 
@@ -105,6 +105,7 @@ class BatchSize:
         if excess > 1:
             self.events = max(int(taken / excess), MIN_BATCH_EVENTS)
         else:
-            # By an eighth at a time: a batch that is much too large holds its locks before it can be measured.
+            # Grow by an eighth at a time (small ones double): a batch that is much too large holds its locks before it
+            # can be measured.
             growth = max(self.events + self.events // 8, 2 * min(self.events, MIN_BATCH_EVENTS))
             self.events = min(growth, CHUNK_ROWS)

@@ -116,7 +116,7 @@ class PastReader:
         self.org_id, self._org_keys = org_id, org_keys
         self._identities: dict[Identifiers, Identity] = {}
         self._used_keys = set[IdentifierKey]()  # of all identities
-        self._evicted = False  # `_used_keys` was cleared, so an identity without a used key may not be new
+        self._evicted = False  # True once `_used_keys` was cleared: then unused keys do not prove a new identity
         # The parser returns the same object for identifiers that repeat, so most are found by address, without hashing.
         # `_pinned` keeps these objects alive, or a new one could get the address of another.
         self._by_address: dict[int, Identity] = {}

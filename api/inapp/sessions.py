@@ -102,7 +102,8 @@ class Sessions:
         challenge_org_id = int(nonce[1], 16)
         if org_id not in (None, challenge_org_id) or message.scheme not in (None, message.uri.partition(":")[0]):
             return None
-        # Before the challenge is read, so that guesses do not load the database. In a thread: 40 ms without coincurve.
+        # Verified before the challenge is read, so that guesses do not load the database. Verified in a thread, because
+        # it takes 40 ms without coincurve.
         if await asyncio.to_thread(recover_signer, text, signature) != message.address.lower():
             return None
         async with self._database.transaction() as tx:

@@ -18,8 +18,8 @@ from api.inapp.sessions import InappSession
 from api.store.messages import Acknowledgement, InboxKey, WaitingMessage, wallet_mark
 from api.wire.connection import CREDIT_FRAMES, WebSocket
 
-MAX_SOCKETS = 20_000  # of a process
-MAX_SOCKETS_PER_WALLET = 20  # of a process
+MAX_SOCKETS = 20_000  # per process
+MAX_SOCKETS_PER_WALLET = 20  # per process
 MAX_UNACKNOWLEDGED = 1_000  # messages sent over one socket
 RECONNECTS_PER_S = 500  # after a process stops; the others can open 800 a second
 RETRY_SOON_S = 1.0
@@ -85,10 +85,10 @@ def session_frame(token: str, expires_at: datetime) -> bytes:
 
 
 class SocketTimeouts(msgspec.Struct, frozen=True):
-    """Seconds.
+    """The timeouts of a socket, in seconds.
 
-    `auth`: until the token has arrived. `ping`, `silent`: without a frame, until a ping and until the end. `unread`:
-    with a full send buffer.
+    `auth`: until the token has arrived. `ping`: without a frame, until a ping is sent. `silent`: without a frame, until
+    the socket is ended. `unread`: with a full send buffer, until the socket is ended.
     """
 
     auth: float = 5.0

@@ -162,7 +162,7 @@ class BatchWriters:
         if outcomes is not None:
             self._answer(requests, outcomes)
         elif len(requests) > 1:
-            # By organization first, so that an organization never waits for the halving of another one's events.
+            # Divide by organization first, so that an organization never waits for the halving of another one's events.
             by_org = [list(own) for _, own in groupby(sorted(requests, key=_ORG_ID), _ORG_ID)]
             middle = len(requests) // 2
             for part in by_org if len(by_org) > 1 else (requests[:middle], requests[middle:]):

@@ -60,10 +60,10 @@ _KINDS = {
 class ContactPlan(msgspec.Struct):
     """The writes to contacts that follow from a batch of events.
 
-    `identifiers`: of every contact that an event was assigned to, by contact id, after the batch. `created`: new
-    contacts. `gained`: the new identifiers of existing contacts. `lost_email`: existing contacts with an address that
-    moved to another contact; a later replacement is in `gained`. `owned`: the identifiers with a new owner.
-    `attributes`: those to merge.
+    `identifiers`: the identifiers, after the batch, of every contact that an event was assigned to, by contact id.
+    `created`: new contacts. `gained`: the new identifiers of existing contacts. `lost_email`: existing contacts with an
+    address that moved to another contact; a later replacement is in `gained`. `owned`: the identifiers with a new
+    owner. `attributes`: the attributes to merge.
     """
 
     identifiers: dict[str, ContactIdentifiers | Owner] = {}
@@ -158,7 +158,7 @@ def resolve_contacts(
 ) -> ContactPlan:
     """Assign a contact to every event, in order, and return what has to be written.
 
-    `owners`: of every identifier of the events that have no contact yet. `recognised`: the contacts of the others.
+    `owners`: the owner of every identifier of the events without a contact. `recognised`: the contacts of the others.
     """
     plan = ContactPlan(dict(recognised or {}))
     owner_of: dict[int, dict[IdentifierKey, str]] = defaultdict(dict)
@@ -174,7 +174,7 @@ def resolve_contacts(
     unsettled = [event for event in events if not event.contact_id or event.contact_id in kinds]
     for event in unsettled:
         if event.contact_id:
-            event.attributes_changed = True  # they were compared with a contact that the event may not end on
+            event.attributes_changed = True  # they were compared with a contact that the event may not end up with
             for key in event.keys:
                 owner_of[event.org_id].setdefault(key, event.contact_id)
 
@@ -188,8 +188,8 @@ def resolve_contacts(
             _assign_identifiers(plan, event, resolution.gained, owner_of[event.org_id], kinds)
         plan.conflicts += [(event, conflict) for conflict in resolution.conflicts]
 
-    # If one event changes attributes, those of all events of that contact are merged, in order: a later event may
-    # restore a value that an earlier one changed, and was compared with the stored contact.
+    # If one event changes attributes, the attributes of all events of that contact are merged, in order: a later event
+    # was compared with the stored contact, and may restore a value that an earlier one changed.
     changed = {event.contact_id for event in events if event.attributes_changed}
     for event in events:
         if event.body.attributes and event.contact_id in changed:

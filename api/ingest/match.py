@@ -46,7 +46,7 @@ class Triggers:
 
     async def matcher(self, tx: Transaction, epochs: Mapping[int, int]) -> "Matcher":
         """Return a matcher for organizations at the epochs that `tx` has read."""
-        # The matcher keeps its own triggers: another writer may replace those in the cache with newer ones meanwhile.
+        # The matcher keeps its own triggers: another writer may replace those in the cache with newer ones.
         orgs: dict[int, OrgTriggers] = {}
         for org_id, epoch in epochs.items():
             cached = self._cache.get(org_id)

@@ -1,12 +1,12 @@
 """The transaction of live ingest: one batch of parsed events, written and committed together.
 
-Mostly two round trips: one claims the idempotency keys and reads what the batch depends on, one writes and commits.
-Events of new contacts, or with identifiers that move to another contact, need one or two more. The number of statements
-does not grow with the batch.
+It usually takes two round trips: one claims the idempotency keys and reads what the batch depends on, one writes and
+commits. Events of new contacts, or with identifiers that move to another contact, need one or two more. The number of
+statements does not grow with the batch.
 
 Locks are taken in one order everywhere (`api.store.locks`): idempotency keys, identifiers, contacts, entries, each
-sorted. So two batches may wait for each other, but never in a circle. An event that an entry may wait for is stored
-under the lock of its contact; `api.engine.record` explains why no wake-up is lost.
+sorted. So batches may wait for each other, but they never deadlock. An event that an entry may wait for is stored under
+the lock of its contact; `api.engine.record` explains why no wake-up is lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ async def store_batch(
     outcomes: dict[str, Outcome] = {
         event.event_id: AcceptedEvent(event.idempotency_key, len(matches[event.event_id])) for event in new
     }
-    if dry_runs:  # after the live events of the batch are written: the dry runs find their contacts
+    if dry_runs:  # after the live events are written, so that the dry runs find their contacts
         await run(tx, *writes)
         outcomes |= await _judge_dry_runs(tx, dry_runs, matcher, at)
         writes = []

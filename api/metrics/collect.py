@@ -74,7 +74,7 @@ class Lag:
 
 
 def chain_metrics(lag: Lag) -> Iterator[GaugeMetricFamily]:
-    """Yield the metrics of all chains. Without a recent poll all of them are troubled: their state is unknown."""
+    """Yield the metrics of all chains. Without a recent poll, all are reported as troubled."""
 
     def family(name: str, text: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"workbench_chain_{name}", text, labels=["chain"])

@@ -140,7 +140,7 @@ async def _respond(reader: asyncio.StreamReader, folder: Path) -> bytes:
         return _response("404 Not Found", "text/plain", b"no such route; use GET /metrics\n")
     if head.method != "GET":
         return _response("405 Method Not Allowed", "text/plain", b"method not allowed; use GET\n")
-    # In a thread: parsing the files of many processes would delay the requests of this one.
+    # Runs in a thread, because parsing the files of many processes would delay the requests of this one.
     text = await asyncio.to_thread(lambda: MergedMetrics(read_published(folder)).text())
     return _response("200 OK", CONTENT_TYPE_LATEST, text)
 

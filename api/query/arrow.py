@@ -15,7 +15,8 @@ do not fit (more than 29 digits before the point, NaN, the date infinity, years 
 never changed.
 
 If every column has a reader for Postgres's binary form (`BINARY_READERS`), the cells are fetched in that form:
-formatting a timestamptz as text costs Postgres more than the rest of its row. libpq asks for one form of all columns.
+formatting a timestamptz as text costs Postgres more than the rest of its row. libpq can only request the same form for
+all columns.
 """
 
 from collections.abc import Collection
@@ -110,7 +111,7 @@ def arrow_type(column: ResultColumn) -> pa.DataType:
 
 
 class _Sink:
-    """A file object with as much as Arrow needs. A BytesIO copies while it grows, which takes twice as long."""
+    """A file object with the methods that Arrow needs. A BytesIO copies while it grows, which takes twice as long."""
 
     closed = False
 

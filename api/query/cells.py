@@ -16,7 +16,7 @@ from api.store.analyst import Cells
 
 _DAY_US = 86_400_000_000
 _EPOCH_DAYS = 10_957  # from 1970-01-01 to 2000-01-01, where Postgres counts from
-_FIRST_DAY, _LAST_DAY = -730_119, 2_921_939  # of the years 1 and 9999, from 2000; infinity lies outside
+_FIRST_DAY, _LAST_DAY = -730_119, 2_921_939  # of the years 1 and 9999, counted from 2000-01-01; infinity lies outside
 _UUID_HYPHENS = (8, 13, 18, 23)
 _UUID_DIGITS = 32
 _JSONB_VERSION_BYTES = 1

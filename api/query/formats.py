@@ -105,9 +105,10 @@ async def stream(result: QueryResult, writer_type: type[ResultWriter]) -> AsyncI
         return writer.batch(batch.rows, result.visible_columns(batch))
 
     async for batch in result.batches():
-        # In a thread: the event loop stays free, and Postgres makes the next batch at the same time.
+        # Runs in a thread, so the event loop stays free and Postgres makes the next batch at the same time.
         text = await asyncio.to_thread(write, batch)
-        # In pieces: the server copies each one, and copying a megabyte to newly mapped pages takes ten times as long.
+        # Yield pieces: the server copies each one, and copying a megabyte to newly mapped pages takes ten times as
+        # long.
         for start in range(0, len(text), _PIECE_BYTES):
             yield text[start : start + _PIECE_BYTES]
     yield writer.end()

@@ -45,7 +45,7 @@ class QuerySlots:
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self._limits.wait_seconds):
-                    # The organization's first: waiting for it must not take one of the slots that all share.
+                    # Take the organization's slot first: waiting for it must not occupy a slot that all share.
                     await stack.enter_async_context(self._per_organization[org_id])
                     await stack.enter_async_context(self._total)
             except TimeoutError:

@@ -78,7 +78,7 @@ async def describe(request: Request, event: str) -> HTTPResponse:
         span = since, recent_since
         earlier = await store.sample_payloads(tx, principal.org_id, name, span, _EARLIER_PARTS, _PAYLOADS_PER_PART)
     window = _window(since, now)
-    # In a thread: decoding and typing the samples may take a second.
+    # Runs in a thread, because decoding and typing the samples may take a second.
     structure = await asyncio.to_thread(_describe_payloads, newest, earlier, recent_since)
     return answer(
         {

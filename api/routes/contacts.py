@@ -165,7 +165,7 @@ async def explain(request: Request, contact_id: str) -> HTTPResponse:
 @blueprint.post("/merge")
 async def merge(request: Request) -> HTTPResponse:
     """Merge the contact `absorb` into the contact `keep`; with `preview`, only return the result."""
-    # Either scope, until the body says which one is needed.
+    # Either scope is accepted until the body says which one is needed.
     principal = await require_contact_access(request, (_PREVIEW_MERGE, _MERGE))
     fields = body_fields(request)
     ids = []
@@ -203,7 +203,7 @@ async def export_all(request: Request, contact_id: str) -> None:
     principal = await require_contact_access(request, _READ)
     database, shown = services(request).database, email_display(request, principal)
     clear = "pii:read" in principal.scopes
-    # Before the response begins, so that an unknown contact is still a 404.
+    # Read before the response begins, so that an unknown contact still gets a 404.
     contact = unwrap(await contacts.show(database, principal.org_id, path_id(contact_id, "contact"), shown))
     subject = ContactKey(principal.org_id, contact.id)
     response = await request.respond(content_type="application/json", headers=PRIVATE)

@@ -32,8 +32,8 @@ _IDS_PER_BLOCK = 10_000
 class SegmentServices(msgspec.Struct, frozen=True):
     """The connections and limits for work on segments.
 
-    `database` has connections of its own, since this work is slow, and more of them than `slots` has slots. A query is
-    stopped after `query_timeout_s`, and refused if it returns more than `max_rows`.
+    `database` has its own connections, because this work is slow, and more connections than `slots` has slots. A query
+    is stopped after `query_timeout_s`, and refused if it returns more than `max_rows`.
     """
 
     database: Database

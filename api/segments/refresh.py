@@ -25,12 +25,12 @@ from api.store.segments import SegmentRow
 from api.store.sql_roles import ReaderError
 
 POLL_INTERVAL_S = 5.0
-WORKERS = 3  # of one engine, so that a slow query does not hold up the segments of other organizations
+WORKERS = 3  # per engine, so that a slow query does not hold up the segments of other organizations
 QUERY_TIMEOUT_S = 90.0
 LEASE = timedelta(minutes=4)  # a refresh that takes longer may be started a second time; then the later one counts
 RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots, a conflict, or a lost connection
 
-_MAX_RETRY_DELAY = timedelta(hours=6)  # of a segment that keeps failing, unless its own interval is longer
+_MAX_RETRY_DELAY = timedelta(hours=6)  # for a segment that keeps failing, unless its own interval is longer
 _DATA_ERROR_CLASS = "22"  # SQLSTATEs; these messages contain values of the data, after ": " or in quotes
 _QUOTED = re.compile('".*"')  # up to the last quote, as the value may contain some
 

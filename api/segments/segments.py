@@ -234,7 +234,7 @@ async def replace_members(tx: Transaction, row: SegmentRow, counts: CandidateCou
 async def repair(database: Database, row: SegmentRow, since: datetime) -> SegmentRow:
     """Apply the erasures and merges since `since` to the members, and return the segment.
 
-    One that committed while the query ran has not seen the new members, and the query has not seen it.
+    An erasure or merge that committed while the query ran did not see the new members, and the query did not see it.
     """
     async with database.transaction() as tx:
         await run(tx, hold_members(row.org_id))

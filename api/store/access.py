@@ -175,7 +175,7 @@ async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedT
         return None
     ids, old = zip(*rows, strict=True)
     new = [org.keys.reseal(email) for email in old]
-    # `old`: requests write emails meanwhile, and an email that has changed must not be overwritten.
+    # `old`: requests write emails at the same time, and an email that has changed must not be overwritten.
     await tx.execute(_SQL[f"change_{table}"], {"org_id": org.id, "ids": [*ids], "old": [*old], "new": new})
     return str(ids[-1])
 

@@ -14,8 +14,8 @@ apart, both in C, a few hundred rows at a time while they are in the processor's
 binary form.
 
 **Snapshots.** A query sees the snapshot of a transaction of the application, taken over before it begins, because
-readers may not ask which transactions there are. With a snapshot of the past (`as_of`) the names of tables mean the
-views of `analyst_past`.
+readers may not list the current transactions. With a snapshot of the past (`as_of`) the names of tables mean the views
+of `analyst_past`.
 
 **Standby.** Queries run on the primary, or on a standby once it has replayed everything that was committed when the
 query arrived. An answer is therefore never older than its question, and a login role that was just created exists. If
@@ -91,8 +91,8 @@ async def export_snapshot(tx: Transaction) -> tuple[str, Snapshot] | None:
 async def resolve_snapshot(tx: Transaction, snapshot: Snapshot) -> Snapshot | None:
     """Return the part of a snapshot that this database has; None if the snapshot is of another database.
 
-    A snapshot of an earlier cluster ends where the next cluster began. One that was taken there later belongs to a copy
-    of the database that continued without this one.
+    A snapshot of an earlier cluster ends where the next cluster began. A snapshot that was taken there after that
+    belongs to a copy of the database that continued without this one.
     """
     cluster = {"system_identifier": snapshot.system_identifier, "first_number": snapshot.first_number}
     row = await (await tx.execute(_CITUS["find_cluster"], cluster)).fetchone()
@@ -298,7 +298,7 @@ class AnalystCursor:
         return snapshot
 
     async def batches(self) -> AsyncGenerator[RowBatch, None]:
-        """Yield the rows in batches: at least one, which may be empty. Postgres prepares the next two meanwhile."""
+        """Yield the rows in batches: at least one, which may be empty. Postgres prepares the next two in advance."""
         with self._step():
             self._connection.pgconn.enter_pipeline_mode()
         under_way = deque([self._fetch(_FIRST_ROWS)])

@@ -88,7 +88,7 @@ def begin_dropping(lease: FollowerLease, above: int) -> Call[None]:
 
 
 def end_dropping(lease: FollowerLease) -> Call[None]:
-    """Record that they are dropped."""
+    """Record that all the logs of `begin_dropping` are dropped."""
     return Call(_CALLS["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
 
 
@@ -287,7 +287,7 @@ class DeadLog(msgspec.Struct, frozen=True):
 
 
 def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[frozenset[int]]:
-    """Find which (organization, transaction, index)s are stored and in the chain; returns their positions."""
+    """Find which (organization, transaction, index) triples are stored and in the chain; returns their positions."""
     return Call(
         _CALLS["find_logs"],
         lambda rows: frozenset(row[0] for row in rows),
@@ -437,7 +437,7 @@ It became a contact (`created`), or the automation takes only existing contacts 
 contacts for this hour (`limit`), the wallet is the zero address, or its contact was erased.
 """
 
-# By organization, automation and outcome.
+# Counts by organization, automation and outcome.
 UnknownWalletCounts: TypeAlias = Mapping[tuple[int, str, UnknownWalletOutcome], int]
 
 

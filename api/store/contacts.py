@@ -180,7 +180,7 @@ async def find_due_erasures(tx: Transaction, now: datetime, limit: int) -> list[
 
 
 async def finish_erasure(tx: Transaction, contact: ContactKey, now: datetime) -> None:
-    """Record that the check is done, unless the contact was erased again meanwhile."""
+    """Record that the check is done, unless the contact has been erased again."""
     await run(tx, _about(contact, "finish_erasure", nothing, now=now))
 
 

@@ -366,8 +366,8 @@ def record_entries(
 ) -> Call[set[str]]:
     """Write the states of entries, with their transitions; returns the ids of those that this worker still holds.
 
-    An entry that was cancelled meanwhile is left out, as if its lease were lost, unless this update cancels it or
-    `happened` is set: its effect has happened already.
+    An entry that has been cancelled is left out, as if its lease were lost, unless this update cancels it or `happened`
+    is set: its effect has happened already.
     """
     return Call(
         _CALLS["record_entries"],

@@ -65,7 +65,7 @@ async def list_active_automations(tx: Transaction, org_id: int) -> list[ActiveAu
 
 
 async def find_awaited_events(tx: Transaction, org_id: int) -> frozenset[str]:
-    """Return the events that entries of an organization, of any version, can wait for or have as their goal."""
+    """Return the names of events that entries of an organization, of any version, can wait for or have as goal."""
     (rows,) = await run(tx, Call(_CALLS["find_awaited_events"], list, org_id=org_id))
     return frozenset(row[0] for row in rows)
 
@@ -398,7 +398,7 @@ def read_counting(org_id: int) -> Call[CountedUntil | None]:
 
 
 async def list_uncounted(tx: Transaction) -> list[tuple[int, CountedUntil]]:
-    """Return the organizations that are closed further than they are counted, without idle ones."""
+    """Return the organizations whose closed time is not fully counted yet, without idle ones."""
     rows = await (await tx.execute(_SQL["list_uncounted"], {"resting": NEVER})).fetchall()
     return [(org_id, CountedUntil(counted, closed)) for org_id, counted, closed in rows]
 
@@ -443,7 +443,7 @@ def note_late(counts: Mapping[LateKey, int], source: str | None = None) -> Call[
 def note_late_events(
     events: Iterable[tuple[int, str]], at: datetime, closed_until: Mapping[int, datetime]
 ) -> list[Call[None]]:
-    """Return the call that notes those of (organization, name)s dated `at` that are late.
+    """Return the calls that note the late ones among events given as (organization, name) and dated `at`.
 
     `closed_until` has to be read after the batch claimed its keys: the claim is what the counting job waits for.
     """
@@ -595,7 +595,7 @@ async def count_entries(tx: Transaction, org_id: int, received_at: Collection[da
     return {event_id: count async for event_id, count in await tx.execute(_SQL["count_entries"], values)}
 
 
-# --- Upkeep, done by whichever API process gets there first
+# --- Upkeep, done by any API process
 
 RETENTION = timedelta(days=7)  # of dry runs, rejected events and duplicates
 _MONTHS_AHEAD = timedelta(days=93)

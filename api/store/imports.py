@@ -86,7 +86,7 @@ async def new_partition_ids(tx: Transaction, month: datetime) -> set[int]:
     return {int(row[0]) async for row in rows}
 
 
-# --- What live ingest has no need of
+# --- Statements that live ingest does not need
 
 
 class ImportSnapshot(msgspec.Struct, frozen=True):

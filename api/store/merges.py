@@ -83,7 +83,7 @@ async def unmark_merged(tx: Transaction, org_id: int, absorbed_id: str, members:
 
 
 async def list_merged_ids(tx: Transaction, org_id: int, contact_id: str) -> list[str]:
-    """Return a contact and all that were merged into it, directly or not."""
+    """Return a contact and all that were merged into it, directly or indirectly."""
     return [row[0] async for row in await tx.execute(_SQL["list_merged_ids"], {"org_id": org_id, "id": contact_id})]
 
 
@@ -144,7 +144,7 @@ class MergeRow(msgspec.Struct, frozen=True):
 
 
 async def add_merge(tx: Transaction, org_id: int, row: MergeRow, due_at: datetime) -> None:
-    """Record what a merge changed. `due_at`: when to look for rows that arrived meanwhile."""
+    """Record what a merge changed. `due_at`: when to look for rows that arrived in between."""
     values = {
         "org_id": org_id,
         "id": row.id,

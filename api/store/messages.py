@@ -29,7 +29,7 @@ DeliveryStatus: TypeAlias = Literal["queued", "sent", "failed", "skipped", "unkn
 
 
 class OutgoingRow(msgspec.Struct, frozen=True):
-    """One email or webhook; `recipient` is a sealed address or a URL, `token` that of the claim that sends it."""
+    """One email or webhook; `recipient` is a sealed address or a URL, `token` belongs to the claim that sends it."""
 
     id: str
     contact_id: str
@@ -272,7 +272,7 @@ AddressKey: TypeAlias = tuple[int, str]  # organization, blind index of an addre
 
 
 class SecretRotation(msgspec.Struct, frozen=True):
-    """When a webhook secret was replaced, and until when the previous one signs, too."""
+    """When a webhook secret was replaced, and until when the previous one still signs."""
 
     at: datetime
     previous_until: datetime

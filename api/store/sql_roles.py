@@ -37,7 +37,7 @@ _SQL = load("sql_roles")
 _TEMP_FILE_LIMIT = "512MB"
 
 # CREATE POLICY waits for every running statement on the table and makes later ones queue behind it, so ingest waits
-# with it. So this waits briefly and often instead of once and long.
+# with it. The code therefore waits briefly and often, instead of long and only once.
 _LOCK_TIMEOUT = "150ms"
 
 _MAX_ATTEMPTS = 12

@@ -21,11 +21,11 @@ from websockets.server import ServerProtocol
 from api.wire.http1 import StrictHttp, TransportError
 
 MAX_MESSAGE_BYTES = 4_096  # from a client, over all fragments
-CREDIT_FRAMES = 100  # a client may send so many frames ahead of its allowance
-MIN_READ_BYTES = 65_536  # a slow client has to read so much within RESPONSE_TIMEOUT
+CREDIT_FRAMES = 100  # a client may send this many frames beyond its allowance
+MIN_READ_BYTES = 65_536  # a slow client has to read this much within RESPONSE_TIMEOUT
 
 _LINGER_S = 2.0
-_MAX_REASON_BYTES = 123  # RFC 6455: a control frame carries 125, and the code takes two
+_MAX_REASON_BYTES = 123  # RFC 6455: a control frame carries 125 bytes, and the code takes two
 _DATA = (Opcode.TEXT, Opcode.CONT)
 
 

@@ -230,7 +230,7 @@ class StrictHttp(Http):
         super().init_for_request()  # type: ignore[no-untyped-call]
 
     async def error_response(self, exception: Exception) -> None:
-        """Answer an error. In the middle of a request, the client is still sending the rest of it."""
+        """Answer an error. If the request is incomplete, the client is still sending the rest of it."""
         self._lingers = self.stage is Stage.REQUEST
         await super().error_response(exception)
 
