@@ -20,7 +20,10 @@ ORG = "acme"
 HOUR_US = 3_600_000_000
 NOT_ERASED = "contact_id IN (SELECT id FROM contacts WHERE erased_at IS NULL)"
 OF_ORG = f"org_id = (SELECT id FROM organizations WHERE name = '{ORG}')"
-ONE_EVENT = f"id = (SELECT max(id::text)::uuid FROM events WHERE {OF_ORG} AND {NOT_ERASED})"
+# An event with a key that its sender chose: a derived key is checked by nothing but its event.
+ONE_EVENT = f"""id = (
+    SELECT max(id::text)::uuid FROM events
+    WHERE {OF_ORG} AND {NOT_ERASED} AND NOT starts_with(idempotency_key, 'd1_'))"""
 ONE_ENTRY = f"id = (SELECT max(id::text)::uuid FROM entries WHERE {NOT_ERASED})"
 ONE_CONTACT = "id = (SELECT max(id::text)::uuid FROM contacts WHERE tags <> '{}' AND attributes ? 'plan')"
 ONE_OWNER = "(org_id, kind, value_digest) = (SELECT org_id, kind, value_digest FROM identities LIMIT 1)"
@@ -67,8 +70,8 @@ ANOTHER_ENTRY = f"""
 
 FAILURES = f"""
     INSERT INTO entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, outcome, at)
-    SELECT org_id, id, 1000 + each, 0, each, 't', 'app_event', 'failed', updated_at
-    FROM entries, generate_series(1, 99) AS each WHERE {ONE_ENTRY}"""
+    SELECT org_id, id, 1000 + number, 0, number, 't', 'app_event', 'failed', updated_at
+    FROM entries, generate_series(1, 99) AS number WHERE {ONE_ENTRY}"""
 CUT_SHORT = "(SELECT entry_id FROM entry_steps WHERE outcome = 'tagged' AND node_id = 'y2' ORDER BY entry_id LIMIT 1)"
 CUT = f"DELETE FROM entry_steps WHERE node_id = 'y2' AND entry_id = {CUT_SHORT}"
 
