@@ -31,7 +31,7 @@ def _node(node_id: str, kind: str, **data: Any) -> dict[str, Any]:
 
 
 def _automation(nodes: list[dict[str, Any]], way: list[tuple[str, str | None]]) -> dict[str, Any]:
-    """Return an automation whose nodes form a chain; each node is given with the handle by which entries leave it."""
+    """Return an automation whose nodes form a chain; each node comes with the handle by which entries leave it."""
     edges = [
         {"id": f"{source}-{target}", "source": source, "target": target, "sourceHandle": handle}
         for (source, handle), (target, _) in pairwise(way)

@@ -1,8 +1,8 @@
-"""Backtests: seconds for a million stored events, a tenth of which start the automation, and the memory that takes.
+"""Backtests: duration and memory for a million stored events, when one event in ten starts the automation.
 
-The graph has five nodes, one of which renders a text. Every event that starts it belongs to a contact with one
-other such event and eighteen that do not match. Each backtest runs as in a notebook: in its own process, with one API
-process and two helper processes. Run as a module, it takes an `Errand` (JSON) as its argument and prints a `Took`.
+The graph has five nodes; one renders a text. Every contact has twenty events, and two of them start the automation.
+Each backtest runs as in a notebook: in its own process, with one API process and two helper processes. Run as a module,
+it takes an `Errand` (JSON) as its argument and prints a `Took`.
 """
 
 import resource
@@ -20,13 +20,13 @@ from workbench import Workbench
 
 PROCESSES = 2
 _ROUNDS = 3
-_MATCHING = 10  # one event in so many starts the automation
+_MATCHING = 10  # one event in ten starts the automation
 _WITHIN = 600.0
 _THANKS = "Your deposit of {{ amountUsd }} {{ asset }} is here."
 
 
 class Errand(msgspec.Struct, frozen=True):
-    """Where to ask, and with which key."""
+    """The URL of the server, and the key."""
 
     url: str
     key: str
@@ -42,12 +42,12 @@ class Took(msgspec.Struct, frozen=True):
 
     @property
     def memory(self) -> float:
-        """The most memory of all processes together, in MB."""
+        """The peak memory of all processes together, in MB."""
         return (self.own_memory + PROCESSES * self.helper_memory) / 1e6
 
 
 def measure(effort: Effort) -> Measured:
-    """Alternate between a database with a million events (or as many as asked for) and one with a tenth of them."""
+    """Alternate between a database with a million events (or the requested number) and one with a tenth of them."""
     many = effort.stored_millions * 1_000_000
     with postgres.running() as server:
         sizes: dict[int, list[Took]] = {}

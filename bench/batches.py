@@ -10,7 +10,7 @@ from bench.table import at_least, at_most, ratio_at_least, row
 from bench.traffic import BATCH
 
 CONNECTIONS = 16
-_LONGER = 2  # than a slice of singles: so that the COPY of its rows takes long enough to be timed
+_LONGER = 2  # times a slice of singles, so that the COPY of the rows takes long enough to be timed
 _MIB = 2**20
 
 

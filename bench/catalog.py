@@ -1,8 +1,9 @@
-"""The catalog: how long the API takes to say which events came in 30 days, against counting the rows.
+"""The catalog: the time in which the API lists the events of 30 days, compared with counting the rows.
 
-All events of the database lie in those days, of 200 names of very different frequency, in hours that are counted before
-the measurement begins. Nothing comes in meanwhile, so the rest that is counted live is small: some hundred rows a
-minute of ten million. What a busy hour costs is measured apart, with 200,000 events more in the last five minutes.
+All events of the database are from those days. They have 200 names with very different frequencies, and their hours are
+counted before the measurement begins. No events arrive during the measurement, so few rows are counted live: with ten
+million events, some hundred rows a minute. The cost of a busy hour is measured separately, with 200,000 more events in
+the last five minutes.
 """
 
 import http.client

@@ -1,6 +1,6 @@
 """On-chain events: the time from a transaction to its message with one block a second, and the rate of catching up.
 
-The node is a local one (`make chain` installs it), the follower and the engine are processes of their own.
+The node is local (`make chain` installs it). The follower and the engine run in separate processes.
 """
 
 import time
@@ -18,14 +18,14 @@ from bench.processes import beside
 from bench.table import Row, at_least, at_most, row
 from tests.chain.anvil import Anvil, Token, running
 
-TRANSFERS = 20  # of a round
+TRANSFERS = 20  # in a round
 LOGS = 20_000
 PER_TRANSACTION = 1_000
 _PATIENCE = 120.0
 
 
 def measure(effort: Effort) -> Measured:
-    """Take latencies round by round, then catch up."""
+    """Measure the latencies of each round, then the rate of catching up."""
     with postgres.running() as server:
         rows = [_latency(server, effort), _catching_up(server, effort)]
     return Measured(rows, {})
@@ -53,7 +53,7 @@ def _transfers(connection: psycopg.Connection, token: Token, number: int) -> lis
     for index in range(TRANSFERS):
         amount = number * TRANSFERS + index + 1
         sent[str(amount)] = time.time()
-        token.mint(f"0x{amount:040x}", amount)  # returns when it is in a block
+        token.mint(f"0x{amount:040x}", amount)  # returns when the transaction is in a block
     _wait(connection, "SELECT count(*) FROM workbench.messages", (number + 1) * TRANSFERS)
     rows = connection.execute(
         "SELECT subject, extract(epoch FROM created_at)::float8 FROM workbench.messages"

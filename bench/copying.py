@@ -1,7 +1,8 @@
-"""The reference of batches: the very rows that a slice of ingest stored, loaded into the same tables by bare `COPY`.
+"""The reference of batches: the rows that a slice of ingest stored, loaded into the same tables by a bare `COPY`.
 
-A second database of the same server has the same schema, indexes and foreign keys. After each slice the rows it left in
-every table are taken out in Postgres's binary format; only putting them back in, in one transaction, is timed.
+A second database on the same server has the same schema, indexes and foreign keys. After each slice, the rows that it
+stored are read from every table in Postgres's binary format. Only loading them into the second database, in one
+transaction, is timed.
 """
 
 import time
@@ -22,13 +23,13 @@ TABLES = (
     "idempotency_keys",
     "events",
     "entries",
-)  # the order lets foreign keys find their rows
+)  # in this order every foreign key finds its row
 _OUT = "COPY (SELECT * FROM workbench.{table} WHERE created_at >= {since}) TO STDOUT (FORMAT binary)"
 _IN = "COPY workbench.{table} FROM STDIN (FORMAT binary)"
 
 
 def now(database: Database) -> datetime:
-    """Return the database's moment; what is stored from now on is later."""
+    """Return the current time of the database; rows that are stored afterwards have a later time."""
     with connect(database.dsn) as connection:
         row = connection.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None
@@ -37,13 +38,13 @@ def now(database: Database) -> datetime:
 
 
 def copy_rows(server: Postgres, source: Database, target: Database, since: datetime) -> Slice:
-    """Load what `source` has stored since a moment into `target`; return a slice of its events."""
+    """Load the rows that `source` has stored since a time into `target`; return a slice of its events."""
     with connect(source.dsn) as reading:
         rows = {table: _take(reading, table, since) for table in TABLES}
         row = reading.execute("SELECT count(*) FROM workbench.events WHERE created_at >= %s", (since,)).fetchone()
     assert row is not None
     place = urlsplit(server.admin_dsn)._replace(path=urlsplit(target.dsn).path).geturl()
-    with connect(place) as writing:  # a superuser: COPY does not reach a table that is behind row-level security
+    with connect(place) as writing:  # a superuser, because row-level security refuses COPY
         spent, begun = cpu_seconds(server.pid), time.perf_counter()
         with writing.transaction():
             for table, parts in rows.items():

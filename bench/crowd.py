@@ -1,7 +1,7 @@
-"""Ten thousand idle sockets: their cost in one API process, and the time until each has a push.
+"""Ten thousand idle sockets: their cost in one API process, and the time until each one has received a push.
 
-Their sessions are sealed as the route seals them, without ten thousand signatures; their messages are stored as an
-engine stores them.
+The sessions are sealed by the code of the route, without ten thousand signatures. The messages are stored by the code
+of the engine.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ async def _gathered(database: Database, service: Service, rounds: int) -> tuple[
 
 
 class _Crowd:
-    """Many wallets of one organization."""
+    """The wallets of one organization, each with a socket."""
 
     def __init__(self, database: Database, token: str) -> None:
         self.store = Store(database.dsn, size=1)

@@ -1,7 +1,8 @@
 """A reference for the engine: the same two steps as DBOS workflows. Each step is a transaction that DBOS logs.
 
-Run as a module with a DSN and a name for the process, it obeys lines: `work FIRST END` runs the workflows of these
-numbers, called directly, which is twice as fast as through a queue of DBOS. It answers each with an empty line.
+Run as a module with a DSN and a name for the process, it reads commands from stdin: `work FIRST END` runs the workflows
+with these numbers and answers with an empty line. Workflows are called directly, which is twice as fast as a queue of
+DBOS.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from bench.traffic import CONTACTS
 
 
 async def main(dsn: str, name: str) -> None:
-    """Obey until stdin ends."""
+    """Execute commands until stdin ends."""
     DBOS(
         config=DBOSConfig(name="bench", system_database_url=dsn, executor_id=name, log_level="ERROR", enable_otlp=False)
     )

@@ -1,4 +1,4 @@
-"""The two effects as the libraries' users would write them: a tag and a message, one statement each."""
+"""The two effects as users of the libraries would write them: a tag and a message, each in one statement."""
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool

@@ -1,4 +1,4 @@
-"""How a part is to measure, and what it gives back."""
+"""How long a part measures, and what it returns."""
 
 import msgspec
 
@@ -7,16 +7,16 @@ from bench.table import Row
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """How many rounds of alternating slices, and of what."""
+    """The number of rounds, the length of a slice, and the sizes of the data."""
 
     rounds: int
     seconds: float  # of a slice
-    new_every: int  # one event in so many comes from a new contact; 0: none
+    new_every: int  # one event in `new_every` is from a new contact; 0: none
     stored_millions: int  # events in the full database of `growth`
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The rows of a part, and the slices they come from."""
+    """The rows of a part, and the slices they are computed from."""
 
     rows: list[Row]
     slices: dict[str, list[Slice]]

@@ -1,7 +1,7 @@
 """The engine: entries per second compared with two libraries, and the time from an event to its effect.
 
-To use both cores, `workbench engine` runs twice, so the libraries get two processes, too. All three do the same two
-steps in one Postgres with durable commits, and alternate.
+`workbench engine` runs twice to use both cores, so each library gets two processes, too. All three alternate, and run
+the same two steps in one Postgres with durable commits.
 """
 
 import subprocess
@@ -20,13 +20,13 @@ from bench.reach import Errand
 from bench.table import Row, at_least, at_most, ratio_at_least, row
 
 EVENTS_PER_SECOND = 200.0
-_LONGER = 2  # than a slice of throughput: a 99th percentile wants many events
-_ENTRIES, _JOBS, _WORKFLOWS = 8_000, 600, 120  # what the three do in a second, roughly
+_LONGER = 2  # times a slice of throughput: a 99th percentile needs many events
+_ENTRIES, _JOBS, _WORKFLOWS = 8_000, 600, 120  # approximate number that each completes in a second
 _START_WITHIN = 30.0
 
 
 def measure(effort: Effort) -> Measured:
-    """Let events become messages; then alternate between backlogs of the engine and of the libraries; then simulate."""
+    """Measure latency, then backlogs of the engine and of the libraries in turn, then simulations."""
     with postgres.running() as server:
         database = postgres.prepared(server, "engine")
         with site.apis(server, database, 1) as (api,):
@@ -62,7 +62,7 @@ def _throughput(ours: list[Slice], jobs: list[Slice], workflows: list[Slice]) ->
 def _side_by_side(
     server: Postgres, database: Database, automation_id: str, effort: Effort
 ) -> tuple[list[Slice], list[Slice], list[Slice]]:
-    """Return the slices of the engine, of procrastinate and of DBOS, without those of a first round that warms up."""
+    """Return the slices of the engine, procrastinate and DBOS; a first round warms up and is not returned."""
     with (
         engines.accounted(database) as ours,
         engines.engines(server, database, peers.PROCESSES) as pids,

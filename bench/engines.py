@@ -1,4 +1,4 @@
-"""Engine processes as a user runs them, and the backlog that they are given."""
+"""Engine processes as a user runs them, and the backlog that they work off."""
 
 import contextlib
 import time
@@ -14,7 +14,7 @@ from bench.processes import beside
 from bench.timing import timed
 from bench.traffic import CONTACTS
 
-STEPS = 4  # that an entry of `automations.thanks` logs
+STEPS = 4  # in the history of an entry of `automations.thanks`
 DUE = (Path(__file__).with_name("fill") / "due_entries.sql").read_bytes()
 """Lets `count` contacts deposit, whom the automation `automation_id` thanks."""
 _PATIENCE = 60.0
@@ -30,7 +30,7 @@ _ENDED = """SELECT count(*) FROM workbench.entries e
 
 @contextlib.contextmanager
 def engines(server: Postgres, database: Database, count: int) -> Iterator[tuple[int, ...]]:
-    """Run engine processes on a database; give their ids once all have reported."""
+    """Run engine processes on a database; yield their process ids once all have reported."""
     environment = {"DATABASE_URL": database.dsn, "WORKBENCH_SECRET": SECRET}
     with contextlib.ExitStack() as stack, connect(database.dsn) as connection:
         command, log = ("-m", "api", "engine"), server.home / "engine.log"
@@ -40,7 +40,7 @@ def engines(server: Postgres, database: Database, count: int) -> Iterator[tuple[
 
 
 def work_off(server: Postgres, database: Database, pids: Sequence[int], automation_id: str, count: int) -> Slice:
-    """Let as many contacts deposit at once; return what it took the engines from there until no entry was left."""
+    """Store deposits of many contacts at once; return the slice from then until no entry is left."""
     assert count <= CONTACTS
     execute(database.dsn, sql.SQL("UPDATE workbench.contacts SET tags = '{}'"))
     with connect(database.dsn) as connection:

@@ -1,8 +1,8 @@
 """What a user would write instead: FastAPI, pydantic and SQLAlchemy, one event per transaction.
 
-Written as its authors' documentation suggests and as fast as that goes: asynchronous, uvloop and httptools, a pool of
-connections that exist already, one query for all identifiers, one unique constraint that is idempotency, no write where
-nothing changed. It answers after the commit, as ours does; it has no encrypted emails, batches, dry runs or rate limit.
+It follows the documentation of these libraries and is as fast as they allow: asynchronous, with uvloop and httptools, a
+pool of open connections, one query for all identifiers, a unique constraint for idempotency, and no write when nothing
+changed. It answers after the commit, as the API does. It has no encrypted emails, batches, dry runs or rate limit.
 """
 
 import hashlib
@@ -231,7 +231,7 @@ def _update(contact: Contact, event: Event) -> None:
 
 
 async def _store(session: AsyncSession, org_id: int, contact: Contact, event: Event) -> uuid.UUID | None:
-    """Insert the event and return its id, or None when its key has been seen."""
+    """Insert the event and return its id, or None if an event with its key exists."""
     values = {
         "id": uuid.uuid4(),
         "org_id": org_id,

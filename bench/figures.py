@@ -1,4 +1,4 @@
-"""What a slice of a run gave, and the arithmetic of the table: medians, their spread, paired ratios, quantiles."""
+"""The result of a slice, and the arithmetic of the table: medians, their spread, paired ratios, quantiles."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,9 @@ QUANTILES = 200  # steps in which a distribution of latencies is kept: half a pe
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """What came back of some load: counts, seconds from the first request to the last answer, latencies, CPU seconds.
+    """The result of a load: counts, seconds from the first request to the last answer, latencies, CPU seconds.
 
-    `cpu` has them by process: `load` (the generator), `service`, `postgres`.
+    `cpu` has the CPU seconds by process: `load` (the generator), `service`, `postgres`.
     """
 
     requests: int
@@ -21,7 +21,7 @@ class Slice(msgspec.Struct, frozen=True):
     statuses: dict[str, int]
     latencies_ms: list[float]  # as made by `quantiles`
     cpu: dict[str, float]
-    others: float | None = None  # cores that processes without a part in it kept busy meanwhile
+    others: float | None = None  # cores that other processes of the machine used meanwhile
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def spread(values: Iterable[float]) -> Spread:
 def paired(subject: Sequence[float], reference: Sequence[float]) -> list[float]:
     """Return the ratio of each round.
 
-    Both sides of a pair met the same minute of a noisy machine, so its noise cancels.
+    Both sides of a pair are measured within a minute, so the noise of the machine cancels out.
     """
     return [mine / its for mine, its in zip(subject, reference, strict=True)]
 

@@ -1,6 +1,6 @@
-"""Fill a database with stored events by set-based inserts into the real tables, all their indexes in place.
+"""Fill a database with events by set-based inserts into the real tables with all their indexes.
 
-Ten million events took a quarter of an hour on two busy cores, and 8 GB of disk beside the log.
+Ten million events took a quarter of an hour on two busy cores, and 8 GB of disk in addition to the WAL.
 """
 
 import threading
@@ -21,7 +21,7 @@ _STATEMENTS = Path(__file__).with_name("fill")
 
 
 def fill(database: Database, events: int, names: Sequence[str] = ("deposit",)) -> None:
-    """Store so many events of these names, of a twentieth as many contacts, and let Postgres know what it has."""
+    """Store events of these names and a twentieth as many contacts, then update the statistics of Postgres."""
     contacts = events // EVENTS_PER_CONTACT
     _insert(database, "contacts", contacts, {})
     _insert(database, "events", events, {"contacts": contacts, "names": list(names)})
@@ -29,14 +29,14 @@ def fill(database: Database, events: int, names: Sequence[str] = ("deposit",)) -
 
 
 def fill_names(database: Database, events: int, days: float = 30) -> None:
-    """Store so many events of 200 names, dated over the last days."""
+    """Store events of 200 names, dated over the last days."""
     contacts = events // EVENTS_PER_CONTACT
     _insert(database, "many_events", events, {"contacts": contacts, "events": events, "days": days})
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
 def fill_journeys(database: Database, events: int) -> None:
-    """Store `count` events of a twentieth as many contacts: signups, page views and payments."""
+    """Store signups, page views and payments of a twentieth as many contacts."""
     contacts = events // EVENTS_PER_CONTACT
     _insert(database, "contacts", contacts, {})
     _insert(database, "journeys", events, {"contacts": contacts})
@@ -44,12 +44,12 @@ def fill_journeys(database: Database, events: int) -> None:
 
 
 def settle(server: Postgres) -> None:
-    """Write out what filling left in memory, so that no checkpoint of it falls into the measurement."""
+    """Write all filled pages to disk, so that their checkpoint does not happen during the measurement."""
     execute(server.admin_dsn, sql.SQL("CHECKPOINT"))
 
 
 def fill_fastapi(dsn: str) -> None:
-    """Give the FastAPI endpoint's database the returning contacts."""
+    """Add the returning contacts to the database of the FastAPI endpoint."""
     with connect(dsn) as connection:
         connection.execute(_statement("fastapi_contacts"), {"last": CONTACTS - 1})
     execute(dsn, sql.SQL("VACUUM ANALYZE"))
@@ -75,4 +75,4 @@ def _insert(database: Database, what: str, count: int, values: dict[str, Any]) -
         try:
             list(threads.map(insert, [chunks[start::_CONNECTIONS] for start in range(_CONNECTIONS)]))
         finally:
-            over.set()  # whatever ended one thread ends the other
+            over.set()  # an error in one thread ends the other one, too

@@ -1,11 +1,11 @@
-"""Growth: what millions of stored events cost the next one.
+"""Growth: the cost of storing an event when millions are stored already.
 
-Two databases of one server, a new one and a full one, each with two API processes; batches go to one and to the other
-in turn, so the ratio is that of the stored events alone.
+One server has two databases, a new one and a full one, each with two API processes. Batches are sent to both in turn,
+so the ratio shows the effect of the stored events alone.
 
-Postgres logs every page whole when it is first written after a checkpoint. In a large index touched at random that
-doubles Postgres's share for some seconds of the many minutes between two checkpoints: so there is a checkpoint first,
-then a warm-up in which most pages are written once, then the measurement.
+Postgres writes a full page to the WAL when the page is first changed after a checkpoint. With random writes to a large
+index this doubles the CPU time of Postgres for some seconds of the many minutes between two checkpoints. The
+measurement therefore follows a checkpoint and a warm-up, in which most pages are written once.
 """
 
 import msgspec

@@ -1,6 +1,6 @@
 """Imports of history: events per second of a new file, of the same rows again, and of a finished import.
 
-The reference is bare COPY of the same events and keys, as they were stored, into a second database.
+The reference is a bare COPY of the same stored events and keys into a second database.
 """
 
 import time
@@ -27,14 +27,14 @@ from workbench.language.codec import encode
 
 EVENTS = 1_000_000
 QUICK = 100_000
-PEOPLE_EACH = 20  # events of a person
-_FIRST_US = 1_735_689_600_000_000  # 2025, half a year of it
+PEOPLE_EACH = 20  # events per contact
+_FIRST_US = 1_735_689_600_000_000  # 2025-01-01; the history spans half a year
 _SPAN_US = 15_768_000_000_000
 _BEGINNING = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
 
 def measure(effort: Effort) -> Measured:
-    """Import into a new database in each of a third of the rounds: each takes half a minute."""
+    """Import into a new database per round; a third of the rounds, because each takes half a minute."""
     events = QUICK if effort.rounds <= 5 else EVENTS  # --quick
     new, again, done, copied = list[Slice](), list[Slice](), list[Slice](), list[Slice]()
     with postgres.running() as server:
@@ -63,7 +63,7 @@ def measure(effort: Effort) -> Measured:
 
 
 def write(path: Path, events: int) -> None:
-    """Write a history by time: people come back, one event in fifty brings attributes."""
+    """Write a history in order of time: contacts have several events, and one event in fifty has attributes."""
     with path.open("wb") as file:
         file.writelines(encode(event) + b"\n" for event in _history(events))
 
@@ -104,7 +104,7 @@ def _imported(
 
 
 def _add_months(target: postgres.Database, source: postgres.Database) -> None:
-    """Give a database the partitions of another one."""
+    """Create the partitions of one database in another one."""
     with postgres.connect(source.dsn) as connection:
         months = connection.execute(
             "SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) "

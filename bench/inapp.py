@@ -1,8 +1,8 @@
-"""In-app messages: the time from an event that was accepted to its push on a socket, and a crowd of idle sockets.
+"""In-app messages: the time from the acceptance of an event to its push on a socket, and many idle sockets.
 
-Events are posted at moments drawn beforehand to two API processes; one engine runs the automation that they start; the
-wallets have signed in and hold sockets of both processes, so that half of the pushes leave where the event did not
-arrive.
+Events are posted to two API processes at random times that are drawn beforehand. One engine runs the automation that
+they start. The wallets have signed in and have sockets to both processes, so half of the pushes are sent by the process
+that did not receive the event.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.inapp.wallet import Wallet
 
 RATE = 100.0  # events a second
 WALLETS = 100
-_LONGER = 4  # than a slice of throughput
+_LONGER = 4  # times a slice of throughput
 _WARM_UP = 2.0
 
 _MESSAGE = {"recipientMode": "triggering_profile", "title": "{{ number }}", "body": "Your deposit arrived."}
@@ -41,7 +41,7 @@ _AUTOMATION = {
 
 
 def measure(effort: Effort) -> Measured:
-    """Take latencies round by round, then gather the crowd."""
+    """Measure the latencies of each round, then the idle sockets."""
     with postgres.running() as server:
         return Measured([*_latency(server, effort), *crowd.rows(server, effort)], {})
 
@@ -78,7 +78,7 @@ async def _rounds(database: Database, services: Sequence[Service], effort: Effor
 
 
 class _Deposits:
-    """Events, numbered, and the pushes that they become."""
+    """Numbered events, and the pushes that they cause."""
 
     def __init__(self, database: Database, services: Sequence[Service], wallets: Sequence[Wallet]) -> None:
         self.client = httpx.AsyncClient(headers={"Authorization": f"Bearer {database.live_key}"}, timeout=PATIENCE)
@@ -88,7 +88,7 @@ class _Deposits:
         self._accepted: dict[str, float] = {}
 
     async def send(self, seconds: float) -> list[float]:
-        """Post events for so long; return the latencies when the last push has come."""
+        """Post events for some seconds; return the latencies once the last push has arrived."""
         first, begun = len(self._accepted), time.perf_counter()
         moments = _moments(first, seconds)
         await asyncio.gather(*(self._post(first + number, begun + due) for number, due in enumerate(moments)))

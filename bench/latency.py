@@ -1,7 +1,7 @@
 """Latency at half load: an open loop at half the rate that a closed loop has just reached.
 
-Latency counts from the moment at which a request was due. The bare route gets the same requests at the same moments:
-its latency is that of the machine and the generator; the difference is ours.
+Latency is measured from the time at which a request was due. The bare route gets the same requests at the same times.
+Its latency is that of the machine and the generator; the difference is that of the API.
 """
 
 import msgspec
@@ -13,11 +13,11 @@ from bench.sending import accounted, send
 from bench.singles import order_of_singles
 from bench.table import at_most, row
 
-_LONGER = 2  # than a slice of throughput: a 99th percentile wants many requests
+_LONGER = 2  # times a slice of throughput: a 99th percentile needs many requests
 
 
 def measure(effort: Effort) -> Measured:
-    """Alternate between a closed loop that finds the rate, and open loops at half of it, ours and the bare route's."""
+    """Alternate between a closed loop that finds the rate and open loops at half of it, on API and bare route."""
     bare: list[Slice] = []
     half: list[Slice] = []
     with postgres.running() as server:

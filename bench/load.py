@@ -1,12 +1,12 @@
-"""The load generator: raw HTTP/1.1 over keep-alive connections, in a process of its own.
+"""The load generator: raw HTTP/1.1 over keep-alive connections, in a separate process.
 
-It shares the machine with what it measures, so it does next to nothing: requests are made before the clock starts,
-answers are counted and not parsed, and what it costs is part of its report. Run as a module, it takes a `LoadSpec`
-(JSON) as its argument and prints a `Slice`.
+It shares the machine with the service that it measures, so it does as little as possible: requests are built before the
+clock starts, and answers are counted and not parsed. Its own CPU time is part of the result. Run as a module, it takes
+a `LoadSpec` (JSON) as its argument and prints a `Slice`.
 
-A closed loop sends a connection's next request when the one before is answered: it finds the most a service can do. An
-open loop sends at moments drawn beforehand, whatever the service does, and counts latency from them, so a stall is felt
-by every request that it delayed.
+A closed loop sends the next request of a connection when the previous one is answered; it finds the maximum rate of a
+service. An open loop sends at times that are drawn beforehand, however fast the service answers. It measures latency
+from these times, so a stall counts for every request that it delayed.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from bench.figures import Slice, quantiles
 
 PATIENCE = 15.0  # seconds for answers after the last request
 _TICK = 0.001
-_PREPARED = 25_000  # events per second, made beforehand; what a faster service takes is made on the way
+_PREPARED = 25_000  # events per second, built beforehand; for a faster service the others are built while sending
 _HOST = "127.0.0.1"
 
 
 class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send: where, for how long, how."""
+    """What to send, where, how, and for how long."""
 
     path: str
     key: str
@@ -41,13 +41,13 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     ports: tuple[int, ...] = ()  # connections are spread over them
     events_per_request: int = 1
-    new_every: int = 0  # one event in so many comes from a new contact; 0: none
-    rate: float = 0.0  # requests per second of an open loop; 0: a closed one
+    new_every: int = 0  # one event in `new_every` is from a new contact; 0: none
+    rate: float = 0.0  # requests per second of an open loop; 0: a closed loop
     introduce: bool = False  # send every returning contact once, instead of for `seconds`
 
 
 class _Loop(ABC):
-    """What all connections share: the requests to come, the count of answers, and when all is done."""
+    """The state that all connections share: the remaining requests, the counts of answers, and the end of the load."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self.requests = requests
@@ -71,11 +71,11 @@ class _Loop(ABC):
 
     @abstractmethod
     def free(self, connection: "_Connection") -> None:
-        """Take note that a connection has its answer."""
+        """Count the answer of a connection."""
 
 
 class _Connection(asyncio.Protocol):
-    """One keep-alive connection, with at most one request on the way."""
+    """One keep-alive connection with at most one request in flight."""
 
     def __init__(self, loop: _Loop) -> None:
         self._loop = loop
@@ -86,7 +86,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def ask(self, request: bytes, since: float) -> None:
-        """Send a request that has been due since then."""
+        """Send a request that was due at a given time."""
         self._since = since
         self._transport.write(request)
 
@@ -117,7 +117,7 @@ def _content_length(head: bytes) -> int:
 
 
 class _ClosedLoop(_Loop):
-    """Every connection asks as soon as it is answered."""
+    """A closed loop: every connection sends its next request as soon as the previous one is answered."""
 
     def __init__(self, requests: Iterator[bytes], seconds: float) -> None:
         super().__init__(requests)
@@ -177,7 +177,7 @@ class _OpenLoop(_Loop):
 
 
 def moments(seconds: float, rate: float) -> Iterator[float]:
-    """Yield the moments of a Poisson process, the same in every run."""
+    """Yield the times of a Poisson process, the same in every run."""
     chance = random.Random(1)
     moment = chance.expovariate(rate)
     while moment < seconds:
@@ -186,7 +186,7 @@ def moments(seconds: float, rate: float) -> Iterator[float]:
 
 
 def _requests(order: LoadSpec) -> Iterator[bytes]:
-    """Yield the requests of an order, as many of them as will probably be needed made beforehand."""
+    """Yield the requests of a load; about as many as it needs are built beforehand."""
     bodies = traffic.introductions() if order.introduce else traffic.bodies(order.events_per_request, order.new_every)
     head = (
         f"POST {order.path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {order.key}\r\n"
@@ -198,7 +198,7 @@ def _requests(order: LoadSpec) -> Iterator[bytes]:
 
 
 async def carry_out(order: LoadSpec) -> Slice:
-    """Send what the order says; return what came back."""
+    """Send the load; return its slice."""
     requests = _requests(order)
     loop: _Loop = _OpenLoop(requests, order.seconds, order.rate) if order.rate else _ClosedLoop(requests, order.seconds)
     ports = itertools.islice(itertools.cycle(order.ports), order.connections)

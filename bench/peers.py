@@ -1,4 +1,4 @@
-"""The libraries that the engine is compared with: two processes each, on a database of their own in the same server."""
+"""The libraries that the engine is compared with: two processes each, in a separate database on the same server."""
 
 import contextlib
 import subprocess
@@ -26,7 +26,7 @@ class PeerWorkers(msgspec.Struct, frozen=True):
     has_queue: bool
 
     def work(self, count: int) -> Slice:
-        """Return what it took to run so many times the two steps; laying them into the queue is not counted."""
+        """Run the two steps `count` times; return the slice, without the time in which they were enqueued."""
         with connect(self.dsn) as connection:
             connection.execute("UPDATE contacts SET tags = '{}'")
         if self.has_queue:
@@ -46,7 +46,7 @@ class PeerWorkers(msgspec.Struct, frozen=True):
         return int(row[0])
 
     def _order(self, orders: Sequence[str]) -> None:
-        """Give one order to each process, and wait until all are carried out."""
+        """Send one command to each process, and wait until all are done."""
         for order, process in zip(orders, self.processes, strict=False):
             assert process.stdin is not None
             process.stdin.write(order.encode() + b"\n")
@@ -76,7 +76,7 @@ def _processes(server: Postgres, name: str, module: str) -> Iterator[tuple[str, 
         connection.execute(_EFFECTS.read_bytes())
     with contextlib.ExitStack() as stack:
         processes = []
-        for number in range(PROCESSES):  # one after the other: the first makes the schema
+        for number in range(PROCESSES):  # one after the other: the first creates the schema
             command = ("-m", module, dsn, f"{name}-{number}")
             processes.append(stack.enter_context(beside(*command, log=server.home / f"{name}.log", talks=True)))
             _hear(processes[-1])
@@ -84,7 +84,7 @@ def _processes(server: Postgres, name: str, module: str) -> Iterator[tuple[str, 
 
 
 def _hear(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the empty line that says: done."""
+    """Wait for the empty line that ends a command."""
     assert process.stdout is not None
     if process.stdout.readline() != b"\n":
         raise RuntimeError(f"{process.args!r} did not answer the command")

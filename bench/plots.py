@@ -19,7 +19,7 @@ _MILLISECONDS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
 
 
 def draw(records: Path = FOLDER, pictures: Path = PICTURES) -> list[Path]:
-    """Draw what can be drawn from the records there are; return the files."""
+    """Draw the pictures whose records exist; return the files."""
     singles, batches, latency = (last(part, records) for part in ("singles", "batches", "latency"))
     growth = {millions: record for millions in GROWTH if (record := last(f"growth-{millions}", records)) is not None}
     charts: dict[str, alt.LayerChart] = {}
@@ -88,7 +88,7 @@ def latencies(latency: Record) -> alt.LayerChart:
 
 
 def growths(growth: dict[int, Record]) -> alt.LayerChart:
-    """Throughput with so many millions of stored events, as a share of that of a new database."""
+    """Throughput with millions of stored events, as a share of the throughput of a new database."""
     points = [{"millions": 0, "median": 1.0, "low": 1.0, "high": 1.0}]
     points += [
         {"millions": millions, **_bounds(spread(paired(rates(record.slices["full"]), rates(record.slices["new"]))))}
@@ -106,7 +106,7 @@ def growths(growth: dict[int, Record]) -> alt.LayerChart:
 
 
 def _distribution(slices: list[Slice]) -> Iterable[tuple[float, float]]:
-    """Leave out the largest half percent: one hiccup of the machine, not a figure."""
+    """Leave out the largest half percent: a single stall of the machine would set the scale."""
     for step in range(QUANTILES):
         yield step * 100 / QUANTILES, spread(slice_.latencies_ms[step] for slice_ in slices).median
 

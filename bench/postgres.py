@@ -1,4 +1,4 @@
-"""A Postgres of the bench's own, and databases in it."""
+"""The Postgres server of the bench, and its databases."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class Postgres(msgspec.Struct, frozen=True):
 
 
 class Database(msgspec.Struct, frozen=True):
-    """A migrated database with one organization, and that one's keys."""
+    """A migrated database with one organization, and the keys of the organization."""
 
     dsn: str
     live_key: str
@@ -41,7 +41,7 @@ class Database(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def running() -> Iterator[Postgres]:
-    """Run an embedded server with the settings of the product, in a place that is removed afterwards."""
+    """Run an embedded server with the settings of the product, in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         embedded = EmbeddedPostgres(Path(folder))
         try:
@@ -59,7 +59,7 @@ def prepared(server: Postgres, name: str) -> Database:
 
 
 def create(server: Postgres, name: str) -> str:
-    """Make an empty database; return its address."""
+    """Make an empty database; return its DSN."""
     execute(server.dsn, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     return urlsplit(server.dsn)._replace(path=f"/{name}").geturl()
 
@@ -73,13 +73,13 @@ async def _prepare(dsn: str) -> Database:
 
 
 def connect(dsn: str) -> psycopg.Connection:
-    """Connect with a bound on how long a statement may take; every statement commits by itself."""
+    """Connect with a statement timeout; every statement commits by itself."""
     options = f"-c statement_timeout={_WITHIN_MS} -c workbench.org=*"
     return psycopg.connect(dsn, connect_timeout=10, autocommit=True, options=options)
 
 
 def execute(dsn: str, statement: sql.Composed | sql.SQL) -> None:
-    """Run one statement on a connection of its own."""
+    """Run one statement on a new connection."""
     with connect(dsn) as connection:
         connection.execute(statement)
 

@@ -92,12 +92,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process and its children, those that ended too, have used."""
+    """Return the CPU time of a process and its children, including children that have ended."""
     children = _children(pid)
     spent = sum(_own_cpu(child) for child in (pid, *children))
     return (
         spent if _children(pid) == children else cpu_seconds(pid)
-    )  # one that ends meanwhile is counted twice or not at all
+    )  # a child that ends meanwhile is counted twice or not at all
 
 
 def machine_cpu_seconds() -> float:
@@ -107,7 +107,7 @@ def machine_cpu_seconds() -> float:
 
 
 def peak_memory(pid: int | Literal["self"]) -> int:
-    """Return the most memory, in bytes, that a process had resident at any time."""
+    """Return the peak resident memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -117,7 +117,7 @@ def peak_memory(pid: int | Literal["self"]) -> int:
 def _own_cpu(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # ended since: from now on it is in its parent's count
+    except OSError:  # ended meanwhile: its parent counts it now
         return 0.0
     return sum(map(int, fields[11:15])) / _TICKS
 

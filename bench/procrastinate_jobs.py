@@ -1,7 +1,7 @@
 """A reference for the engine: the same two steps as jobs of procrastinate, a queue on Postgres, in one transaction.
 
-Run as a module with a DSN, it makes its schema and then obeys lines: `lay N` defers so many jobs, `work` runs all there
-are. It answers each with an empty line.
+Run as a module with a DSN, it creates its schema and reads commands from stdin: `lay N` defers N jobs, `work` runs all
+deferred jobs. It answers each command with an empty line.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from bench.traffic import CONTACTS
 
 
 async def main(dsn: str) -> None:
-    """Obey until stdin ends."""
+    """Execute commands until stdin ends."""
     logging.getLogger("procrastinate").setLevel(logging.ERROR)
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=dsn, max_size=effects.IN_FLIGHT))
     async with app.open_async(), effects.connections(dsn) as pool:

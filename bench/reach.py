@@ -1,8 +1,8 @@
-"""From event to effect: what passes between the 202 of an event and the commit of the message that it causes.
+"""From event to effect: the time between the 202 for an event and the commit of the message that it causes.
 
-In a process of its own, an open loop: events fall due at moments drawn beforehand. Postgres tells of the commit, by the
-notification that API processes wait for: it carries a mark of the wallet, and every event of a run is of another one.
-Run as a module, it takes an `Errand` (JSON) as its argument and prints a `Slice`.
+An open loop in a separate process: events are due at times that are drawn beforehand. The commit is seen by the
+notification that API processes wait for. It carries a digest of the wallet, and every event of a run has another
+wallet. Run as a module, it takes an `Errand` (JSON) as its argument and prints a `Slice`.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line:
-    """One keep-alive connection, with one request on the way."""
+    """One keep-alive connection with one request in flight."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str) -> None:
         self._reader = reader
@@ -56,12 +56,12 @@ class _Line:
         return head[9:12]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
 
 
 class _Run:
-    """Events on their way, and when each was accepted and its message committed."""
+    """The events in flight, and the times at which each was accepted and its message committed."""
 
     def __init__(self, errand: Errand) -> None:
         self._errand = errand
@@ -109,7 +109,7 @@ class _Run:
                 return
 
     def _slice(self, seconds: float) -> Slice:
-        """Return what came; a message that was there before its event was answered took no time."""
+        """Return the slice; a message that was committed before its event was answered took no time."""
         taken = [max(self._committed[event_id] - at, 0.0) for event_id, at in self._accepted.items()]
         return Slice(
             requests=len(taken),

@@ -1,7 +1,7 @@
 """One read of events into polars in a separate process, which takes an `Errand` (JSON) and prints a `Read`.
 
-`frame`: `wb.sql`. `stream`: the same, frame by frame, none kept. `adbc`: what the driver for Arrow gives directly, the
-columns that Arrow has no type for cast to text, so that the frame is the same.
+`frame` reads with `wb.sql`. `stream` reads the same frame by frame and keeps none. `adbc` reads directly with the Arrow
+driver; columns for which Arrow has no type are cast to text, so that the frame is the same.
 """
 
 import sys
@@ -22,7 +22,7 @@ _DIRECT = """
 
 
 class Errand(msgspec.Struct, frozen=True):
-    """What to read how: by `url` and `key`, or by `dsn`."""
+    """What to read, and whether with `url` and `key` or with `dsn`."""
 
     how: Literal["frame", "stream", "adbc"]
     rows: int

@@ -1,4 +1,4 @@
-"""What was measured last, kept as JSON in `build/bench`, one file per part: rows with their verdict, and raw slices."""
+"""The last measurements as JSON in `build/bench`, one file per part: rows with their verdict, and raw slices."""
 
 import os
 import platform
@@ -20,13 +20,13 @@ class Record(msgspec.Struct, frozen=True):
     part: str
     at: str  # UTC
     machine: str
-    is_met: dict[str, bool]  # by name of the row, where something is promised
+    is_met: dict[str, bool]  # by name of the row, for rows with a promise
     rows: list[Row]
     slices: dict[str, list[Slice]]
 
 
 def keep(part: str, measured: Measured, folder: Path = FOLDER) -> None:
-    """Write the record of a part over the one before."""
+    """Write the record of a part; it replaces the previous one."""
     record = Record(
         part,
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -46,5 +46,5 @@ def last(part: str, folder: Path = FOLDER) -> Record | None:
 
 
 def machine() -> str:
-    """Return what figures depend on most."""
+    """Return the properties of the machine on which the figures depend most."""
     return f"{os.cpu_count()} cores, Python {platform.python_version()}"

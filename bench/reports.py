@@ -37,7 +37,7 @@ ORDER BY step"""
 
 
 def measure(effort: Effort) -> Measured:
-    """Ask in turn, and compare what both answer."""
+    """Run both in turn, and compare their results."""
     with postgres.running() as server:
         database = postgres.prepared(server, "journeys")
         filling.fill_journeys(database, _MILLIONS * 1_000_000)

@@ -1,8 +1,8 @@
 """Two processes against one, where neither the database nor the machine is the limit: API and engine.
 
 Each process gets the same small share of a core (`bench/shares.py`), so that two of them, Postgres and the load fit on
-two cores. What is measured is the program: whether a second process does as much as the first, or waits for it. What a
-database can take is `singles`, `batches` and `engine`; docs/sizing.md puts both together.
+two cores. This measures the program: whether a second process does as much as the first, or waits for it. `singles`,
+`batches` and `engine` measure the load that a database can take; docs/sizing.md combines both.
 """
 
 from bench import engines, postgres, site
@@ -15,8 +15,8 @@ from bench.shares import SHARE, limited
 from bench.singles import order_of_singles
 from bench.table import Row, ratio_at_least, row
 
-_ENTRIES = 800  # what an engine with its share does in a second, roughly
-_LONGER = 2  # than other slices: the periods of a share are coarse
+_ENTRIES = 800  # approximate number that an engine with its share completes in a second
+_LONGER = 2  # times other slices: the periods of a share are coarse
 
 
 def measure(effort: Effort) -> Measured:

@@ -18,7 +18,7 @@ _START_WITHIN = 30.0
 
 
 def send(server: Postgres, order: LoadSpec, *services: Service) -> Slice:
-    """Send a load from a separate process. Returns its slice with the CPU time of services and Postgres."""
+    """Send a load from a separate process; return its slice with the CPU time of services and Postgres."""
     order = msgspec.structs.replace(order, ports=tuple(service.port for service in services))
     pids = [service.pid for service in services]
     before, begun = cpu_so_far(server, pids), time.perf_counter()

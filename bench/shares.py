@@ -1,8 +1,8 @@
 """Limits processes to a share of a core, like a container with a CPU limit. Linux only.
 
-A process that has used its share of a period is stopped for the rest of it. So two processes can be compared with one
-on a machine with too few cores for both, the database and the load: only what they share (locks, rows, the database)
-can slow them down.
+A process that has used its share of a period is stopped for the rest of it. Two processes can then be compared with one
+on a machine that has too few cores for both, the database and the load: only the resources that they share (locks,
+rows, the database) can slow them down.
 """
 
 import contextlib
@@ -50,6 +50,6 @@ def _govern(pid: int, allowed: float, over: threading.Event) -> None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return what the threads of a process have used, to the nanosecond."""
+    """Return the CPU time of the threads of a process, to the nanosecond."""
     spent = (task / "schedstat" for task in Path(f"/proc/{pid}/task").iterdir())
     return sum(int(schedstat.read_text().split()[0]) for schedstat in spent) * _NANOSECONDS

@@ -1,4 +1,4 @@
-"""Simulations per second in one process: a graph of five nodes, one of which fills in a text."""
+"""Simulations per second in one process: a graph of five nodes; one renders a text."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ _AT_ONCE = 200  # runs between two looks at the clock
 
 
 def runs_per_second(effort: Effort) -> list[float]:
-    """Return the rate of each round; every run has an event of its own."""
+    """Return the rate of each round; every run has a different event."""
     automation, contact, now = _automation(), ContactState("c", Identifiers("0xa")), datetime(2026, 1, 1, tzinfo=UTC)
     numbers, durations = itertools.count(), []
     for _ in range(effort.rounds):

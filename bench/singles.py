@@ -1,4 +1,4 @@
-"""Single events, durable: against a bare route that only decodes them, and against the endpoint one writes instead."""
+"""Durable single events, compared with a bare route that only decodes them, and with a FastAPI endpoint."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ CONNECTIONS = 128
 
 
 def order_of_singles(database: postgres.Database, effort: Effort) -> LoadSpec:
-    """Return an order that keeps one API process busy."""
+    """Return a load that keeps one API process busy."""
     return LoadSpec(
         path=site.SINGLES,
         key=database.live_key,

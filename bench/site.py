@@ -37,7 +37,7 @@ _AUTOMATION = {
 
 @contextlib.contextmanager
 def apis(server: Postgres, database: Database, count: int) -> Iterator[tuple[Service, ...]]:
-    """Run API processes before a database, which then knows the returning contacts and has its automation published."""
+    """Run API processes on a database with the returning contacts and a published automation."""
     with bare_apis(server, database, count) as services:
         _furnish(server, database, services[0])
         yield services
@@ -45,7 +45,7 @@ def apis(server: Postgres, database: Database, count: int) -> Iterator[tuple[Ser
 
 @contextlib.contextmanager
 def bare_apis(server: Postgres, database: Database, count: int) -> Iterator[tuple[Service, ...]]:
-    """Run API processes before a database as it is."""
+    """Run API processes on a database as it is."""
     environment = {"DATABASE_URL": database.dsn, "WORKBENCH_SECRET": SECRET, "WORKBENCH_INGEST_RATE": "0"}
     serve = ("-m", "api", "serve", "--port", "{port}")
     with contextlib.ExitStack() as stack:
@@ -62,7 +62,7 @@ def noop(server: Postgres) -> Iterator[Service]:
 
 @contextlib.contextmanager
 def fastapi(server: Postgres, key: str) -> Iterator[Service]:
-    """Run the FastAPI endpoint before a database of its own, which knows the same contacts and the same key."""
+    """Run the FastAPI endpoint on a separate database with the same contacts and the same key."""
     dsn = create(server, "fastapi")
     environment = {"DATABASE_URL": dsn, "BENCH_KEY": key, "BENCH_POOL": str(FASTAPI_POOL)}
     command = ("-m", "bench.fastapi_endpoint", "{port}")

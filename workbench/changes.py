@@ -153,7 +153,7 @@ def _step_changes(
     changes = [Change("removed", key, _sentence(old[key])) for key in removed]
     changes += [Change("added", key, _sentence(new[key])) for key in added]
     for old_key, key in renamed.items():
-        # A split hashes the contact with the id of its node, so under another id contacts change branches.
+        # A split hashes the contact with the id of its node, so a new id moves contacts to other branches.
         split = "; contacts are assigned to branches again" if new[key]["type"] == "split" else ""
         changes.append(Change("renamed", key, f"was {old_key}; its counts start at 0 again{split}"))
     for key, node in old.items():

@@ -105,7 +105,7 @@ class Connection:
         return self._key is not None
 
     def get(self, path: str, **params: str | int | None) -> Any:
-        """Return the decoded JSON at `path`. Retries while the server is unavailable. None parameters are left out."""
+        """Return the decoded JSON at `path`. Retries while the server is unavailable. Omits None parameters."""
         sent = {name: value for name, value in params.items() if value is not None}
         return retry(lambda: self._json(self.request("GET", path, params=sent)), _READ_PAUSES_S)
 

@@ -54,7 +54,7 @@ _TIMELINE_PAGE = 500  # items in one request; the service returns no more
 
 
 class Contact:
-    """A contact, displayed with its fields and timeline. Methods that change it do so on the server and return it."""
+    """A contact, displayed with its fields and timeline. Changes are made on the server and return the contact."""
 
     def __init__(self, connection: Connection, row: _ContactRow) -> None:
         self._connection = connection

@@ -28,7 +28,7 @@ OpenEnd: TypeAlias = tuple[str, str | None]
 
 
 class FilterArguments(TypedDict, total=False):
-    """The operator of a filter and its value: one of these. Without one the filter asks whether the value is set.
+    """The operator of a filter and its value: one of these. Without one the filter checks whether the value is set.
 
     None stands for JSON null.
     """

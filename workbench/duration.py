@@ -45,7 +45,7 @@ def read_period(arguments: PeriodArguments) -> Period:
 
 
 def moment_of(moment: Moment, argument: str) -> datetime:
-    """Return a time in UTC; a day is its midnight. Raises InvalidArgumentError naming the argument."""
+    """Return a time in UTC; a date becomes its midnight. Raises InvalidArgumentError naming the argument."""
     try:
         at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     except ValueError:

@@ -276,7 +276,7 @@ def _entries(connection: Connection, body: dict[str, Any]) -> Entries:
 
 
 class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
-    """The failed entries with the same automation, cause and step. `attempts` is the most that one of them had.
+    """The failed entries with the same automation, cause and step. `attempts` is the maximum of the entries.
 
     `active`: the automation is on, so they can be replayed.
     """

@@ -156,7 +156,7 @@ def usage_example(usage: str) -> Callable[[F], F]:
         if last.kind is not inspect.Parameter.VAR_KEYWORD or not is_typeddict(keywords):
             keywords = None
         if keywords is not None:
-            # Otherwise completion and help would show `**arguments` and no names.
+            # Otherwise completion and help would show `**arguments` without the names.
             named = [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=annotation)
                 for name, annotation in keywords.__annotations__.items()

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 BATCH_SIZE = 100  # events in one request; the service accepts no more
 
-# The first word of a receipt's error. The service sends the first two, for single events of a batch.
+# The first word of a receipt's error. The service returns the first two, for single events of a batch.
 _RATE_LIMITED, _UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"
 _UNANSWERED, _NOT_SENT = "UNANSWERED", "NOT_SENT"
 

@@ -108,7 +108,7 @@ def read_result(streams: Iterable[bytes], headers: Mapping[str, str], origin: Or
 
 def structs(texts: pl.Series) -> pl.Series:
     """Return a column of JSON texts as the narrowest polars type that represents all values exactly."""
-    # Not polars' json_decode, which reads 12345678901234567890.10 as the double 12345678901234567000.
+    # polars' json_decode is not used: it reads 12345678901234567890.10 as the double 12345678901234567000.
     values = [None if text is None else decode(text.encode()) for text in texts]
     dtype = _dtype_of(values)
     return pl.Series(texts.name, [_fitted(value, dtype) for value in values], dtype=dtype)

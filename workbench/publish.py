@@ -146,7 +146,7 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
     graph: dict[str, Any] = {}
 
     def payload(self) -> dict[str, Any]:
-        """Return trigger spec and graph. The name is not part of a version."""
+        """Return trigger spec and graph. The name does not belong to a version."""
         return {"triggerSpec": self.trigger_spec, "graph": self.graph}
 
 

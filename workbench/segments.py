@@ -1,7 +1,7 @@
 """Segments: named groups of contacts.
 
 A segment is defined by a query, which the engine runs again at an interval, or is an audience: the contacts of a
-frame, which do not change. An audience stores the query that its frame came from.
+frame, which do not change. An audience stores the query that returned its frame.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -60,7 +60,7 @@ class SimulationArguments(msgspec.Struct, frozen=True):
 
 
 class SimulationSource(msgspec.Struct, frozen=True):
-    """The inputs of a simulation, with which it can run again up to a later time. `email_from`: the server's sender."""
+    """The inputs of a simulation; with them it can run again up to a later time. `email_from`: the server's sender."""
 
     draft: Draft
     arguments: SimulationArguments
@@ -321,7 +321,7 @@ def _simulate_on_server(
 
 
 def _scheduled_event(event: object, first: JsonObject) -> JsonObject:
-    """Return a later event as the API takes it. Without a contact it is about the contact of the first event."""
+    """Return a later event as the API takes it. Without a contact, the contact of the first event is used."""
     if not isinstance(event, Mapping) or "after" not in event or "event" not in event:
         raise InvalidArgumentError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
     # A sample of a log names no contact, and any identifier will do: a later event counts as the same contact's.

@@ -21,7 +21,7 @@ HALVES = [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}]
 
 
 def graph(*nodes: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    """Return the nodes in a row behind a trigger, each by its first way out."""
+    """Return the chain of nodes after a trigger, following the first handle of each node."""
     ways = {"wait_for_event": "matched", "split": "a"}
     row = [{"id": "t", "type": "app_event"}, *nodes]
     edges = [

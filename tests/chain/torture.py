@@ -165,7 +165,7 @@ async def _check_results(world: World, node: Anvil, token: Token) -> Summary:
 
 
 def main() -> int:
-    """Run the torture once, on a Postgres of its own."""
+    """Run the torture once, on a separate Postgres."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.chain.torture", description=(__doc__ or "").partition("\n")[0]
     )

@@ -1,4 +1,4 @@
-"""The compose files use existing options of the commands, files of the repository, and services they define."""
+"""Everything that the compose files name exists: options of commands, files of the repository, and services."""
 
 import re
 import subprocess

@@ -92,7 +92,7 @@ class Org:
         return [outcome for outcomes in await asyncio.gather(*map(self.send, events)) for outcome in outcomes]
 
     def arrival(self, sent: dict[str, Any]) -> ParsedEvent:
-        """Return a valid event as the pipeline would have read it."""
+        """Return a valid event as the pipeline reads it."""
         read = self._reader.read(self.id, self.keys, encode(sent), test_key=False)
         assert isinstance(read, ParsedEvent), read
         return read

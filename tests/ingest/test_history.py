@@ -1,4 +1,4 @@
-"""An import stores the same rows as live ingest, once, dated by the time of the events."""
+"""An import stores the same rows as live ingest, once, with the times of the events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

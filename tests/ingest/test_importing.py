@@ -1,4 +1,4 @@
-"""An import continues after any interruption, and returns the rows that it refuses."""
+"""An import resumes after any interruption, and returns the rows that it refuses."""
 
 import os
 import pty

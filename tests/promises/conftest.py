@@ -1,4 +1,4 @@
-"""Real processes under load: clients that remember every answer, and the questions that must hold afterwards.
+"""Real processes under load: clients that record every answer, and the checks that must pass afterwards.
 
 An attempt without an answer (the connection broke, or it took too long) is *unknown*, and is made again with the same
 key until it is answered; so is one that was told to come back (429, 503).
@@ -26,7 +26,7 @@ PATIENCE = 10.0  # seconds a client waits; nothing may ever take so long
 
 @pytest.fixture
 def house(database_url: str, tmp_path: Path) -> Iterator[House]:
-    """An installation without processes yet; whatever the test starts is stopped."""
+    """An installation without processes; every process that the test starts is stopped."""
     built = House(database_url, tmp_path)
     yield built
     built.stop()

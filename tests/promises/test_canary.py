@@ -1,4 +1,4 @@
-"""Trust.md O1, O2, V19: what is secret or somebody's stays where it belongs, whatever goes wrong.
+"""Trust.md O1, O2, V19: secrets and personal data stay where they belong, whatever goes wrong.
 
 Real processes on a Postgres of their own; secrets, addresses and values of payloads are sent every way there is, the
 wrong ones included. Then all that was said and written is searched: logs of ours and of Postgres, answers, metrics, and
@@ -164,7 +164,7 @@ def look_every_way(spied: Spied) -> None:
 
 
 def break_things(spied: Spied) -> None:
-    """Let Postgres refuse values, and bugs wake, under requests that carry canaries."""
+    """Provoke refusals by Postgres and internal errors with requests that contain canaries."""
     spied.sql(
         "ALTER TABLE events ADD CONSTRAINT none CHECK (payload ->> 'secret' IS NULL OR event <> 'refused') NOT VALID"
     )

@@ -23,7 +23,7 @@ async def test_b1_killed_before_its_commit_an_event_has_left_no_trace(house: Hou
     keys = await house.organization()
     api = house.start_api()
     async with await psycopg.AsyncConnection.connect(libpq_dsn(house.dsn)) as blocker:
-        # the first of a batch's two round trips; the second brings the commit with it
+        # the first of the two round trips of a batch; the second includes the commit
         await blocker.execute("LOCK TABLE workbench.idempotency_keys IN ACCESS EXCLUSIVE MODE")
         await _die_while_sending(house, keys["live"], api, "wait_event_type = 'Lock'")
     await _until_connections(house, "true", lambda number: number == 0)

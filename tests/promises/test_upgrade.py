@@ -37,7 +37,7 @@ ALTER TABLE workbench.engines DROP COLUMN next_due_at;
 
 
 def next_version(folder: Path) -> dict[str, str]:
-    """Write the code of a version to come, which uses a new column and no longer an old one; return its environment."""
+    """Write the code of a future version, which uses a new column instead of an old one; return its environment."""
     for package in ("api", "sql", "workbench"):
         shutil.copytree(
             ROOT / package, folder / package, ignore=shutil.ignore_patterns("canvas_src")
@@ -130,7 +130,7 @@ async def test_b25_processes_renewed_before_the_migration_leave_the_old_ones_at_
 
 
 async def more(load: Load) -> None:
-    """Let some more events come in."""
+    """Send some more events."""
     enough = load.count("new") + 50
     await until(lambda: load.count("new") >= enough, seconds=60)
 

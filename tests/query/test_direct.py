@@ -1,4 +1,4 @@
-"""A direct login reads only its organization's rows, whatever it sets; the server bounds what it cannot forbid."""
+"""A direct login reads only its organization's rows, whatever it sets; the server limits what it cannot forbid."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -31,7 +31,7 @@ async def address(world: Any, keyring: Keyring, postgres: Server) -> AsyncIterat
     """The URL of organization a's login."""
     with pytest.raises(
         AccessError, match="the server is not hardened"
-    ):  # nor is a clone: rights to a database stay behind
+    ):  # nor is a clone: it does not inherit the rights to the database
         await sql_logins.create(world.dsn, keyring, "a")
     await migrate(world.dsn, admin_dsn=urlsplit(postgres.admin_dsn)._replace(path=urlsplit(world.dsn).path).geturl())
     await world.ben.rows("SELECT 1")  # creates the role of organization b

@@ -248,7 +248,7 @@ async def test_two_processes_make_the_same_reader_at_once(database_url):
     assert await asyncio.gather(provide(), provide()) == [role.encode() + b"\n"] * 2
     with psycopg.connect(database_url) as connection:
         policies = connection.execute("SELECT qual FROM pg_policies WHERE policyname = %s", (role,)).fetchall()
-    assert policies == [("(org_id = 7)",)] * (len(CANARIES) - 1)  # dead_letters shows tables that others show
+    assert policies == [("(org_id = 7)",)] * (len(CANARIES) - 1)  # dead_letters reads tables that other views show
 
 
 async def test_a_role_without_createrole_gets_the_command_to_run(postgres, database_url, keyring):

@@ -37,7 +37,7 @@ async def test_everything_an_event_carries_is_stored(acme: Org) -> None:
     columns = "event, payload, idempotency_key, wallet_address, external_id, occurred_at = created_at"
     ((*event, at_once),) = await acme.rows(columns, "events")
     assert event == ["first_deposit", {"a": {"b": [1, None]}}, "k1", "0xabc", "U1"]
-    assert not at_once  # the one is when we read it, the other when we store it
+    assert not at_once  # one is the time of reading, the other the time of storing
     ((*kept, email),) = await acme.rows(
         "wallet_address, wallet_raw, external_id, attributes, email_domain, email", "contacts"
     )

@@ -22,7 +22,7 @@ KEEP_KEY = {
 
 @pytest.fixture
 async def service(database_url: str) -> AsyncIterator[Service]:
-    """A server of the test's own, so that it can break the database."""
+    """A server for this test alone, so that it can break the database."""
     async with serving(database_url) as started:
         yield started
 

@@ -11,7 +11,7 @@ from tests.torture.run import Run, torture
 
 
 class Tortured(msgspec.Struct):
-    """A finished run and its installation, which is still running."""
+    """A finished run, and its installation, which still runs."""
 
     run: Run
     installation: Installation

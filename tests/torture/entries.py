@@ -95,7 +95,7 @@ def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> s
 
 
 def _excused(run: Evidence, entry_id: str, span: Span) -> int:
-    """Return the microseconds of a span in which no engine could work or a lost worker held the entry."""
+    """Return the microseconds of a span in which no engine could work, or in which a lost worker held the entry."""
     leases = [(lease.claimed, lease.ended) for lease in run.leases.get(entry_id, [])]
     near = [outage for outage in run.outages if outage[1] > span[0] and outage[0] < span[1]]
     return sum(ended - began for began, ended in overlap([span], union(near + leases)))

@@ -53,7 +53,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def is_taken(self) -> bool:
-        """Whether the receiver accepted the message, whatever it answered."""
+        """Whether the receiver accepted the message, whatever status it returned."""
         return self.mood in _TAKING
 
 

@@ -204,7 +204,7 @@ def test_what_is_forged_in_the_log_is_seen(
 
 
 def simple(evidence: Evidence, answer: Answer) -> Attempt:
-    """Return an attempt of a live event with its own key and this answer, all other attempts of which were accepted."""
+    """Return an attempt with this answer; its event is live, has its own key, and all attempts of it were accepted."""
     senders = Counter((sent.org, sent.key) for sent in evidence.log.sent.values())
     for attempt in evidence.log.attempts:
         sent, tries = evidence.log.sent[attempt.org, attempt.number], evidence.attempts[attempt.org, attempt.number]

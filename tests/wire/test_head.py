@@ -219,7 +219,7 @@ def test_an_invalid_head_is_detected_before_its_end(prefix: bytes) -> None:
     assert can_never_be_valid(prefix)
 
 
-# Heads of a malicious client: valid and doubtful lines, with bytes inserted at any place.
+# Heads of a malicious client: valid and ambiguous lines, with bytes inserted at any position.
 words = st.sampled_from(
     ["Host", "Content-Length", "Transfer-Encoding", "Connection", "X", "x y", "Content-Length ", ""]
 )

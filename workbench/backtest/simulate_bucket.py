@@ -111,8 +111,7 @@ class BucketSimulator:
             other_messages = dict(by_contact.iter_rows())
         simulations = [_Simulation(automation) for automation in self._automations]
         erased = 0
-        # By contact, and in the order in which the engine saw the events: ids are UUIDv7, so they order events of one
-        # moment.
+        # Sorted by contact, then as the engine saw the events; ids are UUIDv7 and order events with the same time.
         rows = events.sort("contact_id", "created_at", "id").with_columns(pl.col("created_at").to_physical())
         for contact_id, contact_rows in groupby(rows.iter_rows(), itemgetter(0)):
             contact = contacts.get(contact_id)
@@ -186,7 +185,7 @@ def _read_contacts(rows: pl.DataFrame | None) -> dict[str, ContactState]:
     contacts: dict[str, ContactState] = {}
     if rows is None:
         return contacts
-    # A contact is read once for each part of the period in which it has events, so it may be here twice.
+    # A contact is read once for each part of the period in which it has events, so there may be several rows of it.
     for contact_id, wallet, email, external_id, attributes, tags, opted_out, segments in rows.iter_rows():
         identifiers = Identifiers(wallet, email, external_id)
         contacts[contact_id] = ContactState(

@@ -33,7 +33,7 @@ _ADDRESSES = frozenset({"email", "contact", "contact.email"})
 
 
 class EventPattern(msgspec.Struct, frozen=True):
-    """Events by name and payload, as names of parameters. Of each of `conditions`, the payload contains one."""
+    """Events by name and payload, as names of parameters. The payload contains an object of each of `conditions`."""
 
     names: str
     conditions: tuple[tuple[str, ...], ...] = ()
@@ -200,7 +200,7 @@ class BacktestSource:
     def scope(self, period: Period) -> BacktestScope:
         """Return the scope; the period is resolved with the clock of the server."""
         start = self._frame("backtest_begin", {})
-        now = start["at"][0]  # of the server: the clock of the notebook may differ
+        now = start["at"][0]  # the time of the server, because the clock of the notebook may differ
         until = min(period.get("until", now), now)
         since = period.get("since") or now - timedelta(days=period["days"])
         if since >= until:
@@ -219,7 +219,7 @@ class BacktestSource:
         slices: list[tuple[Window, int]] = []
         since, total = window.since, 0
         for day, events in sorted(by_day.items()):
-            # A part ends at midnight: a single day with more events is read by one query all the same.
+            # Parts end at midnight, so a day with more events is read by one query.
             if total and total + events > _MAX_EVENTS_PER_QUERY:
                 slices.append((Window(since, day), total))
                 since, total = day, 0

@@ -94,7 +94,7 @@ class Tables:
 
     @cached_property
     def step_counts(self) -> pl.DataFrame:
-        """Steps by node, outcome, handle and reason; count in `len`, of these the first at their node in `arrivals`."""
+        """Steps by node, outcome, handle and reason: count in `len`, count of first steps at a node in `arrivals`."""
         keys = ("node", "outcome", "handle", "reason")
         counts = (
             self._scan(STEPS)

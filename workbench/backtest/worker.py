@@ -60,7 +60,7 @@ class WorkerPool:
             for future in as_completed([threads.submit(simulate_one, bucket) for bucket in buckets]):
                 yield future.result()
         finally:
-            # Without waiting: after an interrupt the threads still wait for workers, which `close` kills.
+            # The threads are not awaited: after an interrupt they still wait for workers, which `close` kills.
             threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class WorkerPool:
     def _request(self, process: subprocess.Popen[bytes], bucket: int) -> BucketSummary:
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(OSError):  # a dead worker: reading finds the end of its output
+        with contextlib.suppress(OSError):  # the worker is dead, so its output ends
             process.stdin.write(b"%d\n" % bucket)
             process.stdin.flush()
         line = process.stdout.readline()

@@ -1,7 +1,7 @@
 """The document that the views of a canvas share: a draft in pieces, what its cards show, and its diagnostics.
 
 Every node and edge is a piece with a key of its own. The key is the id wherever the id is unambiguous: drafts may
-contain edges without ids, and two nodes with the same id. Pieces that no view changes stay as they are, including
+contain edges without ids, and two nodes with the same id. Pieces that no view changes are kept unchanged, including
 fields that the canvas does not know.
 """
 
@@ -98,7 +98,7 @@ class DraftPieces(msgspec.Struct, frozen=True):
         for node in draft.nodes:
             if node["id"] in places:
                 x, y = places[node["id"]]
-                # id and type first: the order of the keys is kept in JSON, where people look for them at the top.
+                # id and type come first, because JSON keeps the order of keys and readers look for them at the top.
                 start = {"id": node["id"], "type": node["type"]}
                 nodes.append(start | node | {"position": {"x": round(x), "y": round(y)}})
             else:
@@ -178,7 +178,7 @@ def parse_draft(draft: Draft) -> ParsedDraft:
 def cards(pieces: DraftPieces, parsed: ParsedDraft) -> dict[str, JsonObject]:
     """Return the card of each node by key: texts, look, height in pixels, and outputs."""
     by_key = {}
-    # Not strict: a draft whose graph cannot be read has nodes but no cards.
+    # zip is not strict, because a draft whose graph cannot be read has nodes but no cards.
     for key, node in zip(pieces.nodes, parsed.graph.nodes, strict=False):
         drawn = card(node, parsed.trigger, parsed.graph)
         by_key[key] = {

@@ -100,7 +100,7 @@ class NodePreview(msgspec.Struct, frozen=True):
     """The result of one event at one node.
 
     `title`, `body` and `destination`: the message as it would be received; `html`: its body is HTML. `text`: an effect
-    other than a message. `verdicts`: the result of each filter. `error`: the reason for which it would fail. `note`:
+    other than a message. `verdicts`: the result of each filter. `error`: the reason why it would fail. `note`:
     the difference from a real run.
     """
 
@@ -124,7 +124,7 @@ def preview_node(
     """
     if isinstance(node.action, InvalidAction):
         return NodePreview(text="Fix the errors above to see a preview.")
-    # A graph of this node alone: whatever follows it cannot change the preview.
+    # The graph contains only this node, so that later nodes cannot change the preview.
     run = Run(SIMULATED_ID, automation_id, State.RUNNING, node.id, attempt=1)
     decision = _decide(node, run, event, contact, now)
     step = decision.step
@@ -137,7 +137,7 @@ def preview_node(
 
 
 def _decide(node: Node, run: Run, event: Event, contact: SampleContact, now: datetime) -> Decision:
-    # Without opt-outs: a preview shows the message, also to a contact that would not get it.
+    # Opt-outs are removed, so that the preview shows the message even if this contact would not get it.
     state = msgspec.structs.replace(apply_event(contact.contact(), event), opted_out=())
     facts = Facts(event.name, event.identifiers, decode(event.payload), state)
     return advance(Graph((node,)), run, facts, now)

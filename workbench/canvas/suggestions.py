@@ -128,7 +128,7 @@ class Suggestions:
 
     def _shape(self, name: str) -> EventShape | None:
         catalog = self._catalog
-        # Names that were never sent need no request: a name is incomplete while it is typed.
+        # Names that were never sent need no request, because a name is incomplete while it is typed.
         if catalog is None or name not in dict(self._events()):
             return None
         return self._cached(f"event {name}", lambda: catalog[name], None)

@@ -111,8 +111,8 @@ class Canvas(AnyWidget):
     def __init__(self, automation: CanvasAutomation, *, height: int = 640, read_only: bool = False) -> None:
         super().__init__(kinds=kinds(), operators=[*OPERATORS], height=height, read_only=read_only)
         self._automation = automation
-        # Every value of the automation that was shown here. All of them follow the canvas, since a cell may hold any
-        # of them.
+        # All `Automation` values that were shown on this canvas. All of them follow the canvas, since a cell may hold
+        # any of them.
         self._values = [automation]
         self._suggestions = Suggestions(automation._server.connection)
         self._poller = StatusPoller()
@@ -182,7 +182,7 @@ class Canvas(AnyWidget):
                     pieces = self._pieces
                     draft = pieces.draft(self._automation.name)
                     request = CanvasRequest(self._automation, self._suggestions, draft, pieces, content)
-                # Outside of the lock: a request to the server may take seconds, and cells must be able to edit
+                # The lock is not held here: a request to the server may take seconds, and cells must be able to edit
                 # meanwhile.
                 response["value"] = READ_REQUESTS[name](request)
             else:
@@ -247,7 +247,7 @@ class Canvas(AnyWidget):
     # State of the views
 
     def _open(self) -> None:
-        """Take the draft apart and show it. Nodes without positions are laid out; an empty draft gets a trigger."""
+        """Split the draft into pieces and show it. Nodes get missing positions; an empty draft gets a trigger."""
         self._draft = self._automation._draft
         draft = self._draft if self._draft.nodes else new_draft(self._draft.name, ())
         self._pieces = DraftPieces.of(draft, {} if draft.positions() is not None else arranged(draft))
@@ -266,7 +266,7 @@ class Canvas(AnyWidget):
         """Show everything that follows from the draft alone. Warnings from the catalog need the server."""
         parsed = parse_draft(self._pieces.draft(self._automation.name))
         self._revision += 1
-        # In one message: cards of another revision than the document would be drawn at the wrong nodes.
+        # All in one message: cards of a different revision than the document would be drawn at the wrong nodes.
         with self.hold_sync():
             self.document = self._pieces.to_browser() | {
                 "revision": self._revision,

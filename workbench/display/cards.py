@@ -166,7 +166,7 @@ def cut(text: str, size: float, width: float = _TEXT_WIDTH) -> str:
 
 def long(text: str, size: float) -> float:
     """Return the estimated width of a text in pixels."""
-    # Estimated on the wide side: a line that is cut too early is readable, one that leaves its card is not.
+    # The estimate is rather too wide: a line that is cut early is readable, a line that leaves its card is not.
     width = 0.0
     for letter in text:
         if letter in _NARROW:

@@ -187,7 +187,7 @@ def _split_funnel(named: pl.DataFrame, steps: list[str]) -> Chart:
 
 
 def _retention(frame: pl.DataFrame, every: str) -> Chart:
-    # Period 0 is the cohort itself, always 100 %; scaled to it, all later periods would be pale.
+    # Period 0 is the cohort itself and always 100 %. If the colours were scaled to it, all later periods would be pale.
     later = frame.filter(pl.col("number") > 0)["share"]
     return _cohort_map(frame, "share", _percent("share"), later, every)
 

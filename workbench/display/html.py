@@ -25,7 +25,7 @@ from workbench.language.run import channel_of
 
 T = TypeVar("T")
 
-# Precedes the HTML of an email in its frame: no scripts, and nothing from the network but images.
+# Precedes the HTML of an email in its frame; it forbids scripts, and everything from the network except images.
 _EMAIL_POLICY = (
     '<meta http-equiv="Content-Security-Policy" '
     "content=\"default-src 'none'; img-src data: https:; style-src 'unsafe-inline'\">"
@@ -206,7 +206,7 @@ class ProgressLine:
 
     def show(self, text: str, state: str, look: str, share: float | None = None) -> None:
         """Show or replace the line. `look` is the colour of the state (a CSS class), `share` the progress (0 to 1)."""
-        ipython = sys.modules.get("IPython")  # not imported: without Jupyter there is nothing to show
+        ipython = sys.modules.get("IPython")  # read from sys.modules: without Jupyter there is nothing to show
         if ipython is None or ipython.get_ipython() is None:
             return
         bundle = {

@@ -50,7 +50,7 @@ class GoTo(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The end of a branch that does not join the steps after its fork."""
+    """The end of a branch that does not continue with the steps after its fork."""
 
 
 Block: TypeAlias = tuple[OutlineStep | GoTo | End, ...]

@@ -4,10 +4,10 @@ Most of the content comes from outside (event names, payloads), so it is sent as
 sets it as HTML. Where the front end supports it (JupyterLab does), requests are answered on their own thread, also
 while a cell runs.
 
-`LiveView` follows a stream of events: one thread reads, another sends batches to the page, ten times a second. The
-page reports every few seconds that it is visible. After a minute without a report the threads end, because the server
-allows only a few followers, and closed tabs do not say goodbye. When the page reports again, following continues from
-the cursor.
+`LiveView` follows a stream of events: one thread reads, another sends batches to the page, ten times a second. The page
+reports every few seconds that it is visible. After a minute without a report the threads end, because the server allows
+only a few followers, and closed tabs do not say goodbye. When the page reports again, the stream continues from the
+cursor.
 """
 
 import threading

@@ -237,7 +237,7 @@ def event_names(trigger: Trigger) -> str:
 
 
 def trigger_text(trigger: Trigger) -> str:
-    """Return what starts an automation: `deposit where amountUsd is 100`."""
+    """Return the trigger of an automation in words: `deposit where amountUsd is 100`."""
     filters = conditions(trigger.filters)
     return f"{event_names(trigger)} where {filters}" if filters else event_names(trigger)
 

@@ -1,5 +1,4 @@
-"""Compare a folder of automation files with a server, and apply it: either everything or, if anything is wrong,
-nothing.
+"""Compare a folder of automation files with a server, and apply it. If anything is wrong, nothing is applied.
 
 `compare` reads both sides. `apply` changes the server. The `describe_…` functions return the output of the commands as
 lines for people; `as_json` returns the same for programs.
@@ -131,8 +130,8 @@ class _Comparer(msgspec.Struct, frozen=True):
         name = content.name
         if self.name_counts[name] > 1:
             return f"another file has the name {name!r}, too: give one of them another name"
-        # An automation that belongs to another file of the lock is the last choice: that file may have been renamed to
-        # this.
+        # An automation that belongs to another file of the lock is the last choice, because that file may be this one,
+        # renamed.
         owned = {other.id for other_file, other in self.lock.entries.items() if other_file != file}
         named = [automation for automation in self.automations.values() if automation.content.name == name]
         unowned = [automation for automation in named if automation.record.id not in owned]
@@ -180,8 +179,7 @@ def apply(
     for item in comparison.of("same"):
         assert item.content is not None
         assert item.current is not None
-        # Without a lock entry, as after a merge in git, or with an old digest: both sides agree, so this is the new
-        # base.
+        # The lock entry is missing (as after a merge in git) or old. Both sides agree, so this content is the new base.
         entry = LockEntry(item.current.record.id, item.content.digest())
         if comparison.lock.entries.get(item.file) != entry:
             comparison.lock.record(item.file, entry)

@@ -162,7 +162,7 @@ class Lock:
         return next((name for name, entry in self.entries.items() if entry.id == automation_id), None)
 
     def record(self, name: str, entry: LockEntry) -> None:
-        """Set the entry of a file. Other files with the same automation lose theirs: the file was renamed."""
+        """Set the entry of a file. Other entries with the same automation are removed: it was renamed."""
         others = {other: known for other, known in self.entries.items() if known.id != entry.id}
         self.entries = others | {name: entry}
         self._write()
@@ -228,7 +228,7 @@ def upload(connection: Connection, content: AutomationFile, current: ServerAutom
         if AutomationFile.of(record, content.state).digest() != content.digest():
             answer = connection.put(f"/automations/{record.id}", body | {"revision": record.revision})
             record = msgspec.convert(answer, AutomationRecord)
-    # Switched off before it is published, but on only afterwards: no event may start a version that the file does not
+    # It is switched off before publishing and on afterwards, so that no event starts a version that the file does not
     # want.
     if content.state == "off" and record.active:
         record = publish.switch(connection, record, "deactivate")
@@ -265,7 +265,7 @@ def pull(
             raise NotFoundError(f"Automation not found: {name!r}. Without --name, all automations are pulled.")
     folder.mkdir(parents=True, exist_ok=True)
     puller = _Puller(folder, Lock(folder, connection.url), connection, overwrite=overwrite)
-    # The oldest first: of two automations with the same name it keeps the file name without a number.
+    # The oldest comes first, because it keeps the file name without a number when two automations have the same name.
     chosen = [automation for automation in reversed(automations) if not names or automation.record.name in names]
     results = [puller.write(automation) for automation in chosen]
     return [*results, *puller.remove_archived({automation.record.id for automation in automations})]
@@ -281,7 +281,7 @@ class _Puller:
                 content = read_file(path)
                 self._digests[path.name], self._names[path.name] = content.digest(), content.name
             except InvalidAutomationError:
-                # Equal to no digest, so that the file counts as edited and is not overwritten.
+                # This equals no digest, so the file counts as edited and is not overwritten.
                 self._digests[path.name], self._names[path.name] = "unreadable", path.stem
 
     def write(self, automation: ServerAutomation) -> PullResult:
@@ -291,7 +291,7 @@ class _Puller:
         name = automation.content.name
         notes = ("has unpublished changes; the file has the published version",) if automation.unpublished else ()
         if local == remote:
-            # Also without a change: the lock may be missing, or the file may have been renamed.
+            # Written even without a change: the lock may be missing, or the file may have been renamed.
             self._lock.record(file, LockEntry(automation.record.id, remote))
             return PullResult(file, name, "same", notes)
         if local is not None and local != base and not self._overwrite:

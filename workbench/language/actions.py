@@ -30,7 +30,7 @@ _URL = re.compile(_ORIGIN + r"([/?#][^\s\x00-\x1f\x7f]*)?", re.IGNORECASE)
 _URL_TEMPLATE = re.compile(_ORIGIN + r"([/?#].*)?", re.IGNORECASE | re.DOTALL)
 _PLACEHOLDER = re.compile(r"{{.*?}}|{%.*?%}|{#.*?#}", re.DOTALL)
 
-# mypy checks that a match on one of these is exhaustive, so it shows the places that a new kind needs.
+# mypy checks that each match on these is exhaustive, so it reports every match that lacks a new kind.
 TriggerKind: TypeAlias = Literal["app_event", "onchain_event"]
 BranchingKind: TypeAlias = Literal["condition", "wait_for_event", "split"]
 PlainKind: TypeAlias = Literal[
@@ -151,7 +151,7 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class InvalidAction(_SingleHandle, frozen=True):
-    """A node that cannot run, with its problems. Drafts may contain such nodes, published graphs never do."""
+    """A node that cannot run, with its problems. Drafts may contain such nodes; published graphs never do."""
 
     problems: Problems
 

@@ -59,7 +59,7 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
     if facts.cancelled is not None:
         return Decision(run.to(State.CANCELLED, outcome=facts.cancelled))
     if facts.paused:
-        # The claim counted an attempt, but a pause must not use one up.
+        # The claim counted an attempt; a pause must not use it up.
         return Decision(run.to(State.PAUSED, attempt=max(run.attempt - 1, 0)))
     if graph is None:
         return Decision(run.to(State.COMPLETED, outcome="no_published_version"))
@@ -160,7 +160,7 @@ def _needs(actions: frozenset[type]) -> Need:
 
 
 def _refuse_admission(ctx: StepContext) -> Decision | None:
-    """Return how an entry ends that is not admitted: loop guard, reentry or holdout; None if it is admitted.
+    """Return the outcome of an entry that is not admitted (loop guard, reentry or holdout); None if it is admitted.
 
     These are entries too, because the contract promises one per event and active automation (docs/decisions/0017).
     """

@@ -200,7 +200,7 @@ class _ContactBacktest:
         self._entry_count += 1
         entry = SimulatedEntry(event, payload, Run(event.id, self._automation.id))
         yield from self._process(self._entry_count, entry, event.at)
-        self._recent.append(event.at)  # after the entry has run: it does not count for its own loop guard
+        self._recent.append(event.at)  # after the entry has run, so that its own loop guard does not count it
 
     def _process(self, number: int, entry: SimulatedEntry, now: datetime) -> Iterator[SimulatedEntry]:
         """Advance an entry until it waits or ends; yield it if it has ended."""

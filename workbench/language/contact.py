@@ -150,8 +150,9 @@ class ContactRecord(msgspec.Struct, frozen=True):
 class MergePlan(msgspec.Struct, frozen=True):
     """The effect of a merge on the kept contact.
 
-    `gained`: the values it lacked. `hidden`: the kinds of identifier that both have; the one of the absorbed contact
-    still resolves to the kept contact, but is not shown. `lost`: attributes with another value in the kept contact.
+    `gained`: values that the contact did not have. `hidden`: the kinds of identifier that both have; the one of the
+    absorbed contact still resolves to the kept contact, but is not shown. `lost`: attributes with another value in the
+    kept contact.
     """
 
     gained: ContactRecord

@@ -11,7 +11,7 @@ from workbench.language.facts import Facts
 from workbench.language.graph import Graph, Node
 from workbench.language.run import Channel, Effect, Run, State, Step, delay_after
 
-# By the reasons in api/channels/outcome.py; the engine writes these texts into the errors of entries.
+# Texts by the reasons in api/channels/outcome.py; the engine writes them into the errors of entries.
 DELIVERY_ERRORS: Mapping[str, str] = {
     "busy": "too many deliveries are waiting for this endpoint",
     "unreachable": "could not connect",
@@ -77,7 +77,7 @@ def wait(ctx: StepContext, until: datetime, cause: str) -> Decision:
     run = ctx.run
     attempt = max(run.attempt - 1, 0)  # the claim counted one, but waiting uses up no attempt
     waiting = run.to(State.WAITING, node_id=ctx.node.id, attempt=attempt, due_at=until, since=run.since or ctx.now)
-    if run.since is not None:  # woken before its time: the step was recorded when the wait began
+    if run.since is not None:  # claimed before the wait ended: the step was recorded when the wait began
         return Decision(waiting)
     until_text = until.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return Decision(waiting, record_step(ctx, "waiting", detail={"cause": cause, "until": until_text}))

@@ -260,7 +260,7 @@ def _read_in_full(raw: bytes, now_us: int, history: bool) -> Event | Problems:
 
 def _read_fields(fields: dict[str, msgspec.Raw], problems: list[Problem]) -> _Body:
     """Read a body that has a field of a wrong type, one field at a time."""
-    # Of duplicate keys the last one counts, so `fields` may have no field of a wrong type after all.
+    # JSON keys may repeat, and the last one counts, so `fields` may have no field of a wrong type after all.
     event = _take(fields, "event", str, problems)
     if event is None and not problems:
         problems.append(Problem("event", "is required"))

@@ -64,7 +64,7 @@ def error_message(error: Exception) -> str:
 
 
 class RenderBudget:
-    """The remaining work of one render, or of several together.
+    """The remaining budget of work, for one render or for several together.
 
     Every operation pays before or right after it does its work, so a template cannot grow or loop without bound.
     """
@@ -311,7 +311,7 @@ def _filter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @pass_context
 def _replace(scope: Scope, value: Any, old: Any, new: Any) -> str:
     text, old, new = _text(value), _text(old), _text(new)
-    if len(text) + text.count(old) * (len(new) - len(old)) > MAX_OUTPUT:  # known before the text is made
+    if len(text) + text.count(old) * (len(new) - len(old)) > MAX_OUTPUT:  # known before the text is built
         raise output_too_long()
     budget = _budget(scope)
     budget.pay_search(len(text))

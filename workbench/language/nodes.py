@@ -227,7 +227,7 @@ def _delay(ctx: StepContext, action: Delay) -> Decision:
 def _wait_for_event(ctx: StepContext, action: WaitForEvent) -> Decision:
     since = ctx.run.since or ctx.now
     until = since + action.timeout
-    # Judged by when the event was received, however late the engine looks (docs/decisions/0018).
+    # The time of reception decides, however late the engine evaluates the event (docs/decisions/0018).
     for event in ctx.facts.later_events:
         in_time = event.event == action.event and since < event.at <= until
         if in_time and matches(action.filters, ctx.facts.context_of(event)):

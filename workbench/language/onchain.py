@@ -117,7 +117,7 @@ def read_log_sample(value: Mapping[str, Any], source: LogSource, field: str = "e
     if reason := storage_problem(dict(value)):
         return (Problem(field, reason),)
     parameters = {parameter.name: parameter for parameter in source.abi_event.parameters}
-    # A stored log, which states its signature, may also have its values under the names of other automations.
+    # A stored log states its signature, and may also have its values under the names of other automations.
     is_stored = value.get("signature") == source.abi_event.canonical
     problems = [
         Problem(f"{field}.args.{name}", f"is not a parameter of {source.abi_event.full}")

@@ -125,7 +125,7 @@ def _summarise(path: str, values: list[Any], payloads: int) -> PropertyPath:
             if len(samples) == MAX_SAMPLES:
                 break
     scalars = [value for value in values if isinstance(value, str | bool | int | float | Decimal)]
-    # Counted with their types: 1, 1.0 and True are equal keys in Python.
+    # Values are counted with their types, because 1, 1.0 and True are equal keys in Python.
     counts = Counter((_type_name(value), value) for value in scalars if len(str(value)) <= MAX_TOP_VALUE_LENGTH)
     top_values = [FrequentValue(value, count) for (_, value), count in counts.most_common(MAX_TOP_VALUES) if count > 1]
     return PropertyPath(

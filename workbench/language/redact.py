@@ -92,7 +92,7 @@ class MessageTexts(Struct, frozen=True):
 def redact_texts(action: Action | None, texts: MessageTexts) -> MessageTexts:
     """Return the texts of a message without addresses.
 
-    `action` is the action that sent the message. All texts are hidden if it is unknown or of another kind.
+    `action` is the action that sent the message. All texts are hidden if the action is unknown or of another kind.
     """
     match action:
         case SendInapp(title=subject, body=body) | SendEmail(subject=subject, body=body):

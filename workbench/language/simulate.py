@@ -50,7 +50,7 @@ class ScheduledEvent(msgspec.Struct, frozen=True):
 
 
 class SimulatedAutomation(msgspec.Struct, frozen=True):
-    """The automation to simulate. `graph` None: no version is published. `id` decides the branches of splits."""
+    """The automation to simulate. `graph` None: no version is published. The branches of splits depend on `id`."""
 
     trigger: Trigger
     graph: Graph | None

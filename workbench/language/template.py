@@ -241,7 +241,7 @@ class _Guard(NodeTransformer):
     """Wraps the operations of a checked tree in the internal filters of `expression`, which pay and check values."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
-        # A pass costs as much work as the loop has nodes, its condition and `else` included.
+        # The work of one pass is the number of nodes of the loop, including its condition and `else`.
         size = sum(1 for _ in _descend(node)) - sum(1 for _ in _descend(node.iter))
         self.generic_visit(node)
         node.iter = _guarded(node.iter, "_each", nodes.Const(size))

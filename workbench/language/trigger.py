@@ -130,7 +130,7 @@ def read_filters(value: Any, field: str, problems: list[Problem]) -> tuple[Filte
 
 
 def containment_patterns(filter_: Filter, roots: Collection[str] = BUILT_INS) -> tuple[dict[str, Any], ...]:
-    """Return JSON objects of which every payload that passes the filter contains at least one; () for most operators.
+    """Return JSON objects such that every payload that passes the filter contains one of them; () for most operators.
 
     Postgres pre-selects rows with them (`payload @> {"asset": "USDC"}`). They may let too many rows through, never too
     few; `matches` decides. `roots`: first parts of paths that can refer to something outside the payload.

@@ -27,7 +27,7 @@ def sentence_lines(draft: Draft) -> list[str]:
 def to_sentences(draft: Draft) -> str:
     """Return the automation in sentences, followed by its extra fields; `from_sentences` reads it."""
     lines = sentence_lines(draft)
-    # Built from the text and not from the outline, so that all that the sentences lose becomes an extra field.
+    # Built from the text and not from the outline, so that everything the sentences lose becomes an extra field.
     extras = find_extras(build(read(draft.name, lines_of("\n".join(lines)))).payload(), draft.payload())
     if extras:
         lines += ["", _EXTRA_FIELDS, *(f"  {path} = {value(content)}" for path, content in extras.values.items())]

@@ -288,7 +288,7 @@ class _Parser:
         return self._lines[self._next] if self._next < len(self._lines) else None
 
     def _block(self, outer_indent: int) -> Block:
-        """Take the steps that are indented further than `outer_indent`, and all like the first of them."""
+        """Take the steps that are indented further than `outer_indent`; all must be indented like the first."""
         steps: list[OutlineStep | GoTo | End] = []
         first = self._peek()
         if first is None or first.indent <= outer_indent:

@@ -24,7 +24,7 @@ _Arguments: TypeAlias = dict[str, Any]
 _UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _WIDTH = 100
 _INDENT = "    "
-_MAX_INLINE_CALLS = 2  # of a branch; longer chains are easier to read one call a line
+_MAX_INLINE_CALLS = 2  # of a branch; longer chains are easier to read with one call per line
 
 
 class VerbCall(msgspec.Struct, frozen=True):
@@ -207,7 +207,7 @@ def _span(seconds: int) -> str:
 
 
 def python_code(opening: str, calls: Iterable[VerbCall], extras: Extras) -> str:
-    """Return a statement that builds an automation: `a = (wb.automation("…").on("…")…)`, one call a line."""
+    """Return a statement that builds an automation: `a = (wb.automation("…").on("…")…)`, one call per line."""
     if extras:
         without = {"without": [*extras.without]} if extras.without else {}
         calls = [*calls, VerbCall("with_extras", (extras.values,), without)]
@@ -262,7 +262,7 @@ def _function_lines(branch: BranchFunction, depth: int, comma: str) -> Iterator[
 
 
 def _argument_lines(prefix: str, value: Any, margin: str) -> Iterator[str]:
-    """Yield the lines of one argument: long dicts a key a line, long texts a line of the text a line."""
+    """Yield the lines of one argument: long dicts with a key per line, long texts with a line of the text per line."""
     line = f"{margin}{prefix}{literal(value)},"
     if len(line) <= _WIDTH:
         yield line
