@@ -1,4 +1,4 @@
-"""The time comes from the database, independent of the clock of a host (trust.md B20, B21), and ids contain it."""
+"""The time comes from the database, independent of the clock of a host (docs/trust.md B20, B21), and ids contain it."""
 
 from datetime import timedelta
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Installed packages are locked, importable, recent enough, and have usable licences (trust.md P1-P3, P5, P6)."""
+"""Installed packages are locked, importable, recent enough, and have usable licences (docs/trust.md P1-P3, P5, P6)."""
 
 import importlib
 import re

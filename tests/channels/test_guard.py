@@ -1,4 +1,4 @@
-"""The address guard (trust.md K1 to K4, K8, K10, K11): it judges resolved addresses, without a second look-up."""
+"""The address guard (docs/trust.md K1 to K4, K8, K10, K11): it judges resolved addresses, without a second look-up."""
 
 import asyncio
 import socket

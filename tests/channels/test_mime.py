@@ -1,4 +1,4 @@
-"""Emails as bytes: parts and headers, and what may not become a header (trust.md J8, J9)."""
+"""Emails as bytes: parts and headers, and what may not become a header (docs/trust.md J8, J9)."""
 
 import email
 from datetime import UTC, datetime

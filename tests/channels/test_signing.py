@@ -1,4 +1,4 @@
-"""Standard Webhooks 1.0: its published vector, and its own library as the receiver (trust.md J1, J3, J4)."""
+"""Standard Webhooks 1.0: its published vector, and its own library as the receiver (docs/trust.md J1, J3, J4)."""
 
 from datetime import UTC, datetime, timedelta
 

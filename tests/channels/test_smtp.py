@@ -1,4 +1,4 @@
-"""Emails through a real mail server, well-behaved and not (trust.md J8, J9, J11)."""
+"""Emails through a real mail server, well-behaved and not (docs/trust.md J8, J9, J11)."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Webhooks against real endpoints, well-behaved and not (trust.md J2 to J6, K5, K7, K10)."""
+"""Webhooks against real endpoints, well-behaved and not (docs/trust.md J2 to J6, K5, K7, K10)."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""An erased contact leaves no data in any table after every node of the engine (trust.md O4)."""
+"""An erased contact leaves no data in any table after every node of the engine (docs/trust.md O4)."""
 
 from datetime import timedelta
 

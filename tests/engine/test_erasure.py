@@ -1,4 +1,4 @@
-"""A contact can be erased while its entries run and its events arrive (trust.md C19, O4, V15)."""
+"""A contact can be erased while its entries run and its events arrive (docs/trust.md C19, O4, V15)."""
 
 import asyncio
 from datetime import timedelta

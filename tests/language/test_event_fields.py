@@ -1,4 +1,4 @@
-"""The fields of an event are accepted up to their bounds and refused beyond them (trust.md E1-E21)."""
+"""The fields of an event are accepted up to their bounds and refused beyond them (docs/trust.md E1-E21)."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""JSON bodies of events are read alike on both paths of `read_event` (trust.md D1-D12)."""
+"""JSON bodies of events are read alike on both paths of `read_event` (docs/trust.md D1-D12)."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Identifiers select the contact of an event (docs/contract.md 4.5 and trust.md H1-H4)."""
+"""Identifiers select the contact of an event (docs/contract.md 4.5 and docs/trust.md H1-H4)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

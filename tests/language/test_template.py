@@ -1,4 +1,4 @@
-"""Templates are rendered and evaluated as documented (trust.md M4, M6, M7, M9)."""
+"""Templates are rendered and evaluated as documented (docs/trust.md M4, M6, M7, M9)."""
 
 from decimal import Decimal
 from typing import Any

@@ -1,4 +1,4 @@
-"""Templates run no code and are bounded: trust.md M1-M3 and M10, with the known attacks on Jinja2's sandbox."""
+"""Templates run no code and are bounded: docs/trust.md M1-M3 and M10, with the known attacks on Jinja2's sandbox."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The metrics of processes count what happened; trust.md A9, O6, O8."""
+"""The metrics of processes count what happened; docs/trust.md A9, O6, O8."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A backup that is taken under load comes back as it was at one moment (trust.md B22)."""
+"""A backup that is taken under load comes back as it was at one moment (docs/trust.md B22)."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Trust.md O1, O2, V19: secrets and personal data stay where they belong, whatever goes wrong.
+"""docs/trust.md O1, O2, V19: secrets and personal data stay where they belong, whatever goes wrong.
 
 Real processes on a Postgres of their own; secrets, addresses and values of payloads are sent every way there is, the
 wrong ones included. Then all that was said and written is searched: logs of ours and of Postgres, answers, metrics, and

@@ -1,4 +1,4 @@
-"""Nothing that was answered 202 is lost, nothing is stored twice, whatever dies when (trust.md B1-B4, B17)."""
+"""Nothing that was answered 202 is lost, nothing is stored twice, whatever dies when (docs/trust.md B1-B4, B17)."""
 
 import asyncio
 import signal

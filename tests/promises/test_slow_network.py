@@ -1,4 +1,4 @@
-"""A slow network to Postgres costs only throughput; a full disk for logs costs nothing (trust.md B16, B19)."""
+"""A slow network to Postgres costs only throughput; a full disk for logs costs nothing (docs/trust.md B16, B19)."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Organizations and processes side by side: no deadlock, no mixing (trust.md C10, G1, G2)."""
+"""Organizations and processes side by side: no deadlock, no mixing (docs/trust.md C10, G1, G2)."""
 
 import asyncio
 from random import Random

@@ -1,4 +1,4 @@
-"""An organization's analyst sees its own rows, whatever the statement, and acts on nothing (trust.md, group L)."""
+"""An organization's analyst sees its own rows, whatever the statement, and acts on nothing (docs/trust.md, group L)."""
 
 import asyncio
 import re

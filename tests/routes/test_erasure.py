@@ -1,4 +1,4 @@
-"""`DELETE /contacts/{id}` and `GET /contacts/{id}/export`: everything stored about a contact (trust.md O4)."""
+"""`DELETE /contacts/{id}` and `GET /contacts/{id}/export`: everything stored about a contact (docs/trust.md O4)."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""`/unsubscribe` and the suppressions it writes (trust.md J12)."""
+"""`/unsubscribe` and the suppressions it writes (docs/trust.md J12)."""
 
 from api.channels.signing import Unsubscription, unsubscribe_token
 from api.store.messages import find_suppressed

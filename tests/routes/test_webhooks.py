@@ -1,4 +1,4 @@
-"""The webhook secret: read, rolled with an overlap, sealed at rest (trust.md J3, O1); closed endpoints (J5)."""
+"""The webhook secret: read, rolled with an overlap, sealed at rest (docs/trust.md J3, O1); closed endpoints (J5)."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A request leaves no state on its connection for the next one, however it ends (trust.md G4)."""
+"""A request leaves no state on its connection for the next one, however it ends (docs/trust.md G4)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Answers and logs contain nothing from a request (trust.md D21, O1, O2, O5)."""
+"""Answers and logs contain nothing from a request (docs/trust.md D21, O1, O2, O5)."""
 
 import json
 

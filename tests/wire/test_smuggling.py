@@ -1,4 +1,4 @@
-"""A doubtful request gets a 400 and ends the connection; nothing after it is handled (trust.md D19).
+"""A doubtful request gets a 400 and ends the connection; nothing after it is handled (docs/trust.md D19).
 
 After each request follows a second one, which a server that reads the first differently would answer.
 """
