@@ -1,4 +1,4 @@
-"""Time and ids. No other module reads the clock or creates ids.
+"""Time and ids. Every stored time and id comes from this module.
 
 The time is the database's. Every process measures the offset between the clock of Postgres and its own monotonic clock
 and counts from there, so a host with a wrong wall clock, or one that steps back, orders events as the others do.

@@ -1,6 +1,6 @@
 """On-chain events: the time from a transaction to its message with one block a second, and the rate of catching up.
 
-The node is local (`make chain` installs it). The follower and the engine run in separate processes.
+The node is local (`make bench` and `make chain` install it). The follower and the engine run in separate processes.
 """
 
 import time

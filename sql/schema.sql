@@ -611,7 +611,7 @@ CREATE TABLE workbench.chain_dead_logs (
 
 -- Logs that passed the filters of automations but are about wallets without a contact, by hour: `created` made a contact, the others
 -- started nothing. Kept for seven days.
-CREATE TABLE workbench.stranger_counts (
+CREATE TABLE workbench.unknown_wallet_counts (
     org_id         bigint NOT NULL,
     automation_id  uuid NOT NULL,
     hour           timestamptz NOT NULL,
@@ -658,7 +658,7 @@ ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.chain_dead_logs ENABLE ROW LEVEL SECURITY;
-ALTER TABLE workbench.stranger_counts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.unknown_wallet_counts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.erased_wallets ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.messages ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;

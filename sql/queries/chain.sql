@@ -318,7 +318,7 @@ WITH page AS MATERIALIZED (
 SELECT count(*) FROM moved;
 
 -- Wallets that are not a contact's ---------------------------------------------------------------------------------
--- Logs that pass the filters of automations but are about wallets without a contact. `stranger_counts` has them by
+-- Logs that pass the filters of automations but are about wallets without a contact. `unknown_wallet_counts` has them by
 -- hour.
 
 -- find_erased_wallets --
@@ -338,14 +338,14 @@ FROM k CROSS JOIN LATERAL (
 SELECT k.automation_id::text, s.count
 FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[]) AS k (org_id, automation_id)
 CROSS JOIN LATERAL (
-    SELECT c.count FROM stranger_counts c
+    SELECT c.count FROM unknown_wallet_counts c
     WHERE c.org_id = k.org_id AND c.automation_id = k.automation_id AND c.hour = :hour ::timestamptz AND c.what = 'created'
     ORDER BY c.hour    -- by key
 ) AS s;
 
 -- add_unknown_wallets --
 -- Add to the counts of an hour.
-INSERT INTO stranger_counts AS s (org_id, automation_id, hour, what, count)
+INSERT INTO unknown_wallet_counts AS s (org_id, automation_id, hour, what, count)
 SELECT org_id, automation_id, :hour ::timestamptz, what, count
 FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[], :whats ::text[], :counts ::bigint[])
     AS k (org_id, automation_id, what, count)
@@ -355,7 +355,7 @@ ON CONFLICT (org_id, automation_id, hour, what) DO UPDATE SET count = s.count + 
 -- list_unknown_wallets --
 -- The counts of an organization's automations since a time, highest first.
 SELECT s.automation_id, a.name, s.what, sum(s.count)::bigint
-FROM stranger_counts s
+FROM unknown_wallet_counts s
 JOIN automations a ON a.org_id = s.org_id AND a.id = s.automation_id
 WHERE s.org_id = :org_id AND s.hour >= :since
 GROUP BY s.automation_id, a.name, s.what
@@ -363,8 +363,8 @@ ORDER BY sum(s.count) DESC, a.name, s.what;
 
 -- delete_old_unknown_wallets --
 -- Delete the oldest counts, which are kept for seven days.
-DELETE FROM stranger_counts s
-USING (SELECT automation_id, hour, what FROM stranger_counts WHERE org_id = :org_id AND hour < :before LIMIT :limit) old
+DELETE FROM unknown_wallet_counts s
+USING (SELECT automation_id, hour, what FROM unknown_wallet_counts WHERE org_id = :org_id AND hour < :before LIMIT :limit) old
 WHERE s.org_id = :org_id AND s.automation_id = old.automation_id AND s.hour = old.hour AND s.what = old.what;
 
 -- Logs as people see them ------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ WITH begun AS (
     FROM way_{{ steps[-1] }}
     GROUP BY contact_id
     {% if not by %}
-    UNION ALL SELECT NULL{% for step in steps %}, NULL{% endfor %}    -- nobody, so that a step that nobody took has its row
+    UNION ALL SELECT NULL{% for step in steps %}, NULL{% endfor %}    -- a row of NULLs, so that a step without contacts has its row
 
     {% endif %}
 ), counted AS (

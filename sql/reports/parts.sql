@@ -1,12 +1,12 @@
-{# What the reports have in common. Structure is decided here; values are bound as :name by whoever runs the query. #}
+{# Macros shared by the reports. They choose the structure of a query; its values are bound as :name when it runs. #}
 {% macro since() %}
 CAST(:since AS timestamptz)
 {%- endmacro %}
 {% macro until(period) %}
 {{ "CAST(:until AS timestamptz)" if period.until else "CAST(:now AS timestamptz)" if period.past else "now()" }}
 {%- endmacro %}
-{# Events that occurred in the period. They are stored by `created_at`, which lies at most 7 days after and 5 minutes before. #}
-{# Its ends are values, not `now()`: an expression of it is worked out again for every event. #}
+{# Events that occurred in the period. `created_at` is at most 7 days after `occurred_at` and at most 5 minutes before it. #}
+{# The bounds are values, not `now()`, because an expression of `now()` would be evaluated for every event. #}
 {% macro during(period, events="") %}
 {{ events }}occurred_at >= {{ since() }} AND {{ events }}created_at >= {{ since() }} - interval '5 minutes'
 {%- if period.until %}
@@ -15,7 +15,7 @@ CAST(:since AS timestamptz)
 {%- endif %}
 {{- of_members(period, events) }}
 {%- endmacro %}
-{# Only of those who are in the segment now, if one is given. #}
+{# Only events of current members of the segment, if one is given. #}
 {% macro of_members(period, rows="") %}
 {% if period.segment %}
 

@@ -1,4 +1,4 @@
-"""Authentication and scopes: contract §5 and docs/trust.md group F, over HTTP."""
+"""Authentication and scopes: docs/contract.md 5 and docs/trust.md group F, over HTTP."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""`POST /api/v1/events/batch`: contract §4.2."""
+"""`POST /api/v1/events/batch`: docs/contract.md 4.2."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`GET /api/v1/events/catalog` (contract §4.3), and the description of one event."""
+"""`GET /api/v1/events/catalog` (docs/contract.md 4.3), and the description of one event."""
 
 from typing import Any
 

@@ -82,7 +82,7 @@ async def test_logs_of_unknown_wallets_are_counted(acme: Org) -> None:
     made = await author(
         acme, "POST", "/automations", {"name": "T", "triggerSpec": SPEC, "graph": {"nodes": [], "edges": []}}
     )
-    count = "INSERT INTO stranger_counts VALUES (%s, %s, now() - %s * interval '1 hour', 'limit', 7)"
+    count = "INSERT INTO unknown_wallet_counts VALUES (%s, %s, now() - %s * interval '1 hour', 'limit', 7)"
     for hours in (1, 2, 30):
         await acme.service.rows(count, acme.id, made["id"], hours)
     (wallet,) = (await acme.get("/chain"))[1]["unknownWallets"]

@@ -1,4 +1,4 @@
-"""`POST /api/v1/events`: the answers of contract §4.1 and §7, and the rows that are stored."""
+"""`POST /api/v1/events`: the answers of docs/contract.md 4.1 and §7, and the rows that are stored."""
 
 from datetime import timedelta
 from decimal import Decimal

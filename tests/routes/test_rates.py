@@ -1,4 +1,4 @@
-"""The ingest rate: contract §8 and docs/trust.md A2-A4. Buckets refill so slowly here that every count is exact."""
+"""The ingest rate: docs/contract.md 8 and docs/trust.md A2-A4. Buckets refill slowly, so every count is exact."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -80,7 +80,7 @@ EXPECTED = {
         "messages_org_id_entry_id_node_id_visit_key org_id entry_id",
     },
     "chain.find_erased_wallets": {"erased_wallets_pkey org_id wallet_digest"},
-    "chain.count_created": {"stranger_counts_pkey org_id automation_id hour what"},
+    "chain.count_created": {"unknown_wallet_counts_pkey org_id automation_id hour what"},
     "entries.load_contacts": {"contacts_pkey org_id id", "segment_members_by_contact org_id contact_id"},
     "entries.read_other_entries": {"entries_by_contact org_id contact_id automation_id"},
     "entries.count_recent_entries": {"entries_by_contact org_id contact_id automation_id created_at created_at"},

@@ -1,6 +1,6 @@
 """The oracle of identity resolution: the contacts, owners and attributes that the events must have produced.
 
-It is written from §4.5 of the contract, independently of `workbench.language.contact`. Events are applied in the order
+It is written from docs/contract.md 4.5, independently of `workbench.language.contact`. Events are applied in the order
 of their commits. That order is exact for every event that changes something, because the change is decided under locks
 that are held until the commit. An event whose identifiers and attributes are already in place takes no lock, so the
 state that it read may have changed before its commit. The oracle accepts the result of any moment of its transaction.
