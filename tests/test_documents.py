@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-PLACE = re.compile(r"`((?:api|bench|docs|notebooks|sql|tests|workbench)/[\w./-]*)`")
+PLACE = re.compile(r"`((?:api|bench|docker|docs|notebooks|packaging|sql|tests|tools|workbench|\.ci)/[\w./-]*)`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
