@@ -102,9 +102,10 @@ class PageWriter:
         page: BlockPage,
         at: datetime,
     ) -> PageResult:
-        """Store a page at `at`, renew the lease and commit; raise LostError or ChangedError before anything is written.
+        """Store a page, renew the lease and commit. Raises LostError or ChangedError before it writes anything.
 
-        `watches`: those whose logs were requested from the node. Logs are matched with the current watches.
+        The node was asked for the logs of `watches`; the logs are matched with the current watches. The rows get
+        the time `at`.
         """
         chain_id = lease.chain_id
 

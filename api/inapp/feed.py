@@ -56,7 +56,7 @@ class Feed:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A lost acknowledgement is no error: another process sends the message again, and the client ignores it.
+        # A lost acknowledgement does no harm: the message is sent again, and the client ignores the duplicate.
         with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
             await self._write_acknowledgements()
         await self._database.close()

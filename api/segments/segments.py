@@ -47,7 +47,7 @@ _REPAIR_OVERLAP = timedelta(minutes=5)  # longer than any erasure or merge takes
 
 
 class SegmentResult(msgspec.Struct, frozen=True):
-    """A segment after a change. `counts` and `change` are None if its members were not compared with candidates."""
+    """A segment after a change. `counts` is None if no candidates were counted, `change` if no members changed."""
 
     row: SegmentRow
     counts: CandidateCounts | None = None

@@ -398,7 +398,7 @@ def read_counting(org_id: int) -> Call[CountedUntil | None]:
 
 
 async def list_uncounted(tx: Transaction) -> list[tuple[int, CountedUntil]]:
-    """Return the organizations whose closed time is not fully counted yet, without idle ones."""
+    """Return the active organizations with closed time that is not counted yet."""
     rows = await (await tx.execute(_SQL["list_uncounted"], {"resting": NEVER})).fetchall()
     return [(org_id, CountedUntil(counted, closed)) for org_id, counted, closed in rows]
 

@@ -146,7 +146,7 @@ class Tables:
 
     def _scan(self, name: str) -> pl.LazyFrame:
         folder = self._folder / name
-        # Without events there is no bucket, and so no file.
+        # A backtest without events writes no buckets, so the folder does not exist.
         return pl.scan_parquet(folder) if folder.exists() else pl.LazyFrame(schema=SCHEMAS[name])
 
     @staticmethod

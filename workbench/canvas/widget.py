@@ -44,7 +44,7 @@ _LOCK = threading.RLock()  # one for all canvases, because two of them may edit 
 _STATIC = files("workbench").joinpath("static")
 _MIN_POLL_INTERVAL_S = 2.0
 _LOAD_FACTOR = 20  # polling takes at most 1/20 of the time, however slow the counts of a large automation are
-_NOT_PASSED = ("waiting", "held_out")  # the entry is still at the node, or never went on
+_NOT_PASSED = ("waiting", "held_out")  # the entry is still at the node, or ended there
 _FAILED = ("failed", "refused")
 
 

@@ -175,7 +175,7 @@ def _drawn_edge(
     label = cards.label(source, edge.handle, share)
     room = WIDTH / (len(source.handles) + 1) - _LABEL_PADDING / 2
     if share and cards.long(label, _LABEL_SIZE) > room:
-        label = share  # there is no room for both, and the number matters more than the name
+        label = share  # the edge is too narrow for both; the number matters more
     label = label if share else cards.cut(label, _LABEL_SIZE, room)
     look: Literal["plain", "strong", "faded"] = "plain"
     if path is not None:

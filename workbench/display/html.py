@@ -10,6 +10,7 @@ Tables exist twice: as HTML, and as text for terminals.
 import base64
 import re
 import sys
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -187,8 +188,9 @@ class ItemSequence(Sequence[T]):
 class TableSequence(ItemSequence[T]):
     """A sequence that displays itself as a table."""
 
+    @abstractmethod
     def _view(self) -> TableView:
-        raise NotImplementedError
+        """Return the table of the items."""
 
     def __repr__(self) -> str:
         view = self._view()

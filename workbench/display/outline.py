@@ -29,9 +29,9 @@ _LOG_FIELDS = ("chainId", "contract", "signature", "walletArg", "confirmations",
 
 
 class OutlineStep(msgspec.Struct, frozen=True):
-    """One node. `id` is None if it is the id that `free_id` would choose. `branches`: (handle, block) pairs.
+    """One node. `id` is None if `free_id` would choose the same id. `branches` are (handle, block) pairs.
 
-    `raw`: the data do not fit the words of this kind, so they are written as JSON.
+    With `raw` the data is written as JSON, because the text form cannot express it.
     """
 
     kind: str
