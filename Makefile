@@ -9,8 +9,8 @@ EDITABLE := $(PIP) install --quiet --no-deps --no-build-isolation --no-index --e
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package event-workbench
 
 POSTGRES ?= /usr/lib/postgresql/15/bin
-ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/segments/test_definitions.py tests/engine/test_waiting.py
-WITH_POSTGRES := $(addprefix tests/,auth automations channels cli engine ingest inapp metrics openapi promises query routes segments store workbench)
+ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/segments/test_definition.py tests/engine/test_waiting.py
+WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
 .PHONY: help up test lint advice postgres citus browser chain canvas bench torture format lock wheels clean

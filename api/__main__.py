@@ -3,16 +3,34 @@
 import argparse
 import importlib
 import os
+import pkgutil
 import signal
 import sys
 
 import msgspec
 
 from api import settings
-from api.cli import backup, chain, database, doctor, engine, import_, keys, secret, serve, top, up
 from api.cli.errors import explain, note
 
-_COMMANDS = (up, serve, engine, chain, database, keys, import_, backup, secret, top, doctor)
+# Each command with the function that declares its options and `run`, and its line of help. A module is imported only
+# for its own command, so that `workbench --help` answers at once.
+_COMMANDS = {
+    "up": ("api.cli.up:add_options", "run everything on this machine: Postgres, API, engine, JupyterLab"),
+    "serve": ("api.cli.serve:add_options", "run the API"),
+    "engine": ("api.cli.serve:add_engine", "run an engine process"),
+    "chain": ("api.cli.chain:add_options", "follow EVM nodes (WORKBENCH_EVM_RPC): logs start automations"),
+    "migrate": ("api.cli.database:add_options", "bring the database up to date"),
+    "org": ("api.cli.keys:add_org", "organizations"),
+    "key": ("api.cli.keys:add_key", "API keys"),
+    "reader": ("api.cli.keys:add_reader", "direct read-only logins for tools that connect to Postgres"),
+    "origins": ("api.cli.keys:add_origins", "web pages that may show in-app messages"),
+    "import": ("api.cli.import_:add_options", "import history from files"),
+    "backup": ("api.cli.backup:add_backup", "write everything in the database into a folder"),
+    "restore": ("api.cli.backup:add_restore", "load a backup into an empty database"),
+    "secret": ("api.cli.keys:add_secret", "the secret of the installation"),
+    "top": ("api.cli.top:add_options", "show what all processes do, live"),
+    "doctor": ("api.cli.doctor:add_options", "explain what is wrong with this installation"),
+}
 # Commands of the package `workbench`. It is imported only to run one of them: a server process never loads it.
 _DELEGATED = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
 
@@ -29,15 +47,15 @@ def main(arguments: list[str] | None = None) -> int:
             prog="workbench", description="Events in, automations out, and notebooks to see both."
         )
         subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-        for command in _COMMANDS:
-            command.add_parser(subparsers)
-        for name, (_, help_text) in _DELEGATED.items():
-            subparsers.add_parser(name, help=help_text)
+        for name, (function, help_text) in (_COMMANDS | _DELEGATED).items():
+            command = subparsers.add_parser(name, help=help_text)
+            if arguments[:1] == [name]:
+                pkgutil.resolve_name(function)(command)
         args = parser.parse_args(arguments)
         options = settings.read()
         if getattr(args, "data_dir", None) is not None:
             options = msgspec.structs.replace(options, data_dir=args.data_dir.absolute())
-        return int(args.run(args, options))
+        return int(args.run(args, options) or 0)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # what a shell reports for a program that the signal ended
     except BrokenPipeError:

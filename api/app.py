@@ -1,24 +1,23 @@
-"""The Sanic application of an API process, and the life of such a process: start, serve, drain, stop.
+"""The Sanic application of an API process, and the lifecycle of that process: start, serve, drain, stop.
 
 Several API processes each have a listening socket of their own on the same port (SO_REUSEPORT), and the kernel spreads
 connections over them. Each process also checks the accept queues of the others: a connection that waits there was meant
 for a process that died, hangs or is still starting.
 
 SIGTERM and SIGINT start the drain. A draining process accepts nothing new, answers the requests that have begun, and
-sends `Connection: close` in every answer. An idle connection may send one more request, because closing it at once
+sends `Connection: close` in every response. An idle connection may send one more request, because closing it at once
 could cut off a request that is on its way. The services stop after the last connection.
 """
 
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import resource
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from sanic import HTTPResponse, Request, Sanic
 from sanic.application.state import ApplicationServerInfo
@@ -26,16 +25,17 @@ from sanic.exceptions import RequestCancelled, SanicException
 from sanic.http import Stage
 from sanic.http.constants import HTTP
 
+from api.auth import AccessError
 from api.auth.sql_logins import keep_bounded
 from api.auth.verify import Verifier
 from api.automations.entries import run_entry_recovery
 from api.catalog.maintenance import run_maintenance
 from api.catalog.tail import Followers
+from api.channels.outgoing import open_transports
 from api.clock import Clock
 from api.contacts.erase import keep_erased
 from api.contacts.merge import keep_settled
 from api.crypto import Keyring
-from api.engine.deliver import open_transports
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
 from api.ingest.pipeline import Pipeline
@@ -64,14 +64,14 @@ from api.routes import (
     webhooks,
 )
 from api.routes.access_log import AccessLog, begin, finish
-from api.routes.fast_path import ExpressConnection
+from api.routes.fast_path import FastPathConnection
 from api.routes.request import Services, identify
 from api.routes.responses import RequestRefusedError, refusal
 from api.segments.candidates import SegmentServices
 from api.settings import Settings
 from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError, with_application_name
 from api.store.query import TenantDatabase
-from api.wire.http1 import LargeBodies, TransportError
+from api.wire.connection import HttpConnection, LargeBodies, TransportError
 from workbench.language.problem import Problem
 
 MAX_BODY_BYTES = 262_144  # for routes that are not in BODY_LIMITS
@@ -89,14 +89,14 @@ ACCEPT_BACKLOG = 4096
 RELIEF_INTERVAL_S = 0.1  # pause between two checks of the accept queues of other processes
 IDLE_GRACE_S = 1.0  # an idle connection may send one more request within this time while the process drains
 DRAIN_TIMEOUT_S = 15.0  # connections are aborted after this time
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left before its answer; Sanic would count a 500
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left before its response; Sanic would count a 500
 
 _HTTP_ERRORS = {  # replaces Sanic's own texts
     400: "the request is not valid HTTP",
     408: "the request did not arrive in time",
 }
 
-_BLUEPRINTS = (
+BLUEPRINTS = (
     events.blueprint,
     catalog.blueprint,
     automations.blueprint,
@@ -145,7 +145,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     gateway = Gateway(service, keyring, standby=standby)
     sessions = Sessions(service, keyring, clock)
     pipeline = Pipeline(Database(dsn, size=2, lock_ms=LOCK_TIMEOUT_MS, hot=True), keyring, clock, buckets, notices)
-    # Every running definition holds a connection; two more serve short statements.
+    # Every segment query that runs holds a connection; two more serve short statements.
     segment_database = TenantDatabase(dsn, size=SEGMENT_CONCURRENCY.total + 2, statement_ms=60_000)
     app.ctx.services = Services(
         settings,
@@ -165,7 +165,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         AccessLog(settings.log_requests),
     )
     app.ctx.large_bodies = LargeBodies(identify, LARGE_BODIES_BYTES)
-    for blueprint in _BLUEPRINTS:
+    for blueprint in BLUEPRINTS:
         app.blueprint(blueprint)
     _register_start_and_stop(app, standby)
     app.register_middleware(begin, "request")
@@ -173,6 +173,8 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
     app.register_middleware(functools.partial(finish, app.ctx.services.access_log), "response")
     app.error_handler.add(Exception, _answer_failure)
     app.error_handler.add(RequestCancelled, _answer_departed_client)
+    for kind in get_args(sql.SqlError):
+        app.error_handler.add(kind, sql.answer_sql_error)
     return app
 
 
@@ -203,7 +205,7 @@ def _register_start_and_stop(app: App, standby: Database | None) -> None:
     @app.before_server_stop
     async def end_streams(app: App) -> None:
         services.followers.ended = True
-        services.feed.drain()
+        services.feed.sockets.drain()
 
     @app.after_server_stop
     async def stop(app: App) -> None:
@@ -226,13 +228,13 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
     match error:
         case RequestRefusedError(status=status, problems=problems, code=code):
             return refusal(request, status, problems, code)
-        case TransportError(status_code=status):
+        case TransportError(status_code=status) | AccessError(status_code=status):
             return refusal(request, status, (Problem("", str(error)),))
         case SanicException(status_code=status) if 400 <= status < 500:
             match status:
                 case 404:
-                    # Without the path, which may contain a secret.
-                    reason = "There is no route at this address: check the method and path against /docs"
+                    # The answer leaves out the path, which may contain a secret.
+                    reason = "No route has this path. All routes are listed at /docs"
                 case 405:
                     reason = f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
                 case _:
@@ -250,7 +252,11 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
     return refusal(request, 503, (Problem("", reason),), code)
 
 
-Connect = Callable[[], ExpressConnection]
+Connect = Callable[[], HttpConnection]
+
+
+def connection_class(app: App) -> type[HttpConnection]:
+    return FastPathConnection if app.ctx.services.settings.fast_path else HttpConnection
 
 
 def serve(app: App, sockets: list[socket.socket], ready: Callable[[], None] = lambda: None) -> None:
@@ -261,8 +267,6 @@ def serve(app: App, sockets: list[socket.socket], ready: Callable[[], None] = la
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS reports a limit that it does not accept
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    gc.freeze()  # modules stay loaded, so collections need not visit them,
-    gc.set_threshold(20_000, 20, 50)  # and a request leaves no cycles that would have to be collected soon
     run(_serve(app, sockets, ready))
 
 
@@ -275,7 +279,7 @@ async def _serve(app: App, sockets: list[socket.socket], ready: Callable[[], Non
     server = await _start_server(app, own)
     # Makes a connection for an accepted socket, as the server does for its own.
     connect = functools.partial(
-        ExpressConnection,
+        connection_class(app),
         loop=loop,
         app=app,
         connections=server.connections,
@@ -309,7 +313,7 @@ async def _start_server(app: App, listening: socket.socket) -> Any:  # Sanic's s
     app.state.server_info.append(ApplicationServerInfo({"version": HTTP.VERSION_1}))
     server: Any = await app.create_server(
         sock=listening,
-        protocol=ExpressConnection,
+        protocol=connection_class(app),
         backlog=ACCEPT_BACKLOG,
         access_log=False,
         asyncio_server_kwargs={"start_serving": False},
@@ -338,16 +342,16 @@ async def _connect(accepted: list[socket.socket], connect: Connect) -> None:
         await asyncio.get_running_loop().connect_accepted_socket(connect, connection)
 
 
-async def _drain(app: App, connections: set[ExpressConnection]) -> None:
+async def _drain(app: App, connections: set[HttpConnection]) -> None:
     """Wait until every connection has ended; abort those that are left after DRAIN_TIMEOUT_S."""
     app.config.KEEP_ALIVE = False  # for requests that begin now
     for connection in connections:
         if connection.http is not None and connection.http.stage in (Stage.REQUEST, Stage.HANDLER):
-            connection.http.keep_alive = False  # for requests that have no answer yet
+            connection.http.keep_alive = False  # for requests that have no response yet
     loop = asyncio.get_running_loop()
     since = loop.time()
     while (passed := loop.time() - since) < DRAIN_TIMEOUT_S:
-        await asyncio.sleep(0.02)  # also lets the connections begin that were accepted last
+        await asyncio.sleep(0.02)  # meanwhile the connections that were accepted last can begin
         if not connections:
             return
         if passed > IDLE_GRACE_S:

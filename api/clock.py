@@ -5,9 +5,7 @@ and counts from there, so a host with a wrong wall clock, or one that steps back
 """
 
 import os
-import struct
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -65,14 +63,6 @@ def uuid7(at_us: int) -> str:
     return _millis_text(millis) + _MICROS_TEXTS[micros] + _RANDOM_BITS.take()
 
 
-def uuid7s(ats_us: Sequence[int]) -> list[bytes]:
-    """Return the version 7 UUIDs of many moments, as 16 bytes each."""
-    firsts = struct.pack(f">{len(ats_us)}Q", *[at // 1000 << 16 | 0x7000 | at % 1000 * 4096 // 1000 for at in ats_us])
-    lasts = bytearray(os.urandom(len(firsts)))
-    lasts[::8] = lasts[::8].translate(_VARIANT)
-    return [firsts[start : start + 8] + lasts[start : start + 8] for start in range(0, len(firsts), 8)]
-
-
 def uuid7_from(at_us: int, random_bytes: bytes) -> str:
     """Return the version 7 UUID of a moment and eight random bytes, with the microseconds in `rand_a`."""
     millis, micros = divmod(at_us, 1000)
@@ -101,7 +91,7 @@ _MICROS_TEXTS = [f"{0x7000 | micros * 4096 // 1000:04x}-" for micros in range(10
 
 
 class _RandomBits:
-    """The last 64 bits of ids, as text; one call of the kernel serves 500 ids. Threads may share it."""
+    """The last 64 bits of ids, as text; one system call serves 500 ids. Threads may share it."""
 
     def __init__(self) -> None:
         self._pool: list[str] = []

@@ -21,13 +21,16 @@ sealed.
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Literal
 
 import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+from workbench.language.event import mask_email
 
 MAX_GENERATIONS = 15  # the number of a generation is one hexadecimal digit of an index
 INDEX = 32  # hexadecimal digits of a blind index
@@ -101,8 +104,8 @@ def next_chain(text: str, new_secret: str) -> str:
 
 
 def expand(root: bytes, purpose: bytes) -> bytes:
-    """Return the 32 bytes derived for a purpose: HKDF-Expand (RFC 5869), one block."""
-    return hmac.digest(root, purpose + b"\x01", "sha256")
+    """Return the 32 bytes derived for a purpose."""
+    return HKDFExpand(SHA256(), 32, purpose).derive(root)
 
 
 def _links(text: str) -> list[tuple[str, str]]:
@@ -110,7 +113,7 @@ def _links(text: str) -> list[tuple[str, str]]:
     if not any(role for role, _ in links):
         return [("", text)]
     if sum(not role for role, _ in links) != 1 or not all(secret for _, secret in links):
-        raise ChainError("exactly one secret must be the one in use, without a role before it")
+        raise ChainError("exactly one secret must have no role before it: the one in use")
     return links
 
 
@@ -130,7 +133,7 @@ def _generation(number: int, role: str, secret: str) -> Generation:
                 "the value after `retired:` is not valid; use the text that `workbench secret rotate` printed"
             )
         return Generation(number, indexes, None)
-    root = hmac.digest(b"event-workbench/1", secret.encode(), "sha256")
+    root = HKDF.extract(SHA256(), b"event-workbench/1", secret.encode())
     return Generation(number, expand(root, b"indexes"), root)
 
 
@@ -268,13 +271,8 @@ class OrgKeys:
         """Return the 16 bytes, in hex, under which an idempotency key is stored."""
         return hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
 
-    def raw_key_digests(self, idempotency_keys: Sequence[bytes]) -> list[bytes]:
-        """Return the 16 bytes of `key_digest`, not in hex, for many keys in UTF-8."""
-        sha256 = hashlib.sha256  # a local name: this runs once per event
-        return [sha256(key).digest()[:16] for key in idempotency_keys]
-
     def seal_email(self, email: str) -> str:
-        """Encrypt a normalised address; equal addresses of one organization give equal texts."""
+        """Encrypt a normalized address; equal addresses of one organization give equal texts."""
         return self._seal(self._chain.current, email)
 
     def seal_emails(self, email: str) -> tuple[str, ...]:
@@ -326,6 +324,18 @@ class OrgKeys:
 
     def _seal(self, generation: Generation, email: str) -> str:
         return f"enc{generation.number}_" + self._emails[generation.number].encrypt(email.encode(), self._aad).hex()
+
+
+class EmailDisplay(msgspec.Struct, frozen=True):
+    """How a caller sees the sealed addresses of an organization: in clear (with `pii:read`), or masked."""
+
+    keys: OrgKeys
+    clear: bool
+
+    def __call__(self, sealed: str) -> str:
+        """Return the address; raise ValueError if it was not sealed for this organization."""
+        address = self.keys.open_email(sealed)
+        return address if self.clear else mask_email(address)
 
 
 def is_sealed(text: str) -> bool:

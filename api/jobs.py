@@ -1,4 +1,4 @@
-"""Jobs: background work that a process repeats. They survive bugs, and an unavailable database only delays them."""
+"""Jobs: background work that a process repeats. A run that fails does not end its job: the next run follows."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ async def every(seconds: float, name: str, job: Callable[[], Awaitable[object]])
             await job()
         except (DatabaseUnavailableError, TransactionConflictError) as error:
             _log.info("job_delayed", extra={"job": name, "reason": str(error)})
-            await asyncio.sleep(min(seconds, UNAVAILABLE_PAUSE_S))  # a job that runs once an hour must not lose an hour
+            await asyncio.sleep(min(seconds, UNAVAILABLE_PAUSE_S))  # soon, even if the job is hourly
             continue
         except Exception:  # noqa: BLE001  one job that fails must not end the others
             _log.exception("job_failed", extra={"job": name})

@@ -11,15 +11,13 @@ from email.headerregistry import Address
 from email.utils import parseaddr
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Literal, TypeVar, cast, get_args
+from typing import Any, Literal, cast, get_args
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import msgspec
 
 Encryption = Literal["implicit", "required", "offered", "never"]
 LoggedRequests = Literal["refused", "all"]
-
-_Value = TypeVar("_Value")
 
 
 class SettingsError(Exception):
@@ -29,8 +27,8 @@ class SettingsError(Exception):
 class SmtpServer(msgspec.Struct, frozen=True):
     """The server that sends emails.
 
-    `encryption`: TLS from the first byte (implicit), by STARTTLS (required), by STARTTLS if the server has it
-    (offered), or none.
+    `encryption`: `implicit` (TLS from the first byte), `required` (STARTTLS), `offered` (STARTTLS if the server
+    supports it), or `none`.
     """
 
     host: str
@@ -45,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     database_url: str | None = None
     read_url: str | None = None  # a standby, which answers the queries of analysts
-    data_dir: Path = Path(".workbench")
+    data_dir: Path = msgspec.field(default_factory=lambda: Path(".workbench").absolute())
     postgres_bin: Path | None = None
     secret: str | None = None
     ingest_rate: float = 50.0  # events per second and organization
@@ -57,9 +55,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     test_receivers: tuple[str, ...] = ()  # in addition to contacts
     public_url: str | None = None
     log_requests: LoggedRequests = "refused"
+    fast_path: bool = True  # for single events
     metrics: tuple[str, int] | None = None  # host and port
     tracing: bool = False
-    evm_rpc: tuple[str, ...] = ()  # nodes; several of one chain replace each other
+    evm_rpc: tuple[str, ...] = ()  # nodes; of several for one chain, one is read and the others stand by
     chain_contacts: int = 10_000  # new contacts per automation and hour, for wallets that belong to none
 
 
@@ -67,35 +66,16 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings in `environ` (default: of this process); raise SettingsError."""
     source = os.environ if environ is None else environ
 
-    def parse(name: str, parser: Callable[[str], _Value], default: _Value) -> _Value:
-        text = source.get(name)
+    values: dict[str, Any] = {}
+    for field, (variable, parse) in _VARIABLES.items():
+        text = source.get(variable)
         if not text:  # an empty variable counts as unset: compose files pass variables on as `${NAME:-}`
-            return default
+            continue
         try:
-            return parser(text)
+            values[field] = parse(text)
         except ValueError as error:
-            raise SettingsError(f"{name}: {error}") from None
-
-    return Settings(
-        database_url=source.get("DATABASE_URL") or None,
-        read_url=source.get("WORKBENCH_READ_URL") or None,
-        data_dir=Path(source.get("WORKBENCH_DATA_DIR") or ".workbench").absolute(),
-        postgres_bin=Path(programs) if (programs := source.get("WORKBENCH_POSTGRES_BIN")) else None,
-        secret=source.get("WORKBENCH_SECRET") or None,
-        ingest_rate=parse("WORKBENCH_INGEST_RATE", number, 50.0),
-        ingest_burst=int(parse("WORKBENCH_INGEST_BURST", number, 100.0)),
-        smtp=parse("WORKBENCH_SMTP_URL", smtp_server, None),
-        email_from=parse("WORKBENCH_EMAIL_FROM", sender, "workbench@localhost"),
-        retry_delays=parse("WORKBENCH_RETRY_DELAYS", delays, None),
-        webhook_allow=parse("WORKBENCH_WEBHOOK_ALLOW", networks, ()),
-        test_receivers=parse("WORKBENCH_TEST_RECEIVERS", receivers, ()),
-        public_url=parse("WORKBENCH_PUBLIC_URL", public_url, None),
-        log_requests=parse("WORKBENCH_LOG_REQUESTS", logged_requests, "refused"),
-        metrics=parse("WORKBENCH_METRICS", listener, None),
-        tracing=bool(source.get("OTEL_EXPORTER_OTLP_ENDPOINT")),
-        evm_rpc=parse("WORKBENCH_EVM_RPC", node_urls, ()),
-        chain_contacts=int(parse("WORKBENCH_CHAIN_CONTACTS", number, 10_000.0)),
-    )
+            raise SettingsError(f"{variable}: {error}") from None
+    return Settings(**values)
 
 
 def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -124,13 +104,7 @@ def number(text: str) -> float:
 
 def delays(text: str) -> tuple[float, ...]:
     """Parse seconds, separated by commas."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a comma-separated list of seconds") from None
-    if any(not 0 <= value < 1e9 for value in values):
-        raise ValueError(f"{text!r} has a delay that is not between 0 and 1e9 seconds")
-    return values
+    return tuple(map(number, text.split(",")))
 
 
 def networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -164,6 +138,12 @@ def public_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise ValueError("must be a URL like https://workbench.example.com")
     return text.rstrip("/")
+
+
+def switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError(f"{text!r} is neither on nor off")
+    return text == "on"
 
 
 def logged_requests(text: str) -> LoggedRequests:
@@ -233,3 +213,27 @@ def _split_url(text: str) -> SplitResult:
     except ValueError:
         raise ValueError("is not a URL") from None
     return parts
+
+
+_VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {  # by field: the variable, and its parser
+    "database_url": ("DATABASE_URL", str),
+    "read_url": ("WORKBENCH_READ_URL", str),
+    "data_dir": ("WORKBENCH_DATA_DIR", lambda text: Path(text).absolute()),
+    "postgres_bin": ("WORKBENCH_POSTGRES_BIN", Path),
+    "secret": ("WORKBENCH_SECRET", str),
+    "ingest_rate": ("WORKBENCH_INGEST_RATE", number),
+    "ingest_burst": ("WORKBENCH_INGEST_BURST", lambda text: int(number(text))),
+    "smtp": ("WORKBENCH_SMTP_URL", smtp_server),
+    "email_from": ("WORKBENCH_EMAIL_FROM", sender),
+    "retry_delays": ("WORKBENCH_RETRY_DELAYS", delays),
+    "webhook_allow": ("WORKBENCH_WEBHOOK_ALLOW", networks),
+    "test_receivers": ("WORKBENCH_TEST_RECEIVERS", receivers),
+    "public_url": ("WORKBENCH_PUBLIC_URL", public_url),
+    "log_requests": ("WORKBENCH_LOG_REQUESTS", logged_requests),
+    "fast_path": ("WORKBENCH_FAST_PATH", switch),
+    "metrics": ("WORKBENCH_METRICS", listener),
+    "tracing": ("OTEL_EXPORTER_OTLP_ENDPOINT", bool),
+    "evm_rpc": ("WORKBENCH_EVM_RPC", node_urls),
+    "chain_contacts": ("WORKBENCH_CHAIN_CONTACTS", lambda text: int(number(text))),
+}
+assert _VARIABLES.keys() == set(Settings.__struct_fields__), "every setting has a variable"

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import signal
 
+from api.channels.outgoing import open_transports
 from api.clock import Clock
 from api.crypto import Keyring
-from api.engine.deliver import open_transports
 from api.engine.drive import Driver
 from api.engine.loop import Engine
 from api.metrics.collect import ProcessMetrics, collect_engine
@@ -20,7 +20,7 @@ from api.settings import Settings
 from api.store.analyst import QueryLimits
 from api.store.database import Database, DatabaseUnavailableError, with_application_name
 from api.store.engines import Listener
-from workbench.language.run import DEFAULT_POLICY, uniform_policy
+from workbench.language.channel import RetryPolicy
 
 # These limits for queries that refresh segments are generous, because no request waits for them.
 _SEGMENT_QUERY_LIMITS = QueryLimits(step_seconds=30.0, watch_seconds=31.0, answer_seconds=QUERY_TIMEOUT_S)
@@ -42,7 +42,7 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     await segment_database.open()
     with contextlib.suppress(DatabaseUnavailableError):
         await database.calibrate(clock)
-    retries = DEFAULT_POLICY if settings.retry_delays is None else uniform_policy(settings.retry_delays)
+    retries = RetryPolicy(settings.retry_delays)
     channels = open_transports(settings)
     engine = Engine(database, Driver(database, keyring, clock, retries, channels), clock, Listener(dsn))
     segments = SegmentServices(

@@ -1,8 +1,8 @@
 """Measure the figures we promise, and print them in one table.
 
-Without a PART all are measured, in about a quarter of an hour. The growth to ten million stored events takes as long
-alone, and 15 GB of disk: `python -m bench growth --millions 10`; so does the catalog of as many, with `catalog`.
-Records go to build/bench, pictures to docs/bench.
+Without a PART all are measured, in about a quarter of an hour. With ten million stored events, `growth` alone takes as
+long, and 15 GB of disk: `python -m bench growth --millions 10`. The same is true of `catalog --millions 10`. Records go
+to build/bench, pictures to docs/bench.
 """
 
 import argparse
@@ -29,10 +29,10 @@ from bench import (
     sql,
     startup,
 )
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.table import HEADER, circumstances, line
 
-PARTS: dict[str, Callable[[Effort], Measured]] = {
+PARTS: dict[str, Callable[[Effort], Measurement]] = {
     "singles": singles.measure,
     "latency": latency.measure,
     "batches": batches.measure,

@@ -2,7 +2,7 @@
 
 The graph has five nodes; one renders a text. Every contact has twenty events, and two of them start the automation.
 Each backtest runs as in a notebook: in its own process, with one API process and two helper processes. Run as a module,
-it takes an `Errand` (JSON) as its argument and prints a `Took`.
+it takes an `Arguments` (JSON) as its argument and prints a `BacktestRun`.
 """
 
 import resource
@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from bench import filling, postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.postgres import Database, Postgres
 from bench.table import Row, at_most, ratio_at_most, row
 from workbench import Workbench
@@ -21,18 +21,18 @@ from workbench import Workbench
 PROCESSES = 2
 _ROUNDS = 3
 _MATCHING = 10  # one event in ten starts the automation
-_WITHIN = 600.0
+_TIMEOUT_S = 600.0
 _THANKS = "Your deposit of {{ amountUsd }} {{ asset }} is here."
 
 
-class Errand(msgspec.Struct, frozen=True):
+class Arguments(msgspec.Struct, frozen=True):
     """The URL of the server, and the key."""
 
     url: str
     key: str
 
 
-class Took(msgspec.Struct, frozen=True):
+class BacktestRun(msgspec.Struct, frozen=True):
     """Seconds from the call to the totals, entries, and peak memory in bytes of the caller and the largest helper."""
 
     seconds: float
@@ -46,21 +46,21 @@ class Took(msgspec.Struct, frozen=True):
         return (self.own_memory + PROCESSES * self.helper_memory) / 1e6
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Alternate between a database with a million events (or the requested number) and one with a tenth of them."""
     many = effort.stored_millions * 1_000_000
     with postgres.running() as server:
-        sizes: dict[int, list[Took]] = {}
+        sizes: dict[int, list[BacktestRun]] = {}
         for events in (many // 10, many):
             database = postgres.prepared(server, f"of_{events}")
             filling.fill(database, events, ["deposit", *(f"other_{number}" for number in range(1, _MATCHING))])
             filling.settle(server)
             sizes[events] = _backtests(server, database, events)
     few, all_of_them = sizes.values()
-    return Measured(_rows(many, few, all_of_them), {})
+    return Measurement(_rows(many, few, all_of_them), {})
 
 
-def _rows(events: int, few: list[Took], many: list[Took]) -> list[Row]:
+def _rows(events: int, few: list[BacktestRun], many: list[BacktestRun]) -> list[Row]:
     seconds, memory = [backtest.seconds for backtest in many], [backtest.memory for backtest in many]
     tenth = [backtest.memory for backtest in few]
     return [
@@ -70,30 +70,30 @@ def _rows(events: int, few: list[Took], many: list[Took]) -> list[Row]:
     ]
 
 
-def _backtests(server: Postgres, database: Database, events: int) -> list[Took]:
+def _backtests(server: Postgres, database: Database, events: int) -> list[BacktestRun]:
     with site.bare_apis(server, database, 1) as (service,):
-        errand = Errand(f"http://127.0.0.1:{service.port}", database.workbench_key)
-        results = [_one(errand) for _ in range(_ROUNDS)]
+        arguments = Arguments(f"http://127.0.0.1:{service.port}", database.workbench_key)
+        results = [_one(arguments) for _ in range(_ROUNDS)]
     assert all(result.entries == events // _MATCHING for result in results)
     return results
 
 
-def _one(errand: Errand) -> Took:
+def _one(arguments: Arguments) -> BacktestRun:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.backtest", msgspec.json.encode(errand).decode()],
+        [sys.executable, "-m", "bench.backtest", msgspec.json.encode(arguments).decode()],
         capture_output=True,
         check=False,
-        timeout=_WITHIN,
+        timeout=_TIMEOUT_S,
     )
     if done.returncode:
         raise RuntimeError(done.stderr.decode()[-2000:])
-    return msgspec.json.decode(done.stdout, type=Took)
+    return msgspec.json.decode(done.stdout, type=BacktestRun)
 
 
 def main() -> None:
-    errand = msgspec.json.decode(sys.argv[1], type=Errand)
+    arguments = msgspec.json.decode(sys.argv[1], type=Arguments)
     automation = (
-        Workbench(errand.url, errand.key)
+        Workbench(arguments.url, arguments.key)
         .automation("thanks")
         .on("deposit")
         .when("amountUsd", exists=True)
@@ -105,7 +105,7 @@ def main() -> None:
     own, helper = (
         resource.getrusage(process).ru_maxrss * 1024 for process in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    print(msgspec.json.encode(Took(seconds, entries, own, helper)).decode())
+    print(msgspec.json.encode(BacktestRun(seconds, entries, own, helper)).decode())
 
 
 if __name__ == "__main__":

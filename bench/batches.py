@@ -1,7 +1,7 @@
 """Batches of a hundred events on two API processes, compared with a bare `COPY` of the same rows."""
 
 from bench import copying, postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.figures import Slice, cpu_us, rates
 from bench.load import LoadSpec
 from bench.processes import peak_memory
@@ -26,7 +26,7 @@ def order_of_batches(database: postgres.Database, effort: Effort) -> LoadSpec:
     )
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Alternate between ingest and the `COPY` of what it just stored."""
     copied: list[Slice] = []
     with postgres.running() as server:
@@ -42,7 +42,7 @@ def measure(effort: Effort) -> Measured:
                     copied.append(copying.copy_rows(server, database, twin, since))
             memory = [max(peak_memory(api.pid) for api in apis) / _MIB]
     by_copy = ("COPY", cpu_us(copied, "postgres"))
-    return Measured(
+    return Measurement(
         [
             row("batches of 100, two APIs on two cores", "events/s", rates(ours), None, at_least(20_000)),
             row("  against bare COPY", "events/s", rates(ours), ("COPY", rates(copied)), ratio_at_least(0.35)),

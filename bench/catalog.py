@@ -10,12 +10,12 @@ import http.client
 import time
 
 from bench import filling, postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.postgres import Database, connect
 from bench.processes import Service
 from bench.table import at_most, row
 
-_COUNTED_WITHIN = 600.0
+_COUNTED_TIMEOUT_S = 600.0
 _BUSY, _BUSY_DAYS = 200_000, 5 / 1_440
 _ROWS = (
     "SELECT event, count(*) FROM workbench.events "
@@ -27,7 +27,7 @@ _BEHIND = """
     FROM workbench.event_counting"""
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Ask for the catalog of `effort.stored_millions` of events, plain and with details, and for one event."""
     with postgres.running() as server:
         full = postgres.prepared(server, "full")
@@ -46,7 +46,7 @@ def measure(effort: Effort) -> Measured:
             filling.fill_names(full, _BUSY, _BUSY_DAYS)
             busy = [_answer_ms(service, full, "") for _ in range(effort.rounds)]
     name = f"catalog of {effort.stored_millions} M events"
-    return Measured(
+    return Measurement(
         [
             row(name, "ms", plain, ("count(*) of the rows", rows), at_most(150)),
             row("  with counts by day", "ms", detailed, None, at_most(150)),
@@ -59,7 +59,7 @@ def measure(effort: Effort) -> Measured:
 
 
 def _wait_until_counted(database: Database) -> None:
-    deadline = time.monotonic() + _COUNTED_WITHIN
+    deadline = time.monotonic() + _COUNTED_TIMEOUT_S
     with connect(database.dsn) as connection:
         while (behind := connection.execute(_BEHIND).fetchone()) is None or behind[0]:
             if time.monotonic() > deadline:

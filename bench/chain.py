@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 from bench import postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.figures import percentile, quantiles
 from bench.postgres import SECRET, Database, Postgres
 from bench.processes import beside
@@ -21,14 +21,14 @@ from tests.chain.anvil import Anvil, Token, running
 TRANSFERS = 20  # in a round
 LOGS = 20_000
 PER_TRANSACTION = 1_000
-_PATIENCE = 120.0
+_TIMEOUT_S = 120.0
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Measure the latencies of each round, then the rate of catching up."""
     with postgres.running() as server:
         rows = [_latency(server, effort), _catching_up(server, effort)]
-    return Measured(rows, {})
+    return Measurement(rows, {})
 
 
 def _latency(server: Postgres, effort: Effort) -> Row:
@@ -109,9 +109,9 @@ def _engine(server: Postgres, database: Database) -> Iterator[None]:
         yield
 
 
-def _wait(connection: psycopg.Connection, query: str, wanted: int) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while (row := connection.execute(query).fetchone()) is None or row[0] < wanted:
+def _wait(connection: psycopg.Connection, query: str, promise: int) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while (row := connection.execute(query).fetchone()) is None or row[0] < promise:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"after {_PATIENCE:.0f} s {query!r} is still {row}")
+            raise RuntimeError(f"after {_TIMEOUT_S:.0f} s {query!r} is still {row}")
         time.sleep(0.02)

@@ -15,8 +15,7 @@ from api.clock import Clock, uuid7
 from api.crypto import Keyring
 from api.inapp.sessions import Sessions
 from api.store.database import Database as Store
-from api.store.entries import InappMessageRow, add_messages
-from api.store.messages import announce_messages
+from api.store.messages import NewMessage, add_inapp_messages, announce_messages
 from api.store.query import run
 from bench import postgres, site
 from bench.effort import Effort
@@ -28,7 +27,7 @@ from tests.inapp.wallet import Wallet
 
 SOCKETS = 10_000
 _FILES = SOCKETS + 1_000
-_STORED_AT_ONCE = 200  # as many as an engine takes on
+_STORED_AT_ONCE = 200  # as many as an engine claims at once
 
 
 def rows(server: Postgres, effort: Effort) -> list[Row]:
@@ -57,7 +56,7 @@ def _may_open_files() -> None:
 async def _gathered(database: Database, service: Service, rounds: int) -> tuple[float, list[float]]:
     """Return how many sockets a second were opened, and the seconds of each round."""
     (token,) = await sign_in(database, service.port, [Wallet(b"\x01" * 32)])
-    crowd = _Crowd(database, token)
+    crowd = _Wallets(database, token)
     await crowd.store.open()
     begun = time.perf_counter()
     lines = await connect([service.port], crowd.tokens, crowd.arrivals)
@@ -69,7 +68,7 @@ async def _gathered(database: Database, service: Service, rounds: int) -> tuple[
     return opened, seconds
 
 
-class _Crowd:
+class _Wallets:
     """The wallets of one organization, each with a socket."""
 
     def __init__(self, database: Database, token: str) -> None:
@@ -95,12 +94,15 @@ class _Crowd:
     async def _tell(self, wallets: Sequence[str]) -> None:
         rows = [self._message(wallet) for wallet in wallets]
         async with self.store.transaction() as tx:
-            await run(tx, add_messages(self._org_id, rows, self._clock.now()), announce_messages(self._org_id, wallets))
+            await run(
+                tx, add_inapp_messages(self._org_id, rows, self._clock.now()), announce_messages(self._org_id, wallets)
+            )
 
-    def _message(self, wallet: str) -> InappMessageRow:
+    def _message(self, wallet: str) -> NewMessage:
         self._stored += 1
         new = self._new_id
-        return InappMessageRow(new(), new(), new(), new(), "n", wallet, str(self._stored), "There you are.", None)
+        ids = (new(), new(), new(), new(), "n", "inapp")
+        return NewMessage(*ids, wallet_address=wallet, subject=str(self._stored), body="There you are.")
 
     def _new_id(self) -> str:
         return uuid7(self._clock.unique_now_us())

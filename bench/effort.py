@@ -15,7 +15,7 @@ class Effort(msgspec.Struct, frozen=True):
     stored_millions: int  # events in the full database of `growth`
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measurement(msgspec.Struct, frozen=True):
     """The rows of a part, and the slices they are computed from."""
 
     rows: list[Row]

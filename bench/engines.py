@@ -17,8 +17,8 @@ from bench.traffic import CONTACTS
 STEPS = 4  # in the history of an entry of `automations.thanks`
 DUE = (Path(__file__).with_name("fill") / "due_entries.sql").read_bytes()
 """Lets `count` contacts deposit, whom the automation `automation_id` thanks."""
-_PATIENCE = 60.0
-_PAUSE = 0.01
+_TIMEOUT_S = 60.0
+_PAUSE_S = 0.01
 _LEFT = """SELECT EXISTS (SELECT FROM workbench.entries WHERE org_id = 1 AND state = 'pending')
     OR EXISTS (SELECT FROM workbench.entries WHERE org_id = 1 AND state = 'running')"""
 _ENDED = """SELECT count(*) FROM workbench.entries e
@@ -67,8 +67,8 @@ def _ended(database: Database) -> int:
 
 
 def _wait(connection: psycopg.Connection, question: str, values: dict[str, int] | None = None) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT_S
     while connection.execute(question.encode(), values).fetchone() != (True,):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"still not so after {_PATIENCE:.0f} s: {question}")
-        time.sleep(_PAUSE)
+            raise RuntimeError(f"still not so after {_TIMEOUT_S:.0f} s: {question}")
+        time.sleep(_PAUSE_S)

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 import httpx
 
 from bench import crowd, postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.figures import percentile, quantiles
 from bench.postgres import SECRET, Database, Postgres
 from bench.processes import Service, beside
-from bench.sockets import PATIENCE, Arrivals, connect, sign_in
+from bench.sockets import ANSWER_TIMEOUT_S, Arrivals, connect, sign_in
 from bench.table import Row, at_most, row
 from tests.inapp.wallet import Wallet
 
 RATE = 100.0  # events a second
 WALLETS = 100
 _LONGER = 4  # times a slice of throughput
-_WARM_UP = 2.0
+_WARM_UP_S = 2.0
 
 _MESSAGE = {"recipientMode": "triggering_profile", "title": "{{ number }}", "body": "Your deposit arrived."}
 _AUTOMATION = {
@@ -40,10 +40,10 @@ _AUTOMATION = {
 }
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Measure the latencies of each round, then the idle sockets."""
     with postgres.running() as server:
-        return Measured([*_latency(server, effort), *crowd.rows(server, effort)], {})
+        return Measurement([*_latency(server, effort), *crowd.rows(server, effort)], {})
 
 
 def _latency(server: Postgres, effort: Effort) -> list[Row]:
@@ -70,7 +70,7 @@ async def _rounds(database: Database, services: Sequence[Service], effort: Effor
     deposits = _Deposits(database, services, wallets)
     lines = await connect([service.port for service in services], tokens, deposits.arrivals)
     async with deposits.client:
-        await deposits.send(_WARM_UP)
+        await deposits.send(_WARM_UP_S)
         rounds = [await deposits.send(_LONGER * effort.seconds) for _ in range(effort.rounds)]
     for line in lines:
         line.close()
@@ -81,7 +81,9 @@ class _Deposits:
     """Numbered events, and the pushes that they cause."""
 
     def __init__(self, database: Database, services: Sequence[Service], wallets: Sequence[Wallet]) -> None:
-        self.client = httpx.AsyncClient(headers={"Authorization": f"Bearer {database.live_key}"}, timeout=PATIENCE)
+        self.client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {database.live_key}"}, timeout=ANSWER_TIMEOUT_S
+        )
         self.arrivals = Arrivals()
         self._urls = [f"http://127.0.0.1:{service.port}{site.SINGLES}" for service in services]
         self._wallets = wallets

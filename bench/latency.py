@@ -7,7 +7,7 @@ Its latency is that of the machine and the generator; the difference is that of 
 import msgspec
 
 from bench import postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.figures import Slice, percentile, rates
 from bench.sending import accounted, send
 from bench.singles import order_of_singles
@@ -16,7 +16,7 @@ from bench.table import at_most, row
 _LONGER = 2  # times a slice of throughput: a 99th percentile needs many requests
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Alternate between a closed loop that finds the rate and open loops at half of it, on API and bare route."""
     bare: list[Slice] = []
     half: list[Slice] = []
@@ -32,7 +32,7 @@ def measure(effort: Effort) -> Measured:
                 half.append(send(server, half_load, api))
                 bare.append(send(server, half_load, noop))
             full.extend(half)
-    return Measured(
+    return Measurement(
         [
             row("latency at half load, p50", "ms", _at(50, half), ("bare route", _at(50, bare))),
             row("latency at half load, p99", "ms", _at(99, half), ("bare route", _at(99, bare)), at_most(25)),

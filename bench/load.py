@@ -26,8 +26,8 @@ import uvloop
 from bench import traffic
 from bench.figures import Slice, quantiles
 
-PATIENCE = 15.0  # seconds for answers after the last request
-_TICK = 0.001
+ANSWER_TIMEOUT_S = 15.0  # seconds for answers after the last request
+_TICK_S = 0.001
 _PREPARED = 25_000  # events per second, built beforehand; for a faster service the others are built while sending
 _HOST = "127.0.0.1"
 
@@ -169,7 +169,7 @@ class _OpenLoop(_Loop):
             self._waiting.append(self._coming.popleft())
         self._send()
         if self._coming:
-            asyncio.get_running_loop().call_later(_TICK, self._tick)
+            asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def _send(self) -> None:
         while self._waiting and self._idle:
@@ -205,7 +205,7 @@ async def carry_out(order: LoadSpec) -> Slice:
     connections = [await _connect(loop, port) for port in ports]
     cpu_before, begun = _cpu_seconds(), time.perf_counter()
     loop.start(connections)
-    await asyncio.wait_for(loop.done, order.seconds + PATIENCE)
+    await asyncio.wait_for(loop.done, order.seconds + ANSWER_TIMEOUT_S)
     seconds, cpu = time.perf_counter() - begun, _cpu_seconds() - cpu_before
     for connection in connections:
         connection.close()

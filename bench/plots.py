@@ -84,7 +84,7 @@ def latencies(latency: Record) -> alt.LayerChart:
             ),
         )
     )
-    return _titled(alt.LayerChart(layer=[curve, _promise(25.0, "p99 wanted: 25 ms")]), "Latency at half load", latency)
+    return _titled(alt.LayerChart(layer=[curve, _promise(25.0, "p99 promise: 25 ms")]), "Latency at half load", latency)
 
 
 def growths(growth: dict[int, Record]) -> alt.LayerChart:
@@ -102,7 +102,7 @@ def growths(growth: dict[int, Record]) -> alt.LayerChart:
         y=alt.Y("median:Q", scale=scale, title="events/s ÷ new database's")
     )
     reach = base.mark_rule(color=_OURS).encode(y="low:Q", y2="high:Q")
-    return _titled(alt.LayerChart(layer=[reach, line, _promise(0.8, "wanted: 0.8")]), "Growth", growth[max(growth)])
+    return _titled(alt.LayerChart(layer=[reach, line, _promise(0.8, "promise: 0.8")]), "Growth", growth[max(growth)])
 
 
 def _distribution(slices: list[Slice]) -> Iterable[tuple[float, float]]:

@@ -19,7 +19,7 @@ from api.embedded.postmaster import read_pid_file
 from api.store.migrate import migrate
 
 SECRET = "bench-secret-of-more-than-forty-characters"
-_WITHIN_MS = 600_000
+_TIMEOUT_MS = 600_000
 
 
 class Postgres(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ async def _prepare(dsn: str) -> Database:
 
 def connect(dsn: str) -> psycopg.Connection:
     """Connect with a statement timeout; every statement commits by itself."""
-    options = f"-c statement_timeout={_WITHIN_MS} -c workbench.org=*"
+    options = f"-c statement_timeout={_TIMEOUT_MS} -c workbench.org=*"
     return psycopg.connect(dsn, connect_timeout=10, autocommit=True, options=options)
 
 

@@ -1,6 +1,6 @@
 """Processes under measurement: start one on a free port, wait until it answers, read CPU time and memory, stop it.
 
-Linux.
+Linux only.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from typing import Literal
 import msgspec
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_START_WITHIN = 30.0
-_STOP_WITHIN = 30.0
+_START_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 30.0
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def free_port() -> int:
 
 
 def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + _START_WITHIN
+    deadline = time.monotonic() + _START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
         try:
@@ -86,7 +86,7 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Pat
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(_STOP_WITHIN)
+        process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
 

@@ -2,7 +2,7 @@
 
 An open loop in a separate process: events are due at times that are drawn beforehand. The commit is seen by the
 notification that API processes wait for. It carries a digest of the wallet, and every event of a run has another
-wallet. Run as a module, it takes an `Errand` (JSON) as its argument and prints a `Slice`.
+wallet. Run as a module, it takes a `ReachArguments` (JSON) as its argument and prints a `Slice`.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ import uvloop
 from api.store.messages import find_inbox_channel, wallet_mark
 from bench import site, traffic
 from bench.figures import Slice, quantiles
-from bench.load import PATIENCE, moments
+from bench.load import ANSWER_TIMEOUT_S, moments
 
 _CONNECTIONS = 16
 _WALLET = re.compile(rb'"walletAddress":"(\w+)"')
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class ReachArguments(msgspec.Struct, frozen=True, kw_only=True):
     """What to send to which API, and where its messages are stored."""
 
     dsn: str
@@ -35,7 +35,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class _Line:
+class _HttpConnection:
     """One keep-alive connection with one request in flight."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str) -> None:
@@ -63,40 +63,41 @@ class _Line:
 class _Run:
     """The events in flight, and the times at which each was accepted and its message committed."""
 
-    def __init__(self, errand: Errand) -> None:
-        self._errand = errand
-        self._idle: asyncio.Queue[_Line] = asyncio.Queue()
+    def __init__(self, arguments: ReachArguments) -> None:
+        self._arguments = arguments
+        self._idle: asyncio.Queue[_HttpConnection] = asyncio.Queue()
         self._accepted: dict[str, float] = {}
         self._committed: dict[str, float] = {}
 
     async def carry_out(self) -> Slice:
         """Send everything, and wait for every message."""
-        errand = self._errand
-        lines = [
-            _Line(*await asyncio.open_connection("127.0.0.1", errand.port), errand.key) for _ in range(_CONNECTIONS)
+        arguments = self._arguments
+        connections = [
+            _HttpConnection(*await asyncio.open_connection("127.0.0.1", arguments.port), arguments.key)
+            for _ in range(_CONNECTIONS)
         ]
-        for line in lines:
-            self._idle.put_nowait(line)
-        due = list(moments(errand.seconds, errand.rate))
-        async with await psycopg.AsyncConnection.connect(errand.dsn, autocommit=True) as connection:
-            await connection.execute(f"LISTEN {await find_inbox_channel(connection)}".encode())
+        for connection in connections:
+            self._idle.put_nowait(connection)
+        due = list(moments(arguments.seconds, arguments.rate))
+        async with await psycopg.AsyncConnection.connect(arguments.dsn, autocommit=True) as database:
+            await database.execute(f"LISTEN {await find_inbox_channel(database)}".encode())
             begun = time.perf_counter()
             bodies = itertools.islice(traffic.bodies(1, 0), len(due))
             sending = [asyncio.create_task(self._send(begun + at, body)) for at, body in zip(due, bodies, strict=True)]
-            await asyncio.wait_for(self._listen(connection, len(due)), errand.seconds + PATIENCE)
+            await asyncio.wait_for(self._listen(database, len(due)), arguments.seconds + ANSWER_TIMEOUT_S)
             await asyncio.gather(*sending)
-        for line in lines:
-            line.close()
+        for connection in connections:
+            connection.close()
         return self._slice(time.perf_counter() - begun)
 
     async def _send(self, due: float, body: bytes) -> None:
         wallet = _WALLET.search(body)
         assert wallet is not None
         await asyncio.sleep(due - time.perf_counter())
-        line = await self._idle.get()
-        status = await line.post(body)
+        connection = await self._idle.get()
+        status = await connection.post(body)
         self._accepted[wallet_mark(wallet[1].decode())] = time.perf_counter()
-        self._idle.put_nowait(line)
+        self._idle.put_nowait(connection)
         if status != b"202":
             raise RuntimeError(f"an event was answered {status.decode()}")
 
@@ -123,5 +124,5 @@ class _Run:
 
 
 if __name__ == "__main__":
-    ordered = msgspec.json.decode(sys.argv[1], type=Errand)
+    ordered = msgspec.json.decode(sys.argv[1], type=ReachArguments)
     print(msgspec.json.encode(uvloop.run(_Run(ordered).carry_out())).decode())

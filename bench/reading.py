@@ -1,4 +1,4 @@
-"""One read of events into polars in a separate process, which takes an `Errand` (JSON) and prints a `Read`.
+"""One read of events into polars in a separate process, which takes a `ReadArguments` (JSON) and prints a `Read`.
 
 `frame` reads with `wb.sql`. `stream` reads the same frame by frame and keeps none. `adbc` reads directly with the Arrow
 driver; columns for which Arrow has no type are cast to text, so that the frame is the same.
@@ -21,7 +21,7 @@ _DIRECT = """
     FROM workbench.events WHERE org_id = 1 LIMIT {rows}"""
 
 
-class Errand(msgspec.Struct, frozen=True):
+class ReadArguments(msgspec.Struct, frozen=True):
     """What to read, and whether with `url` and `key` or with `dsn`."""
 
     how: Literal["frame", "stream", "adbc"]
@@ -42,32 +42,32 @@ class Read(msgspec.Struct, frozen=True):
     schema: str
 
 
-def _frame(errand: Errand) -> Callable[[], pl.DataFrame]:
-    wb = Workbench(errand.url, errand.key)
+def _frame(arguments: ReadArguments) -> Callable[[], pl.DataFrame]:
+    wb = Workbench(arguments.url, arguments.key)
     wb.sql("SELECT 1 AS one")
-    return lambda: wb.sql(_OURS, rows=errand.rows)
+    return lambda: wb.sql(_OURS, rows=arguments.rows)
 
 
-def _stream(errand: Errand) -> Callable[[], pl.DataFrame]:
-    wb = Workbench(errand.url, errand.key)
+def _stream(arguments: ReadArguments) -> Callable[[], pl.DataFrame]:
+    wb = Workbench(arguments.url, arguments.key)
     wb.sql("SELECT 1 AS one")
 
     def rows() -> pl.DataFrame:
-        heights = [frame.height for frame in wb.sql(_OURS, stream=True, rows=errand.rows)]
+        heights = [frame.height for frame in wb.sql(_OURS, stream=True, rows=arguments.rows)]
         return pl.DataFrame({"height": heights})
 
     return rows
 
 
-def _adbc(errand: Errand) -> Callable[[], pl.DataFrame]:
+def _adbc(arguments: ReadArguments) -> Callable[[], pl.DataFrame]:
     from adbc_driver_postgresql import dbapi
 
-    connection = dbapi.connect(errand.dsn)
+    connection = dbapi.connect(arguments.dsn)
     cursor = connection.cursor()
     cursor.execute("SET timezone = 'UTC'")
 
     def rows() -> pl.DataFrame:
-        cursor.execute(_DIRECT.format(rows=errand.rows))
+        cursor.execute(_DIRECT.format(rows=arguments.rows))
         return pl.DataFrame(pl.from_arrow(cursor.fetch_arrow_table()))
 
     return rows
@@ -76,12 +76,12 @@ def _adbc(errand: Errand) -> Callable[[], pl.DataFrame]:
 _WAYS = {"frame": _frame, "stream": _stream, "adbc": _adbc}
 
 
-def _carry_out(errand: Errand) -> Read:
-    read = _WAYS[errand.how](errand)
+def _carry_out(arguments: ReadArguments) -> Read:
+    read = _WAYS[arguments.how](arguments)
     cpu, begun = time.process_time(), time.perf_counter()
     frame = read()
     seconds = time.perf_counter() - begun
-    rows = sum(frame["height"].to_list()) if errand.how == "stream" else frame.height
+    rows = sum(frame["height"].to_list()) if arguments.how == "stream" else frame.height
     return Read(
         rows,
         seconds,
@@ -93,4 +93,4 @@ def _carry_out(errand: Errand) -> Read:
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(_carry_out(msgspec.json.decode(sys.argv[1], type=Errand))).decode())
+    print(msgspec.json.encode(_carry_out(msgspec.json.decode(sys.argv[1], type=ReadArguments))).decode())

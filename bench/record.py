@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.effort import Measured
+from bench.effort import Measurement
 from bench.figures import Slice
 from bench.table import Row
 
@@ -25,7 +25,7 @@ class Record(msgspec.Struct, frozen=True):
     slices: dict[str, list[Slice]]
 
 
-def keep(part: str, measured: Measured, folder: Path = FOLDER) -> None:
+def keep(part: str, measured: Measurement, folder: Path = FOLDER) -> None:
     """Write the record of a part; it replaces the previous one."""
     record = Record(
         part,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from bench import filling, postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.table import ratio_at_most, row
 from workbench import Workbench
 
@@ -36,7 +36,7 @@ UNION ALL SELECT 3, count(*) FROM paid
 ORDER BY step"""
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Run both in turn, and compare their results."""
     with postgres.running() as server:
         database = postgres.prepared(server, "journeys")
@@ -50,7 +50,7 @@ def measure(effort: Effort) -> Measured:
     if len({tuple(contacts) for _, contacts in ours + by_hand}) > 1:
         raise RuntimeError(f"the funnel counts {ours[0][1]}, by hand it is {by_hand[0][1]}")
     name, hand = f"wb.funnel over {_MILLIONS} M events", [seconds for seconds, _ in by_hand]
-    return Measured([row(name, "s", [seconds for seconds, _ in ours], ("by hand", hand), ratio_at_most(1.5))], {})
+    return Measurement([row(name, "s", [seconds for seconds, _ in ours], ("by hand", hand), ratio_at_most(1.5))], {})
 
 
 def _seconds(ask: Callable[[], pl.DataFrame]) -> tuple[float, list[int]]:

@@ -1,4 +1,4 @@
-"""Two processes against one, where neither the database nor the machine is the limit: API and engine.
+"""Two API processes and two engines, each against one, where neither the database nor the machine is the limit.
 
 Each process gets the same small share of a core (`bench/shares.py`), so that two of them, Postgres and the load fit on
 two cores. This measures the program: whether a second process does as much as the first, or waits for it. `singles`,
@@ -7,7 +7,7 @@ two cores. This measures the program: whether a second process does as much as t
 
 from bench import engines, postgres, site
 from bench.automations import thanks
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.figures import Slice, cpu_us, rates
 from bench.postgres import Postgres
 from bench.sending import accounted, send
@@ -19,7 +19,7 @@ _ENTRIES = 800  # approximate number that an engine with its share completes in 
 _LONGER = 2  # times other slices: the periods of a share are coarse
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Alternate between one and two API processes, then between one and two engines."""
     with postgres.running() as server:
         one_api, two_apis = _apis(server, effort)
@@ -29,7 +29,7 @@ def measure(effort: Effort) -> Measured:
         *_rows("engines", ("entry", "entries/s"), one_engine, two_engines),
     ]
     slices = {"one_api": one_api, "two_apis": two_apis, "one_engine": one_engine, "two_engines": two_engines}
-    return Measured(rows, slices)
+    return Measurement(rows, slices)
 
 
 def _rows(who: str, units: tuple[str, str], one: list[Slice], two: list[Slice]) -> list[Row]:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bench.figures import Slice
-from bench.load import PATIENCE, LoadSpec
+from bench.load import ANSWER_TIMEOUT_S, LoadSpec
 from bench.postgres import Database, Postgres, stored_events
 from bench.processes import Service, cpu_seconds, machine_cpu_seconds
 
-_START_WITHIN = 30.0
+_START_TIMEOUT_S = 30.0
 
 
 def send(server: Postgres, order: LoadSpec, *services: Service) -> Slice:
@@ -26,7 +26,7 @@ def send(server: Postgres, order: LoadSpec, *services: Service) -> Slice:
         [sys.executable, "-m", "bench.load", msgspec.json.encode(order).decode()],
         capture_output=True,
         check=False,
-        timeout=order.seconds + PATIENCE + _START_WITHIN,
+        timeout=order.seconds + ANSWER_TIMEOUT_S + _START_TIMEOUT_S,
     )
     cpu = {name: seconds - before[name] for name, seconds in cpu_so_far(server, pids).items()}
     others = cpu.pop("others") / (time.perf_counter() - begun)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SHARE = 0.2
-_PERIOD = 0.05
-_LOOK = 0.002
+_PERIOD_S = 0.05
+_LOOK_S = 0.002
 _NANOSECONDS = 1e-9
 
 
@@ -23,7 +23,7 @@ _NANOSECONDS = 1e-9
 def limited(*pids: int, share: float = SHARE) -> Iterator[None]:
     """Limit each of these processes to a share of a core until the block ends."""
     over = threading.Event()
-    governors = [threading.Thread(target=_govern, args=(pid, share * _PERIOD, over)) for pid in pids]
+    governors = [threading.Thread(target=_govern, args=(pid, share * _PERIOD_S, over)) for pid in pids]
     for governor in governors:
         governor.start()
     try:
@@ -37,14 +37,14 @@ def limited(*pids: int, share: float = SHARE) -> Iterator[None]:
 def _govern(pid: int, allowed: float, over: threading.Event) -> None:
     try:
         while not over.is_set():
-            ends, used = time.monotonic() + _PERIOD, _cpu_seconds(pid)
+            ends, used = time.monotonic() + _PERIOD_S, _cpu_seconds(pid)
             while (left := ends - time.monotonic()) > 0 and not over.is_set():
                 if _cpu_seconds(pid) - used >= allowed:
                     os.kill(pid, signal.SIGSTOP)
                     over.wait(left)
                     os.kill(pid, signal.SIGCONT)
                 else:
-                    over.wait(min(_LOOK, left))
+                    over.wait(min(_LOOK_S, left))
     finally:
         os.kill(pid, signal.SIGCONT)
 

@@ -13,7 +13,7 @@ from workbench.language.graph import Graph, read_graph
 from workbench.language.simulate import SimulatedAutomation, simulate
 from workbench.language.trigger import Trigger, read_trigger
 
-_AT_ONCE = 200  # runs between two looks at the clock
+_AT_ONCE = 200  # runs between two readings of the clock
 
 
 def runs_per_second(effort: Effort) -> list[float]:

@@ -1,9 +1,9 @@
-"""Durable single events, compared with a bare route that only decodes them, and with a FastAPI endpoint."""
+"""Durable single events, with and without the fast path, beside a bare route that only decodes them, and FastAPI."""
 
 import msgspec
 
 from bench import postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.figures import Slice, cpu_us, per_core, rates
 from bench.load import LoadSpec
 from bench.sending import accounted, send
@@ -23,8 +23,8 @@ def order_of_singles(database: postgres.Database, effort: Effort) -> LoadSpec:
     )
 
 
-def measure(effort: Effort) -> Measured:
-    """Alternate between the bare route, one API process and one FastAPI process."""
+def measure(effort: Effort) -> Measurement:
+    """Alternate between the bare route, one API process with and one without the fast path, and one FastAPI process."""
     bare: list[Slice] = []
     theirs: list[Slice] = []
     with postgres.running() as server:
@@ -35,18 +35,22 @@ def measure(effort: Effort) -> Measured:
             site.noop(server) as noop,
             site.fastapi(server, database.live_key) as fastapi,
             site.apis(server, database, 1) as (api,),
+            site.bare_apis(server, database, 1, fast_path="off") as (ordinary,),
         ):
-            for warmed_up in (noop, fastapi, api):
+            for warmed_up in (noop, fastapi, api, ordinary):
                 send(server, fewer, warmed_up)
-            with accounted(database) as ours:
+            with accounted(database) as accepted:
                 for _ in range(effort.rounds):
                     bare.append(send(server, order, noop))
-                    ours.append(send(server, order, api))
+                    accepted.append(send(server, order, api))
+                    accepted.append(send(server, order, ordinary))
                     theirs.append(send(server, fewer, fastapi))
-    return Measured(_rows(bare, ours, theirs), {"bare": bare, "singles": ours, "fastapi": theirs})
+    ours, without = accepted[::2], accepted[1::2]
+    slices = {"bare": bare, "singles": ours, "fast path off": without, "fastapi": theirs}
+    return Measurement(_rows(bare, ours, without, theirs), slices)
 
 
-def _rows(bare: list[Slice], ours: list[Slice], theirs: list[Slice]) -> list[Row]:
+def _rows(bare: list[Slice], ours: list[Slice], without: list[Slice], theirs: list[Slice]) -> list[Row]:
     def to_route(figure: list[float]) -> tuple[str, list[float]]:
         return "bare route", figure
 
@@ -56,9 +60,11 @@ def _rows(bare: list[Slice], ours: list[Slice], theirs: list[Slice]) -> list[Row
     cores, of_route = per_core(ours, "service"), per_core(bare, "service")
     return [
         row("singles, durable", "events/s", rates(ours), to_route(rates(bare)), ratio_at_least(0.35)),
+        row("  without the fast path", "events/s", rates(without), to_route(rates(bare))),
         row("  per core that the API uses", "events/s", cores, to_route(of_route), ratio_at_least(0.5)),
         row("  against FastAPI", "events/s", rates(ours), to_endpoint(rates(theirs)), ratio_at_least(12)),
         row("  CPU in the API", "µs/event", cpu_us(ours, "service"), to_route(cpu_us(bare, "service"))),
+        row("  CPU without the fast path", "µs/event", cpu_us(without, "service"), to_route(cpu_us(bare, "service"))),
         row("  CPU in Postgres", "µs/event", cpu_us(ours, "postgres"), to_endpoint(cpu_us(theirs, "postgres"))),
         row("  CPU in the load generator", "µs/event", cpu_us(ours, "load"), to_route(cpu_us(bare, "load"))),
     ]

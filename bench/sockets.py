@@ -17,7 +17,7 @@ from api.crypto import Keyring
 from bench.postgres import SECRET, Database
 from tests.inapp.wallet import Wallet
 
-PATIENCE = 30.0  # seconds for an answer, or for the last message
+ANSWER_TIMEOUT_S = 30.0  # seconds for an answer, or for the last message
 _ROOT = "127.0.0.1:{}/api/v1/inapp"
 _AT_ONCE = 100  # connections that are opened at the same time
 
@@ -40,7 +40,7 @@ class Arrivals:
         self._wanted = number
         self._enough.clear()
         if len(self.at) < number:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._enough.wait()
 
 
@@ -95,7 +95,9 @@ async def sign_in(database: Database, port: int, wallets: Sequence[Wallet]) -> l
     """Sign wallets in as a page does; return their tokens."""
     key = await keys.create(database.dsn, Keyring(SECRET), "bench", "publishable", None, "bench")
     headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=f"http://{_ROOT.format(port)}", headers=headers, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{_ROOT.format(port)}", headers=headers, timeout=ANSWER_TIMEOUT_S
+    ) as client:
         return [await _token(client, wallet) for wallet in wallets]
 
 

@@ -11,22 +11,22 @@ from typing import Literal
 import msgspec
 
 from bench import filling, postgres, site
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.figures import Slice, cpu_us, rates
 from bench.postgres import Database, Postgres
 from bench.processes import Service
-from bench.reading import Errand, Read
+from bench.reading import Read, ReadArguments
 from bench.sending import cpu_so_far
 from bench.table import at_most, ratio_at_least, ratio_at_most, row
 
 _MILLION = 1_000_000
 _FEW = 100_000
 _STREAMS = 3
-_WITHIN = 300.0
+_TIMEOUT_S = 300.0
 _MB = 1_000_000  # bytes
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Alternate between `wb.sql` and ADBC; then stream some rows and all rows."""
     rows = effort.stored_millions * _MILLION
     with postgres.running() as server:
@@ -41,7 +41,7 @@ def measure(effort: Effort) -> Measured:
     if len({frame.schema for frame in (*ours, *theirs)}) != 1:
         raise RuntimeError(f"the frames differ: {ours[0].schema}, {theirs[0].schema}")
     reference = "ADBC"
-    return Measured(
+    return Measurement(
         [
             row(
                 f"wb.sql of {rows:,} events into polars",
@@ -88,13 +88,13 @@ class _Readers:
     def read(self, how: Literal["frame", "stream", "adbc"], rows: int) -> tuple[Read, Slice]:
         """Read in a separate process; return its output and its slice."""
         url = f"http://127.0.0.1:{self._service.port}"
-        errand = Errand(how, rows, url, self._database.workbench_key, self._database.dsn)
+        arguments = ReadArguments(how, rows, url, self._database.workbench_key, self._database.dsn)
         before, begun = cpu_so_far(self._server, [self._service.pid]), time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "bench.reading", msgspec.json.encode(errand).decode()],
+            [sys.executable, "-m", "bench.reading", msgspec.json.encode(arguments).decode()],
             capture_output=True,
             check=False,
-            timeout=_WITHIN,
+            timeout=_TIMEOUT_S,
         )
         if done.returncode:
             raise RuntimeError(done.stderr.decode()[-2000:])

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from api.embedded.paths import find_paths
-from bench.effort import Effort, Measured
+from bench.effort import Effort, Measurement
 from bench.processes import free_port
 from bench.table import at_most, row
 
 _IMPORTS, _STARTS = 5, 3
-_WITHIN = 120.0
+_TIMEOUT_S = 120.0
 
 
-def measure(_effort: Effort) -> Measured:
+def measure(_effort: Effort) -> Measurement:
     """Start everything once in a new folder, then repeatedly."""
     imports, bare = [], []
     for _ in range(_IMPORTS):
@@ -30,7 +30,7 @@ def measure(_effort: Effort) -> Measured:
     with _home() as home:
         cold = _seconds_until_up(home)
         warm = [_seconds_until_up(home) for _ in range(_STARTS)]
-    return Measured(
+    return Measurement(
         [
             row("import workbench", "s", imports, ("bare Python", bare), at_most(1.0)),
             row("workbench up, the first time", "s", [cold]),
@@ -42,13 +42,13 @@ def measure(_effort: Effort) -> Measured:
 
 def _seconds(code: str) -> float:
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=_WITHIN)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=_TIMEOUT_S)
     return time.perf_counter() - started
 
 
 @contextmanager
 def _home() -> Iterator[Path]:
-    """Yield a new data folder; it is removed afterwards, with its files in other places."""
+    """Yield a new data folder; it is removed afterwards, with the files that `workbench up` keeps outside it."""
     with tempfile.TemporaryDirectory(prefix="bench-up-") as folder:
         home = Path(folder) / "data"
         yield home
@@ -83,9 +83,9 @@ def _seconds_until_up(home: Path) -> float:
 def _ended_in_time(process: "subprocess.Popen[str]") -> Iterator[None]:
     """Stop the process when the block ends; kill it if stopping, or the block, takes too long.
 
-    Its children then end too.
+    Its children end with it.
     """
-    timer = threading.Timer(_WITHIN, process.kill)
+    timer = threading.Timer(_TIMEOUT_S, process.kill)
     timer.start()
     try:
         yield

@@ -9,7 +9,7 @@ import msgspec
 from bench.figures import Slice, Spread, paired, spread
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class Promise(msgspec.Struct, frozen=True):
     """A promise about the ratio or the value of a row."""
 
     of: Literal["ratio", "value"]
@@ -17,24 +17,24 @@ class Wanted(msgspec.Struct, frozen=True):
     bound: float
 
 
-def ratio_at_least(bound: float) -> Wanted:
+def ratio_at_least(bound: float) -> Promise:
     """Promise a ratio to the reference of at least `bound`."""
-    return Wanted("ratio", "≥", bound)
+    return Promise("ratio", "≥", bound)
 
 
-def ratio_at_most(bound: float) -> Wanted:
+def ratio_at_most(bound: float) -> Promise:
     """Promise a ratio to the reference of at most `bound`."""
-    return Wanted("ratio", "≤", bound)
+    return Promise("ratio", "≤", bound)
 
 
-def at_least(bound: float) -> Wanted:
+def at_least(bound: float) -> Promise:
     """Promise a value of at least `bound`, in the unit of the row."""
-    return Wanted("value", "≥", bound)
+    return Promise("value", "≥", bound)
 
 
-def at_most(bound: float) -> Wanted:
+def at_most(bound: float) -> Promise:
     """Promise a value of at most `bound`, in the unit of the row."""
-    return Wanted("value", "≤", bound)
+    return Promise("value", "≤", bound)
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -52,16 +52,16 @@ class Row(msgspec.Struct, frozen=True):
     unit: str
     reference: Reference | None = None
     ratio: Spread | None = None
-    wanted: Wanted | None = None
+    promise: Promise | None = None
 
     @property
     def is_met(self) -> bool | None:
         """Whether the median keeps the promise; None where nothing is promised."""
-        if self.wanted is None:
+        if self.promise is None:
             return None
-        figure = self.ratio if self.wanted.of == "ratio" else self.value
+        figure = self.ratio if self.promise.of == "ratio" else self.value
         assert figure is not None
-        return figure.median >= self.wanted.bound if self.wanted.sign == "≥" else figure.median <= self.wanted.bound
+        return figure.median >= self.promise.bound if self.promise.sign == "≥" else figure.median <= self.promise.bound
 
 
 def row(
@@ -69,19 +69,19 @@ def row(
     unit: str,
     values: Sequence[float],
     reference: tuple[str, Sequence[float]] | None = None,
-    wanted: Wanted | None = None,
+    promise: Promise | None = None,
 ) -> Row:
     """Return the row of a figure that is measured in rounds and compared with its reference in each round."""
     if reference is None:
-        return Row(name, spread(values), unit, wanted=wanted)
+        return Row(name, spread(values), unit, promise=promise)
     its_name, its_values = reference
     return Row(
-        name, spread(values), unit, Reference(its_name, spread(its_values)), spread(paired(values, its_values)), wanted
+        name, spread(values), unit, Reference(its_name, spread(its_values)), spread(paired(values, its_values)), promise
     )
 
 
 _LAYOUT = "{:<44} {:>9} {:<11} {:<36} {:>6} {:<17} {:<18} {}"
-HEADER = _LAYOUT.format("figure", "median", "unit", "reference, its median", "ratio", "low to high", "wanted", "met")
+HEADER = _LAYOUT.format("figure", "median", "unit", "reference, its median", "ratio", "low to high", "promise", "met")
 
 
 def line(row: Row) -> str:
@@ -95,7 +95,7 @@ def line(row: Row) -> str:
         reference,
         "" if row.ratio is None else number(row.ratio.median),
         f"{number(shown.low)} to {number(shown.high)}",
-        "" if row.wanted is None else _promise(row.wanted, row.unit),
+        "" if row.promise is None else _promise(row.promise, row.unit),
         {None: "", True: "yes", False: "NO"}[row.is_met],
     ).rstrip()
 
@@ -112,8 +112,8 @@ def circumstances(slices: Sequence[Slice]) -> str:
     return "; ".join(notes)
 
 
-def _promise(wanted: Wanted, unit: str) -> str:
-    return f"{wanted.sign} {wanted.bound:,g}" + (f" {unit}" if wanted.of == "value" else "")
+def _promise(promise: Promise, unit: str) -> str:
+    return f"{promise.sign} {promise.bound:,g}" + (f" {unit}" if promise.of == "value" else "")
 
 
 def number(value: float) -> str:

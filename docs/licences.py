@@ -1,6 +1,6 @@
-"""Writes `docs/licences.md`, what users install and under which licences: `python docs/licences.py`.
+"""Writes `docs/licences.md`, the list of what users install, with licences: `python docs/licences.py`.
 
-Packages for other systems are not installed here; theirs stay as the page has them.
+Packages for other operating systems are not installed here, so their lines on the page are kept.
 """
 
 import importlib.metadata
@@ -15,7 +15,7 @@ _HEAD = """\
 
 Written by `python docs/licences.py` from `requirements/up.txt` and the canvas's `package-lock.json`. Event Workbench
 itself is Apache-2.0. psycopg is LGPL-3.0: it is used as it is, from its own package. No other package is under a
-licence of the GPL family, and a test keeps it so. Tools for tests and benchmarks (`requirements/dev.txt`) are not
+licence of the GPL family, and a test checks this. Tools for tests and benchmarks (`requirements/dev.txt`) are not
 shipped and not listed.
 """
 
@@ -36,7 +36,7 @@ def bundled() -> dict[str, str]:
 
 
 def licence(name: str) -> str | None:
-    """Return a package's licence as its own metadata says it, or None where it is not installed."""
+    """Return a package's licence from its own metadata, or None if it is not installed."""
     try:
         metadata = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError:
@@ -53,7 +53,7 @@ def listed(page: str) -> dict[str, str]:
 
 
 def page(before: str) -> str:
-    """Return the page, with what could not be looked up as it was `before`."""
+    """Return the new page; licences that cannot be looked up are taken from the page `before`."""
     known = listed(before)
     rows = {name: licence(name) or known.get(name, "unknown") for name in locked()} | bundled()
     lines = ["| package | licence |", "|---|---|", *(f"| {name} | {each} |" for name, each in rows.items())]

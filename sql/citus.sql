@@ -1,5 +1,6 @@
 -- Distributes the tables over the workers. Run by the coordinator of a Citus cluster at every migration; only tables
--- that are not distributed yet are changed. Distribute early: existing rows are moved.
+-- that are not distributed yet are changed. The first run moves all existing rows, so switch to Citus
+-- early.
 --
 -- A table with org_id is distributed by it, colocated with `contacts`: all rows of an organization are on one node, and
 -- so are its transactions and joins. The few tables without an organization, and `api_keys`, which identifies

@@ -20,7 +20,7 @@ from api.embedded import EmbeddedPostgres, Server
 from api.store.migrate import migrate
 from tests.servers import copy_database, create_database, database_dsn, drop_database, external_server
 
-pytest_plugins = ["tests.running"]
+pytest_plugins = ["tests.installation", "tests.running"]
 hypothesis.settings.register_profile(
     "tests", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -45,7 +45,8 @@ def postgres() -> Iterator[Server]:
             yield server
         return
     home = Path(tempfile.mkdtemp(prefix="workbench-tests-"))
-    # A pool that was connecting when its test ended stops during authentication; DROP DATABASE waits for its backend.
+    # If a test ends while its pool connects, the backend still waits for the client to authenticate, by default for a
+    # minute, and DROP DATABASE waits for the backend.
     embedded = EmbeddedPostgres(home, bin_dir=configured.postgres_bin, settings={"authentication_timeout": "3s"})
     try:
         with embedded as server:

@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from api.app import App
-from api.routes.fast_path import ExpressConnection
+from api.app import App, connection_class
 from tests.sockets import listening_socket
 
 
@@ -13,7 +12,7 @@ async def served(app: App) -> AsyncIterator[int]:
     """Serve until the block ends; yield the port."""
     app.config.TOUCHUP = False  # rewrites methods of Sanic in place, which works once per process
     sock = listening_socket("127.0.0.1", 0)
-    server = await app.create_server(sock=sock, protocol=ExpressConnection, return_asyncio_server=True)
+    server = await app.create_server(sock=sock, protocol=connection_class(app), return_asyncio_server=True)
     assert server is not None
     await server.startup()
     await server.before_start()

@@ -1,6 +1,8 @@
-"""Links, files and folders in the documentation exist."""
+"""Links, anchors, files and folders in the documentation exist, and so do the tests that pages and comments name."""
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,14 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 PLACE = re.compile(r"`((?:api|bench|docker|docs|notebooks|packaging|sql|tests|tools|workbench|\.ci)/[\w./-]*)`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+TEST = re.compile(r"\b(tests/[\w/]+\.py)(?:::(\w+))?")
+SOURCES = [
+    path
+    for folder in ("api", "bench", "sql", "tests", "tools", "workbench")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in {".py", ".sql"} and "node_modules" not in path.parts
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -17,3 +27,29 @@ def test_files_and_links_of_a_page_exist(page: Path) -> None:
     links = [link for link in LINK.findall(text) if "://" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
     assert [place for place in PLACE.findall(text) if not (ROOT / place).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and mkdocs make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_of_a_page_exist(page: Path) -> None:
+    links = [(file, anchor) for file, anchor in ANCHOR.findall(page.read_text()) if "://" not in file]
+    assert [link for link in links if link[1] not in anchors(page.parent / link[0] if link[0] else page)] == []
+
+
+@cache
+def functions(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_named_tests_exist() -> None:
+    named = {test for path in [*PAGES, *SOURCES] for test in TEST.findall(path.read_text())}
+    assert len(named) > 5
+    missing = [(file, name) for file, name in sorted(named) if not (ROOT / file).exists()]
+    assert missing + [(file, name) for file, name in sorted(named) if name and name not in functions(file)] == []

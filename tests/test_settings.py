@@ -92,6 +92,9 @@ def test_an_invalid_address_for_metrics_is_reported(text: str) -> None:
 
 
 def test_refused_requests_or_all_are_logged() -> None:
+    assert [read({"WORKBENCH_FAST_PATH": value}).fast_path for value in ("", "on", "off")] == [True, True, False]
+    with pytest.raises(SettingsError, match="WORKBENCH_FAST_PATH: 'no' is neither on nor off"):
+        read({"WORKBENCH_FAST_PATH": "no"})
     assert [read({"WORKBENCH_LOG_REQUESTS": value}).log_requests for value in ("", "all")] == ["refused", "all"]
     with pytest.raises(SettingsError, match="WORKBENCH_LOG_REQUESTS: must be one of refused, all"):
         read({"WORKBENCH_LOG_REQUESTS": "none"})

@@ -24,24 +24,7 @@ if TYPE_CHECKING:
     from workbench.entries import DeadLetters as DeadLetters
     from workbench.entries import Entries as Entries
     from workbench.entries import Entry as Entry
-    from workbench.errors import AuthenticationError as AuthenticationError
-    from workbench.errors import ConflictError as ConflictError
-    from workbench.errors import ConnectionFailedError as ConnectionFailedError
-    from workbench.errors import InvalidArgumentError as InvalidArgumentError
-    from workbench.errors import InvalidAutomationError as InvalidAutomationError
-    from workbench.errors import InvalidRequestError as InvalidRequestError
-    from workbench.errors import MissingDependencyError as MissingDependencyError
-    from workbench.errors import NotFoundError as NotFoundError
-    from workbench.errors import PermissionDeniedError as PermissionDeniedError
-    from workbench.errors import PublishError as PublishError
-    from workbench.errors import SqlError as SqlError
-    from workbench.errors import StoppedError as StoppedError
-    from workbench.errors import UnavailableError as UnavailableError
-    from workbench.errors import UnknownOutcomeError as UnknownOutcomeError
-    from workbench.errors import UnknownVerbError as UnknownVerbError
-    from workbench.errors import VersionError as VersionError
-    from workbench.errors import WaitTimeoutError as WaitTimeoutError
-    from workbench.errors import WorkbenchError as WorkbenchError
+    from workbench.errors import *  # noqa: F403  every error
     from workbench.events import Receipt as Receipt
     from workbench.events import Receipts as Receipts
     from workbench.plan import Plan as Plan

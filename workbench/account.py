@@ -1,33 +1,20 @@
 """The organization's account: audit log, API keys, the permissions of the current key, and usage."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableSequence, TableView, html, moment, table_columns
+from workbench.display.html import TableSequence, TableView, html, moment, printable_text, table_columns
 from workbench.display.words import quantity, short
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
-from workbench.language.codec import encode
+from workbench.language.responses import AuditView, KeyView
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-class _AuditRow(msgspec.Struct, frozen=True, rename="camel"):
-    id: str
-    at: str
-    action: str
-    by: str
-    key_id: str | None
-    key: str | None
-    subject_id: str | None
-    subject: str | None
-    from_version: int | None
-    to_version: int | None
-    detail: dict[str, Any]
 
 
 _AUDIT_PAGE = 500  # the most that the server lists in one response
@@ -41,47 +28,32 @@ def audit(
 
     Columns: id, at, action, by, key, subject, subject_id, key_id, from_version, to_version, detail (JSON).
     """
-    import polars as pl
+    from workbench.display.frame import shown_frame
 
-    from workbench.display.frame import with_view
-    from workbench.frames import struct_frame
-
-    changes: list[_AuditRow] = []
+    changes: list[AuditView] = []
     while len(changes) < limit:
         size, before = min(limit - len(changes), _AUDIT_PAGE), changes[-1].id if changes else None
         body = connection.get("/audit", limit=size, before=before, action=action, subjectId=subject_id)
-        page = msgspec.convert(body["changes"], list[_AuditRow])
+        page = msgspec.convert(body["changes"], list[AuditView])
         changes += page
         if len(page) < size:
             break
-    names = ("id", "at", "action", "by", "key", "subject", "subject_id", "key_id", "from_version", "to_version")
-    details = pl.Series("detail", [encode(change.detail).decode() for change in changes], pl.String)
-    frame = struct_frame(changes, names, numbers=("from_version", "to_version"), times=("at",)).with_columns(details)
     rows = []
     for change in changes:
         kind, _, verb = change.action.partition(".")
-        action_text = f"{kind}: {verb.replace('_', ' ')}" if verb else kind  # contact.opt_out: “contact: opt out”
+        action_text = f"{kind}: {verb.replace('_', ' ')}" if verb else kind  # contact.opt_out → contact: opt out
         subject = change.subject or short(change.subject_id)
         versions = "" if change.to_version is None else f"{change.from_version or 'none'} → {change.to_version}"
         by = change.by if change.by != change.key_id else short(change.by)
         rows.append((moment(change.at), action_text, subject, versions, by, change.key or ""))
     title = f"Changes: {quantity(len(changes), 'row')}, the newest first"
-    return with_view(frame, TableView(_AUDIT_COLUMNS, rows, title, "Nothing was changed yet."))
+    view = TableView(_AUDIT_COLUMNS, rows, title, "Nothing was changed yet.")
+    texts = dict.fromkeys(("action", "by", "key", "subject", "subject_id", "key_id"), str)
+    return shown_frame(view, changes, id=str, at=datetime, **texts, from_version=int, to_version=int, detail=dict)
 
 
-class Key(msgspec.Struct, frozen=True, rename="camel"):
+class Key(KeyView, frozen=True, rename="camel"):
     """An API key. `key` shows its beginning and end. `status`: active, ending (it was rolled), ended or revoked."""
-
-    id: str
-    kind: str
-    key: str
-    name: str
-    scopes: tuple[str, ...]
-    status: str
-    created_at: str
-    last_used_at: str | None
-    expires_at: str | None
-    revoked_at: str | None
 
     def status_text(self) -> str:
         """Return its status with the date that belongs to it."""
@@ -95,15 +67,16 @@ class Key(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NewKey:
-    """A key that was just created. `secret` is the key.
+    """A key that was just created. `secret` is the whole key.
 
-    It never shows the secret, because the output of a notebook is saved and shared.
+    It is displayed without the secret, because the output of a notebook is saved and shared.
     """
 
     def __init__(self, secret: str, key: Key) -> None:
         self.secret = secret
         self.key = key
 
+    @printable_text
     def __repr__(self) -> str:
         return f"{self._sentence()} {_SECRET_NOTE}"
 
@@ -133,11 +106,11 @@ class Keys(TableSequence[Key]):
 
     @usage_example('.roll("backend", overlap="2h")')
     def roll(self, key: Key | str, overlap: object = "1d") -> NewKey:
-        """Create a key with the same kind, name and scopes. The old one works for another `overlap`; 0 ends it at once.
+        """Create a key with the same kind, name and scopes. The old key works for `overlap` longer; 0 ends it now.
 
         `key` is a Key, its id, or the name of one active key.
         """
-        seconds = 0 if overlap == 0 else seconds_of(overlap, "overlap")  # which refuses 0 as a duration
+        seconds = 0 if overlap == 0 else seconds_of(overlap, "overlap")  # `seconds_of` refuses 0
         return self._new_key(self._connection.post(f"/keys/{self._id_of(key)}/roll", {"overlapSeconds": seconds}))
 
     @usage_example('.revoke("backend")')
@@ -184,7 +157,7 @@ _PROBES: tuple[tuple[str, str, str, dict[str, Any] | None], ...] = (
 
 
 def permissions(connection: Connection) -> list[tuple[str, bool]]:
-    """Return the actions that need a scope, each with whether this key has it."""
+    """Return each action that needs a scope, and whether this key has that scope."""
     return [
         (action, connection.request(method, path, body=body).status not in (401, 403))
         for action, method, path, body in _PROBES
@@ -199,13 +172,10 @@ def usage(connection: Connection, month: str | None) -> "pl.DataFrame":
 
     Columns: month, channel, messages. Incoming events are not metered.
     """
-    import polars as pl
-
-    from workbench.display.frame import with_view
+    from workbench.display.frame import shown_frame
 
     body: dict[str, Any] = connection.get("/usage", month=month)
     rows = list(body["messages"].items())
-    schema = {"month": pl.String, "channel": pl.String, "messages": pl.Int64}
-    frame = pl.DataFrame([(body["month"], *row) for row in rows], schema=schema, orient="row")
     title = f"{body['month']}: {quantity(body['total'], 'message')} sent"
-    return with_view(frame, TableView(_USAGE_COLUMNS, rows, title, empty="", note="Incoming events are not counted."))
+    view = TableView(_USAGE_COLUMNS, rows, title, empty="", note="Incoming events are not counted.")
+    return shown_frame(view, [(body["month"], *row) for row in rows], month=str, channel=str, messages=int)

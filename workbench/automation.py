@@ -1,28 +1,24 @@
 """An automation in the notebook: write it, check it, simulate it, publish it and watch it run."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from workbench import entries as watching
 from workbench import publish as publishing
 from workbench.account import audit
-from workbench.catalog import Catalog, catalog_facts
-from workbench.chain import chain_facts
 from workbench.connection import Connection
 from workbench.display.graph import draw, picture
-from workbench.display.html import html
+from workbench.display.html import html, printable_text
 from workbench.draft import Draft, from_json
 from workbench.duration import PeriodArguments
 from workbench.entries import DeadLetters, Entries, Entry, Until, dead_letters
 from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchError, usage_example
 from workbench.events import Receipt
-from workbench.language.check import Diagnostic, check_against, events_of, segments_of, uses_chain
+from workbench.language.check import Consent, Diagnostic, check_against
 from workbench.plan import Plan, plan_publication
-from workbench.publish import AutomationRecord, Impact, Versions
-from workbench.segments import segment_names
+from workbench.publish import AutomationRecord, Impact, SavedAutomation, Versions
 from workbench.send_test import TestReceivers, TestSent, send_test
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 from workbench.stats import Dashboard, Stats, stats
@@ -36,21 +32,6 @@ if TYPE_CHECKING:
     from workbench.backtest.result import Backtest
     from workbench.backtest.run import Against
     from workbench.canvas.widget import Canvas
-
-
-class SavedAutomation:
-    """The server that an automation belongs to, and its record there. Shared by all values made from one automation.
-
-    `record`: None until it is saved. `archived`: an archived automation has this name, and no other one has it.
-    """
-
-    def __init__(
-        self, connection: Connection | None = None, record: AutomationRecord | None = None, *, archived: bool = False
-    ) -> None:
-        self.connection = connection
-        self.record = record
-        self.archived = archived
-        self.catalog = Catalog(connection) if connection is not None and connection.has_key else None
 
 
 class Automation(AutomationVerbs):
@@ -68,7 +49,7 @@ class Automation(AutomationVerbs):
     """
 
     def __init__(self, draft: Draft, server: SavedAutomation | None = None) -> None:
-        self._draft = draft
+        super().__init__(draft)
         self._server = server or SavedAutomation()
         self._canvases: dict[bool, Canvas] = {}  # by read_only: `.canvas()` returns the same one again
 
@@ -76,7 +57,7 @@ class Automation(AutomationVerbs):
     def from_json(cls, payload: Mapping[str, Any]) -> Self:
         """Return the automation in a contract payload. Its `to_json()` is equal to the argument.
 
-        Raises InvalidAutomationError if the payload is not one of an automation.
+        Raises InvalidAutomationError if the payload does not describe an automation.
         """
         return cls(from_json(payload))
 
@@ -90,7 +71,7 @@ class Automation(AutomationVerbs):
 
     @property
     def name(self) -> str:
-        """The name under which it is saved and opened."""
+        """The name under which the automation is saved and opened."""
         return self._draft.name
 
     # Writing
@@ -119,7 +100,13 @@ class Automation(AutomationVerbs):
 
         With a server there are also warnings about events, values, segments and contracts that it has not stored.
         """
-        return (*self._draft.remarks(), *self._archive_remarks(), *self._check_against_server())
+        remarks = [*self._draft.remarks(), *self._archive_remarks()]
+        # The automation is shown even if its shape is wrong, the server is down, or the key may not read events.
+        with suppress(WorkbenchError):
+            trigger, graph = self._draft.language()
+            facts = self._server.facts(trigger, graph)
+            remarks += check_against(facts, trigger, graph) if facts is not None else ()
+        return tuple(remarks)
 
     def describe(self) -> str:
         """Return the automation as sentences, followed by the extra fields. `from_sentences` reads both."""
@@ -139,8 +126,8 @@ class Automation(AutomationVerbs):
     def canvas(self, *, height: int = 640, read_only: bool = False) -> "Canvas":
         """Return a canvas to draw, test, publish and watch the automation on. Edits on the canvas change this value.
 
-        `canvas.automation` is the automation as drawn. Assign to it to show another value: `a.add_tag("vip")`. `height`
-        is in pixels.
+        `canvas.automation` is the automation as drawn. Assign to it to show a changed automation: `a.add_tag("vip")`.
+        `height` is in pixels.
         """
         from workbench.canvas.widget import Canvas  # loads ipywidgets, which code without a canvas does not need
 
@@ -175,7 +162,7 @@ class Automation(AutomationVerbs):
         connection, record = self._server.connection, self._server.record
         if connection is not None and not connection.has_key:
             connection = None  # without a key the server would refuse; this process can still simulate
-        automation_id, note = (None, "") if record is None else (record.id, record.off())
+        automation_id, note = (None, "") if record is None else (record.id, record.inactive_reason())
         arguments = SimulationArguments(event, contact, now, events, automation_id=automation_id)
         return simulate_draft(self._draft, arguments, connection, note)
 
@@ -207,15 +194,15 @@ class Automation(AutomationVerbs):
         return backtested(self._connected(), self._draft, self._server.record, against, request)
 
     @usage_example('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
-    def send_test(self, event: Mapping[str, Any], *, node: str | None = None, **to: Unpack[TestReceivers]) -> TestSent:
+    def send_test(self, event: Mapping[str, Any], *, node: str | None = None, **to: TestReceivers) -> TestSent:
         """Send the messages for `event` to yourself through the real channels, and return the result of each.
 
         `event` is as for `.simulate`, and the texts are those that its contact would get. Messages go only to the
-        addresses given here, are marked as tests and are not counted. `node` sends the message of one step alone. The
-        draft is saved first, but not published.
+        addresses given here, are marked as tests and are not counted. With `node`, only the message of that step is
+        sent. The draft is saved first, but not published.
         """
         self.save()  # the server renders the saved draft
-        return send_test(self._connected(), self._saved().id, self._draft, event, cast("dict[str, str]", to), node)
+        return send_test(self._connected(), self._saved().id, self._draft, event, to, node)
 
     # Publishing
 
@@ -230,15 +217,19 @@ class Automation(AutomationVerbs):
         return self
 
     @usage_example(".publish()")
-    def publish(self, *, overwrite: bool = False) -> Self:
+    def publish(self, *, overwrite: bool = False, accept_dropped: bool = False, every_event: bool = False) -> Self:
         """Save the draft, publish it as a new version and switch the automation on.
 
-        Entries of earlier versions finish on their version; `.impact` counts them. Raises PublishError listing the
-        errors by node, and ConflictError if the automation was changed since it was opened.
+        Entries of earlier versions finish on their version; `.impact` counts them. A filter with an unknown operator is
+        dropped only with `accept_dropped=True`, and an empty event name means every event only with `every_event=True`.
+        Raises PublishError listing the errors by node, and ConflictError if the automation was changed since it was
+        opened.
         """
         connection = self._connected()
         # Checked here first: a draft with errors is not saved either.
-        publishing.raise_on_errors(self.name, self._draft.remarks())
+        consents: dict[Consent, bool] = {"accept_dropped": accept_dropped, "every_event": every_event}
+        agreed = [consent for consent, is_given in consents.items() if is_given]
+        publishing.raise_on_errors(self.name, self._draft.remarks(), agreed)
         self.save(overwrite=overwrite)
         self._server.record = publishing.publish(connection, self._saved())
         return self
@@ -252,7 +243,7 @@ class Automation(AutomationVerbs):
     def rollback(self, version: int) -> Self:
         """Publish the content of an earlier version as a new version. Unpublished changes stay in the draft."""
         before = self._saved()
-        self._server.record = record = publishing.rollback(self._connected(), before, version)
+        record = self._change("rollback", version=version)._saved()
         # The server replaces the saved draft; changes that were never saved exist only in this value.
         return self._with(record.draft()) if publishing.unchanged(self._draft, before) else self
 
@@ -262,29 +253,28 @@ class Automation(AutomationVerbs):
         return self._server.record.impact if self._server.record is not None else None
 
     def activate(self) -> Self:
-        """Switch it on, so that events start it again."""
-        return self._switch("activate")
+        """Switch the automation on, so that events start it again."""
+        return self._change("activate")
 
     def deactivate(self) -> Self:
-        """Switch it off: no event starts it, and waiting entries are cancelled."""
-        return self._switch("deactivate")
+        """Switch the automation off: no event starts it, and waiting entries are cancelled."""
+        return self._change("deactivate")
 
     def pause(self) -> Self:
-        """Pause it: no event starts it, and entries stop at their next step. No entry is cancelled."""
-        return self._switch("pause")
+        """Pause the automation: no event starts it, and entries stop at their next step. No entry is cancelled."""
+        return self._change("pause")
 
     @usage_example('.resume() or .resume(overdue="cancel")')
     def resume(self, *, overdue: publishing.Overdue = "run") -> Self:
-        """Resume it after `.pause()`. Steps that came due during the pause run now.
+        """Resume the automation after `.pause()`. Steps that came due during the pause run now.
 
-        With `overdue="cancel"` their entries are cancelled instead.
+        With `overdue="cancel"` the entries at these steps are cancelled instead.
         """
-        self._server.record = publishing.resume(self._connected(), self._saved(), overdue)
-        return self
+        return self._change("resume", overdue=overdue)
 
     def archive(self) -> Self:
-        """Archive it permanently; its history stays."""
-        return self._switch("archive")
+        """Archive the automation permanently; its history stays."""
+        return self._change("archive")
 
     def versions(self) -> Versions:
         """Return the published versions, newest first."""
@@ -292,7 +282,7 @@ class Automation(AutomationVerbs):
 
     @usage_example(".audit() or .audit(limit=500)")
     def audit(self, limit: int = 100) -> "pl.DataFrame":
-        """Return a polars frame of its changes, newest first: time, action, key, live version before and after."""
+        """Return a polars frame of changes, newest first: time, action, key, live version before and after."""
         return audit(self._connected(), limit, subject_id=self._saved().id)
 
     # Monitoring
@@ -310,11 +300,11 @@ class Automation(AutomationVerbs):
 
     @usage_example('.entries() or .entries(limit=200, state="waiting")')
     def entries(self, limit: int = 50, *, state: str | None = None) -> Entries:
-        """Return the newest entries, one per event that started it; with `state` only those in that state."""
+        """Return the newest entries, one per event that started an entry; with `state`, only those in that state."""
         return watching.list_entries(self._connected(), self._saved().id, limit, state)
 
     def dead_letters(self) -> DeadLetters:
-        """Return the entries that failed permanently, by cause. `.replay()` on the result tries them again."""
+        """Return the entries that failed permanently, by cause. `.replay()` on the result retries them."""
         return dead_letters(self._connected(), self._saved().id)
 
     @usage_example(
@@ -357,24 +347,9 @@ class Automation(AutomationVerbs):
             raise NotFoundError(f"{self.name!r} is not on the server yet: call .save() or .publish() first")
         return self._server.record
 
-    def _switch(self, action: publishing.Switch) -> Self:
-        self._server.record = publishing.switch(self._connected(), self._saved(), action)
+    def _change(self, action: publishing.Action, **arguments: object) -> Self:
+        self._server.record = publishing.change(self._connected(), self._saved(), action, **arguments)
         return self
-
-    def _check_against_server(self) -> list[Diagnostic]:
-        if self._server.catalog is None:
-            return []
-        try:
-            trigger, graph = self._draft.language()
-            facts = catalog_facts(self._server.catalog, events_of(trigger, graph))
-            # Segments and contracts cost a request each, so they are read only for an automation that uses them.
-            if segments_of(graph):
-                facts = msgspec.structs.replace(facts, segments=segment_names(self._connected()))
-            if uses_chain(trigger, graph):
-                facts = msgspec.structs.replace(facts, chain=chain_facts(self._connected()))
-            return [*check_against(facts, trigger, graph)]
-        except WorkbenchError:
-            return []  # the automation is shown also while the server is away, or does not allow reading events
 
     def _archive_remarks(self) -> list[Diagnostic]:
         if not self._server.archived or self._server.record is not None:
@@ -389,6 +364,7 @@ class Automation(AutomationVerbs):
         changes = [] if publishing.unchanged(self._draft, record) else [("unsaved changes", "warn")]
         return [*record.pills(), *changes]
 
+    @printable_text
     def __repr__(self) -> str:
         states = ", ".join(text for text, _ in self._status_pills())
         remarks = [f"{'✗' if diagnostic.level == 'error' else '!'} {diagnostic}" for diagnostic in self.check()]

@@ -1,9 +1,8 @@
 """The event catalog: names of events, their counts, and the shape of their payloads."""
 
-import contextlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,13 @@ import msgspec
 
 from workbench import environment
 from workbench.connection import Connection, TtlCache
-from workbench.display.html import moment, plain, spark, table, table_columns
-from workbench.display.payload import Shape, as_html, as_page, as_text, python_number
+from workbench.display.html import moment, plain, printable_text, spark, table, table_columns
+from workbench.display.payload import Shape, python_number
 from workbench.display.words import quantity
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
-from workbench.language.check import CatalogFacts
 from workbench.language.event import EVENT_NAME
 from workbench.language.problem import suggestion
+from workbench.language.responses import EventCountView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,25 +25,14 @@ if TYPE_CHECKING:
 
 
 _UNFINISHED_KEY = re.compile(r"\[\s*[\"']([^\"']*)$")
-_MAX_LISTED = 200  # names in one response of the server
-_MAX_SHAPES = 8  # events of one automation; each shape takes a request that samples payloads
+MAX_LISTED = 200  # names in one response of the server
 _COLUMNS = table_columns(
     "event", "count", "share", "by day", "first seen (UTC)", "last seen (UTC)", numbers=("count", "share")
 )
 
 
-class CatalogEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """An event name, its count and first and last time within the window, and its count on each day (UTC)."""
-
-    event: str
-    count: int
-    first_seen: str | None = None
-    last_seen: str | None = None
-    per_day: tuple[int, ...] = ()
-
-
 class _CatalogBody(msgspec.Struct, frozen=True, rename="camel"):
-    events: tuple[CatalogEntry, ...]
+    events: tuple[EventCountView, ...]
     window_days: int = 30
     days: tuple[str, ...] = ()
 
@@ -92,18 +80,11 @@ class Catalog:
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame: event, count, first_seen and last_seen (UTC, within the window)."""
-        import polars as pl
+        from workbench.frames import frame_of
 
-        rows = []
-        for entry in self:
-            # Not polars' own parser: it takes one format for the whole column, and only some times have a fraction.
-            times = [None if at is None else datetime.fromisoformat(at) for at in (entry.first_seen, entry.last_seen)]
-            rows.append((entry.event, entry.count, *times))
-        time = pl.Datetime("us", "UTC")
-        schema: dict[str, Any] = {"event": pl.String, "count": pl.Int64, "first_seen": time, "last_seen": time}
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        return frame_of(self, event=str, count=int, first_seen=datetime, last_seen=datetime)
 
-    def __iter__(self) -> Iterator[CatalogEntry]:
+    def __iter__(self) -> Iterator[EventCountView]:
         return iter(self._body().events)
 
     def __len__(self) -> int:
@@ -126,7 +107,7 @@ class Catalog:
         except NotFoundError:
             hint = suggestion(name, self.names, ". wb.catalog lists the events")
             raise NotFoundError(f"Event not found: {name!r}{hint}") from None
-        return EventShape(msgspec.convert(body, Shape))
+        return msgspec.convert(body, EventShape)
 
     def __getattr__(self, name: str) -> "EventShape":
         # IPython looks for methods such as _repr_png_ on every object that it displays; none of them is an event.
@@ -140,7 +121,7 @@ class Catalog:
     def names_with_prefix(self, text: str) -> tuple[str, ...]:
         """Return up to 200 event names that begin with a text, most frequent first."""
         names = tuple(name for name in self.names if name.startswith(text.lower()))
-        if not text or len(self) < _MAX_LISTED:
+        if not text or len(self) < MAX_LISTED:
             return names
         # This catalog may lack rare names, so the server selects them.
         return Catalog(self._connection, days=self._days, prefix=text.lower()).names
@@ -154,7 +135,7 @@ class Catalog:
         if not self._text:
             return body
         entries = [entry for entry in body.events if self._text in entry.event]
-        if len(body.events) >= _MAX_LISTED and not self._prefix:
+        if len(body.events) >= MAX_LISTED and not self._prefix:
             # The server can search beyond the names that it listed, but only by prefix.
             more = self._connection.get("/events/catalog", **self._query | {"prefix": self._text})
             entries += msgspec.convert(more, _CatalogBody).events
@@ -166,10 +147,11 @@ class Catalog:
         searched = f" with “{self._text}” in their names" if self._text else ""
         return f"Events of the last {self._body().window_days} days{searched}"
 
-    def _entries_with_share(self) -> list[tuple[CatalogEntry, str]]:
+    def _entries_with_share(self) -> list[tuple[EventCountView, str]]:
         total = sum(entry.count for entry in self) or 1
         return [(entry, f"{entry.count / total:.1%}") for entry in self]
 
+    @printable_text
     def __repr__(self) -> str:
         rows = [(entry.event, entry.count, moment(entry.last_seen)) for entry in self]
         columns = table_columns("event", "count", "last seen (UTC)", numbers=("count",))
@@ -197,7 +179,7 @@ class Catalog:
         searched = self.search(text) if (text := str(request.get("text") or "")) else self
         return {
             "title": searched._title(),
-            "capped": len(searched) >= _MAX_LISTED,
+            "capped": len(searched) >= MAX_LISTED,
             "days": searched._body().days,
             "empty": searched._empty(),
             "events": [
@@ -214,14 +196,8 @@ class Catalog:
         }
 
 
-class EventShape:
+class EventShape(Shape, frozen=True, rename="camel"):
     """The paths in the payloads of one event, with types and samples: what was sent so far, not a schema."""
-
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
-        self.event, self.count, self.paths = shape.event, shape.count, shape.paths
-        self.first_seen, self.last_seen = shape.first_seen, shape.last_seen
-        self.drift, self.samples = shape.drift, shape.samples
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per path and type of value.
@@ -229,27 +205,16 @@ class EventShape:
         Columns: path, type (string, number, boolean, array, object), count (sampled payloads with a value of this
         type), nulls (sampled payloads with null).
         """
-        import polars as pl
+        from workbench.frames import frame_of
 
         rows = [(path.path, kind, count, path.nulls) for path in self.paths for kind, count in path.types.items()]
-        schema = {"path": pl.String, "type": pl.String, "count": pl.Int64, "nulls": pl.Int64}
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        return frame_of(rows, path=str, type=str, count=int, nulls=int)
 
     def example(self, **payload: Any) -> dict[str, Any]:
         """Return an event with a payload of sampled values, for simulations; keywords replace these values."""
         plain_paths = [path for path in self.paths if path.samples and "." not in path.path and "[" not in path.path]
         sampled = {path.path: python_number(path.samples[0]) for path in plain_paths}
         return {"event": self.event, "payload": sampled | payload}
-
-    def page(self) -> dict[str, Any]:
-        """Return the data of the widget: texts and counts."""
-        return as_page(self._shape)
-
-    def __repr__(self) -> str:
-        return as_text(self._shape)
-
-    def _repr_html_(self) -> str:
-        return as_html(self._shape)
 
     def _ipython_display_(self) -> None:
         _show(self, lambda _request: self.page(), self.event)
@@ -264,12 +229,3 @@ def _show(content: Catalog | EventShape, answer: "Answer", event: str | None = N
     from workbench.display.widgets import CatalogWindow, show
 
     show(CatalogWindow(answer, event=event or ""), static)
-
-
-def catalog_facts(catalog: Catalog, events: Sequence[str]) -> CatalogFacts:
-    """Return the facts that an automation is checked against: the names of all events, and the paths of `events`."""
-    paths = {}
-    for event in events[:_MAX_SHAPES]:
-        with contextlib.suppress(NotFoundError):
-            paths[event] = frozenset(path.path for path in catalog[event].paths)
-    return CatalogFacts(tuple(dict.fromkeys((*catalog.names, *paths))), paths)

@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableSequence, TableView, moment, plain, table, table_columns
-from workbench.errors import InvalidArgumentError, WorkbenchError
+from workbench.display.html import TableSequence, TableView, moment, plain, printable_text, table_columns
+from workbench.errors import InvalidArgumentError
 from workbench.language.abi import AbiEvent, AbiWord, canonical_type, read_abi, read_signature
 from workbench.language.check import ChainFacts
 from workbench.language.codec import MalformedJsonError, decode, encode
+from workbench.language.responses import ChainsResponse
 
 
 class ContractEvent(msgspec.Struct, frozen=True):
@@ -22,42 +23,27 @@ class ContractEvent(msgspec.Struct, frozen=True):
     parameters: dict[str, str]
 
 
-class ContractEvents:
+class ContractEvents(TableSequence[ContractEvent]):
     """The events of a contract, displayed as a table.
 
     `events["Transfer"]` is one event. If several share a name, use the signature: `events["Transfer(address to)"]`.
     """
 
-    def __init__(self, events: list[ContractEvent]) -> None:
-        self._events = events
-
-    def __iter__(self) -> Iterator[ContractEvent]:
-        return iter(self._events)
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def __getitem__(self, name: str) -> ContractEvent:
-        matching = [event for event in self._events if name in (event.name, event.signature)]
+    def __getitem__(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            return super().__getitem__(name)
+        matching = [event for event in self if name in (event.name, event.signature)]
         if len(matching) == 1:
             return matching[0]
         if matching:
             signatures = ", ".join(repr(event.signature) for event in matching)
             raise InvalidArgumentError(f"{len(matching)} events are called {name!r}; use a signature: {signatures}")
-        names = ", ".join(event.name for event in self._events)
+        names = ", ".join(event.name for event in self)
         raise InvalidArgumentError(f"Event not found in the ABI: {name!r}. Its events are {names}")
 
-    def __repr__(self) -> str:
-        return plain(_ABI_COLUMNS, self._rows())
-
-    def _repr_html_(self) -> str:
-        return table(_ABI_COLUMNS, self._rows())
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return [(event.signature, ", ".join(event.wallets)) for event in self._events]
-
-
-_ABI_COLUMNS = table_columns("event", "wallets")
+    def _view(self) -> TableView:
+        rows = [(event.signature, ", ".join(event.wallets)) for event in self]
+        return TableView(table_columns("event", "wallets"), rows)
 
 
 def abi(text: str) -> ContractEvents:
@@ -77,7 +63,13 @@ def abi(text: str) -> ContractEvents:
         except (MalformedJsonError, UnicodeEncodeError) as error:
             events = f"is not JSON: {error}"
     else:
-        events = _read_solidity(text)
+        events = []
+        for line in filter(None, (line.strip() for line in text.split(";"))):
+            event = read_signature(line)
+            if isinstance(event, str):
+                events = f"has {line[:60]!r}, which {event}"
+                break
+            events.append(event)
     if isinstance(events, str):
         raise InvalidArgumentError(f"this ABI {events}")
     return ContractEvents(
@@ -93,62 +85,11 @@ def abi(text: str) -> ContractEvents:
     )
 
 
-def _read_solidity(text: str) -> list[AbiEvent] | str:
-    """Return the events declared in lines of Solidity, or what is wrong with the text."""
-    events: list[AbiEvent] = []
-    for line in filter(None, (line.strip() for line in text.split(";"))):
-        event = read_signature(line)
-        if isinstance(event, str):
-            return f"has {line[:60]!r}, which {event}"
-        events.append(event)
-    return events
+class ChainsStatus(ChainsResponse, frozen=True, rename="camel"):
+    """The followed chains, the events among the organization's newest 100,000 logs, and logs of unknown wallets.
 
-
-class ChainStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """One chain: the last block that was read, the newest block, when both were read, and the current problem."""
-
-    chain_id: int
-    block_number: int | None = None
-    head: int | None = None
-    read_at: str | None = None
-    trouble: str | None = None
-
-
-class FollowedEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An event of a contract, with the number of its logs among the newest ones."""
-
-    chain_id: int
-    contract: str
-    event: str
-    signature: str
-    count: int
-
-    @property
-    def name(self) -> str:
-        """The name of the event in waits and goals: `0x…:Transfer`."""
-        return f"{self.contract}:{self.event}"
-
-
-class UnknownWalletCount(msgspec.Struct, frozen=True, rename="camel"):
-    """The number of logs in the last day that matched an automation but had an unknown wallet, by what was done."""
-
-    automation_id: str
-    automation: str
-    what: str
-    count: int
-
-    @property
-    def sentence(self) -> str:
-        """What was done with these logs, in words."""
-        return _UNKNOWN_WALLET_WORDS.get(self.what, self.what)
-
-
-class ChainsStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """The followed chains, the events among the organization's newest 100,000 logs, and logs of unknown wallets."""
-
-    chains: tuple[ChainStatus, ...] = ()
-    events: tuple[FollowedEvent, ...] = ()
-    unknown_wallets: tuple[UnknownWalletCount, ...] = ()
+    `unknown_wallets` counts the logs of the last day that matched an automation, by outcome.
+    """
 
     def facts(self) -> ChainFacts:
         """Return the part that automations are checked against."""
@@ -156,38 +97,33 @@ class ChainsStatus(msgspec.Struct, frozen=True, rename="camel"):
             frozenset(chain.chain_id for chain in self.chains), frozenset(event.name.lower() for event in self.events)
         )
 
+    def _tables(self) -> Iterator[TableView]:
+        blocks = ("read up to", "newest block")
+        columns = table_columns("chain", *blocks, "last read (UTC)", "problem", numbers=blocks)
+        rows: list[tuple[str, ...]] = []
+        for chain in self.chains:
+            numbers = ["" if number is None else f"{number:,}" for number in (chain.block_number, chain.head)]
+            rows.append((str(chain.chain_id), *numbers, moment(chain.read_at), chain.problem or ""))
+        yield TableView(columns, rows, empty=_NO_CHAINS)
+        rows = [(str(event.chain_id), event.name, event.signature, f"{event.count:,}") for event in self.events]
+        note = "Use the name in .wait_for(name, within=…). The logs: wb.logs(contract=…)" if rows else ""
+        yield TableView(table_columns("chain", "name", "signature", "logs", numbers=("logs",)), rows, note=note)
+        if self.unknown_wallets:
+            columns = table_columns("automation", "logs of unknown wallets, last day", "logs", numbers=("logs",))
+            rows = [
+                (count.automation, _UNKNOWN_WALLET_WORDS.get(count.what, count.what), f"{count.count:,}")
+                for count in self.unknown_wallets
+            ]
+            yield TableView(columns, rows)
+
+    @printable_text
     def __repr__(self) -> str:
-        unknown = f"\n\n{plain(_UNKNOWN_WALLET_COLUMNS, self._unknown_wallet_rows())}" if self.unknown_wallets else ""
-        chains = plain(_CHAIN_COLUMNS, self._chain_rows(), _NO_CHAINS)
-        return f"{chains}\n\n{plain(_EVENT_COLUMNS, self._event_rows())}{unknown}"
+        return "\n\n".join(plain(view.columns, view.rows, view.empty) for view in self._tables())
 
     def _repr_html_(self) -> str:
-        note = "Use the name in .wait_for(name, within=…). The logs: wb.logs(contract=…)" if self.events else ""
-        return (
-            table(_CHAIN_COLUMNS, self._chain_rows(), empty=_NO_CHAINS)
-            + table(_EVENT_COLUMNS, self._event_rows(), note=note)
-            + (table(_UNKNOWN_WALLET_COLUMNS, self._unknown_wallet_rows()) if self.unknown_wallets else "")
-        )
-
-    def _chain_rows(self) -> list[tuple[str, str, str, str, str]]:
-        rows = []
-        for chain in self.chains:
-            blocks = ["" if number is None else f"{number:,}" for number in (chain.block_number, chain.head)]
-            rows.append((str(chain.chain_id), blocks[0], blocks[1], moment(chain.read_at), chain.trouble or ""))
-        return rows
-
-    def _event_rows(self) -> list[tuple[str, str, str, str]]:
-        return [(str(event.chain_id), event.name, event.signature, f"{event.count:,}") for event in self.events]
-
-    def _unknown_wallet_rows(self) -> list[tuple[str, str, str]]:
-        return [(count.automation, count.sentence, f"{count.count:,}") for count in self.unknown_wallets]
+        return "".join(view.html() for view in self._tables())
 
 
-_CHAIN_COLUMNS = table_columns(
-    "chain", "read up to", "newest block", "last read (UTC)", "problem", numbers=("read up to", "newest block")
-)
-_EVENT_COLUMNS = table_columns("chain", "name", "signature", "logs", numbers=("logs",))
-_UNKNOWN_WALLET_COLUMNS = table_columns("automation", "logs of unknown wallets, last day", "logs", numbers=("logs",))
 _UNKNOWN_WALLET_WORDS = {
     "created": "a contact was created",
     "unknown": "ignored: create_contacts=True would create a contact",
@@ -199,16 +135,7 @@ _NO_CHAINS = "No chain is followed: `workbench chain` needs a node in WORKBENCH_
 
 
 def chains(connection: Connection) -> ChainsStatus:
-    """Return the state of the followed chains."""
     return msgspec.convert(connection.get("/chain"), ChainsStatus)
-
-
-def chain_facts(connection: Connection) -> ChainFacts | None:
-    """Return the facts that automations are checked against; None if the request fails."""
-    try:
-        return chains(connection).facts()
-    except WorkbenchError:
-        return None
 
 
 class Logs(TableSequence[dict[str, Any]]):
@@ -220,7 +147,7 @@ class Logs(TableSequence[dict[str, Any]]):
         for log in self:
             block = f"{log['blockNumber']} (removed)" if log["removed"] else str(log["blockNumber"])
             rows.append((block, log["event"], log["contract"], encode(log["args"]).decode()))
-        return TableView(columns, rows, "", "Nothing yet.")
+        return TableView(columns, rows)
 
 
 def logs(connection: Connection, contract: str | None, event: str | None, before: str | None, limit: int) -> Logs:

@@ -1,12 +1,13 @@
 """The differences between two payloads of an automation, by meaning: which steps were added, removed or changed."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from workbench.display import words
-from workbench.display.outline import canonical, handles_of, outline_of
+from workbench.display.kinds import handle_words
+from workbench.display.outline import canonical, outline_of
 from workbench.display.sentences import (
     conditions,
     event_name,
@@ -16,7 +17,9 @@ from workbench.display.sentences import (
     span_text,
     value,
 )
-from workbench.language.codec import normalise, same_json
+from workbench.language.actions import FIELDS, handles_of
+from workbench.language.codec import normalize, printable, same_json
+from workbench.language.graph import SettingName
 from workbench.language.trigger import is_app_event, is_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -34,7 +37,7 @@ class Change(msgspec.Struct, frozen=True):
     text: str
 
     def __str__(self) -> str:
-        return f"{SIGNS[self.kind]} {self.subject}: {self.text}"
+        return printable(f"{SIGNS[self.kind]} {self.subject}: {self.text}")
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -51,8 +54,12 @@ class Changes(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.items or self.moved or self.unread_keys)
 
+    def summary(self) -> str:
+        if not self:
+            return "no difference"
+        return words.quantity(len(self.items), "difference") if self.items else "no relevant difference"
+
     def lines(self) -> list[str]:
-        """Return the differences as indented lines."""
         lines = [f"  {change}" for change in self.items]
         if self.moved:
             lines.append(f"  {words.quantity(self.moved, 'step')} moved on the canvas")
@@ -63,7 +70,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Changes:
     """Return the differences between two payloads; with `before` None everything is added."""
-    new: JsonObject = normalise(after)  # as the server stores it; otherwise 1.0 and Decimal("1.0") would differ
+    new: JsonObject = normalize(after)  # as the server stores it; otherwise 1.0 and Decimal("1.0") would differ
     new_nodes = _nodes(new)
     if before is None:
         steps = [
@@ -72,7 +79,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
         ]
         rules = [Change("added", rule.subject, rule.text) for rule in _setting_changes({"graph": {}}, new)]
         return Changes((*steps, *rules))
-    old: JsonObject = normalise(before)
+    old: JsonObject = normalize(before)
     old_nodes, renamed = _nodes(old), _renamed_steps(old, new)
     items = [*_trigger_changes(old, new), *_setting_changes(old, new)]
     items += [*_step_changes(old_nodes, new_nodes, renamed), *_edge_changes(old, new, renamed)]
@@ -88,7 +95,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
 
 
 def marks(changes: Changes) -> dict[str, Literal["added", "changed"]]:
-    """Return the ids of the steps of the new graph that differ, with the colour to draw them in."""
+    """Return the ids of the steps of the new graph that differ, and how to mark each in the picture."""
     kinds: dict[Kind, Literal["added", "changed"]] = {"added": "added", "changed": "changed", "renamed": "changed"}
     return {change.subject: kinds[change.kind] for change in changes.items if change.kind in kinds}
 
@@ -103,18 +110,19 @@ _TRIGGER_KEYS = frozenset({"type", "event", "eventNames", "filters"})  # of a tr
 def _trigger_changes(before: JsonObject, after: JsonObject) -> list[Change]:
     specs = (before["triggerSpec"], after["triggerSpec"])
     outlines = [outline_of("", spec, {}) for spec in specs]
-    if bool(outlines[0].logs) != bool(outlines[1].logs):
+    if outlines[0].kind != outlines[1].kind:
         return [Change("changed", "trigger", _new_and_old(*map(_trigger_sentence, specs)))]
     texts = []
-    # As sets, because the order of event names says nothing.
-    if set(outlines[0].events) != set(outlines[1].events):
-        events = [words.join_or([event_name(event) for event in outline.events]) for outline in outlines]
+    # As sets, because the order of event names has no meaning.
+    listed = [outline.trigger.get("events", ()) for outline in outlines]
+    if set(listed[0]) != set(listed[1]):
+        events = [words.join_or([event_name(event) for event in names]) for names in listed]
         texts.append(f"starts on {_new_and_old(events[0] or 'any event', events[1] or 'any event')}")
     filters = [spec.get("filters") or [] for spec in specs]
     if not same_json(*filters):
         texts.append(f"asks {_new_and_old(*map(_conditions, filters))}")
     texts += [
-        f"{key}: {_new_and_old(_field(key, specs[0]), _field(key, specs[1]))}"
+        f"{key}: {_new_and_old(_field('', key, specs[0]), _field('', key, specs[1]))}"
         for key in dict.fromkeys([*specs[0], *specs[1]])
         if key not in _TRIGGER_KEYS and not same_json(specs[0].get(key), specs[1].get(key))
     ]
@@ -139,9 +147,9 @@ def _setting_changes(before: JsonObject, after: JsonObject) -> list[Change]:
     return changes
 
 
-def _rule(key: str, valid: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+def _rule(key: str, valid: Mapping[SettingName, Any], settings: Mapping[str, Any]) -> str | None:
     if key in valid:
-        return rule_text(key, valid[key])
+        return rule_text(cast("SettingName", key), valid[cast("SettingName", key)])
     return f"{key} {value(settings[key])}" if settings.get(key) is not None else None
 
 
@@ -174,21 +182,23 @@ def _field_changes(old: JsonObject, new: JsonObject) -> list[str]:
         return [f"another kind of step: {_new_and_old(_sentence(old), _sentence(new))}"]
     before, after = old.get("data") or {}, new.get("data") or {}
     mirrored = _MIRRORED_TRIGGER_KEYS if is_trigger(old["type"]) else _MIRRORED_KEYS
-    return [
-        f"{_FIELD_WORDS.get(key, key)}: {_new_and_old(_field(key, before), _field(key, after))}"
+    keys = [
+        key
         for key in dict.fromkeys([*before, *after])
         if key not in mirrored and not same_json(before.get(key), after.get(key))
     ]
+    texts = {key: _new_and_old(*(_field(new["type"], key, data) for data in (before, after))) for key in keys}
+    return [f"{_FIELD_WORDS.get(key, key)}: {text}" for key, text in texts.items()]
 
 
-def _field(key: str, data: Mapping[str, Any]) -> str:
-    content = data.get(key)
-    if key in ("seconds", "timeoutSeconds") and type(content) is int and content > 0:
+def _field(kind: str, key: str, data: Mapping[str, Any]) -> str:
+    content, types = data.get(key), {field.key: field.type for field in FIELDS.get(kind, ())}
+    if types.get(key) == "duration" and type(content) is int and content > 0:
         return span_text(content)
-    if key == "filters" and isinstance(content, list):
+    if types.get(key) == "filters" and isinstance(content, list):
         return _conditions(content)
-    if key == "branches" and (split := canonical("split", data)) is not None:
-        return words.join_and([f"{branch['percent']} % {value(branch['handle'])}" for branch in split["branches"]])
+    if types.get(key) == "branches" and (split := canonical(kind, data)) is not None:
+        return words.join_and([f"{branch['percent']} % {value(branch['handle'])}" for branch in split[key]])
     return _cut(value(content)) if key in data else "nothing"
 
 
@@ -200,7 +210,7 @@ def _conditions(filters: Any) -> str:
 
 
 def _edge_changes(before: JsonObject, after: JsonObject, renamed: Mapping[str, str]) -> list[Change]:
-    """Return the handles with another target, of steps that are in both payloads."""
+    """Return the handles whose target differs, for steps that are in both payloads."""
     old_targets, new_targets = _targets(before), _targets(after)
     old_ids, old_nodes = {key: old_key for old_key, key in renamed.items()}, _nodes(before)
     changes = []
@@ -211,7 +221,7 @@ def _edge_changes(before: JsonObject, after: JsonObject, renamed: Mapping[str, s
         for handle in handles_of(node["type"], node.get("data") or {}):
             old_target, target = old_targets.get((old_id, handle)), new_targets.get((node_id, handle))
             if target != renamed.get(old_target or "", old_target):
-                label = f"{words.HANDLE_WORDS.get(handle, handle)} leads to" if handle else "leads to"
+                label = f"{handle_words(handle)} leads to" if handle else "leads to"
                 text = _new_and_old(old_target or "no step", target or "no step")
                 changes.append(Change("led", node_id, f"{label} {text}"))
     return changes
@@ -223,7 +233,7 @@ def _targets(payload: JsonObject) -> dict[tuple[str, str | None], str]:
 
 
 def _renamed_steps(before: JsonObject, after: JsonObject) -> dict[str, str]:
-    """Return the steps that differ in their id only, as new ids by old ids: same type, same data, same edges."""
+    """Return the new ids of renamed steps, by their old ids. A renamed step has the same type, data and edges."""
     # Only equal steps are matched, never similar ones: a wrong match would hide a removed and an added step.
     old, new = _nodes(before), _nodes(after)
     removed = {key: (node["type"], node.get("data") or {}) for key, node in old.items() if key not in new}

@@ -6,7 +6,7 @@ key, and `events` retries those itself.
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, TypeVar
 
 import httpx
@@ -39,21 +39,18 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A response: status, decoded JSON (numbers exact) or None, the raw body, and case-insensitive headers."""
+    """A response: status, decoded JSON (numbers exact) or None, and case-insensitive headers."""
 
     status: int
     body: Any
-    raw: bytes = b""
     headers: Mapping[str, str] = {}
 
     @property
     def request_id(self) -> str | None:
-        """The id of this request in the server's log."""
         return self.body.get("requestId") if isinstance(self.body, dict) else None
 
     @property
     def error(self) -> str:
-        """The server's error message."""
         if isinstance(self.body, dict) and isinstance(self.body.get("error"), str):
             return str(self.body["error"])
         return f"the server answered {self.status}"
@@ -101,7 +98,6 @@ class Connection:
 
     @property
     def has_key(self) -> bool:
-        """Whether requests are sent with a key."""
         return self._key is not None
 
     def get(self, path: str, **params: str | int | None) -> Any:
@@ -112,15 +108,12 @@ class Connection:
     # Writes are sent once: after a lost response a repetition could do the same thing twice.
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Post a JSON object once and return the decoded response."""
         return self._json(self.request("POST", path, body={} if body is None else body))
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Put a JSON object once and return the decoded response."""
         return self._json(self.request("PUT", path, body=body))
 
     def delete(self, path: str) -> Any:
-        """Delete what is at `path` and return the decoded response."""
         return self._json(self.request("DELETE", path))
 
     def request(
@@ -150,7 +143,7 @@ class Connection:
 
     @contextmanager
     def stream_lines(self, path: str, **params: str | int | None) -> Iterator[Iterator[str]]:
-        """Yield the lines of an event stream as they arrive. Raises what `get` raises, also in the middle of it."""
+        """Yield the lines of an event stream as they arrive. Raises the errors of `get`, even after some lines."""
         sent = {name: value for name, value in params.items() if value is not None}
         headers = {"Accept": EVENT_STREAM}
         with (
@@ -166,9 +159,9 @@ class Connection:
     def stream_bytes(
         self, path: str, body: Mapping[str, Any], accept: str
     ) -> Iterator[tuple[Response, Iterator[bytes]]]:
-        """Post once and yield the response, with its bytes as they arrive if it is a success.
+        """Post once and yield the response; the bytes of a successful one can be read as they arrive.
 
-        Raises what `request` raises, also in the middle of the stream.
+        Raises the errors of `request`, even after some bytes.
         """
         headers = {"Accept": accept, "Content-Type": JSON} | self._encodings
         with (
@@ -207,13 +200,13 @@ class Connection:
             case _ if status == 429 or status >= 500:
                 kind, error = UnavailableError, f"the server cannot take this right now ({error}); try again shortly"
             case 409:
-                raise ConflictError(error, response.problems, status=status, request_id=response.request_id)
+                kind = ConflictError
             case _:
+                kind = InvalidRequestError
                 if len(response.problems) > 1:
                     bullets = [f"  • {problem}" for problem in response.problems]
                     error = "\n".join([f"{len(bullets)} problems:", *bullets])
-                raise InvalidRequestError(error, response.problems, status=status, request_id=response.request_id)
-        raise kind(error, status=status, request_id=response.request_id)
+        raise kind(error, response.problems, status=status, request_id=response.request_id)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -221,12 +214,12 @@ class Connection:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:  # no byte was sent
             raise ConnectionFailedError(
-                f"no answer from {self.url} ({_reason(error)}). Is the service running? `make up` starts it; "
+                f"no response from {self.url} ({_reason(error)}). Is the service running? `make up` starts it; "
                 'WORKBENCH_URL or Workbench(url="…") sets its URL'
             ) from None
         except httpx.HTTPError as error:  # the server may have received and committed the request
             raise UnknownOutcomeError(
-                f"the connection to {self.url} broke before the response arrived ({_reason(error)})"
+                f"the connection to {self.url} was lost before the response arrived ({_reason(error)})"
             ) from None
 
     def _json(self, response: Response) -> Any:
@@ -241,19 +234,17 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
         return encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidArgumentError(f"this cannot be written as JSON: {error}") from None
+        raise InvalidArgumentError(f"the request cannot be written as JSON: {error}") from None
 
 
 def _response(response: httpx.Response) -> Response:
     """Return a response that was read completely; raise VersionError if the server does not support our version."""
-    raw = response.content
-    if not response.headers.get("Content-Type", "").startswith(JSON):
-        return Response(response.status_code, None, raw)
-    try:
-        decoded = Response(response.status_code, decode(raw), raw)
-    except MalformedJsonError:
-        return Response(response.status_code, None, raw)
-    # Here and not in `check`, so that every caller gets it, also those that handle other errors themselves.
+    body = None
+    if response.headers.get("Content-Type", "").startswith(JSON):
+        with suppress(MalformedJsonError):
+            body = decode(response.content)
+    decoded = Response(response.status_code, body)
+    # Raised here and not in `check`, because some callers handle error responses without `check`.
     if decoded.status == 400 and [problem.field for problem in decoded.problems] == [VERSION_HEADER]:
         raise VersionError(decoded.problems[0].reason, status=decoded.status, request_id=decoded.request_id)
     return decoded
@@ -267,7 +258,7 @@ T = TypeVar("T")
 
 
 def retry(read: Callable[[], T], pauses_s: Sequence[float]) -> T:
-    """Return what `read` returns, and try it again after each pause while the server is unavailable."""
+    """Return the result of `read`, which is retried after each pause while the server is unavailable."""
     for pause_s in pauses_s:
         try:
             return read()
@@ -277,25 +268,23 @@ def retry(read: Callable[[], T], pauses_s: Sequence[float]) -> T:
 
 
 class TtlCache(Generic[T]):
-    """A value that is read again after two seconds.
+    """A value that is read again after `ttl_s` seconds.
 
     IPython shows an object in several formats, and completes with every key press: either should cost one request.
     """
 
-    _TTL_S = 2.0
-
-    def __init__(self, read: Callable[[], T]) -> None:
+    def __init__(self, read: Callable[[], T], ttl_s: float = 2.0) -> None:
         self._read = read
+        self._ttl_s = ttl_s
         self._cached: tuple[float, T] | None = None
 
     def __call__(self) -> T:
-        """Return the value. Raises what reading it raises."""
-        if self._cached is not None and environment.monotonic_s() - self._cached[0] <= self._TTL_S:
+        """Return the value. Raises the errors of `read`."""
+        if self._cached is not None and environment.monotonic_s() - self._cached[0] <= self._ttl_s:
             return self._cached[1]
         return self.refresh()
 
     def refresh(self) -> T:
-        """Read the value again and return it."""
         value = self._read()
         self._cached = environment.monotonic_s(), value
         return value

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, TableView, html, moment, plain, table, table_columns
-from workbench.display.words import join_and, quantity, value
+from workbench.display.html import TableColumn, TableView, html, moment, plain, printable_text, table, table_columns
+from workbench.display.words import join_and, join_or, quantity, value
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.explain import EventToExplain, Explanations, explain
-from workbench.language.codec import encode
+from workbench.language.channel import CHANNELS
+from workbench.language.responses import ContactView, MergeView, TimelineItemView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,81 +26,37 @@ class ContactIdentifier(TypedDict, total=False):
     external_id: str
 
 
-class _ContactRow(msgspec.Struct, frozen=True, rename="camel"):
-    id: str
-    wallet_address: str | None
-    email: str | None
-    external_id: str | None
-    attributes: dict[str, Any]
-    tags: tuple[str, ...]
-    segments: tuple[str, ...]
-    opted_out: tuple[str, ...]
-    created_at: str
-    updated_at: str
-
-
-class TimelineItem(msgspec.Struct, frozen=True):
-    """One item of a contact's timeline; `kind` is event, entry, message or conflict."""
-
-    kind: str
-    id: str
-    at: datetime
-    sentence: str
-    detail: dict[str, Any]
-
-
 _SHOWN_ITEMS = 20
 _TIMELINE_LIMIT = 1_000
 _TIMELINE_PAGE = 500  # items in one request; the service returns no more
 
 
 class Contact:
-    """A contact, displayed with its fields and timeline. Changes are made on the server and return the contact."""
+    """A contact, displayed with its fields and timeline. Changes are made on the server and return the contact.
 
-    def __init__(self, connection: Connection, row: _ContactRow) -> None:
+    `id`: as in `contacts.id`. `email`: masked unless your key has pii:read. `wallet_address`: in lower case.
+    `external_id`: its id in your own system. `attributes`: those that events and automations set, by name. `tags`.
+    `segments`: the names of those that contain it. `opted_out`: channels that it opted out of (inapp, email, webhook).
+    """
+
+    def __init__(self, connection: Connection, row: ContactView) -> None:
         self._connection = connection
-        self._row: _ContactRow | None = row  # None after it was erased
-        self._id = row.id
+        self._show(row)
 
-    @property
-    def id(self) -> str:
-        """The contact's id, as in `contacts.id`."""
-        return self._id
+    def _show(self, row: ContactView) -> Self:
+        self._row: ContactView | None = row  # None after it was erased
+        self.id = row.id  # changes when the contact is merged into another one
+        self.email, self.wallet_address, self.external_id = row.email, row.wallet_address, row.external_id
+        self.attributes, self.tags = row.attributes, row.tags
+        self.segments, self.opted_out = row.segments, row.opted_out
+        return self
 
-    @property
-    def email(self) -> str | None:
-        """The email address; masked unless your key has pii:read."""
-        return self._stored().email
+    if not TYPE_CHECKING:  # so that a type checker still reports unknown fields
 
-    @property
-    def wallet_address(self) -> str | None:
-        """The wallet address, in lower case."""
-        return self._stored().wallet_address
-
-    @property
-    def external_id(self) -> str | None:
-        """The contact's id in your own system."""
-        return self._stored().external_id
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes that events and automations set, by name."""
-        return self._stored().attributes
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags of the contact."""
-        return self._stored().tags
-
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """The names of the segments that contain the contact."""
-        return self._stored().segments
-
-    @property
-    def opted_out(self) -> tuple[str, ...]:
-        """The channels that the contact opted out of: inapp, email, webhook."""
-        return self._stored().opted_out
+        def __getattr__(self, name: str) -> Any:
+            if name in ContactView.__struct_fields__:
+                raise NotFoundError(f"Contact {self.id} was erased")
+            raise AttributeError(name)
 
     @usage_example('.opt_out("email"), or "inapp", "webhook"')
     def opt_out(self, *channels: str) -> Self:
@@ -108,7 +65,7 @@ class Contact:
 
     @usage_example('.opt_in("email")')
     def opt_in(self, *channels: str) -> Self:
-        """Opt the contact in again, also after it unsubscribed from emails: only if the person asked for it."""
+        """Opt the contact in again, even if it unsubscribed from emails. Only do this if the person asked for it."""
         return self._set_opt_outs(channels, opted_out=False)
 
     @usage_example('.tag("vip")')
@@ -129,12 +86,11 @@ class Contact:
     def timeline(self) -> "pl.DataFrame":
         """A polars frame of the newest 1,000 events, entries, messages and identity conflicts, newest first.
 
-        Columns: at (UTC), kind (event, entry, message, conflict), sentence, id, detail (JSON). `.events(limit=…)`
-        goes further back.
+        Columns: at (UTC), kind (event, entry, message, conflict, merge, log), sentence, id, detail (JSON).
+        `.events(limit=…)` goes further back.
         """
         items = self._items(_TIMELINE_LIMIT)
-        rows = [(item.at, item.kind, item.sentence, item.id, _json(item.detail)) for item in items]
-        return _timeline_frame(items, ("at", "kind", "sentence", "id", "detail"), rows, "Timeline")
+        return _timeline_frame(items, "Timeline", items, at=datetime, kind=str, sentence=str, id=str, detail=dict)
 
     @usage_example(".events() or .events(limit=10_000)")
     def events(self, limit: int = _TIMELINE_LIMIT) -> "pl.DataFrame":
@@ -146,12 +102,10 @@ class Contact:
         rows = []
         for item in items:
             event = item.detail
-            occurred_at = datetime.fromisoformat(event["occurredAt"])
             key = event["idempotencyKey"]
-            rows.append((item.at, event["event"], occurred_at, _json(event["payload"]), key, item.id))
-        return _timeline_frame(
-            items, ("at", "event", "occurred_at", "payload", "idempotency_key", "id"), rows, "Events"
-        )
+            rows.append((item.at, event["event"], event["occurredAt"], event["payload"], key, item.id))
+        columns = {"at": datetime, "event": str, "occurred_at": datetime, "payload": dict, "idempotency_key": str}
+        return _timeline_frame(items, "Events", rows, **columns, id=str)
 
     @usage_example('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
     def explain(self, automation: object, event: EventToExplain = None, *, limit: int = 20) -> Explanations:
@@ -161,7 +115,7 @@ class Contact:
         server applies the engine's rules to the version that was live when the event arrived, and to the contact as
         it is today.
         """
-        return explain(self._connection, self._stored().id, automation, event, limit)
+        return explain(self._connection, self.id, automation, event, limit)
 
     def export(self) -> dict[str, Any]:
         """Return everything stored about the contact: contact, events, entries with steps, messages; oldest first."""
@@ -175,41 +129,36 @@ class Contact:
         """
         body = self._connection.delete(self._path())
         self._row = None
+        for name in vars(self).keys() & {*ContactView.__struct_fields__} - {"id"}:
+            delattr(self, name)
         ended = quantity(body["cancelledEntries"], "entry", "entries")
-        return f"Erased: the data of {self._id} does not identify a person. Its events still count; {ended} cancelled."
+        return f"Erased: the data of {self.id} does not identify a person. Its events still count; {ended} cancelled."
 
     def _set_opt_outs(self, channels: tuple[str, ...], *, opted_out: bool) -> Self:
         if not channels:
-            raise InvalidArgumentError('Pass at least one channel: "inapp", "email" or "webhook"')
+            names = join_or([f'"{name}"' for name in CHANNELS])
+            raise InvalidArgumentError(f"Pass at least one channel: {names}")
         return self._update(self._connection.put(self._path("/opt-outs"), dict.fromkeys(channels, opted_out)))
 
     def _update(self, body: Any) -> Self:
-        self._row = msgspec.convert(body, _ContactRow)
-        self._id = self._row.id  # differs when the contact was merged into another one
-        return self
+        return self._show(msgspec.convert(body, ContactView))
 
     def _path(self, suffix: str = "") -> str:
-        return f"/contacts/{self._id}{suffix}"
+        return f"/contacts/{self.id}{suffix}"
 
-    def _stored(self) -> _ContactRow:
-        if self._row is None:
-            raise NotFoundError(f"Contact {self._id} was erased")
-        return self._row
-
-    def _items(self, limit: int, kind: str | None = None) -> list[TimelineItem]:
-        items: list[TimelineItem] = []
+    def _items(self, limit: int, kind: str | None = None) -> list[TimelineItemView]:
+        items: list[TimelineItemView] = []
         path, before = self._path("/timeline"), None
         while len(items) < limit:
             size = min(_TIMELINE_PAGE, limit - len(items))
             page = self._connection.get(path, before=before, limit=size, kind=kind)
-            items += msgspec.convert(page["timeline"], list[TimelineItem])
+            items += msgspec.convert(page["timeline"], list[TimelineItemView])
             before = page["next"]
             if before is None:
                 break
         return items
 
-    def _fields(self) -> list[tuple[str, str]]:
-        row = self._stored()
+    def _fields(self, row: ContactView) -> list[tuple[str, str]]:
         fields = {
             "email": row.email,
             "wallet": row.wallet_address,
@@ -223,7 +172,7 @@ class Contact:
         return [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
 
     def _counts(self) -> str:
-        counts = self._connection.get("/contacts", id=self._id)["counts"]
+        counts = self._connection.get("/contacts", id=self.id)["counts"]
         nouns = (
             ("events", "event", ""),
             ("entries", "entry", "entries"),
@@ -232,24 +181,25 @@ class Contact:
         )
         return ", ".join(quantity(counts[name], noun, plural) for name, noun, plural in nouns)
 
+    @printable_text
     def __repr__(self) -> str:
         if self._row is None:
-            return f"Contact {self._id}: erased"
-        fields = plain(_CONTACT_COLUMNS, self._fields())
+            return f"Contact {self.id}: erased"
+        fields = plain(_CONTACT_COLUMNS, self._fields(self._row))
         timeline = plain(*_timeline_table(self._items(_SHOWN_ITEMS)))
-        return "\n".join([f"Contact {self._id}", self._counts(), "", fields, "", timeline])
+        return "\n".join([f"Contact {self.id}", self._counts(), "", fields, "", timeline])
 
     def _repr_html_(self) -> str:
         if self._row is None:
-            return table(_CONTACT_COLUMNS, (), title=f"Contact {self._id}", empty="Erased.")
+            return table(_CONTACT_COLUMNS, (), title=f"Contact {self.id}", empty="Erased.")
         items = self._items(_SHOWN_ITEMS)
         # A request of its own: a conflict may be older than the newest items.
         conflicts = self._items(_SHOWN_ITEMS, "conflict")
         return html(
             "contact.html.j2",
-            title=f"Contact {self._id}",
+            title=f"Contact {self.id}",
             counts=self._counts(),
-            fields=(_CONTACT_COLUMNS, self._fields()),
+            fields=(_CONTACT_COLUMNS, self._fields(self._row)),
             conflicts=[f"{moment(conflict.at)}: {conflict.sentence}" for conflict in conflicts],
             timeline=_timeline_table(items),
             note="More: .timeline, .events(), .explain(automation)" if len(items) == _SHOWN_ITEMS else "",
@@ -260,110 +210,66 @@ _CONTACT_COLUMNS = table_columns("field", "value")
 _TIMELINE_COLUMNS = table_columns("at (UTC)", "kind", "what happened")
 
 
-def _timeline_table(items: Sequence[TimelineItem]) -> tuple[Sequence[TableColumn], Sequence[Sequence[str]]]:
+def _timeline_table(items: Sequence[TimelineItemView]) -> tuple[Sequence[TableColumn], Sequence[Sequence[str]]]:
     return _TIMELINE_COLUMNS, [(moment(item.at), item.kind, item.sentence) for item in items]
 
 
 def _timeline_frame(
-    items: Sequence[TimelineItem], names: Sequence[str], rows: Sequence[Sequence[Any]], title: str
+    items: Sequence[TimelineItemView], title: str, rows: Sequence[Any], **columns: type
 ) -> "pl.DataFrame":
-    import polars as pl
+    from workbench.display.frame import shown_frame
 
-    from workbench.display.frame import with_view
-
-    # Explicit types: polars would infer Null for every column of a contact without items.
-    schema = {name: pl.Datetime("us", "UTC") if name.endswith("at") else pl.String() for name in names}
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    title = f"{title}: {quantity(len(rows), 'row')}"
-    return with_view(frame, TableView(*_timeline_table(items), title, empty="Nothing yet."))
-
-
-def _json(value: Any) -> str:
-    return encode(value).decode()
+    view = TableView(*_timeline_table(items), f"{title}: {quantity(len(rows), 'row')}")
+    return shown_frame(view, rows, **columns)
 
 
 def contact(connection: Connection, contact_id: str | None, identifier: Mapping[str, str]) -> Contact:
-    """Return a contact by its id or by one identifier."""
     if (contact_id is None) == (not identifier):
         raise InvalidArgumentError(
             'Pass an id or an identifier: wb.contact("0198…") or wb.contact(email="ada@example.com")'
         )
     if contact_id is not None:
-        return Contact(connection, msgspec.convert(connection.get(f"/contacts/{contact_id}"), _ContactRow))
+        return Contact(connection, msgspec.convert(connection.get(f"/contacts/{contact_id}"), ContactView))
     names = {"wallet_address": "walletAddress", "external_id": "externalId"}
     body = {"contact": {names.get(name, name): value for name, value in identifier.items()}}
     # A POST, so that identifiers stay out of URLs, which proxies and servers write to their logs.
-    return Contact(connection, msgspec.convert(connection.post("/contacts/find", body), _ContactRow))
-
-
-class _MovedFields(msgspec.Struct, frozen=True, rename="camel"):
-    identifiers: dict[str, str]
-    attributes: dict[str, Any]
-    tags: tuple[str, ...]
-    opted_out: tuple[str, ...]
-    segments: tuple[str, ...]
-
-
-class _RowCounts(msgspec.Struct, frozen=True):
-    events: int
-    entries: int
-    messages: int
-
-
-class _MergeRow(msgspec.Struct, frozen=True):
-    id: str | None
-    keep: str
-    absorbed: str
-    moves: _MovedFields
-    hidden: dict[str, str]
-    lost: dict[str, Any]
-    rows: _RowCounts
-    pending: bool
+    return Contact(connection, msgspec.convert(connection.post("/contacts/find", body), ContactView))
 
 
 class Merge:
-    """A preview of a merge, displayed as a table. `.apply()` merges the contacts, `.undo()` reverts the merge."""
+    """A preview of a merge, displayed as a table. `.apply()` merges the contacts, `.undo()` reverts the merge.
 
-    def __init__(self, connection: Connection, row: _MergeRow) -> None:
-        self._connection, self._row = connection, row
-        self._note = "This is a preview. .apply() merges the contacts."
+    `id`: the id of the merge in the audit log; None before it is applied. `moves`: what moves to the kept contact, by
+    identifiers, attributes, tags, opted_out and segments. `lost`: attributes of the absorbed contact that are hidden by
+    those of the kept one.
+    """
 
-    @property
-    def id(self) -> str | None:
-        """The id of the merge in the audit log; None before it is applied."""
-        return self._row.id
+    def __init__(self, connection: Connection, row: MergeView) -> None:
+        self._connection = connection
+        self._show(row, "This is a preview. .apply() merges the contacts.")
 
-    @property
-    def moves(self) -> dict[str, Any]:
-        """What moves to the kept contact: identifiers, attributes, tags, opted_out, segments."""
-        return msgspec.structs.asdict(self._row.moves)
-
-    @property
-    def lost(self) -> Mapping[str, Any]:
-        """Attributes of the absorbed contact that are hidden by those of the kept one."""
-        return self._row.lost
+    def _show(self, row: MergeView, note: str) -> Self:
+        self._row, self._note = row, note
+        self.id, self.moves, self.lost = row.id, msgspec.structs.asdict(row.moves), row.lost
+        return self
 
     def apply(self) -> Self:
         """Merge the two contacts. Your key needs automations:write."""
         if self._row.id is not None:
-            raise InvalidArgumentError("The contacts are merged already. .undo() reverts the merge")
+            raise InvalidArgumentError("The contacts are already merged. .undo() reverts the merge")
         pair = {"keep": self._row.keep, "absorb": self._row.absorbed}
-        self._row = msgspec.convert(self._connection.post("/contacts/merge", pair), _MergeRow)
-        self._note = f"Merged.{_background_note(self._row.pending)} .undo() reverts the merge."
-        return self
+        row = msgspec.convert(self._connection.post("/contacts/merge", pair), MergeView)
+        return self._show(row, f"Merged.{_background_note(row.pending)} .undo() reverts the merge.")
 
     def undo(self) -> Self:
         """Split the contact into two again. Raises ConflictError, with the later changes that prevent it."""
         if self._row.id is None:
             raise InvalidArgumentError("The contacts are not merged. .apply() merges them")
         body = self._connection.post(f"/contacts/merges/{self._row.id}/undo")
-        self._row = msgspec.structs.replace(self._row, id=None)
         changed = f" Later values of {join_and(body['stays'])} are kept." if body["stays"] else ""
-        self._note = (
-            f"Reverted.{changed}{_background_note(body['pending'])} "
-            "Events that arrived while they were merged stay with the contact that they arrived for."
-        )
-        return self
+        note = "Events that arrived while they were merged stay with the contact that they arrived for."
+        note = f"Reverted.{changed}{_background_note(body['pending'])} {note}"
+        return self._show(msgspec.structs.replace(self._row, id=None), note)
 
     def headline(self) -> str:
         """Return a sentence: the absorbed contact becomes the kept one."""
@@ -388,6 +294,7 @@ class Merge:
             ("history", ", ".join(counts), "moves"),
         ]
 
+    @printable_text
     def __repr__(self) -> str:
         return f"{self.headline()}\n{plain(_MERGE_COLUMNS, self._rows())}\n{self._note}"
 
@@ -406,4 +313,4 @@ def _background_note(pending: bool) -> str:
 def merge(connection: Connection, keep: str, absorb: str) -> Merge:
     """Return a preview of merging two contacts."""
     pair = {"keep": keep, "absorb": absorb, "preview": True}
-    return Merge(connection, msgspec.convert(connection.post("/contacts/merge", pair), _MergeRow))
+    return Merge(connection, msgspec.convert(connection.post("/contacts/merge", pair), MergeView))

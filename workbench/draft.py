@@ -6,20 +6,22 @@ connected to every open end. Drafts never change: each function here returns a n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 from zlib import crc32
 
 import msgspec
 
-from workbench.display.cards import free_id
+from workbench.display.kinds import TRIGGER_ARGUMENTS, free_id
 from workbench.display.layout import Point, chosen_positions, grid_positions, position_below
 from workbench.display.outline import TRIGGER_ID
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import MAX_ID_LENGTH, is_valid_id
 from workbench.language.check import Diagnostic, check
-from workbench.language.codec import encode, normalise
-from workbench.language.event import EVENT_NAME, LOG_NAME
+from workbench.language.codec import encode, normalize
+from workbench.language.event import EVENT_NAME, is_awaitable_name
+from workbench.language.filter import OPERATORS
 from workbench.language.graph import Graph, read_graph, read_settings
+from workbench.language.problem import DeclarationError
 from workbench.language.trigger import Trigger, read_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -40,7 +42,12 @@ class FilterArguments(TypedDict, total=False):
     exists: Literal[True]
 
 
-OPERATOR_USAGE = "eq=…, neq=…, is_in=[…], contains=… or exists=True"
+KEYWORDS = {name: "is_in" if name == "in" else name for name in OPERATORS}  # `in` is a keyword of Python
+if FilterArguments.__annotations__.keys() != set(KEYWORDS.values()):
+    raise DeclarationError(f"FilterArguments must be {', '.join(KEYWORDS.values())}")
+_EXAMPLES = {"value": "…", "list": "[…]", "nothing": "True"}
+*_USAGES, _LAST_USAGE = [f"{KEYWORDS[name]}={_EXAMPLES[operator.operand]}" for name, operator in OPERATORS.items()]
+OPERATOR_USAGE = f"{', '.join(_USAGES)} or {_LAST_USAGE}"
 
 Where: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]]
 """`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, or a list of these for several filters on one path."""
@@ -72,7 +79,7 @@ class Draft(msgspec.Struct, frozen=True):
     def payload(self) -> JsonObject:
         """Return the contract's payload: `name`, `triggerSpec`, `graph`. Nodes without a position get one on a grid."""
         nodes = [*self.nodes]
-        if not self.as_read:  # a payload that was only read comes back unchanged, also without positions
+        if not self.as_read:  # a payload that was only read comes back unchanged, even without positions
             links = [(edge["source"], edge["target"]) for edge in self.edges]
             grid = grid_positions([node["id"] for node in self.nodes], links)
             # `| node` last, so that a position that a user chose wins.
@@ -82,16 +89,12 @@ class Draft(msgspec.Struct, frozen=True):
 
     def language(self) -> tuple[Trigger, Graph]:
         """Return trigger and graph as the engine reads them; raise InvalidAutomationError if their shape is wrong."""
-        payload = normalise(self.payload())  # as the server receives it, with exact decimals
-        trigger, graph = read_trigger(payload["triggerSpec"]), read_graph(payload["graph"])
-        problems = [*(trigger if isinstance(trigger, tuple) else ()), *(graph if isinstance(graph, tuple) else ())]
-        if isinstance(trigger, tuple) or isinstance(graph, tuple):
-            raise InvalidAutomationError("; ".join(map(str, problems)))
-        return trigger, graph
+        payload = normalize(self.payload())  # as the server receives it, with exact decimals
+        return read_language(payload["triggerSpec"], payload["graph"])
 
     def remarks(self) -> tuple[Diagnostic, ...]:
         """Return the errors, which prevent publishing, and then the warnings."""
-        payload = normalise(self.payload())
+        payload = normalize(self.payload())
         trigger, graph = read_trigger(payload["triggerSpec"]), read_graph(payload["graph"])
         if isinstance(trigger, Trigger) and isinstance(graph, Graph):
             tags = {
@@ -99,7 +102,17 @@ class Draft(msgspec.Struct, frozen=True):
                 for node in payload["graph"]["nodes"]
                 if node.get("type") in ("add_tag", "remove_tag") and isinstance(node.get("data"), dict)
             }
-            return tuple(_with_tag(diagnostic, tags) for diagnostic in check(trigger, graph))
+            diagnostics = []
+            for diagnostic in check(trigger, graph):
+                if diagnostic.node_id in tags and diagnostic.field is not None:
+                    # The message names the tag: the node's id rarely shows what is wrong with it.
+                    tag = repr(tags[diagnostic.node_id])
+                    shown = tag if len(tag) <= _MAX_SHOWN_TAG else f"{tag[:_MAX_SHOWN_TAG]}…"
+                    message = f"the tag {shown} {diagnostic.message}"
+                    diagnostics.append(msgspec.structs.replace(diagnostic, message=message))
+                else:
+                    diagnostics.append(diagnostic)
+            return tuple(diagnostics)
         return tuple(
             Diagnostic("error", problem.reason, field=problem.field)
             for problems in (trigger, graph)
@@ -115,13 +128,12 @@ class Draft(msgspec.Struct, frozen=True):
 _MAX_SHOWN_TAG = 48
 
 
-def _with_tag(diagnostic: Diagnostic, tags: Mapping[str, Any]) -> Diagnostic:
-    """Name the tag in a diagnostic about one: the node's id rarely shows what is wrong with it."""
-    if diagnostic.node_id is None or diagnostic.node_id not in tags or diagnostic.field is None:
-        return diagnostic
-    tag = repr(tags[diagnostic.node_id])
-    shown = tag if len(tag) <= _MAX_SHOWN_TAG else f"{tag[:_MAX_SHOWN_TAG]}…"
-    return msgspec.structs.replace(diagnostic, message=f"the tag {shown} {diagnostic.message}")
+def read_language(trigger_spec: Any, graph: Any) -> tuple[Trigger, Graph]:
+    """Return trigger and graph as the engine reads them; raise InvalidAutomationError if their shape is wrong."""
+    results = read_trigger(trigger_spec), read_graph(graph)
+    if problems := [problem for result in results if isinstance(result, tuple) for problem in result]:
+        raise InvalidAutomationError("; ".join(map(str, problems)))
+    return cast("tuple[Trigger, Graph]", results)
 
 
 # Creating drafts
@@ -138,7 +150,7 @@ def from_json(payload: Mapping[str, Any]) -> Draft:
     spec, graph = payload.get("triggerSpec"), payload.get("graph")
     if not isinstance(spec, dict) or not isinstance(graph, dict):
         raise InvalidAutomationError(shape)
-    language_graph = read_graph(normalise(graph))
+    language_graph = read_graph(normalize(graph))
     if isinstance(language_graph, tuple):
         raise InvalidAutomationError("; ".join(map(str, language_graph)))
     extra_keys = {key: value for key, value in graph.items() if key not in ("nodes", "edges")}
@@ -185,33 +197,20 @@ def new_draft(name: str, events: tuple[str, ...], node_id: str | None = None) ->
         spec["event"] = names[0]
     elif names:
         spec["eventNames"] = names
-    data = {"actionType": "app_event"} | {key: spec[key] for key in ("event", "eventNames") if key in spec}
-    trigger_id = TRIGGER_ID if node_id is None else _new_id(node_id, set())
-    return Draft(name, spec, ({"id": trigger_id, "type": "app_event", "data": data},), (), ((trigger_id, None),))
+    return start_draft(name, spec, node_id)
 
 
-def new_chain_draft(name: str, spec: JsonObject, node_id: str | None = None) -> Draft:
-    """Return a draft that a contract's logs start; raise InvalidAutomationError naming the argument that is wrong."""
-    spec = {"type": "onchain_event"} | spec
+def start_draft(name: str, spec: JsonObject, node_id: str | None = None) -> Draft:
+    """Return a draft with a trigger and no steps; raise InvalidAutomationError naming the argument that is wrong."""
     _require_json(spec)
-    problems = read_trigger(normalise(spec))
+    problems = read_trigger(normalize(spec))
     if isinstance(problems, tuple):
-        arguments = [_CHAIN_ARGUMENTS.get(problem.field.rpartition(".")[2], "trigger") for problem in problems]
+        arguments = [TRIGGER_ARGUMENTS.get(problem.field.rpartition(".")[2], "trigger") for problem in problems]
         reasons = [f"{argument} {problem.reason}" for argument, problem in zip(arguments, problems, strict=True)]
         raise InvalidAutomationError("; ".join(reasons))
     trigger_id = TRIGGER_ID if node_id is None else _new_id(node_id, set())
-    node = {"id": trigger_id, "type": "onchain_event", "data": {"actionType": "onchain_event"}}
-    return Draft(name, spec, (node,), (), ((trigger_id, None),))
-
-
-_CHAIN_ARGUMENTS = {  # the arguments of `.on_chain()` by their keys in the contract
-    "chainId": "chain_id",
-    "contract": "contract",
-    "signature": "event",
-    "walletArg": "to_contact",
-    "confirmations": "confirmations",
-    "createContacts": "create_contacts",
-}
+    data = {"actionType": spec["type"]} | {key: spec[key] for key in ("event", "eventNames") if key in spec}
+    return Draft(name, spec, ({"id": trigger_id, "type": spec["type"], "data": data},), (), ((trigger_id, None),))
 
 
 # Extending drafts
@@ -229,7 +228,7 @@ def with_setting(draft: Draft, name: str, value: JsonObject | int) -> Draft:
     if not draft.nodes:
         raise InvalidAutomationError('start with the event: .on("deposit")')
     _require_json({name: value})
-    if problems := read_settings(normalise({name: value}), "").problems:
+    if problems := read_settings(normalize({name: value}), "").problems:
         raise InvalidAutomationError("; ".join(f"{problem.field.lstrip('.')} {problem.reason}" for problem in problems))
     # Settings live in the graph, so that a version contains them and a rollback restores them (docs/decisions/0016).
     before = draft.extra_keys.get("settings")
@@ -291,7 +290,7 @@ def _require_json(data: JsonObject) -> None:
 def _edge(end: OpenEnd, target: str) -> JsonObject:
     source, handle = end
     edge_id = f"{source}-{target}" if handle is None else f"{source}-{handle}-{target}"
-    if len(edge_id) > MAX_ID_LENGTH:  # the checksum keeps ids apart that are equal up to the cut
+    if len(edge_id) > MAX_ID_LENGTH:  # the checksum keeps shortened ids distinct
         edge_id = f"{edge_id[: MAX_ID_LENGTH - 9]}-{crc32(edge_id.encode()):08x}"
     handle_key = {} if handle is None else {"sourceHandle": handle}
     return {"id": edge_id, "source": source, **handle_key, "target": target}
@@ -313,11 +312,11 @@ def event_name(name: object) -> str:
 
 
 def awaited_name(name: object) -> str:
-    """Return the name of an event or a log (`0x…:Transfer`) that a wait or a goal may have, in lower case.
+    """Return the name by which a wait or a goal refers to an event or a log (`0x…:Transfer`), in lower case.
 
     Raises InvalidAutomationError for any other name.
     """
-    return name.lower() if isinstance(name, str) and LOG_NAME.fullmatch(name) else event_name(name)
+    return name.lower() if isinstance(name, str) and is_awaitable_name(name) else event_name(name)
 
 
 def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
@@ -328,20 +327,23 @@ def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
         )
     if len(arguments) > 1:
         raise InvalidAutomationError(f"write one operator for {path!r}: {OPERATOR_USAGE}")
-    # Without an operator it reads as it is spoken: `.when("contact.email")` asks whether there is one.
+    # Without an operator, the filter asks whether there is a value: `.when("contact.email")`.
     name, value = next(iter(arguments.items()), ("exists", True))
-    if name == "exists":
-        if value is not True:
-            raise InvalidAutomationError(
-                f"no operator matches missing values: write .when({path!r}, exists=True) and then .otherwise(…)"
-            )
-        return {"path": path, "operator": "exists"}
-    if name != "is_in":
-        return {"path": path, "operator": name, "value": value}
-    # A string is iterable too: without this check is_in="pro" would mean ["p", "r", "o"].
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidAutomationError(f"is_in takes a list, like is_in=[{value!r}]")
-    return {"path": path, "operator": "in", "value": list(value)}
+    operator = next((operator for operator, keyword in KEYWORDS.items() if keyword == name), name)
+    match OPERATORS[operator].operand if operator in OPERATORS else "value":
+        case "nothing":
+            if value is not True:
+                raise InvalidAutomationError(
+                    f"no operator matches missing values: write .when({path!r}, {name}=True) and then .otherwise(…)"
+                )
+            return {"path": path, "operator": operator}
+        case "list":
+            # A string is iterable too: without this check is_in="pro" would mean ["p", "r", "o"].
+            if isinstance(value, str) or not isinstance(value, Iterable):
+                raise InvalidAutomationError(f"{name} takes a list, like {name}=[{value!r}]")
+            return {"path": path, "operator": operator, "value": list(value)}
+        case "value":
+            return {"path": path, "operator": operator, "value": value}
 
 
 def read_where(where: Where | None) -> list[JsonObject]:

@@ -34,7 +34,7 @@ class Period(TypedDict, total=False):
 def read_period(arguments: PeriodArguments) -> Period:
     """Return the period that arguments describe; raise InvalidArgumentError naming the argument that is wrong."""
     if "days" in arguments and "since" in arguments:
-        raise InvalidArgumentError("a period has `days` or `since`, not both")
+        raise InvalidArgumentError("pass `days` or `since`, not both")
     since, until = arguments.get("since"), arguments.get("until")
     period: Period = {"days": whole_number(arguments.get("days", 30), "days", MAX_DAYS)} if since is None else {}
     if since is not None:

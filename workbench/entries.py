@@ -5,8 +5,8 @@ cause and can be replayed: a message keeps its id, so a receiver recognizes one 
 """
 
 import contextlib
-import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -14,9 +14,17 @@ import msgspec
 from workbench import environment
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.graph import path_of, picture
-from workbench.display.html import ProgressLine, TableColumn, TableSequence, TableView, html, moment, table_columns
-from workbench.display.run import LOOKS, RunPage, explanations
+from workbench.display.graph import LOOKS, explanations, path_of, picture, run_page
+from workbench.display.html import (
+    ProgressLine,
+    TableColumn,
+    TableSequence,
+    TableView,
+    html,
+    moment,
+    printable_text,
+    table_columns,
+)
 from workbench.display.words import join_or, quantity
 from workbench.errors import (
     InvalidArgumentError,
@@ -26,8 +34,11 @@ from workbench.errors import (
     WorkbenchError,
     usage_example,
 )
+from workbench.language.body import is_id
+from workbench.language.channel import Message
 from workbench.language.graph import Graph, read_graph
-from workbench.language.run import TERMINAL, Message, State, Step
+from workbench.language.responses import DeadLetterView, EntryView
+from workbench.language.run import TERMINAL, State, Step
 from workbench.language.trigger import Trigger, read_trigger
 
 if TYPE_CHECKING:
@@ -37,25 +48,6 @@ Until: TypeAlias = Literal["ended", "waiting"]
 """When `wait` returns: after the entry has ended, or also once it waits for a time or an event."""
 
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0  # most entries end within a second; a long wait should cost few requests
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-
-
-class _EntryRow(msgspec.Struct, frozen=True, rename="camel"):
-    id: str
-    automation_id: str
-    automation_version: int | None
-    contact_id: str
-    event_id: str
-    event: str | None
-    state: State
-    outcome: str | None = None
-    node_id: str | None = None
-    attempts: int = 0
-    last_error: str | None = None
-    created_at: str = ""
-    updated_at: str = ""
-    steps: tuple[Step, ...] = ()
-    messages: tuple[Message, ...] = ()
 
 
 class _EntryVersion(msgspec.Struct, frozen=True):
@@ -67,75 +59,36 @@ class _EntryVersion(msgspec.Struct, frozen=True):
 
 
 class Entry:
-    """One contact's passage through an automation. Shows itself as path, messages and steps."""
+    """One contact's passage through an automation, displayed as path, messages and steps.
 
-    def __init__(self, connection: Connection, row: _EntryRow) -> None:
+    `event_id`: the event that started it, as in `app_events.id`. `contact_id`: as in `contacts.id`. `state`: pending,
+    running, waiting, retrying, paused, completed, exited, cancelled or dead. `ended`: whether the state is final.
+    `outcome`: why it ended, in one word; None until it has ended. `error`: the last error. `attempts`: the number of
+    attempts of its current step. `steps`: what happened, in order. `messages`: those that it sent or tried to send.
+    """
+
+    def __init__(self, connection: Connection, fields: dict[str, Any]) -> None:
         self._connection = connection
-        self._row = row
         self._version: _EntryVersion | None = None
+        self._show(fields)
 
-    @property
-    def id(self) -> str:
-        """The entry's id."""
-        return self._row.id
-
-    @property
-    def automation_id(self) -> str:
-        """The id of the automation."""
-        return self._row.automation_id
-
-    @property
-    def event_id(self) -> str:
-        """The id of the event that started it, as in `app_events.id`."""
-        return self._row.event_id
-
-    @property
-    def contact_id(self) -> str:
-        """The id of the contact, as in `contacts.id`."""
-        return self._row.contact_id
-
-    @property
-    def state(self) -> State:
-        """Its state: pending, running, waiting, retrying, completed, exited, cancelled or dead."""
-        return self._row.state
-
-    @property
-    def outcome(self) -> str | None:
-        """Why it ended, in one word; None until it has ended."""
-        return self._row.outcome
-
-    @property
-    def error(self) -> str | None:
-        """The last error."""
-        return self._row.last_error
-
-    @property
-    def attempts(self) -> int:
-        """The number of attempts of its current step."""
-        return self._row.attempts
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is in a final state."""
-        return self.state in TERMINAL
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """What happened, in order."""
-        return self._row.steps
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The messages that it sent or tried to send."""
-        return self._row.messages
+    def _show(self, fields: dict[str, Any]) -> None:
+        row = self._row = msgspec.convert(fields, EntryView)
+        self.id, self.automation_id = row.id, row.automation_id
+        self.event_id, self.contact_id = row.event_id, row.contact_id
+        self.state, self.ended = row.state, row.state in TERMINAL
+        self.outcome, self.error, self.attempts = row.outcome, row.last_error, row.attempts
+        # The answer for a list of entries has neither.
+        self.steps = msgspec.convert(fields.get("steps", ()), tuple[Step, ...])
+        self.messages = msgspec.convert(fields.get("messages", ()), tuple[Message, ...])
 
     def refresh(self) -> "Entry":
-        """Read it again, with its steps and messages, and return it."""
-        self._row = msgspec.convert(self._connection.get(f"/entries/{self.id}"), _EntryRow)
+        """Read the entry again, with its steps and messages, and return it."""
+        self._show(self._connection.get(f"/entries/{self.id}"))
         return self
 
     def wait(self, timeout: float = 30.0, *, until: Until = "ended") -> "Entry":
-        """Return it once it has ended, or with `until="waiting"` also once it waits.
+        """Return the entry once it has ended, or with `until="waiting"` also once it waits.
 
         Raises WaitTimeoutError after `timeout` seconds.
         """
@@ -155,9 +108,9 @@ class Entry:
         return self
 
     def replay(self) -> "Entry":
-        """Try an entry that failed permanently again from the step that failed, and return it.
+        """Retry an entry that failed permanently, from the step that failed, and return it.
 
-        Raises InvalidRequestError if it is in another state.
+        Raises InvalidRequestError if the entry is in another state.
         """
         if self.state is not State.DEAD:
             raise InvalidRequestError(
@@ -189,6 +142,7 @@ class Entry:
     def _error_suffix(self) -> str:
         return f" ({self.error})" if self.error and not self.ended else ""
 
+    @printable_text
     def __repr__(self) -> str:
         lines = [f"Entry {self.id}: {words.ending(self.state, self.outcome, self.error)}"]
         lines += [
@@ -205,17 +159,18 @@ class Entry:
         if self.state in (State.COMPLETED, State.EXITED) and effects:
             headline = effects[0].upper() + effects[1:]
         name = f"{version.name}, version {row.automation_version}" if version else "Automation"
-        return RunPage(
+        return run_page(
+            self.state,
             headline=headline,
             subtitle=f"{name}; started by {row.event} on {moment(row.created_at)} UTC",
             note="",
-            state=self.state,
             picture=picture(version.trigger, version.graph, path_of(self.steps)) if version else "",
             receives="What the contact receives",
             messages=self.messages,
             explanations=explanations((), self.steps),
             steps=self.steps,
-        ).html()
+            email_from="",
+        )
 
 
 class Entries(TableSequence[Entry]):
@@ -231,11 +186,11 @@ class Entries(TableSequence[Entry]):
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per entry: ids, state, outcome, step, attempts, last error and times."""
-        from workbench.frames import struct_frame
+        from workbench.frames import frame_of
 
-        texts = ("id", "automation_id", "contact_id", "event_id", "event", "state", "outcome", "node_id", "last_error")
-        numbers, times = ("automation_version", "attempts"), ("created_at", "updated_at")
-        return struct_frame([entry._row for entry in self], (*texts, *numbers, *times), numbers=numbers, times=times)
+        names = ("id", "automation_id", "contact_id", "event_id", "event", "state", "outcome", "node_id", "last_error")
+        numbers, times = {"automation_version": int, "attempts": int}, {"created_at": datetime, "updated_at": datetime}
+        return frame_of([entry._row for entry in self], **dict.fromkeys(names, str), **numbers, **times)
 
     def _view(self) -> TableView:
         failed = any(entry.error for entry in self)  # without an error the table has no column for errors
@@ -259,52 +214,39 @@ def list_entries(connection: Connection, automation_id: str, limit: int, state: 
 
 def find_entry(connection: Connection, automation_id: str, event: str) -> Entry | None:
     """Return the automation's entry for an event, found by idempotency key or event id, or None."""
-    # An idempotency key may look like a UUID, so it is tried first. The server refuses an id that is not one.
+    # An idempotency key may look like a UUID, so it is tried first. The server refuses an event id that is not a UUID.
     entries = _entries(connection, connection.get("/entries", idempotencyKey=event))
-    if not entries and _UUID.fullmatch(event):
+    if not entries and is_id(event):
         entries = _entries(connection, connection.get("/entries", eventId=event))
     return next((entry for entry in entries if entry.automation_id == automation_id), None)
 
 
 def read_entry(connection: Connection, entry_id: str) -> Entry:
-    """Return one entry with its steps and messages."""
-    return Entry(connection, msgspec.convert(connection.get(f"/entries/{entry_id}"), _EntryRow))
+    return Entry(connection, connection.get(f"/entries/{entry_id}"))
 
 
 def _entries(connection: Connection, body: dict[str, Any]) -> Entries:
-    return Entries(tuple(Entry(connection, row) for row in msgspec.convert(body["entries"], list[_EntryRow])))
+    return Entries(tuple(Entry(connection, fields) for fields in body["entries"]))
 
 
-class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
+class DeadLetter(DeadLetterView, frozen=True, rename="camel"):
     """The failed entries with the same automation, cause and step. `attempts` is the maximum of the entries.
 
     `active`: the automation is on, so they can be replayed.
     """
 
-    automation_id: str
-    automation: str
-    active: bool
-    cause: str | None
-    node_id: str | None
-    entries: int
-    attempts: int
-    last_error: str | None
-    first_at: str
-    last_at: str
-
     def error(self) -> str:
-        """Return the error of the last one, without the cause."""
+        """Return the last error, without the cause."""
         return (self.last_error or "").removeprefix(f"{self.cause}: ")
 
 
-class Replayed(msgspec.Struct, frozen=True):
-    """How many entries are tried again, and how many were not because their automation is off."""
+class ReplayResult(msgspec.Struct, frozen=True):
+    """How many entries are retried, and how many (`left`) are not because their automation is inactive."""
 
     entries: int
     left: int = 0
 
     def sentence(self) -> str:
-        """Return how many are tried again."""
         if not self.entries:
             return "Nothing was replayed."
         verb = "is" if self.entries == 1 else "are"
@@ -316,6 +258,7 @@ class Replayed(msgspec.Struct, frozen=True):
             return ""
         return f"{_entry_count(self.left)} of automations that are off were not replayed: .activate() first."
 
+    @printable_text
     def __repr__(self) -> str:
         return " ".join(filter(None, (self.sentence(), self.note())))
 
@@ -325,7 +268,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class DeadLetters(TableSequence[DeadLetter]):
-    """Failed entries by cause, the latest failure first. `replay()` tries all of them again, or those of one cause."""
+    """Failed entries by cause, the latest failure first. `replay()` retries all of them, or those of one cause."""
 
     def __init__(self, connection: Connection, letters: Iterable[DeadLetter], automation_id: str | None = None) -> None:
         super().__init__(tuple(letters))
@@ -338,8 +281,8 @@ class DeadLetters(TableSequence[DeadLetter]):
         return tuple(dict.fromkeys(letter.cause for letter in self if letter.cause))
 
     @usage_example('.replay() or .replay("no_wallet"); one entry: wb.entry("0198c0de-…").replay()')
-    def replay(self, cause: str | None = None) -> Replayed:
-        """Try failed entries again from the step that failed: all of them, or those of one cause.
+    def replay(self, cause: str | None = None) -> ReplayResult:
+        """Retry failed entries from the step that failed: all of them, or those of one cause.
 
         Messages already sent are not sent again. A message that may have arrived goes out again under the same id.
         """
@@ -349,14 +292,15 @@ class DeadLetters(TableSequence[DeadLetter]):
         selection = {"cause": cause, "automationId": self._automation_id}
         body = self._connection.post("/entries/replay", {name: value for name, value in selection.items() if value})
         selected = [letter for letter in self if cause in (None, letter.cause)]
-        return Replayed(body["replayed"], sum(letter.entries for letter in selected if not letter.active))
+        return ReplayResult(body["replayed"], sum(letter.entries for letter in selected if not letter.active))
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per automation, cause and step."""
-        from workbench.frames import struct_frame
+        from workbench.frames import frame_of
 
-        numbers, times = ("entries", "attempts"), ("first_at", "last_at")
-        return struct_frame(self, DeadLetter.__struct_fields__, numbers=numbers, times=times, flags=("active",))
+        ids = {"automation_id": str, "automation": str, "active": bool, "cause": str, "node_id": str}
+        counts = {"entries": int, "attempts": int, "last_error": str}
+        return frame_of(self, **ids, **counts, first_at=datetime, last_at=datetime)
 
     def table(self) -> tuple[Sequence[TableColumn], Sequence[Sequence[Any]]]:
         """Return columns and rows; there is a column for the automation only when there can be several."""
@@ -383,7 +327,6 @@ class DeadLetters(TableSequence[DeadLetter]):
 
 
 def dead_letters(connection: Connection, automation_id: str | None = None) -> DeadLetters:
-    """Return the failed entries of the organization, or of one automation."""
     letters = connection.get("/dead-letters", automationId=automation_id)["deadLetters"]
     return DeadLetters(connection, msgspec.convert(letters, list[DeadLetter]), automation_id)
 

@@ -25,7 +25,6 @@ def now() -> datetime:
 
 
 def new_uuid() -> str:
-    """Return a random UUID."""
     return str(uuid.uuid4())
 
 
@@ -35,7 +34,6 @@ def monotonic_s() -> float:
 
 
 def sleep(seconds: float) -> None:
-    """Wait for some seconds."""
     time.sleep(seconds)
 
 
@@ -46,7 +44,7 @@ def random_fraction() -> float:
 
 def in_kernel() -> bool:
     """Return whether this process is the kernel of a notebook, where widgets can be shown."""
-    ipython = sys.modules.get("IPython")  # not imported: without IPython the answer is no
+    ipython = sys.modules.get("IPython")  # not imported: a kernel has already loaded IPython
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 

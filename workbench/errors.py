@@ -17,34 +17,26 @@ class WorkbenchError(Exception):
     """The base of every error of this package.
 
     `status` is the HTTP status of the response that caused the error, and `request_id` finds the request in the
-    server's log. An error without a response has None for both.
-
-    ```
-    WorkbenchError
-    ├── InvalidArgumentError         a call has wrong arguments; nothing was sent
-    │   ├── InvalidAutomationError   an automation is written in a way that cannot work
-    │   └── UnknownVerbError         the method does not exist
-    ├── MissingDependencyError       an optional library is not installed
-    ├── AuthenticationError          the key is missing, unknown or revoked (401)
-    ├── PermissionDeniedError        the key lacks the scope for this (403)
-    ├── NotFoundError                the object does not exist (404)
-    ├── InvalidRequestError          the server rejected the request; `problems` say why (400, 413, 422)
-    │   ├── SqlError                 Postgres rejected the query; `position` is where
-    │   ├── PublishError             the automation cannot be published as it is; `problems` name nodes
-    │   └── ConflictError            someone else changed it since it was loaded (409)
-    ├── VersionError                 the server does not support this version of the package
-    ├── UnavailableError             the server is busy or failing (429, 5xx), after all retries
-    ├── ConnectionFailedError        no connection to the server; nothing was sent
-    ├── UnknownOutcomeError          no response, or a 503 to an event: it may or may not have been stored
-    ├── WaitTimeoutError             the entry did not get there in time
-    └── StoppedError                 a backtest was interrupted, or could not continue
-    ```
+    server's log. An error without a response has None for both. `problems`: the fields or nodes that are wrong, if the
+    server names them.
     """
 
-    def __init__(self, message: str, *, status: int | None = None, request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        problems: tuple[Problem, ...] = (),
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
         super().__init__(message)
+        self.problems = problems
         self.status = status
         self.request_id = request_id
+
+    def rephrased(self, message: str, kind: "type[WorkbenchError] | None" = None) -> "WorkbenchError":
+        """Return an error of the same or another kind about the same response, with another message."""
+        return (kind or type(self))(message, self.problems, status=self.status, request_id=self.request_id)
 
     def _render_traceback_(self) -> list[str]:
         # IPython prints these lines in place of a traceback.
@@ -86,7 +78,7 @@ class VersionError(WorkbenchError):
 class UnavailableError(WorkbenchError):
     """The server is busy or failing.
 
-    After a 429 no event was stored. After a 5xx check whether a change was made before you repeat it.
+    After a 429 no event was stored. After a 5xx, check whether the change was made before you repeat it.
     """
 
 
@@ -95,7 +87,7 @@ class ConnectionFailedError(WorkbenchError, ConnectionError):
 
 
 class UnknownOutcomeError(WorkbenchError):
-    """No complete response, or a 503 to an event: it may or may not have been stored.
+    """No complete response, or a 503 for an event: the request may or may not have taken effect.
 
     Send an event again with the same idempotency key; it is stored at most once.
     """
@@ -110,18 +102,7 @@ class StoppedError(WorkbenchError):
 
 
 class InvalidRequestError(WorkbenchError):
-    """The server rejected the request. `problems` name every field that is wrong."""
-
-    def __init__(
-        self,
-        message: str,
-        problems: tuple[Problem, ...] = (),
-        *,
-        status: int | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        super().__init__(message, status=status, request_id=request_id)
-        self.problems = problems
+    """The server rejected the request (400, 413, 422). `problems` name every field that is wrong."""
 
 
 class SqlError(InvalidRequestError):
@@ -136,7 +117,7 @@ class PublishError(InvalidRequestError):
 
 
 class ConflictError(InvalidRequestError):
-    """Someone else changed it since it was loaded (409)."""
+    """The object was changed since it was loaded, or its state does not allow the request (409)."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -163,7 +144,7 @@ def usage_example(usage: str) -> Callable[[F], F]:
             ]
             signature = signature.replace(parameters=[*positional, *named])
 
-        # A TypeError of the body is not caught: only binding the arguments is tried.
+        # Only the binding of arguments is inside `try`: a TypeError raised in the body is a bug and stays a TypeError.
         @wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -181,7 +162,8 @@ def usage_example(usage: str) -> Callable[[F], F]:
 
 
 class MethodHints:
-    """Answers an unknown method with the nearest name or all names. A subclass can replace that answer with `_hint`.
+    """Adds to the error for an unknown method the nearest name, or the names of all methods. A subclass can define
+    `_hint` instead.
 
     Only for objects at the end of a path like `wb.events.send`: IPython's guarded completion does not evaluate an
     object that has a `__getattr__`.

@@ -18,7 +18,7 @@ import msgspec
 
 from workbench import environment
 from workbench.connection import Connection
-from workbench.display.html import ItemSequence, html, plain, table, table_columns
+from workbench.display.html import ItemSequence, html, plain, printable_text, table, table_columns
 from workbench.display.words import quantity
 from workbench.errors import (
     AuthenticationError,
@@ -31,6 +31,7 @@ from workbench.errors import (
     usage_example,
 )
 from workbench.language.codec import encode
+from workbench.language.responses import EventResponse
 from workbench.tail import EventTail, Outcomes, recent, rejected
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class SendRetries(msgspec.Struct, frozen=True):
     longest_s: float = 8.0
 
     def pauses_s(self) -> Iterator[float]:
-        """Yield the pauses between the attempts, in seconds."""
         for number in range(self.attempts - 1):
             # The random part spreads the retries of clients that were rejected at the same moment.
             yield min(self.first_s * 2**number, self.longest_s) * (0.5 + environment.random_fraction())
@@ -94,7 +94,6 @@ class Events(MethodHints):
 
     @property
     def has_key(self) -> bool:
-        """Whether a key for sending events is set."""
         return self._key is not None
 
     @usage_example(f"wb.events.send{_SEND}")
@@ -115,8 +114,8 @@ class Events(MethodHints):
     def post(self, event: Mapping[str, Any]) -> "Receipt":
         """Send one event in the JSON format of the API."""
         body = _with_key(event)
-        receipt, _ = self._post_with_retries("/events", body, str(body["idempotencyKey"]), Receipt)
-        return receipt
+        key = str(body["idempotencyKey"])
+        return self._post_with_retries("/events", body, key, Receipt, self._retries.pauses_s())[0]
 
     @usage_example('wb.events.send_many([{"event": "deposit", "contact": {"email": "ada@example.com"}}, …])')
     def send_many(self, events: Iterable[Mapping[str, Any]]) -> "Receipts":
@@ -130,7 +129,7 @@ class Events(MethodHints):
         remaining = iter(events)
         while batch := [_with_key(event) for event in islice(remaining, BATCH_SIZE)]:
             if receipts and (receipts[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)):
-                # That batch had all its retries. To retry every batch of a large import would take hours.
+                # The last batch used up its retries. Retrying every batch of a large import would take hours.
                 error = f"{_NOT_SENT}: the server did not respond to the events before this one"
                 receipts += [Receipt(False, idempotency_key=event["idempotencyKey"], error=error) for event in batch]
             else:
@@ -176,6 +175,7 @@ class Events(MethodHints):
         """
         return EventTail(self._reader, outcome, seconds)
 
+    @printable_text
     def __repr__(self) -> str:
         key = "without a key: set WORKBENCH_EVENTS_KEY" if self._key is None else f"with key {self._key[:8]}…"
         return f'Sends events to {self._url}, {key}. Try wb.events.send("deposit", email=…, payload={{…}})'
@@ -200,7 +200,8 @@ class Events(MethodHints):
                 if pause is None:
                     break
                 environment.sleep(pause)
-            results, unknown = self._post_batch([events[index] for index in left])
+            # One series of pauses for both kinds of retries, so that a batch is sent at most `attempts` times.
+            results, unknown = self._post_batch([events[index] for index in left], pauses)
             receipts |= dict(zip(left, results, strict=True))
             unanswered.update(index for index in left if unknown or receipts[index].unknown)
         for index in unanswered:
@@ -211,11 +212,11 @@ class Events(MethodHints):
                 receipts[index] = msgspec.structs.replace(receipt, error=error)
         return [receipts[index] for index in range(len(events))]
 
-    def _post_batch(self, events: Sequence[_JsonObject]) -> tuple[list["Receipt"], bool]:
+    def _post_batch(self, events: Sequence[_JsonObject], pauses: Iterator[float]) -> tuple[list["Receipt"], bool]:
         """Return the receipts, and whether an attempt had an unknown outcome."""
         keys = [str(event["idempotencyKey"]) for event in events]
         try:
-            body, unknown = self._post_with_retries("/events/batch", {"events": events}, None, _BatchBody)
+            body, unknown = self._post_with_retries("/events/batch", {"events": events}, None, _BatchBody, pauses)
         except UnknownOutcomeError as error:
             return [Receipt(False, idempotency_key=key, error=f"{_UNANSWERED}: {error}") for key in keys], True
         except (UnavailableError, ConnectionFailedError) as error:
@@ -225,14 +226,15 @@ class Events(MethodHints):
             for key, receipt in zip(keys, body.results, strict=True)
         ], unknown
 
-    def _post_with_retries(self, path: str, body: Mapping[str, Any], key: str | None, shape: type[T]) -> tuple[T, bool]:
+    def _post_with_retries(
+        self, path: str, body: Mapping[str, Any], key: str | None, shape: type[T], pauses: Iterator[float]
+    ) -> tuple[T, bool]:
         """Post until the server decides; return the response, and whether an attempt had an unknown outcome.
 
         Raises InvalidRequestError, UnavailableError or ConnectionFailedError if nothing was stored, else
         UnknownOutcomeError.
         """
         self._required_key()
-        pauses = self._retries.pauses_s()
         unknown = False
         while True:
             failure: WorkbenchError
@@ -248,7 +250,7 @@ class Events(MethodHints):
                         return msgspec.convert(self._connection.check(response).body, shape), unknown
                     except msgspec.ValidationError:
                         raise UnknownOutcomeError(
-                            "The response is not one of an Event Workbench: check the URL"
+                            "The response is not from an Event Workbench server: check the URL"
                         ) from None
                 failure = UnavailableError(
                     f"the server did not accept it in {self._retries.attempts} attempts ({response.error})",
@@ -259,26 +261,21 @@ class Events(MethodHints):
             pause = next(pauses, None)
             if pause is None:
                 retry = f". {_retry_text(key)}" if key else ""  # for a batch, the receipts have the keys
-                error_type, message = type(failure), f"{failure}. Nothing was stored"
                 if unknown:
-                    error_type, message = UnknownOutcomeError, f"It is unknown whether this was stored: {failure}"
-                raise error_type(f"{message}{retry}", status=failure.status, request_id=failure.request_id)
+                    message = f"It is unknown whether this was stored: {failure}{retry}"
+                    raise failure.rephrased(message, UnknownOutcomeError)
+                raise failure.rephrased(f"{failure}. Nothing was stored{retry}")
             environment.sleep(pause)
 
 
-class Receipt(msgspec.Struct, frozen=True, rename="camel"):
+class Receipt(EventResponse, frozen=True, rename="camel", omit_defaults=True):
     """The response to one event. `automation.wait_for_entry(receipt)` returns the entry that it started."""
 
-    accepted: bool
     deduplicated: bool = False
-    idempotency_key: str = ""
-    dry_run: bool = False
-    matched_automations: int | None = None
-    error: str | None = None
 
     @property
     def unknown(self) -> bool:
-        """Whether the event may or may not have been stored: send it again with the same idempotency key."""
+        """Whether it is unknown if the event was stored. If so, send it again with the same idempotency key."""
         return not self.accepted and (self.error or "").startswith((_UNAVAILABLE, _UNANSWERED))
 
     @property
@@ -287,32 +284,31 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
         return not self.accepted and (self.error or "").startswith((_RATE_LIMITED, _UNAVAILABLE))
 
     def sentence(self) -> str:
-        """Return the outcome as a sentence."""
-        if self.unknown:
-            return f"Outcome unknown: {self.error}. {_retry_text(self.idempotency_key)}"
-        if not self.accepted:
-            return f"Not stored: {self.error}"
-        if self.dry_run:
-            starts = quantity(self.matched_automations or 0, "automation")
-            return f"Dry run: it would start {starts}. No message was sent, and no contact, event or entry was stored."
-        if self.deduplicated:
-            return "Duplicate: an event with this idempotency key was accepted before, so nothing was stored."
-        return "Accepted."
+        return self._outcome()[2]
 
+    def _outcome(self) -> tuple[str, str, str]:
+        """Return the outcome as a state, its colour, and a sentence."""
+        if self.unknown:
+            return "unknown", "bad", f"Outcome unknown: {self.error}. {_retry_text(self.idempotency_key)}"
+        if not self.accepted:
+            return "rejected", "bad", f"Not stored: {self.error}"
+        if self.dry_run:
+            starts = f"it would start {quantity(self.matched_automations or 0, 'automation')}"
+            nothing = "No message was sent, and no contact, event or entry was stored."
+            return "dry run", "warn", f"Dry run: {starts}. {nothing}"
+        if self.deduplicated:
+            duplicate = "Duplicate: an event with this idempotency key was accepted before, so nothing was stored."
+            return "duplicate", "warn", duplicate
+        return "accepted", "good", "Accepted."
+
+    @printable_text
     def __repr__(self) -> str:
         return f"{self.sentence()} Idempotency key: {self.idempotency_key}"
 
     def _repr_html_(self) -> str:
-        if self.unknown:
-            state, look = "unknown", "bad"
-        elif not self.accepted:
-            state, look = "rejected", "bad"
-        elif self.dry_run:
-            state, look = "dry run", "warn"
-        else:
-            state, look = ("duplicate", "warn") if self.deduplicated else ("accepted", "good")
+        state, look, sentence = self._outcome()
         note = f"idempotency key {self.idempotency_key}" if self.idempotency_key else ""
-        return html("line.html.j2", text=self.sentence(), state=state, look=look, note=note, block="")
+        return html("line.html.j2", text=sentence, state=state, look=look, note=note, block="")
 
 
 class _BatchBody(msgspec.Struct, frozen=True):
@@ -329,10 +325,9 @@ class Receipts(ItemSequence[Receipt]):
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per event: accepted, deduplicated, idempotency_key, error."""
-        from workbench.frames import struct_frame
+        from workbench.frames import frame_of
 
-        columns = ("accepted", "deduplicated", "idempotency_key", "error")
-        return struct_frame(self, columns, flags=("accepted", "deduplicated"))
+        return frame_of(self, accepted=bool, deduplicated=bool, idempotency_key=str, error=str)
 
     def _counts(self) -> str:
         duplicates = sum(receipt.deduplicated for receipt in self)
@@ -342,6 +337,7 @@ class Receipts(ItemSequence[Receipt]):
         counts = f"{accepted} accepted, {quantity(duplicates, 'duplicate')}, {not_stored} not stored"
         return f"{counts}, {unknown} of unknown outcome" if unknown else counts
 
+    @printable_text
     def __repr__(self) -> str:
         rows = [(index, receipt.error) for index, receipt in self.failed]
         return "\n".join([self._counts(), *([plain(_FAILED_COLUMNS, rows), _RETRY_NOTE] if rows else [])])
@@ -390,9 +386,11 @@ class CurlLine:
         )
         return (process.stdout + process.stderr).strip()
 
+    @printable_text
     def __str__(self) -> str:
         return self._text
 
+    @printable_text
     def __repr__(self) -> str:
         return self._text
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.html import ItemSequence, html, moment, plain, table_columns
+from workbench.display.html import ItemSequence, html, moment, plain, printable_text, table_columns
 from workbench.errors import InvalidArgumentError, NotFoundError
-from workbench.language.filter import Verdict
+from workbench.language.explain import ExplanationView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -19,35 +19,8 @@ EventToExplain: TypeAlias = str | Mapping[str, Any] | None
 """The id of an event, an event that has not happened, or None for the newest ones."""
 
 
-@runtime_checkable
-class Named(Protocol):
-    """An automation. A protocol, because `automation` imports this module; only the name is needed."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class ExplainedEntry(msgspec.Struct, frozen=True):
-    """The entry that an event started."""
-
-    id: str
-    state: str
-    outcome: str | None
-
-
-class Explanation(msgspec.Struct, frozen=True, rename="camel"):
+class Explanation(ExplanationView, frozen=True, rename="camel"):
     """Why one event did or did not start the automation. `verdicts`: each trigger filter with the actual value."""
-
-    event_id: str | None
-    event: str
-    at: datetime
-    matched: bool
-    reasons: tuple[str, ...]
-    cause: str | None
-    wants: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
-    version: int | None
-    entry: ExplainedEntry | None
 
     @property
     def event_fits(self) -> bool:
@@ -55,7 +28,6 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
         return "other_event" not in self.reasons and bool(self.verdicts)
 
     def sentence(self) -> str:
-        """Return the reasons as a sentence."""
         # The filters are written for another event, so their failures would not explain anything.
         reasons = [reason for reason in self.reasons if reason != "filters" or "other_event" not in self.reasons]
         texts = []
@@ -97,8 +69,8 @@ _REASONS = {
     "loop_guard": "the automation keeps starting itself",
     "dropped": "a chain reorganization removed the log",
     "before_live": "the block is older than the activation of the automation",
-    "no_entry": "the trigger matches, but there is no entry: imported history does not start automations, "
-    "nor does a log that lacks confirmations",
+    "no_entry": "the trigger matches, but no entry was created. Imported events and unconfirmed logs do not "
+    "start automations",
 }
 
 
@@ -111,30 +83,15 @@ class Explanations(ItemSequence[Explanation]):
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame, one row per event: at (UTC), event, matched, reasons, sentence, event_id, entry_id."""
-        import polars as pl
+        from workbench.frames import frame_of
 
-        rows = [
-            (
-                explanation.at,
-                explanation.event,
-                explanation.matched,
-                list(explanation.reasons),
-                explanation.sentence(),
-                explanation.event_id,
-                explanation.entry and explanation.entry.id,
-            )
-            for explanation in self
-        ]
-        schema: dict[str, Any] = {
-            "at": pl.Datetime("us", "UTC"),
-            "event": pl.String,
-            "matched": pl.Boolean,
-            "reasons": pl.List(pl.String),
-            "sentence": pl.String,
-            "event_id": pl.String,
-            "entry_id": pl.String,
-        }
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        rows = []
+        for explanation in self:
+            event, entry_id = explanation.event, explanation.entry and explanation.entry.id
+            texts = (explanation.sentence(), explanation.event_id, entry_id)
+            rows.append((explanation.at, event, explanation.matched, explanation.reasons, *texts))
+        ids = {"event_id": str, "entry_id": str}
+        return frame_of(rows, at=datetime, event=str, matched=bool, reasons=list, sentence=str, **ids)
 
     def headline(self) -> str:
         """Return a sentence with the number of events that started the automation."""
@@ -142,6 +99,7 @@ class Explanations(ItemSequence[Explanation]):
         state = "" if self._active else " It is switched off now."
         return f"{started} of {words.quantity(len(self), 'event')} started “{self._automation}”.{state}"
 
+    @printable_text
     def __repr__(self) -> str:
         rows = [explanation.row() for explanation in self]
         return f"{self.headline()}\n{plain(_COLUMNS, rows, 'This contact has no events yet.')}"
@@ -163,7 +121,7 @@ def explain(
     connection: Connection, contact_id: str, automation: object, event: EventToExplain, limit: int
 ) -> Explanations:
     """Return the server's explanations for the newest `limit` events of a contact, or for one event."""
-    name = automation.name if isinstance(automation, Named) else automation
+    name = getattr(automation, "name", automation)
     if not isinstance(name, str):
         raise InvalidArgumentError('Pass an automation or its name: .explain("Thanks for the deposit")')
     # An archived automation is explained too, unless another one has taken its name.

@@ -15,7 +15,7 @@ import msgspec
 
 from workbench import environment
 from workbench.connection import Connection, retry
-from workbench.display.html import ProgressLine
+from workbench.display.html import ProgressLine, printable_text
 from workbench.errors import InvalidArgumentError, MissingDependencyError
 from workbench.sql import built_in, write_parquet
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 TABLES = ("events", "contacts", "messages", "entries")
-_PAGE_ROWS = 20_000  # a third of a second, and some megabytes
+_PAGE_ROWS = 20_000  # a page takes a third of a second and some megabytes
 _RETRY_PAUSES_S = (2.0,) * 4  # a server that restarts must not end a long export
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"  # less than every id
 _MASK = "•"  # the service masks email addresses with it
@@ -41,6 +41,7 @@ class Exported(msgspec.Struct, frozen=True):
     kept: int
     masked: bool
 
+    @printable_text
     def __repr__(self) -> str:
         rows = ", ".join(f"{count:,} {table}" for table, count in self.rows.items())
         files = f"{self.written} files written" + (f", {self.kept} unchanged" if self.kept else "")
@@ -74,7 +75,7 @@ class _ExportRun:
 
     def write_events(self) -> None:
         """Write a file for every month that has events, unless a file with the same fingerprint exists."""
-        until, first = self._query("export_bounds", {}).row(0)  # ten seconds ago: events under way are left out
+        until, first = self._query("export_bounds", {}).row(0)  # ten seconds ago: later events may not be committed
         since = datetime(1, 1, 1, tzinfo=UTC)  # the first file also has events dated before the first month
         for month, month_end in _months(first, until) if first is not None else ():
             end = min(month_end, until)
@@ -82,8 +83,8 @@ class _ExportRun:
             weeks = [self._query("export_span", span).row(0) for span in spans]
             events, cleaned, contacts = (sum(int(week[column]) for week in weeks) for column in range(3))
             masked = any(_MASK in (address or "") for *_, address in weeks)
-            # A count alone would keep the payloads of erased contacts and the former owners of merged events.
-            # Attributes are left out: they change so often that nearly every month would be written again.
+            # With a count alone, a file would keep the payloads of erased contacts and the former owners of merged
+            # events. Attributes are left out: they change so often that nearly every month would be written again.
             fingerprint = f"{events} {cleaned} {contacts} {'masked' if masked else 'clear'}"
             file = self.path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
             if events and fingerprint == _fingerprint(file):
@@ -130,7 +131,7 @@ def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, dateti
 
 
 def _weeks(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield start and end of parts of a month that are short enough for the statement timeout."""
+    """Yield the start and the end of parts of a month that are short enough for the statement timeout."""
     start = since
     for days in (28, 21, 14, 7, 0):
         end = until - timedelta(days=days)

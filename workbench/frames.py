@@ -13,11 +13,11 @@ Importing this module loads polars, which takes 0.3 s, so callers import it insi
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from functools import wraps
 from typing import Any, Self
 
-import msgspec
 import polars as pl
 from polars.datatypes import DataTypeClass
 
@@ -25,39 +25,17 @@ from workbench.errors import InvalidArgumentError, usage_example
 from workbench.language.codec import MalformedJsonError, decode, encode
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """The query of a result and the watermark that it was read at; all None for a frame made from other frames."""
+class Result(pl.DataFrame):
+    """The rows of a query. A derived frame, or a result that was changed in place, no longer has a query.
+
+    `statement`, `params`: the SQL of the query and the values of its `:name` parameters. `query_hash`: a hash of both.
+    `watermark`: the snapshot that the rows were read at; `wb.sql(…, as_of=frame)` reads the same events again.
+    """
 
     statement: str | None = None
     params: Mapping[str, Any] | None = None
     query_hash: str | None = None
     watermark: str | None = None
-
-
-class Result(pl.DataFrame):
-    """The rows of a query. A frame derived from it has no query, nor has the result after a change in place."""
-
-    origin = Origin()
-
-    @property
-    def statement(self) -> str | None:
-        """The SQL of the query."""
-        return self.origin.statement
-
-    @property
-    def params(self) -> Mapping[str, Any] | None:
-        """The values of the query's `:name` parameters."""
-        return self.origin.params
-
-    @property
-    def query_hash(self) -> str | None:
-        """A hash of the statement and its values."""
-        return self.origin.query_hash
-
-    @property
-    def watermark(self) -> str | None:
-        """The snapshot that the rows were read at: `wb.sql(…, as_of=frame)` reads the same events again."""
-        return self.origin.watermark
 
     @usage_example('frame.structs("payload")')
     def structs(self, *columns: str) -> Self:
@@ -68,18 +46,18 @@ class Result(pl.DataFrame):
         """
         return type(self)(with_structs(self, columns))
 
-    def _forget_origin(self) -> None:
-        self.origin = Origin()
+    def _forget_query(self) -> None:
+        self.statement = self.params = self.query_hash = self.watermark = None
 
 
-def _clearing_origin(method: Callable[..., Any], *, always: bool) -> Any:
-    """Return a polars method that clears the origin of a frame that it changes in place; `always`: of every frame."""
+def _forgetting(method: Callable[..., Any], *, always: bool) -> Any:
+    """Return a polars method that forgets the query of a frame that it changes in place; `always`: of every frame."""
 
     @wraps(method)
     def wrapper(self: Result, *args: Any, **kwargs: Any) -> Any:
         returned = method(self, *args, **kwargs)
         if always or returned is self:
-            self._forget_origin()
+            self._forget_query()
         return returned
 
     return wrapper
@@ -88,21 +66,19 @@ def _clearing_origin(method: Callable[..., Any], *, always: bool) -> Any:
 # A changed frame is not the result of its query: `as_of=frame` and an audience's provenance would be wrong.
 # These methods return the same frame if they change it in place, and a new frame otherwise.
 for _name in ("extend", "hstack", "insert_column", "replace_column", "vstack"):
-    setattr(Result, _name, _clearing_origin(getattr(pl.DataFrame, _name), always=False))
+    setattr(Result, _name, _forgetting(getattr(pl.DataFrame, _name), always=False))
 for _name in ("__setitem__", "drop_in_place"):
-    setattr(Result, _name, _clearing_origin(getattr(pl.DataFrame, _name), always=True))
+    setattr(Result, _name, _forgetting(getattr(pl.DataFrame, _name), always=True))
 Result.columns = pl.DataFrame.columns.setter(  # type: ignore[method-assign, attr-defined]
-    _clearing_origin(pl.DataFrame.columns.fset, always=True)  # type: ignore[attr-defined]
+    _forgetting(pl.DataFrame.columns.fset, always=True)  # type: ignore[attr-defined]
 )
 
 
-def read_result(streams: Iterable[bytes], headers: Mapping[str, str], origin: Origin = Result.origin) -> Result:
+def read_result(streams: Iterable[bytes], headers: Mapping[str, str]) -> Result:
     """Return the rows of Arrow IPC streams of one schema, with the query hash and the watermark in the headers."""
     # Without rechunk the frame keeps one chunk per batch, and the rows are not copied.
     rows = Result(pl.concat([pl.read_ipc_stream(stream) for stream in streams], rechunk=False))
-    rows.origin = msgspec.structs.replace(
-        origin, query_hash=headers.get("Query-Hash"), watermark=headers.get("Watermark")
-    )
+    rows.query_hash, rows.watermark = headers.get("Query-Hash"), headers.get("Watermark")
     return rows
 
 
@@ -114,23 +90,37 @@ def structs(texts: pl.Series) -> pl.Series:
     return pl.Series(texts.name, [_fitted(value, dtype) for value in values], dtype=dtype)
 
 
-def struct_frame(
-    rows: Sequence[object],
-    columns: Iterable[str],
-    *,
-    numbers: Sequence[str] = (),
-    times: Sequence[str] = (),
-    flags: Sequence[str] = (),
-) -> pl.DataFrame:
-    """Return a frame with one row per struct. `columns` are fields, with texts unless named by one of the others.
+def frame_of(rows: Iterable[Any], **columns: type) -> pl.DataFrame:
+    """Return a frame of structs, or of tuples with one value per column.
 
-    `numbers` are whole, `times` are ISO 8601 texts, which become times in UTC, and `flags` are booleans.
+    `columns` are names with a type: str, int, bool, datetime (in UTC; also from ISO 8601 texts), list (of texts), or
+    dict for values that become JSON.
     """
-    types = (
-        dict.fromkeys(columns, pl.String()) | dict.fromkeys(numbers, pl.Int64()) | dict.fromkeys(flags, pl.Boolean())
-    )
-    frame = pl.DataFrame({name: [getattr(row, name) for row in rows] for name in types}, schema=types)
-    return frame.with_columns(pl.col(name).str.to_datetime(time_zone="UTC", time_unit="us") for name in times)
+    records = [row if isinstance(row, tuple) else [getattr(row, name) for name in columns] for row in rows]
+    data = {
+        name: [None if record[index] is None else _CELLS[kind](record[index]) for record in records]
+        for index, (name, kind) in enumerate(columns.items())
+    }
+    # Explicit types: polars would infer Null for a column without values.
+    return pl.DataFrame(data, schema={name: _COLUMNS[kind] for name, kind in columns.items()})
+
+
+_COLUMNS: Mapping[type, pl.DataType] = {
+    str: pl.String(),
+    int: pl.Int64(),
+    bool: pl.Boolean(),
+    datetime: pl.Datetime("us", "UTC"),
+    list: pl.List(pl.String()),
+    dict: pl.String(),
+}
+_CELLS: Mapping[type, Callable[[Any], Any]] = {
+    str: str,
+    int: int,
+    bool: bool,
+    datetime: lambda at: datetime.fromisoformat(at) if isinstance(at, str) else at,
+    list: list,
+    dict: lambda value: encode(value).decode(),
+}
 
 
 def with_structs(frame: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:

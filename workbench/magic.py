@@ -20,26 +20,9 @@ if TYPE_CHECKING:
     from workbench.frames import Result
 
 
-TABLES = {
-    "app_events": "id contact_id event occurred_at created_at payload idempotency_key sent_wallet_address sent_email "
-    "sent_external_id",
-    "contacts": "id email wallet_address external_id metadata tags created_at updated_at email_domain opted_out "
-    "erased_at",
-    "messages": "id contact_id automation_id entry_id node_id channel status subject body created_at sent_at "
-    "delivered_at",
-    "message_outcomes": "message_id channel outcome reason at",
-    "automations": "id name active published_version created_at updated_at archived_at",
-    "automation_entries": "id automation_id automation_version contact_id event_id state outcome node_id attempts "
-    "last_error created_at updated_at",
-    "dead_letters": "entry_id automation_id automation automation_version contact_id event_id node_id cause last_error "
-    "attempts died_at",
-    "onchain_events": "id contact_id chain_id contract event tx_hash log_index block_number block_time args removed "
-    "signature block_hash created_at",
-    "segment_members": "segment contact_id entered_at",
-    "segments": "name kind size refreshed_at last_error failing_since created_at updated_at",
-    "segment_sizes": "segment at size entered departed",
-    "rejected_events": "id event field reason body idempotency_key received_at",
-}
+# The list in the help of `wb.sql`, which users read: columns by table.
+_TABLE = re.compile(r"^ +- (\w+): (.+?)(?=\n +- |\n *$)", re.DOTALL | re.MULTILINE)
+TABLES = {table: re.findall(r"\w+", columns) for table, columns in _TABLE.findall(Workbench.sql.__doc__ or "")}
 
 _MATCHER = "workbench.events"
 _LINE_MAGIC = "%events "
@@ -65,13 +48,19 @@ def sql_completions(before: str, after: str, event_names: Callable[[str], Iterab
         return [_completion(fragment, "event", event_names(fragment))]
     name = _QUALIFIED_NAME.search(before)
     qualifier, fragment = name.groups() if name is not None else (None, "")
-    tables = _tables_by_alias(before + after)
+    # The tables of the statement by name and alias. Any word after a table counts as an alias, which is harmless here.
+    words = [token.text.lower() for token in tokenize(before + after)]
+    tables = {}
+    for table, *following in zip(words, [*words[1:], ""], [*words[2:], "", ""], strict=True):
+        if table in TABLES:
+            tables[table] = table
+            tables[following[1] if following[0] == "as" else following[0]] = table
     if qualifier is not None:
-        return [_completion(fragment, "column", _columns(tables.get(qualifier.lower(), "")))]
+        return [_completion(fragment, "column", TABLES.get(tables.get(qualifier.lower(), ""), ()))]
     table_names = _completion(fragment, "table", TABLES)
     if _AFTER_FROM.search(before):
         return [table_names]
-    columns = dict.fromkeys(column for table in (tables.values() or TABLES) for column in _columns(table))
+    columns = dict.fromkeys(column for table in (tables.values() or TABLES) for column in TABLES[table])
     return [_completion(fragment, "column", columns), table_names]
 
 
@@ -80,23 +69,7 @@ def _completion(fragment: str, kind: str, words: Iterable[str]) -> SqlCompletion
     return SqlCompletion(fragment, kind, tuple(word for word in words if word.startswith(prefix)))
 
 
-def _columns(table: str) -> list[str]:
-    return TABLES.get(table, "").split()
-
-
-def _tables_by_alias(text: str) -> dict[str, str]:
-    """Return the tables of a statement by name and alias. Any word after a table counts as an alias: harmless here."""
-    words = [token.text.lower() for token in tokenize(text)]
-    tables = {}
-    for table, *following in zip(words, [*words[1:], ""], [*words[2:], "", ""], strict=True):
-        if table in TABLES:
-            tables[table] = table
-            tables[following[1] if following[0] == "as" else following[0]] = table
-    return tables
-
-
 def load(shell: InteractiveShell) -> None:
-    """Add the magic and its completion to a shell."""
     unload(shell)  # after `%reload_ext` there must be one of each
     magic = EventsMagic(shell)
     shell.magics_manager.register_function(magic.run, magic_kind="line_cell", magic_name="events")
@@ -104,7 +77,6 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Remove the magic and its completion from a shell."""
     for magics in shell.magics_manager.magics.values():
         magics.pop("events", None)
     matchers = shell.Completer.custom_matchers
@@ -144,7 +116,7 @@ class EventsMagic:
         words = [
             SimpleCompletion(word, type=completion.kind) for completion in completions for word in completion.words
         ]
-        # Inside the magic, completions of Python are suppressed, also where SQL has none.
+        # Inside the magic, completions of Python are suppressed, even where SQL has none.
         result = SimpleMatcherResult(completions=words, suppress=parts is not None)
         if completions:
             result["matched_fragment"] = completions[0].fragment
@@ -158,7 +130,7 @@ class EventsMagic:
         return sql(_current_workbench(variables)._connection, SqlQuery(query, values))
 
     def _event_names(self, prefix: str) -> Iterable[str]:
-        with contextlib.suppress(WorkbenchError):  # the editor completes nothing while the server is away
+        with contextlib.suppress(WorkbenchError):  # the editor completes nothing while the server is unavailable
             return _current_workbench(self._shell.user_ns).catalog.names_with_prefix(prefix)
         return ()
 

@@ -6,15 +6,14 @@ from workbench import publish
 from workbench.changes import Changes, changes, marks
 from workbench.connection import Connection
 from workbench.display.graph import RunPath, picture
-from workbench.display.html import html, moment
-from workbench.display.words import quantity
+from workbench.display.html import html, moment, printable_text
 from workbench.draft import Draft
 from workbench.errors import NotFoundError
 from workbench.publish import AutomationRecord, Impact, Version
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The differences between a version and a draft. Shows itself. True if there are any.
+    """The differences between a version and a draft, displayed as sentences. True if there are any.
 
     `against`: the version, or None before the first publication. `note` says why publishing would be refused.
     """
@@ -34,11 +33,9 @@ class Plan(msgspec.Struct, frozen=True):
         if self.against is None:
             return f"{name}: new, nothing is published yet"
         version = f"version {self.against.version} ({moment(self.against.published_at)} UTC)"
-        if not self.changes:
-            return f"{name}: no difference from {version}"
-        number = len(self.changes.items)
-        return f"{name}: {quantity(number, 'difference') if number else 'nothing that matters differs'} from {version}"
+        return f"{name}: {self.changes.summary()} from {version}"
 
+    @printable_text
     def __repr__(self) -> str:
         note = [f"! {self.note}"] if self.note else []
         impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
@@ -80,7 +77,7 @@ def plan_publication(
     if version is not None:  # a version has no name of its own, so the name is compared with the saved one
         before = {"name": record.name, "triggerSpec": version.trigger_spec, "graph": version.graph}
     note = ""
-    # A plan does not prevent anything. The revision does, when the draft is saved; the plan only says it beforehand.
+    # The server refuses a stale draft when it is saved; the plan only warns about that beforehand.
     if opened is None or opened.revision != record.revision:
         change = publish.last_change(connection, record)
         note = f"publishing is refused until you open it again: it was changed in the meantime ({change})"

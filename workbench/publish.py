@@ -4,15 +4,28 @@ Every write names the revision that it started from. If two users edit the same 
 ConflictError and no change is lost. Entries that already run finish on the version they entered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
 
+from workbench.catalog import MAX_LISTED, Catalog
+from workbench.chain import chains
 from workbench.changes import Changes, changes
 from workbench.connection import Connection
-from workbench.display.html import TableColumn, TableSequence, TableView, html, moment, plain, table, table_columns
+from workbench.display.html import (
+    TableColumn,
+    TableSequence,
+    TableView,
+    html,
+    moment,
+    plain,
+    printable_text,
+    table,
+    table_columns,
+)
 from workbench.display.words import quantity
 from workbench.draft import Draft, from_json
 from workbench.errors import (
@@ -22,31 +35,39 @@ from workbench.errors import (
     InvalidRequestError,
     NotFoundError,
     PublishError,
+    WorkbenchError,
     usage_example,
 )
-from workbench.language.check import Diagnostic, errors
-from workbench.language.codec import normalise
+from workbench.language.check import (
+    CatalogFacts,
+    Consent,
+    Diagnostic,
+    errors,
+    events_of,
+    segments_of,
+    uses_chain,
+    without_consent,
+)
+from workbench.language.codec import normalize
+from workbench.language.graph import Graph
 from workbench.language.problem import Problem
+from workbench.language.responses import AutomationView, ChangeView, EarlierView
+from workbench.language.trigger import Trigger
+from workbench.segments import segment_names
 
-Switch = Literal["activate", "deactivate", "archive", "pause"]
+Action = Literal["activate", "deactivate", "archive", "pause", "resume", "rollback"]
 Overdue = Literal["run", "cancel"]
 """What happens to steps that came due while the automation was paused."""
 
 
-class EarlierEntries(msgspec.Struct, frozen=True, rename="camel"):
+class EarlierEntries(EarlierView, frozen=True, rename="camel"):
     """The number of entries of a version that are at a step in a state.
 
     `version`: None for entries from before the first publication. `then` says what the server does with them.
     """
 
-    version: int | None
-    node_id: str | None
-    state: str
-    entries: int
-    then: str
-
     def consequence(self) -> str:
-        """Return what happens to them, as the end of a sentence that starts with the entries."""
+        """Return what happens to the entries, as the end of a sentence that begins with them."""
         match self.then:
             case "no_published_version":
                 return "end at once: nothing was published when they entered"
@@ -83,6 +104,7 @@ class Impact(msgspec.Struct, frozen=True):
         ]
         return _IMPACT_COLUMNS, rows
 
+    @printable_text
     def __repr__(self) -> str:
         return f"{self.headline()}\n{plain(*self.table())}" if self.entries else self.headline()
 
@@ -93,30 +115,19 @@ class Impact(msgspec.Struct, frozen=True):
 _IMPACT_COLUMNS = table_columns("version", "step", "state", "entries", "consequence", numbers=("entries",))
 
 
-class AutomationRecord(msgspec.Struct, frozen=True, rename="camel"):
+class AutomationRecord(AutomationView, frozen=True, rename="camel"):
     """An automation as the server returns it. `trigger_spec` and `graph` are the draft, not the published version.
 
     `impact` is set in the response to a publication.
     """
 
-    id: str
-    name: str
-    active: bool
-    published_version: int | None
-    revision: int
-    trigger_spec: dict[str, Any]
-    graph: dict[str, Any]
-    updated_at: str = ""
-    archived_at: str | None = None
-    paused_at: str | None = None
     impact: Impact | None = None
 
     def draft(self) -> Draft:
-        """Return the saved draft."""
         return from_json({"name": self.name, "triggerSpec": self.trigger_spec, "graph": self.graph})
 
     def pills(self) -> list[tuple[str, str]]:
-        """Return its states, each a short text and a colour."""
+        """Return the automation's states, each a short text and a colour."""
         if self.archived_at is not None:
             return [("archived", "warn")]
         if self.published_version is None:
@@ -126,7 +137,7 @@ class AutomationRecord(msgspec.Struct, frozen=True, rename="camel"):
             return [published, ("paused", "warn")]
         return [published, ("active", "good") if self.active else ("off", "warn")]
 
-    def off(self) -> str:
+    def inactive_reason(self) -> str:
         """Return why events do not start a published automation; empty if they do, or if it was never published."""
         if self.archived_at is not None:
             return "It is archived: no event starts it."
@@ -135,6 +146,46 @@ class AutomationRecord(msgspec.Struct, frozen=True, rename="camel"):
         if self.published_version is None or self.active:
             return ""
         return "It is off now: no event starts it until .activate() or .publish()."
+
+
+class SavedAutomation:
+    """The server that an automation belongs to, and its record there. Shared by all values made from one automation.
+
+    `record`: None until it is saved. `archived`: an archived automation has this name, and no other one has it.
+    `catalog`: None without a server or a key.
+    """
+
+    def __init__(
+        self, connection: Connection | None = None, record: AutomationRecord | None = None, *, archived: bool = False
+    ) -> None:
+        self.connection = connection
+        self.record = record
+        self.archived = archived
+        self.catalog = Catalog(connection) if connection is not None and connection.has_key else None
+
+    def facts(self, trigger: Trigger, graph: Graph) -> CatalogFacts | None:
+        """Return what the server has stored under the names in an automation; None without a server or a key.
+
+        Raises the errors of `Catalog`.
+        """
+        if self.catalog is None or self.connection is None:
+            return None
+        names, paths = self.catalog.names, {}
+        # A name that was never sent, such as an unfinished one, needs no request. A full list may lack rare names.
+        events = [name for name in events_of(trigger, graph) if name in names or len(names) == MAX_LISTED]
+        for name in events[:_MAX_SHAPES]:
+            with suppress(NotFoundError):
+                paths[name] = frozenset(path.path for path in self.catalog[name].paths)
+        # Segments and contracts cost a request each, so they are read only for an automation that uses them.
+        segments = segment_names(self.connection) if segments_of(graph) else None
+        facts = CatalogFacts(tuple(dict.fromkeys((*names, *paths))), paths, segments)
+        if uses_chain(trigger, graph):
+            with suppress(WorkbenchError):
+                return msgspec.structs.replace(facts, chain=chains(self.connection).facts())
+        return facts
+
+
+_MAX_SHAPES = 8  # events per automation; reading the shape of one takes a request that samples payloads
 
 
 class Version(msgspec.Struct, frozen=True, rename="camel"):
@@ -151,7 +202,7 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class VersionDiff(msgspec.Struct, frozen=True):
-    """The differences between two versions, in sentences. Shows itself. True if there are any."""
+    """The differences between two versions, displayed as sentences. True if the versions differ."""
 
     before: int
     after: int
@@ -162,10 +213,9 @@ class VersionDiff(msgspec.Struct, frozen=True):
 
     def headline(self) -> str:
         """Return how many differences there are."""
-        number = len(self.changes.items)
-        differences = quantity(number, "difference") if number else "nothing that matters differs"
-        return f"Version {self.after} against version {self.before}: {differences if self.changes else 'no difference'}"
+        return f"Version {self.after} against version {self.before}: {self.changes.summary()}"
 
+    @printable_text
     def __repr__(self) -> str:
         return "\n".join([self.headline(), *self.changes.lines()])
 
@@ -173,13 +223,10 @@ class VersionDiff(msgspec.Struct, frozen=True):
         return html("plan.html.j2", headline=self.headline(), note="", picture="", changes=self.changes, impact=None)
 
 
-class AuditEntry(msgspec.Struct, frozen=True, rename="camel"):
+class AuditEntry(ChangeView, frozen=True, rename="camel"):
     """A change of an automation; `by` is the name of the key that made it, or the key's id."""
 
-    at: str
-    action: str
-    by: str
-
+    @printable_text
     def __str__(self) -> str:
         return f"{self.action.removeprefix('automation.')} by {self.by or 'an unknown key'}, {moment(self.at)} UTC"
 
@@ -314,7 +361,8 @@ def last_change(connection: Connection, record: AutomationRecord) -> AuditEntry 
 def save(
     connection: Connection, draft: Draft, opened: AutomationRecord | None, *, overwrite: bool = False
 ) -> AutomationRecord:
-    """Create or update the automation with the draft's name and return it. Nothing is written if the draft is the same.
+    """Create or update the automation with the draft's name and return it. Nothing is written if the draft is
+    unchanged.
 
     Raises ConflictError if the server's revision is not that of `opened`, unless `overwrite` is True.
     """
@@ -337,7 +385,7 @@ def save(
     try:
         return _record(connection.put(f"/automations/{current.id}", draft.payload() | {"revision": current.revision}))
     except ConflictError as error:  # changed between reading it above and writing it
-        raise _conflict(name, error) from None
+        raise error.rephrased(_conflict_text(name)) from None
 
 
 def publish(connection: Connection, record: AutomationRecord) -> AutomationRecord:
@@ -346,7 +394,7 @@ def publish(connection: Connection, record: AutomationRecord) -> AutomationRecor
     if published.active:
         return published
     # Only the response to the publication has the impact.
-    return msgspec.structs.replace(switch(connection, published, "activate"), impact=published.impact)
+    return msgspec.structs.replace(change(connection, published, "activate"), impact=published.impact)
 
 
 def release(connection: Connection, record: AutomationRecord) -> AutomationRecord:
@@ -357,38 +405,30 @@ def release(connection: Connection, record: AutomationRecord) -> AutomationRecor
     try:
         return _record(connection.post(f"/automations/{record.id}/publish", {"revision": record.revision}))
     except ConflictError as error:
-        raise _conflict(record.name, error) from None
+        raise error.rephrased(_conflict_text(record.name)) from None
     except InvalidRequestError as error:
         problems = error.problems or (Problem("", str(error)),)
-        raise PublishError(
-            _unpublishable(record.name, problems), error.problems, status=error.status, request_id=error.request_id
-        ) from None
+        raise error.rephrased(_unpublishable(record.name, problems), PublishError) from None
 
 
-def rollback(connection: Connection, record: AutomationRecord, version: int) -> AutomationRecord:
-    """Publish the content of an old version as a new version and return the automation."""
-    return _record(connection.post(f"/automations/{record.id}/rollback", {"version": version}))
-
-
-def switch(connection: Connection, record: AutomationRecord, action: Switch) -> AutomationRecord:
-    """Activate, deactivate, pause or archive the automation and return it."""
-    return _record(connection.post(f"/automations/{record.id}/{action}"))
-
-
-def resume(connection: Connection, record: AutomationRecord, overdue: Overdue) -> AutomationRecord:
-    """Resume a paused automation and return it."""
-    return _record(connection.post(f"/automations/{record.id}/resume", {"overdue": overdue}))
+def change(connection: Connection, record: AutomationRecord, action: Action, **arguments: object) -> AutomationRecord:
+    """Perform an action and return the automation. `rollback` takes a `version`, `resume` may take `overdue`."""
+    return _record(connection.post(f"/automations/{record.id}/{action}", arguments))
 
 
 def unchanged(draft: Draft, record: AutomationRecord) -> bool:
     """Return whether the draft is equal to the saved one."""
-    payload = normalise(draft.payload())  # as the server returns it: floats as decimals, tuples as lists
+    payload = normalize(draft.payload())  # as the server returns it: floats as decimals, tuples as lists
     return bool(payload["triggerSpec"] == record.trigger_spec and payload["graph"] == record.graph)
 
 
-def raise_on_errors(name: str, remarks: tuple[Diagnostic, ...]) -> None:
-    """Raise PublishError if there are errors among the remarks."""
+def raise_on_errors(name: str, remarks: tuple[Diagnostic, ...], agreed: Collection[Consent]) -> None:
+    """Raise PublishError if there are errors among the remarks, or warnings that need consent."""
     problems = tuple(Problem(error.node_id or error.field or "", error.message) for error in errors(remarks))
+    problems += tuple(
+        Problem(warning.node_id or warning.field or "", f"{warning.message}. If you mean it: .publish({consent}=True)")
+        for warning, consent in without_consent(remarks, agreed)
+    )
     if problems:
         raise PublishError(_unpublishable(name, problems), problems)
 
@@ -399,10 +439,6 @@ def _record(body: dict[str, Any]) -> AutomationRecord:
 
 def _unpublishable(name: str, problems: tuple[Problem, ...]) -> str:
     return "\n".join([f"{name!r} cannot be published yet:", *(f"  • {problem}" for problem in problems)])
-
-
-def _conflict(name: str, error: ConflictError) -> ConflictError:
-    return ConflictError(_conflict_text(name), error.problems, status=error.status, request_id=error.request_id)
 
 
 def _conflict_text(name: str) -> str:

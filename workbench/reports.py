@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
-import msgspec
-
 from workbench import environment
 from workbench.connection import Connection
 from workbench.duration import MAX_DAYS, PeriodArguments, read_period, seconds_of
@@ -18,7 +16,7 @@ from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
 from workbench.language.check import unknown_event_message, unknown_property_message
 from workbench.segments import require_segment
-from workbench.sql import SqlQuery, sql, statement, watermark
+from workbench.sql import AsOf, SqlQuery, sql, statement, watermark
 
 if TYPE_CHECKING:
     from workbench.display.charts import Report
@@ -39,7 +37,7 @@ _EVENT_PARAMETERS = ("start", "event", "back", "goal")
 
 
 class ReportArguments(PeriodArguments, total=False):
-    """The period of the report, by the time at which events occurred, and what else limits it.
+    """The period of the report, by the time at which events occurred, and its other limits.
 
     The last `days` (default 30) before `until` (default now), or `since` to `until`.
     `segment`: only events of contacts that are in this segment now, whenever they entered it. `as_of`: an earlier
@@ -47,15 +45,7 @@ class ReportArguments(PeriodArguments, total=False):
     """
 
     segment: str
-    as_of: "str | Result | None"
-
-
-class _Period(msgspec.Struct, frozen=True):
-    """What the SQL templates need to know about the period; the values are bound."""
-
-    until: bool
-    segment: bool
-    past: bool
+    as_of: AsOf
 
 
 class Reports(ABC):
@@ -123,7 +113,7 @@ class Reports(ABC):
         periods: int = 6,
         **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return how many `event`s contacts had, or the total of `value` in them, by the period of their first `start`.
+        """Return how often contacts had `event`, or the total of `value` in it, by the period of their first `start`.
 
         Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), events, total,
         per_contact, so_far (per contact, cumulative). The default period is the last `periods` days, weeks or months,
@@ -232,7 +222,7 @@ class Reports(ABC):
 
         as_of = watermark(arguments.get("as_of", ""))
         period, bounds = _period(arguments, as_of)
-        if period.segment:
+        if period["segment"]:
             segment = arguments["segment"]
             require_segment(self._connection, segment)
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
@@ -314,8 +304,8 @@ def _with_default_days(arguments: ReportArguments, every: Every, periods: int) -
     return {**arguments, "days": min((periods + 1) * _DAYS_IN[every], MAX_DAYS)}
 
 
-def _period(arguments: ReportArguments, as_of: str | None) -> tuple[_Period, dict[str, Any]]:
-    """Return the structure of the period, and its bounds as query parameters."""
+def _period(arguments: ReportArguments, as_of: str | None) -> tuple[dict[str, bool], dict[str, Any]]:
+    """Return what the SQL templates need to know about the period, and its bounds as query parameters."""
     now = environment.now()
     if as_of is not None:
         try:
@@ -336,7 +326,8 @@ def _period(arguments: ReportArguments, as_of: str | None) -> tuple[_Period, dic
         bounds["until"] = end.isoformat()
     elif as_of is not None:
         bounds["now"] = now.isoformat()
-    return _Period("until" in period, arguments.get("segment") is not None, as_of is not None), bounds
+    parts = {"until": "until" in period, "segment": arguments.get("segment") is not None, "past": as_of is not None}
+    return parts, bounds
 
 
 def _path(path: object) -> list[str]:

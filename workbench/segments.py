@@ -5,13 +5,13 @@ frame, which do not change. An audience stores the query that returned its frame
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from workbench.connection import Connection, TtlCache
-from workbench.display.html import TableColumn, html, moment, plain, table, table_columns, trend
+from workbench.display.html import TableColumn, html, moment, plain, printable_text, table, table_columns, trend
 from workbench.display.words import duration, join_and, quantity
 from workbench.duration import seconds_of
 from workbench.errors import (
@@ -23,7 +23,8 @@ from workbench.errors import (
     usage_example,
 )
 from workbench.language.problem import suggestion
-from workbench.sql import SqlQuery, bind_values, built_in, plain_value, sql_error
+from workbench.language.responses import CandidateCounts, MembersChange, SegmentView
+from workbench.sql import Params, SqlQuery, bind_values, built_in, plain_value, sql_error
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,34 +37,12 @@ _MAX_PART = 200_000  # contacts of an audience in one request
 _TIMEOUT_S = 65.0  # the service runs a query for up to a minute, or rejects the request
 
 
-class _MemberChange(msgspec.Struct, frozen=True):
-    entered: int
-    departed: int
+class SegmentRecord(SegmentView, frozen=True, rename="camel"):
+    """A segment as the service returns it. `counts` and `change` are set in the response to a refresh."""
 
-
-class _QueryResult(msgspec.Struct, frozen=True):
-    rows: int
-    nulls: int
-    unknown: int
-
-
-class SegmentRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """A segment as the service returns it. `query_result` and `change` are set in the response to a refresh."""
-
-    name: str
-    kind: Literal["query", "audience"]
-    size: int
-    sql: str | None
-    params: Any
-    every_seconds: int | None
-    provenance: dict[str, Any]
-    refreshed_at: str | None
-    last_error: str | None
-    failing_since: str | None
-    revision: int
-    daily: list[int | None] = []  # sizes of the last days, oldest first
-    query_result: _QueryResult | None = msgspec.field(default=None, name="found")
-    change: _MemberChange | None = None
+    daily: tuple[int | None, ...] = ()  # sizes of the last days, oldest first
+    counts: CandidateCounts | None = msgspec.field(default=None, name="found")
+    change: MembersChange | None = None
 
     def size_a_week_ago(self) -> int | None:
         """Return the size a week ago, or the next known one; None for a segment that is younger."""
@@ -72,49 +51,32 @@ class SegmentRecord(msgspec.Struct, frozen=True, rename="camel"):
         return next((size for size in self.daily[-8:] if size is not None), None)
 
     def state(self) -> tuple[str, str]:
-        """Return the state as a word and a colour."""
         if self.kind == "audience":
             return ("frozen", "busy") if self.refreshed_at is not None else ("incomplete", "warn")
         return ("failing", "bad") if self.last_error is not None else ("fresh", "good")
 
 
 class Segment:
-    """A named group of contacts, displayed with its size, its last refresh, and the changes of the last call."""
+    """A named group of contacts, displayed with its size, its last refresh, and the changes of the last call.
+
+    `name`: in conditions, SQL and reports. `size`: the number of contacts at the last refresh. `sql` and `params`: the
+    query; for an audience, the query of its frame or None. `every`: the interval between refreshes; None for an
+    audience. `provenance`: the origin of an audience: `rows` and `unknown`; for a result of `wb.sql` also its query and
+    watermark.
+    """
 
     def __init__(self, connection: Connection, record: SegmentRecord) -> None:
         self._connection = connection
+        self._show(record)
+
+    def _show(self, record: SegmentRecord) -> Self:
         self._record = record
-
-    @property
-    def name(self) -> str:
-        """The name of the segment, in conditions, SQL and reports."""
-        return self._record.name
-
-    @property
-    def size(self) -> int:
-        """The number of contacts at the last refresh."""
-        return self._record.size
-
-    @property
-    def sql(self) -> str | None:
-        """The query of the segment; of an audience, the query of its frame, or None."""
-        return self._record.sql or self._record.provenance.get("sql")
-
-    @property
-    def params(self) -> Any:
-        """The values of the query's `:name` parameters."""
-        return self._record.params if self._record.sql else self._record.provenance.get("params")
-
-    @property
-    def every(self) -> timedelta | None:
-        """The interval between refreshes; None for an audience."""
-        seconds = self._record.every_seconds
-        return None if seconds is None else timedelta(seconds=seconds)
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """The origin of an audience: `rows` and `unknown`; for a result of `wb.sql` also its query and watermark."""
-        return self._record.provenance
+        self.name, self.size, self.provenance = record.name, record.size, record.provenance
+        origin = {"sql": record.sql, "params": record.params} if record.sql else record.provenance
+        self.sql: str | None = origin.get("sql")
+        self.params = origin.get("params")
+        self.every = None if record.every_seconds is None else timedelta(seconds=record.every_seconds)
+        return self
 
     def members(self) -> "Result":
         """Return a polars frame of the contacts: contact_id, entered_at (UTC), external_id, email, wallet_address."""
@@ -132,19 +94,18 @@ class Segment:
 
     def refresh(self) -> Self:
         """Run the query now, and return the segment, which displays the changes. Raises SqlError if the query fails."""
-        self._record = _write(self._connection, "POST", f"/segments/{self.name}/refresh", {}, self._record.sql or "")
-        return self
+        path = f"/segments/{self.name}/refresh"
+        return self._show(_write(self._connection, "POST", path, {}, self._record.sql or ""))
 
     def delete(self) -> None:
-        """Delete the segment. Raises InvalidRequestError, with their names, if automations or segments use it."""
+        """Delete the segment. Raises InvalidRequestError naming the automations and segments that use it, if any."""
         try:
             self._connection.delete(f"/segments/{self.name}")
         except ConflictError as error:
             users = join_and([problem.reason.removesuffix(" uses it") for problem in error.problems])
-            raise InvalidRequestError(
-                f"{self.name!r} is in use by {users}", error.problems, status=error.status, request_id=error.request_id
-            ) from None
+            raise error.rephrased(f"{self.name!r} is in use by {users}", InvalidRequestError) from None
 
+    @printable_text
     def __repr__(self) -> str:
         size = f"{self.name}: {quantity(self.size, 'contact')}"
         return "\n".join(filter(None, [size, self._change_text(), *self._notes(), self._refresh_text()]))
@@ -185,7 +146,7 @@ class Segment:
                 f"Refreshing has failed since {moment(record.failing_since)}: {record.last_error}. "
                 f"The contacts are those of the refresh at {moment(record.refreshed_at)}."
             )
-        if (result := record.query_result) is not None:
+        if (result := record.counts) is not None:
             if result.unknown:
                 notes.append(f"{quantity(result.unknown, 'id')} left out: unknown or erased contacts.")
             if result.nulls:
@@ -224,7 +185,7 @@ class Segments(Sequence[Segment]):
         sql: str,
         *,
         every: str | timedelta | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Params = None,
         **values: Any,
     ) -> Segment:
         """Create or change the segment of the contacts that a query returns; return it after its first refresh.
@@ -251,41 +212,30 @@ class Segments(Sequence[Segment]):
         body = {"params": None} | body | {"revision": existing.revision}
         segment = Segment(self._connection, _write(self._connection, "PUT", f"/segments/{name}", body, sql))
         # The service runs the query only when it differs from the stored one.
-        return segment if segment._record.query_result is not None else segment.refresh()
+        return segment if segment._record.counts is not None else segment.refresh()
 
     @usage_example('wb.segments.preview("SELECT contact_id FROM …")')
-    def preview(
-        self, sql: str, *, name: str | None = None, params: Mapping[str, Any] | None = None, **values: Any
-    ) -> "QueryPreview":
+    def preview(self, sql: str, *, name: str | None = None, params: Params = None, **values: Any) -> "QueryPreview":
         """Return how many contacts a query returns, and the changes in the segment `name`; nothing is stored.
 
         `params` and `values` as for `define`. Raises SqlError with the position of the error.
         """
         body = _query_body(sql, values, params, ("self", "sql", "name", "params"))
         body |= {"name": name} if name is not None else {}
-        return QueryPreview(_send(self._connection, "POST", "/segments/preview", body, sql))
+        return msgspec.convert(_send(self._connection, "POST", "/segments/preview", body, sql), QueryPreview)
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame with one row per segment.
 
         Columns: name, kind (query or audience), size, week_ago (size), refreshed_at (UTC), last_error.
         """
-        import polars as pl
+        from workbench.frames import frame_of
 
         rows = []
         for record in self._records.refresh():
             sizes = record.size, record.size_a_week_ago()
             rows.append((record.name, record.kind, *sizes, record.refreshed_at, record.last_error))
-        schema = {
-            "name": pl.String,
-            "kind": pl.String,
-            "size": pl.Int64,
-            "week_ago": pl.Int64,
-            "refreshed_at": pl.String,
-            "last_error": pl.String,
-        }
-        frame = pl.DataFrame(rows, schema=schema, orient="row")
-        return frame.with_columns(pl.col("refreshed_at").str.to_datetime(time_zone="UTC", time_unit="us"))
+        return frame_of(rows, name=str, kind=str, size=int, week_ago=int, refreshed_at=datetime, last_error=str)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
@@ -307,6 +257,7 @@ class Segments(Sequence[Segment]):
     def _ipython_key_completions_(self) -> list[str]:
         return [record.name for record in self._records()]
 
+    @printable_text
     def __repr__(self) -> str:
         return _table_text(self._records.refresh())
 
@@ -314,30 +265,33 @@ class Segments(Sequence[Segment]):
         return _table_html(self._records.refresh())
 
     def _repr_mimebundle_(self, **_formats: Any) -> dict[str, str]:
-        # Both formats from one request; refreshed, since the same cell may have defined a segment just before.
+        # One request for both formats. The cache is not used, because the same cell may have just defined a segment.
         records = self._records.refresh()
         return {"text/plain": _table_text(records), "text/html": _table_html(records)}
 
 
-class QueryPreview:
-    """The result of a preview: `size` contacts, some of their ids in `sample`, and the `seconds` of the query."""
+class QueryPreview(msgspec.Struct, frozen=True):
+    """The result of a preview: `size` contacts, some of their ids in `sample`, and the `seconds` of the query.
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        self.size: int = body["size"]
-        self.sample: tuple[str, ...] = tuple(body["sample"])
-        self.seconds = float(body["seconds"])
-        self._change: Mapping[str, int] | None = body["change"]
-        self._unknown: int = body["unknown"]
+    `change`: the contacts that would enter and leave. `unknown`: the number of ids that are left out.
+    """
+
+    size: int
+    sample: tuple[str, ...]
+    seconds: float
+    unknown: int
+    change: MembersChange | None
 
     def sentence(self) -> str:
         """Return the size, the duration and the changes as sentences."""
         sentences = [f"{quantity(self.size, 'contact')}, found in {self.seconds:.1f} s."]
-        if self._change is not None:
-            sentences.append(f"{self._change['entered']:,} would enter, {self._change['departed']:,} would leave.")
-        if self._unknown:
-            sentences.append(f"{quantity(self._unknown, 'id')} left out: unknown or erased contacts.")
+        if self.change is not None:
+            sentences.append(f"{self.change.entered:,} would enter, {self.change.departed:,} would leave.")
+        if self.unknown:
+            sentences.append(f"{quantity(self.unknown, 'id')} left out: unknown or erased contacts.")
         return " ".join(sentences)
 
+    @printable_text
     def __repr__(self) -> str:
         return self.sentence()
 
@@ -419,7 +373,7 @@ def _contact_ids(contacts: object) -> list[str]:
 
 
 def segment_names(connection: Connection) -> tuple[str, ...] | None:
-    """Return the names of all segments; None if the server is away or the key may not read them."""
+    """Return the names of all segments; None if the server is unavailable or the key may not read them."""
     try:
         return tuple(record.name for record in _list_segments(connection))
     except WorkbenchError:

@@ -1,7 +1,7 @@
 """Test sends: the messages of an automation, sent to yourself through the real channels."""
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
@@ -10,30 +10,26 @@ from workbench.display.html import TableSequence, TableView, table_columns
 from workbench.display.words import CAUSE_WORDS, outcome
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError
+from workbench.language.channel import CHANNELS
 from workbench.language.decision import DELIVERY_ERRORS
+from workbench.language.responses import TestMessageView
 from workbench.simulate import complete_event
 
-
-class TestReceivers(TypedDict, total=False):
-    """The addresses that tests are sent to: one for each channel to test."""
-
-    email: str
-    wallet_address: str
-    url: str
+if TYPE_CHECKING:
+    TestReceivers: TypeAlias = str
+else:
+    # The addresses of all channels, so that completion and errors have their names.
+    TestReceivers = Unpack[TypedDict("TestReceivers", {channel.address: str for channel in CHANNELS.values()})]
 
 
-class TestMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of one message: sent, failed, skipped or unknown (it may have arrived). `reason` is why, in a word."""
+class TestMessage(TestMessageView, frozen=True, rename="camel"):
+    """The result of one message.
+
+    `outcome`: sent, failed, skipped or unknown (it may have arrived). `reason`: the cause, such as `no_address`;
+    None if it was sent.
+    """
 
     __test__ = False  # pytest would collect the class because of its name
-
-    node_id: str
-    channel: str
-    outcome: str
-    reason: str | None = None
-    detail: str = ""
-    id: str | None = None
-    title: str | None = None
 
     def why(self) -> str:
         """Return why it was not sent, or why its outcome is unknown; empty if it was sent."""
@@ -44,7 +40,7 @@ class TestMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TestSent(TableSequence[TestMessage]):
-    """The results of a test send, in the order of sending. Shows itself as a table."""
+    """The results of a test send, in the order of sending, displayed as a table."""
 
     __test__ = False
 
@@ -52,8 +48,9 @@ class TestSent(TableSequence[TestMessage]):
         columns = table_columns("step", "channel", "outcome", "why", "title")
         rows = []
         for message in self:
-            channel = _CHANNELS.get(message.channel, message.channel)
-            rows.append((message.node_id, channel, message.outcome, message.why(), message.title or ""))
+            channel = CHANNELS.get(message.channel)
+            noun = message.channel if channel is None else channel.noun.removesuffix(" message")
+            rows.append((message.node_id, noun, message.outcome, message.why(), message.title or ""))
         note = "Marked as tests and not counted. No contact received them." if rows else ""
         return TableView(columns, rows, "Test messages", "No message is sent for this event.", note)
 
@@ -74,7 +71,7 @@ def send_test(
     if not to:
         raise InvalidArgumentError('add an address: email="me@example.com", wallet_address="0x…" or url="https://…"')
     trigger, _ = draft.language()
-    receivers = {"walletAddress" if name == "wallet_address" else name: address for name, address in to.items()}
+    receivers = {channel.receiver: to[channel.address] for channel in CHANNELS.values() if channel.address in to}
     body = {"event": complete_event(event, trigger, None), "to": receivers}
     answer = connection.post(
         f"/automations/{automation_id}/test", body | ({"nodeId": node} if node is not None else {})
@@ -82,7 +79,6 @@ def send_test(
     return TestSent(msgspec.convert(answer["messages"], tuple[TestMessage, ...]))
 
 
-_CHANNELS = {"inapp": "in-app", "email": "email", "webhook": "webhook"}
 _REASON_TEXTS = {**DELIVERY_ERRORS} | {
     # Only test sends have these reasons.
     "no_address": "you gave no address for it",

@@ -5,6 +5,7 @@ one, the same interpreter runs in this process. A `Simulation` never changes: `a
 the first event, up to a later time. So a simulation in parts cannot differ from a whole one.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,19 +15,19 @@ import msgspec
 from workbench import environment
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.graph import RunPath, path_of, picture
-from workbench.display.run import RunPage, VerdictGroup, explanations
+from workbench.display.graph import RunPath, VerdictGroup, explanations, path_of, picture, run_page
+from workbench.display.kinds import trigger_subject
 from workbench.draft import Draft, JsonObject
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, usage_example
-from workbench.language.codec import Json, encode, normalise
+from workbench.language.codec import encode, normalize, printable
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, read_event
 from workbench.language.filter import Verdict
 from workbench.language.graph import Graph
-from workbench.language.onchain import read_log_sample
+from workbench.language.onchain import log_sample, read_log_sample
 from workbench.language.problem import Problem
-from workbench.language.run import Message, State, Step
+from workbench.language.run import State
 from workbench.language.simulate import (
     EARLIEST,
     LATEST,
@@ -75,18 +76,25 @@ class SimulationSource(msgspec.Struct, frozen=True):
 
     def run_until(self, elapsed: timedelta, note: str, *events: Mapping[str, Any]) -> "Simulation":
         """Simulate again up to `elapsed` after the first event, with more later events."""
-        # Without `now` the first run took the time of the server or of this machine. Every further run begins then too.
+        # Without `now` the first run took the time of the server or of this machine. Every further run begins at the
+        # same time.
         later = [*self.arguments.later, *events]
         arguments = msgspec.structs.replace(self.arguments, now=self.began_at, until=elapsed, later=later)
         return simulate_draft(self.draft, arguments, self.connection, note)
 
 
 class Simulation:
-    """The result of a simulation. Shows itself as headline, path, messages and steps.
+    """The result of a simulation, displayed as headline, path, messages and steps.
 
     It runs to the end of the entry, as if the contact sent no other event. `.advance("7d")` and `.send("purchase")` go
     through the entry in parts instead: the first of them starts at the event, and each returns the entry as it is at
     that time. `note` is an additional remark, such as that the automation is off.
+
+    `matched`: whether the event starts the automation. `steps`: in order, as the history of an entry has them. `path`:
+    the ids of the nodes that the entry visits, in order, each once. `messages`: the in-app messages, emails and
+    webhooks that would be sent, with all templates filled in. `tags`, `removed_tags`, `attributes`: what would be added
+    to the contact, removed and set. `state`: the last state of the entry; None if the event does not start one.
+    `outcome`: why the entry ended, in one word; None if it has not ended.
     """
 
     def __init__(
@@ -96,6 +104,10 @@ class Simulation:
         self.event = event
         self.trace = trace
         self.note = note
+        self.matched, self.state, self.outcome = trace.matched, trace.state, trace.outcome
+        self.steps, self.messages = trace.steps, trace.messages
+        self.path = tuple(dict.fromkeys(step.node_id for step in trace.steps))
+        self.tags, self.removed_tags, self.attributes = trace.tags, trace.removed_tags, trace.attributes
 
     # Advancing
 
@@ -130,51 +142,6 @@ class Simulation:
 
     # Results
 
-    @property
-    def matched(self) -> bool:
-        """Whether the event starts the automation."""
-        return self.trace.matched
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The steps, in order, as the history of an entry has them."""
-        return self.trace.steps
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The ids of the nodes that the entry visits, in order, each once."""
-        return tuple(dict.fromkeys(step.node_id for step in self.trace.steps))
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The in-app messages, emails and webhooks that would be sent, with all templates filled in."""
-        return self.trace.messages
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags that would be added."""
-        return self.trace.tags
-
-    @property
-    def removed_tags(self) -> tuple[str, ...]:
-        """The tags that would be removed."""
-        return self.trace.removed_tags
-
-    @property
-    def attributes(self) -> dict[str, Json]:
-        """The attributes that would be set on the contact."""
-        return self.trace.attributes
-
-    @property
-    def state(self) -> State | None:
-        """The last state of the entry; None if the event does not start one."""
-        return self.trace.state
-
-    @property
-    def outcome(self) -> str | None:
-        """Why the entry ended, in one word; None if it has not ended."""
-        return self.trace.outcome
-
     def frame(self) -> "pl.DataFrame":
         """Return the steps as a polars frame: node_id, kind, at, outcome, attempt, handle."""
         import polars as pl
@@ -187,7 +154,7 @@ class Simulation:
         if not self.matched:
             return "Nothing would happen"
         writes = words.ContactWrites(self.tags, self.removed_tags, tuple(self.attributes))
-        if self._source.arguments.until is not None:  # this far it has happened, so not “would”
+        if self._source.arguments.until is not None:  # these effects have happened, so without “would”
             effects = words.effects(len(self.messages), writes, done=True) or "nothing sent or changed yet"
             return f"After {words.duration(self._source.elapsed)}: {effects}"
         effects = words.effects(len(self.messages), writes, done=False)
@@ -199,15 +166,15 @@ class Simulation:
     def reason(self) -> str:
         """Return one sentence that says why the entry ended, where it waits, or why the event does not start it."""
         if self.matched and self.state is State.WAITING:
-            return f"Waiting at {self.waiting_at}{words.waiting_until(self.steps[-1])}."
+            return f"Waiting at {self.waiting_at} until {words.to_minute(self.steps[-1].detail['until'])} UTC."
         if self.matched:
             return words.ending(self.state, self.outcome, self.trace.error)
         if not self.trace.name_matched:
-            return f"This automation starts on {words.event_names(self._trigger)}, not on {self.event.get('event')}."
+            return f"This automation starts on {trigger_subject(self._trigger)}, not on {self.event.get('event')}."
         return f"The trigger {_failed_filter(self.trace.verdicts)}."
 
     def why(self) -> str:
-        """Return one line per filter of the trigger, the conditions and the waits, with the value that it compared."""
+        """Return one line per filter of the trigger, the conditions and the waits, with the actual value."""
         lines: list[str] = []
         for title, verdicts in self._verdict_groups():
             lines.append(f"{title}:")
@@ -231,21 +198,21 @@ class Simulation:
         for missed in self.trace.missed:
             reason = _failed_filter(missed.verdicts)
             lines.append(f"  ✗ {missed.event} did not end the wait at {missed.node_id}, which {reason}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        return RunPage(
+        return run_page(
+            self.state,
             headline=self.headline(),
             subtitle=f"{self._source.draft.name}: {self.reason()}",
             note=self.note,
-            state=self.state,
             picture=picture(self._trigger, self._graph, self.run_path(), self._source.draft.positions()),
             receives="What the contact would receive",
             messages=self.messages,
             explanations=self._verdict_groups(),
             steps=self.steps,
             email_from=self._source.email_from,
-        ).html()
+        )
 
     def _verdict_groups(self) -> list[VerdictGroup]:
         # An event of another name never reaches the filters of the trigger, so their verdicts would mislead.
@@ -281,9 +248,27 @@ def simulate_draft(
         raise InvalidArgumentError("now must be a datetime with a time zone: now=datetime(…, tzinfo=UTC)")
     if not EARLIEST <= now <= LATEST:
         raise InvalidArgumentError(f"now must be from {EARLIEST.year} to {LATEST.year}")
-    contact = _read_contact(arguments.contact)
-    event = complete_event(arguments.event, trigger, arguments.contact)
-    later = [_scheduled_event(later_event, event) for later_event in arguments.later]
+    # `read_contact` ignores unknown keys. In a notebook they are most likely attributes in the wrong place.
+    described = arguments.contact
+    unknown = sorted(map(str, described.keys() - _CONTACT_KEYS)) if isinstance(described, Mapping) else []
+    if unknown:
+        raise InvalidArgumentError(
+            f'contact.{unknown[0]} is not a field of a contact: put it into "attributes": {{"{unknown[0]}": …}}'
+        )
+    contact = read_contact(described)
+    if not isinstance(contact, ContactState):
+        raise InvalidArgumentError("; ".join(map(str, contact)))
+    event = complete_event(arguments.event, trigger, described)
+    # A sample of a log names no contact, and any identifier will do: a later event counts as the same contact's.
+    sender = event.get("contact", _UNNAMED_CONTACT)
+    later_arguments: Sequence[object] = arguments.later  # a notebook does not enforce the annotation
+    later: list[JsonObject] = []
+    for item in later_arguments:
+        if not isinstance(item, Mapping) or "after" not in item or "event" not in item:
+            example = '{"event": "purchase", "after": "2h", "payload": {…}}'
+            raise InvalidArgumentError(f"a later event is written like {example}")
+        later_event = {"contact": sender} | {name: value for name, value in item.items() if name != "after"}
+        later.append({"afterSeconds": seconds_of(item["after"], "after"), "event": later_event})
     problems: list[Problem] = []
     later_events = read_scheduled_events(_to_json(later), round(now.timestamp() * 1_000_000), "events", problems)
     if problems:
@@ -295,7 +280,7 @@ def simulate_draft(
     else:
         automation = SimulatedAutomation(trigger, graph, arguments.automation_id or SIMULATED_ID)
         until = None if arguments.until is None else now + arguments.until
-        input_ = SimulationInput(later=later_events, until=until)
+        input_ = SimulationInput(later=later_events, until=until, report_bug=_log_bug)
         trace = simulate(automation, read_sample_event(event, trigger, now), contact, now, input_)
     began_at = trace.steps[0].at if trace.steps else now  # the clock of the server, if it simulated
     source = SimulationSource(draft, arguments, connection, began_at, email_from)
@@ -320,31 +305,8 @@ def _simulate_on_server(
     return msgspec.convert(answer, Trace), answer.get("emailFrom", "")
 
 
-def _scheduled_event(event: object, first: JsonObject) -> JsonObject:
-    """Return a later event as the API takes it. Without a contact, the contact of the first event is used."""
-    if not isinstance(event, Mapping) or "after" not in event or "event" not in event:
-        raise InvalidArgumentError('a later event is written like {"event": "purchase", "after": "2h", "payload": {…}}')
-    # A sample of a log names no contact, and any identifier will do: a later event counts as the same contact's.
-    contact = first.get("contact", _UNNAMED_CONTACT)
-    described = {name: value for name, value in event.items() if name != "after"}
-    return {"afterSeconds": seconds_of(event["after"], "after"), "event": {"contact": contact} | described}
-
-
-def _read_contact(contact: Mapping[str, Any] | None) -> ContactState:
-    # `read_contact` ignores unknown keys. At a notebook they are most likely attributes in the wrong place.
-    unknown = sorted(map(str, contact.keys() - _CONTACT_KEYS)) if isinstance(contact, Mapping) else []
-    if unknown:
-        raise InvalidArgumentError(
-            f'contact.{unknown[0]} is not a field of a contact: put it into "attributes": {{"{unknown[0]}": …}}'
-        )
-    result = read_contact(contact)
-    if isinstance(result, ContactState):
-        return result
-    raise InvalidArgumentError("; ".join(map(str, result)))
-
-
 def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:
-    """Return the event as the API takes it.
+    """Return the event in the form that the API accepts.
 
     The name of the event may be omitted if the trigger has one name, and its contact if `contact` is given. For a
     trigger on a contract's logs the event is a sample of a log: its parameters alone, or
@@ -356,7 +318,7 @@ def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[
         )
     described = dict(event)
     if trigger.source is not None:
-        sample = {"type": "onchain_event"} | (described if "args" in described else {"args": described})
+        sample = log_sample(described) | (described if "args" in described else {})
         log = read_log_sample(_to_json(sample), trigger.source)
         if isinstance(log, tuple):
             raise InvalidArgumentError("the contract cannot log this: " + "; ".join(map(str, log)))
@@ -371,7 +333,7 @@ def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[
     if "event" not in described:
         raise InvalidArgumentError(
             'the event has no name: write {"event": "deposit", …}. '
-            f"This automation starts on {words.event_names(trigger)}"
+            f"This automation starts on {trigger_subject(trigger)}"
         )
     if "contact" not in described and contact is not None:
         identifiers = {name: contact[name] for name in ("walletAddress", "email", "externalId") if contact.get(name)}
@@ -384,7 +346,7 @@ def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[
 
 
 def read_sample_event(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
-    """Return an event, or a sample of a log, as the interpreter takes it; raise InvalidArgumentError for others."""
+    """Return an event or a sample of a log as the interpreter reads it; raise InvalidArgumentError if it is invalid."""
     body = _to_json(event)
     sample = read_log_sample(body, trigger.source) if trigger.source is not None else None
     result = sample or read_event(encode(body), round(now.timestamp() * 1_000_000))
@@ -393,8 +355,12 @@ def read_sample_event(event: JsonObject, trigger: Trigger, now: datetime) -> Eve
     return result
 
 
+def _log_bug(automation_id: str, error: Exception) -> None:
+    logging.getLogger("workbench").error("The simulation of automation %s failed", automation_id, exc_info=error)
+
+
 def _to_json(value: object) -> Any:
     try:
-        return normalise(value)
+        return normalize(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"this event cannot be written as JSON: {error}") from None

@@ -22,7 +22,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
     from workbench.frames import Result
 
+AsOf: TypeAlias = "str | Result | None"
+"""An earlier result, or its watermark; "" for now. None is refused, because it is the watermark of a changed frame."""
+
+Params: TypeAlias = Mapping[str, Any] | None
+"""Values of the `:name` parameters of a query."""
+
 ARROW = "application/vnd.apache.arrow.stream"
 
 
@@ -48,17 +54,18 @@ class SqlQuery(msgspec.Struct, frozen=True):
     as_of: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """Return the request body."""
         as_of = {"asOf": self.as_of} if self.as_of is not None else {}
         return {"sql": self.text} | ({"params": self.params} if self.params else {}) | as_of
 
 
 def sql(connection: Connection, query: SqlQuery) -> "Result":
     """Return all rows. Raises SqlError with the position that Postgres reports, or if the response is cut short."""
-    from workbench.frames import Origin, read_result
+    from workbench.frames import read_result
 
     with _response(connection, query) as (response, pieces):
-        return read_result(batches(pieces), response.headers, Origin(query.text, query.params))
+        result = read_result(batches(pieces), response.headers)
+    result.statement, result.params = query.text, query.params
+    return result
 
 
 def built_in(connection: Connection, name: str, values: Mapping[str, Any]) -> "Result":
@@ -81,7 +88,7 @@ class Stream:
         return self.frames()
 
     def frames(self) -> Generator["Result"]:
-        """Yield the rows in frames of some thousand rows. A query without rows yields one frame with its columns."""
+        """Yield the rows in frames of a few thousand rows. A query without rows yields one frame with its columns."""
         from workbench.frames import read_result
 
         with _response(self._connection, self._query) as (response, pieces):
@@ -162,12 +169,11 @@ def _templates() -> Environment:
     )
 
 
-def watermark(as_of: "str | Result | None") -> str | None:
+def watermark(as_of: AsOf) -> str | None:
     """Return the watermark of `as_of`, a result or a watermark; None for "", the default.
 
     Raises InvalidArgumentError for anything else, and for a frame without a watermark.
     """
-    # None is rejected as well: it is the `.watermark` of a frame that was changed, and must not silently mean now.
     mark = as_of if isinstance(as_of, str) else getattr(as_of, "watermark", None)
     if not isinstance(mark, str):
         raise InvalidArgumentError(

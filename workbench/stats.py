@@ -1,13 +1,13 @@
 """The statistics of an automation: entries by state, counts per step, failures, and the goal rate.
 
 The goal rate counts contacts by the side they were on when they first entered: treated, or held out. With both sides
-the difference is a lift with a 95 % interval. `Stats` is one reading; `Dashboard` is a widget that reads again every
-few seconds.
+the difference is a lift with a 95 % interval. `Stats` is one reading; `Dashboard` is a widget that repeats it every few
+seconds.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,47 +15,22 @@ import msgspec
 from workbench import environment, publish
 from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.html import TableColumn, html, moment, plain, table_columns, trend
+from workbench.display.html import TableColumn, html, moment, plain, printable_text, table_columns, trend
+from workbench.display.kinds import step_title
 from workbench.display.words import duration, quantity
 from workbench.entries import DeadLetters, dead_letters
 from workbench.errors import InvalidArgumentError
 from workbench.language.graph import Graph, read_graph
-from workbench.language.uplift import MIN_CONTACTS, MIN_REACHED, Lift, UpliftGroup
+from workbench.language.lift import MIN_CONTACTS, MIN_REACHED, LiftGroup
+from workbench.language.responses import GoalView
 from workbench.publish import AutomationRecord
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-class Day(msgspec.Struct, frozen=True, rename="camel"):
-    """The contacts that entered for the first time on one day of UTC."""
-
-    day: date
-    treated: UpliftGroup
-    held_out: UpliftGroup
-
-
-class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
-    """The share of the contacts that first entered in the last `days` and reached the goal in time.
-
-    `goal`: None for an automation without a goal. `later_entries` are entries of contacts that had entered before; they
-    do not count. `mixed` contacts were on both sides. `unknown` contacts have too many events to read. `cut_at` is the
-    time from which entries count, if there are too many to count them all.
-    """
-
-    goal: str | None
-    days: int
-    holdout: int = 0
-    since_version: int | None = None
-    within_seconds: int = 0
-    treated: UpliftGroup = UpliftGroup()
-    held_out: UpliftGroup = UpliftGroup()
-    lift: Lift | None = None
-    by_day: tuple[Day, ...] = ()
-    later_entries: int = 0
-    mixed: int = 0
-    unknown: int = 0
-    cut_at: str | None = None
+class GoalRate(GoalView, frozen=True, rename="camel"):
+    """The share of the contacts that first entered in the last `days` and reached the goal in time."""
 
     def lines(self) -> list[str]:
         """Return sentences: the rate, the lift if there is a holdout, and what limits both."""
@@ -66,7 +41,15 @@ class GoalRate(msgspec.Struct, frozen=True, rename="camel"):
         lines = [f"{rate}, in the last {quantity(self.days, 'day')}."]
         if self.lift is not None:
             since = f", since version {self.since_version}" if (self.since_version or 1) > 1 else ""
-            lines += [f"Held out ({self.holdout} %{since}): reached by {_share(self.held_out)}.", _lift_line(self.lift)]
+            lines.append(f"Held out ({self.holdout} %{since}): reached by {_share(self.held_out)}.")
+            lift = self.lift
+            if lift.difference is None or lift.low is None or lift.high is None:
+                needed = f"{MIN_CONTACTS} contacts per side, and {MIN_REACHED} that reach the goal"
+                lines.append(f"Lift: not enough data. It takes {needed}.")
+            else:
+                difference, low, high = (f"{share * 100:+.1f}" for share in (lift.difference, lift.low, lift.high))
+                verdict = _VERDICTS[lift.verdict]
+                lines.append(f"Lift: {difference} points (95 % interval: {low} to {high}). {verdict}")
         if self.cut_at is not None:
             lines.append(f"There are too many to count them all: only entries since {moment(self.cut_at)} UTC count.")
         if self.later_entries:
@@ -100,23 +83,14 @@ _TREATED = table_columns("contacts", "reached", "rate", numbers=("contacts", "re
 _HELD_OUT = tuple(TableColumn(f"held out: {column.title}", number=True) for column in _TREATED)
 
 
-def _cells(group: UpliftGroup) -> tuple[str, str, str]:
+def _cells(group: LiftGroup) -> tuple[str, str, str]:
     return f"{group.contacts:,}", f"{group.reached:,}", f"{group.rate:.1%}" if group.contacts else ""
 
 
-def _share(group: UpliftGroup) -> str:
+def _share(group: LiftGroup) -> str:
     if not group.contacts:
         return "0 contacts so far"
     return f"{group.reached:,} of {quantity(group.contacts, 'contact')} ({group.rate:.1%})"
-
-
-def _lift_line(lift: Lift) -> str:
-    if lift.difference is None or lift.low is None or lift.high is None:
-        return (
-            f"Lift: not enough data. It takes {MIN_CONTACTS} contacts per side, and {MIN_REACHED} that reach the goal."
-        )
-    difference, low, high = (f"{share * 100:+.1f}" for share in (lift.difference, lift.low, lift.high))
-    return f"Lift: {difference} points (95 % interval: {low} to {high}). {_VERDICTS[lift.verdict]}"
 
 
 _VERDICTS = {
@@ -135,36 +109,18 @@ class StepFigures(msgspec.Struct, frozen=True):
     outcomes: Mapping[str, int]
 
     def outcome_text(self) -> str:
-        """Return the outcomes with their counts, the most frequent first."""
         by_count = sorted(self.outcomes.items(), key=lambda item: -item[1])
         return ", ".join(f"{words.outcome(word)}: {count:,}" for word, count in by_count)
 
 
-class Stats:
-    """The figures of an automation at one time. Shows itself. `.dashboard()` reads them again every few seconds."""
+class Stats(msgspec.Struct, frozen=True):
+    """The figures of an automation at one time. `.dashboard()` reads and displays them every few seconds."""
 
-    def __init__(
-        self,
-        record: AutomationRecord,
-        states: Mapping[str, int],
-        steps: Sequence[StepFigures],
-        goal: GoalRate,
-        dead: DeadLetters,
-    ) -> None:
-        self._record = record
-        self.states = dict(states)
-        self.steps = tuple(steps)
-        self.goal = goal
-        self.dead = dead
-
-    @property
-    def name(self) -> str:
-        """The name of the automation."""
-        return self._record.name
-
-    def pills(self) -> list[tuple[str, str]]:
-        """Return the states of the automation, each a text and a colour."""
-        return self._record.pills()
+    record: AutomationRecord
+    states: Mapping[str, int]
+    steps: Sequence[StepFigures]
+    goal: GoalRate
+    dead: DeadLetters
 
     def headline(self) -> str:
         """Return how many entries there are in each state."""
@@ -176,27 +132,28 @@ class Stats:
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame: step, outcome, count. Entries that are at a step now have the outcome `live`."""
-        import polars as pl
+        from workbench.frames import frame_of
 
         rows = [
             (step.node_id, outcome, count)
             for step in self.steps
             for outcome, count in ({"live": step.live} | dict(step.outcomes)).items()
         ]
-        return pl.DataFrame(rows, schema={"step": pl.String, "outcome": pl.String, "count": pl.Int64}, orient="row")
+        return frame_of(rows, step=str, outcome=str, count=int)
 
+    @printable_text
     def __repr__(self) -> str:
-        pills = ", ".join(text for text, _ in self.pills())
+        pills = ", ".join(text for text, _ in self.record.pills())
         dead = ["", "Failed permanently:", repr(self.dead)] if self.dead else []
         return "\n".join(
-            [f"{self.name} ({pills})", self.headline(), *self.goal.lines(), "", plain(*self.table()), *dead]
+            [f"{self.record.name} ({pills})", self.headline(), *self.goal.lines(), "", plain(*self.table()), *dead]
         )
 
     def _repr_html_(self) -> str:
         return html(
             "stats.html.j2",
-            name=self.name,
-            pills=self.pills(),
+            name=self.record.name,
+            pills=self.record.pills(),
             headline=self.headline(),
             goal=self.goal,
             trend=trend(self.goal.percents()) if len(self.goal.percents()) > 1 else "",
@@ -214,10 +171,10 @@ def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:
     current = msgspec.convert(connection.get(path), AutomationRecord)
     counts = connection.get(f"{path}/stats")
     goal = msgspec.convert(connection.get(f"{path}/goal", days=days), GoalRate)
-    # Entries run on the live version; the draft may have other steps.
+    # New entries run the live version; the draft may have other steps.
     version = publish.live_version(connection, current)
     graph = read_graph(current.graph if version is None else version.graph)
-    titles = {node.id: words.step_title(node) for node in graph.nodes} if isinstance(graph, Graph) else {}
+    titles = {node.id: step_title(node) for node in graph.nodes} if isinstance(graph, Graph) else {}
     live, outcomes = counts["live"], counts["nodes"]
     # Entries of earlier versions can be at steps that the live version does not have.
     titles |= dict.fromkeys(sorted({*live, *outcomes} - titles.keys()), "of an earlier version")
@@ -244,8 +201,8 @@ class Dashboard:
             case _:
                 raise InvalidArgumentError("the page sent an unknown request: reload it")
         return {
-            "title": stats.name,
-            "pills": [list(pill) for pill in stats.pills()],
+            "title": stats.record.name,
+            "pills": [list(pill) for pill in stats.record.pills()],
             "lines": [stats.headline(), *stats.goal.lines()],
             "steps": _page_table(*stats.table()),
             "dead": _page_table(*stats.dead.table()),
@@ -265,6 +222,7 @@ class Dashboard:
         # The HTML is for viewers without a kernel, such as a notebook that is opened again.
         show(LiveWindow(self.answer), stats._repr_html_())
 
+    @printable_text
     def __repr__(self) -> str:
         return repr(self._read())
 

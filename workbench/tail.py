@@ -5,19 +5,20 @@ the values.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from workbench import environment
 from workbench.connection import Connection
-from workbench.display.html import moment
+from workbench.display.html import TableView, moment, printable_text, table_columns
 from workbench.display.words import quantity, short
 from workbench.errors import ConnectionFailedError, UnavailableError, UnknownOutcomeError
 from workbench.language.codec import decode, encode
+from workbench.language.responses import RecentEvent
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,24 +33,11 @@ _RECONNECT_PAUSES_S = (0.2, 0.6, 2.0, 5.0)
 _MAX_CELL_LENGTH = 160  # characters
 
 
-class ReceivedEvent(msgspec.Struct, frozen=True, rename="camel"):
+class ReceivedEvent(RecentEvent, frozen=True, rename="camel"):
     """An event and its outcome: accepted, deduplicated, dry_run or rejected.
 
     `field`, `error` and `body` are set for rejected events; `body` has the type in place of each value.
     """
-
-    id: str
-    at: datetime
-    outcome: str
-    event: str | None
-    contact_id: str | None = None
-    idempotency_key: str | None = None
-    payload: Any = None
-    field: str | None = None
-    error: str | None = None
-    body: Any = None
-    matched_automations: int | None = None
-    entries: int | None = None
 
     def sentence(self) -> str:
         """Return the outcome as a sentence."""
@@ -63,6 +51,7 @@ class ReceivedEvent(msgspec.Struct, frozen=True, rename="camel"):
             case _:
                 return self.error or ""
 
+    @printable_text
     def __repr__(self) -> str:
         return f"{moment(self.at)}  {self.outcome:<12}  {self.event or '(no name)'}: {self.sentence()}"
 
@@ -94,7 +83,7 @@ class EventTail:
         """Yield events after `cursor` (default: from now on), heartbeats and lost connections.
 
         Raises the connection's error if the first connection fails, or four attempts to reconnect fail; with
-        `keep_trying` it reconnects until its time is over.
+        `keep_trying` it reconnects until the tail's time is over.
         """
         until = environment.monotonic_s() + self._seconds
         pauses = iter(_RECONNECT_PAUSES_S)
@@ -147,12 +136,13 @@ class EventTail:
 
         return LiveView(lambda cursor: map(_widget_row, self.follow(cursor, keep_trying=True)))
 
+    @printable_text
     def __repr__(self) -> str:
         return "Events as they arrive: for event in wb.events.tail(seconds=30): print(event)"
 
 
 def _widget_row(message: TailMessage) -> "tuple[str, Row | None, str]":
-    """Return the cursor, the row of an event, and the reason of a lost connection, for the live view."""
+    """Return the cursor, the row of an event, and the reason for a lost connection, for the live view."""
     event = message.event
     if event is None:
         return message.cursor, None, message.lost
@@ -172,6 +162,8 @@ def _widget_row(message: TailMessage) -> "tuple[str, Row | None, str]":
 
 def recent(connection: Connection, outcomes: Outcomes, limit: int) -> "pl.DataFrame":
     """Return the newest events as a frame, newest last."""
+    from workbench.display.frame import shown_frame
+
     events = _newest(connection, _joined(outcomes), limit)
     titles = ("at (UTC)", "outcome", "event", "result", "idempotency key", "contact")
     rows = []
@@ -179,63 +171,47 @@ def recent(connection: Connection, outcomes: Outcomes, limit: int) -> "pl.DataFr
         ids = (short(event.idempotency_key), short(event.contact_id))
         rows.append((moment(event.at), event.outcome, event.event or "", event.sentence(), *ids))
     empty = "No events yet. wb.events.send(…) sends one."
-    return _frame(events, _RECENT_COLUMNS, titles, rows, title=f"Events: {len(events)}", empty=empty)
+    view = TableView(table_columns(*titles), rows, f"Events: {len(events)}", empty)
+    return shown_frame(view, events, **_RECENT_COLUMNS)
 
 
 def rejected(connection: Connection, limit: int) -> "pl.DataFrame":
     """Return the newest rejected events as a frame, newest last."""
+    from workbench.display.frame import shown_frame
+
     events = _newest(connection, "rejected", limit)
     titles = ("at (UTC)", "event", "error", "body (types in place of values)")
     rows = []
     for event in events:
-        body = _json(event.body) or ""
+        body = "" if event.body is None else encode(event.body).decode()
         cell = body if len(body) <= _MAX_CELL_LENGTH else f"{body[:_MAX_CELL_LENGTH]}…"
         rows.append((moment(event.at), event.event or "", event.error or "", cell))
-    title = f"Rejected events: {len(events)}"
     note = "Requests with an invalid key (401, 403) or over the rate limit (429) are not recorded."
     empty = f"No event was rejected in the last seven days. {note}"
-    return _frame(events, _REJECTED_COLUMNS, titles, rows, title=title, note=note, empty=empty)
+    view = TableView(table_columns(*titles), rows, f"Rejected events: {len(events)}", empty, note)
+    return shown_frame(view, events, **_REJECTED_COLUMNS)
 
 
-_REJECTED_COLUMNS = ("at", "event", "field", "error", "body")
-_RECENT_COLUMNS = (
-    *("at", "outcome", "event", "error", "idempotency_key", "contact_id", "payload"),
-    *("entries", "matched_automations", "field", "body", "id"),
-)
+_REJECTED_COLUMNS = {"at": datetime, "event": str, "field": str, "error": str, "body": dict}
+_RECENT_COLUMNS = {
+    "at": datetime,
+    "outcome": str,
+    "event": str,
+    "error": str,
+    "idempotency_key": str,
+    "contact_id": str,
+    "payload": dict,
+    "entries": int,
+    "matched_automations": int,
+    "field": str,
+    "body": dict,
+    "id": str,
+}
 
 
 def _newest(connection: Connection, outcomes: str | None, limit: int) -> list[ReceivedEvent]:
     return msgspec.convert(connection.get(_PATH, outcome=outcomes, limit=limit)["events"], list[ReceivedEvent])
 
 
-def _frame(
-    events: Sequence[ReceivedEvent],
-    names: Sequence[str],
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    **texts: str,
-) -> "pl.DataFrame":
-    import polars as pl
-
-    from workbench.display.frame import with_view
-    from workbench.display.html import TableView, table_columns
-
-    types: dict[str, pl.DataType] = {
-        "at": pl.Datetime("us", "UTC"),
-        "entries": pl.Int64(),
-        "matched_automations": pl.Int64(),
-    }
-    data = {
-        name: [_json(getattr(event, name)) if name in ("payload", "body") else getattr(event, name) for event in events]
-        for name in names
-    }
-    frame = pl.DataFrame(data, schema={name: types.get(name, pl.String()) for name in names})
-    return with_view(frame, TableView(table_columns(*titles), rows, **texts))
-
-
 def _joined(outcomes: Outcomes) -> str | None:
     return outcomes if outcomes is None or isinstance(outcomes, str) else ",".join(outcomes)
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else encode(value).decode()

@@ -19,11 +19,11 @@ from typing import Any
 
 from workbench.automation import Automation
 from workbench.display import words
-from workbench.display.html import ItemSequence
+from workbench.display.html import ItemSequence, printable_text
 from workbench.draft import from_json
 from workbench.git.files import read_file
+from workbench.language.channel import ChannelName, Message, channel_of
 from workbench.language.check import errors
-from workbench.language.run import Channel, Message, State, channel_of
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 
 NOON: datetime = datetime(2026, 1, 7, 12, tzinfo=UTC)
@@ -40,7 +40,7 @@ DEFAULT_CONTACT: Mapping[str, Any] = {
 def load(source: str | Path | Mapping[str, Any]) -> Automation:
     """Return the automation in a file that `workbench automations pull` wrote, or in a contract payload.
 
-    Raises InvalidAutomationError if the content is not an automation, and FileNotFoundError.
+    Raises InvalidAutomationError if the content is not an automation, FileNotFoundError if there is no such file.
     """
     if isinstance(source, Mapping):
         return Automation.from_json(source)
@@ -73,12 +73,13 @@ def simulate(
 
 
 class SentMessages(ItemSequence[Message]):
-    """The messages that match a question. True if there are any; a failed assertion shows what was sent instead."""
+    """The messages that `.sent()` found. True if there are any; a failed assertion shows what was sent instead."""
 
     def __init__(self, matches: Sequence[Message], question: str, sent: Sequence[Message]) -> None:
         super().__init__(tuple(matches))
         self._question, self._sent = question, tuple(sent)
 
+    @printable_text
     def __repr__(self) -> str:
         if self:
             return f"{words.quantity(len(self), 'message')}{self._question}: {_lines(self)}"
@@ -86,67 +87,30 @@ class SentMessages(ItemSequence[Message]):
 
 
 class TestRun:
-    """One entry. `advance` and `send` return it as it is later; this value does not change."""
+    """One entry. `advance` and `send` return it as it is later; this value does not change.
+
+    `started`: whether the event started the automation. `path`: the ids of the steps that were reached, in order, each
+    once. `messages`: those that were sent, with all templates filled in. `tags`, `removed_tags`, `attributes`: what was
+    added to the contact, removed and set. `state`: of the entry; None if the event did not start one. `outcome`: why it
+    ended, in one word, such as `completed`, `exit`, `goal` or `no_wallet`. `waiting_at`: the id of the step at which it
+    waits, or None. `now`: the time on the virtual clock.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
+        self.started = simulation.matched
+        self.path, self.messages = list(simulation.path), list(simulation.messages)
+        self.tags, self.removed_tags = list(simulation.tags), list(simulation.removed_tags)
+        self.attributes = dict(simulation.attributes)
+        self.state, self.outcome = simulation.state, simulation.outcome
+        self.waiting_at, self.now = simulation.waiting_at, simulation.now
 
-    @property
-    def started(self) -> bool:
-        """Whether the event started the automation."""
-        return self.simulation.matched
-
-    @property
-    def path(self) -> list[str]:
-        """The ids of the steps that were reached, in order, each once."""
-        return list(self.simulation.path)
-
-    @property
-    def messages(self) -> list[Message]:
-        """The messages that were sent, with all templates filled in."""
-        return list(self.simulation.messages)
-
-    @property
-    def tags(self) -> list[str]:
-        """The tags that were added."""
-        return list(self.simulation.tags)
-
-    @property
-    def removed_tags(self) -> list[str]:
-        """The tags that were removed."""
-        return list(self.simulation.removed_tags)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes that were set on the contact."""
-        return dict(self.simulation.attributes)
-
-    @property
-    def state(self) -> State | None:
-        """The state of the entry; None if the event did not start one."""
-        return self.simulation.state
-
-    @property
-    def outcome(self) -> str | None:
-        """Why it ended, in one word, such as `completed`, `exit`, `goal` or `no_wallet`."""
-        return self.simulation.outcome
-
-    @property
-    def waiting_at(self) -> str | None:
-        """The id of the step at which it waits, or None."""
-        return self.simulation.waiting_at
-
-    @property
-    def now(self) -> datetime:
-        """The time on the virtual clock."""
-        return self.simulation.now
-
-    def sent(self, text: str = "", *, channel: Channel | None = None) -> SentMessages:
+    def sent(self, text: str = "", *, channel: ChannelName | None = None) -> SentMessages:
         """Return the messages that contain `text` in title, subject, address or body, on one channel or on all."""
         matches = [
             message
             for message in self.messages
-            if text in "\n".join(words.message_parts(message)[:2]) and channel in (None, channel_of(message))
+            if text in "\n".join(words.message_parts(message)[:2]) and channel in (None, channel_of(message).name)
         ]
         question = (f" by {channel}" if channel else "") + (f" with “{text}”" if text else "")
         return SentMessages(matches, question, self.messages)
@@ -160,9 +124,10 @@ class TestRun:
         return TestRun(self.simulation.send(_event(event, payload)))
 
     def why(self) -> str:
-        """Return one line per filter and condition, with the value that it compared."""
+        """Return one line per filter of the trigger, the conditions and the waits, with the actual value."""
         return self.simulation.why()
 
+    @printable_text
     def __repr__(self) -> str:
         return repr(self.simulation)
 
@@ -173,4 +138,4 @@ def _event(event: str | Mapping[str, Any], payload: Mapping[str, Any] | None) ->
 
 
 def _lines(messages: Sequence[Message]) -> str:
-    return ", ".join(f"{channel_of(message)} {words.message_line(message)}" for message in messages)
+    return ", ".join(f"{channel_of(message).name} {words.message_line(message)}" for message in messages)

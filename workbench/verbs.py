@@ -5,7 +5,6 @@ it follows all of its branches.
 """
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Generic, Literal, Self, TypeAlias, TypeVar, Unpack
@@ -13,7 +12,7 @@ from typing import Generic, Literal, Self, TypeAlias, TypeVar, Unpack
 import msgspec
 
 from workbench.chain import ContractEvent
-from workbench.display.outline import handles_of
+from workbench.display.kinds import FIRST_BRANCHES, SECOND_BRANCHES
 from workbench.draft import (
     OPERATOR_USAGE,
     Draft,
@@ -23,10 +22,10 @@ from workbench.draft import (
     OpenEnd,
     Where,
     awaited_name,
-    new_chain_draft,
     new_draft,
     read_filter,
     read_where,
+    start_draft,
     with_ends_at,
     with_filter,
     with_node,
@@ -34,16 +33,17 @@ from workbench.draft import (
 )
 from workbench.duration import seconds_of
 from workbench.errors import InvalidAutomationError, MethodHints, usage_example
+from workbench.language.actions import handles_of
 
 
-class StepVerbs(MethodHints, ABC):
+class StepVerbs(MethodHints):
     """The methods that add steps. Each returns a new value and leaves the old one unchanged."""
 
-    _draft: Draft
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
 
-    @abstractmethod
     def _with(self, draft: Draft) -> Self:
-        """Return a copy with another draft."""
+        return type(self)(draft)
 
     # Messages
 
@@ -122,7 +122,7 @@ class StepVerbs(MethodHints, ABC):
         """
         name = awaited_name(event)  # an event or a log: a log's name contains its contract, so they cannot collide
         data = {"event": name, "filters": read_where(where), "timeoutSeconds": seconds_of(within, "within")}
-        return self._fork("wait_for_event", data, node)
+        return self._add("wait_for_event", data, node)
 
     # Branching
 
@@ -143,28 +143,27 @@ class StepVerbs(MethodHints, ABC):
         Continue with `.branch("a", lambda b: …)` for the steps of one branch. All branches lead to the steps written
         after that.
         """
-        if not _has_branch_names(percentages):
+        argument: object = percentages  # a notebook does not enforce the annotation
+        if not isinstance(argument, Mapping) or not all(isinstance(name, str) for name in argument):
             raise InvalidAutomationError('a split is written like .split({"a": 50, "b": 50})')
         branches = [{"handle": name, "percent": percent} for name, percent in percentages.items()]
-        return self._fork("split", {"branches": branches}, node)
+        return self._add("split", {"branches": branches}, node)
 
     @usage_example('.then(lambda b: b.add_tag("buyer"))')
     def then(self, steps: "Branch") -> Self:
         """Add the steps for contacts that sent the awaited event."""
         return self._along(
-            ("matched",), steps, '.then(…) comes right after .wait_for("purchase", within="2d") or .when(…)'
+            FIRST_BRANCHES, steps, '.then(…) comes right after .wait_for("purchase", within="2d") or .when(…)'
         )
 
     @usage_example('.otherwise(lambda b: b.add_tag("others"))')
     def otherwise(self, steps: "Branch") -> Self:
         """Add the steps for contacts for which the condition was false, or the wait timed out."""
-        return self._along(
-            ("false", "timeout"), steps, ".otherwise(…) comes right after .when(…).then(…) or .wait_for(…)"
-        )
+        return self._along(SECOND_BRANCHES, steps, ".otherwise(…) comes right after .when(…).then(…) or .wait_for(…)")
 
     @usage_example('.branch("a", lambda b: b.add_tag("a"))')
     def branch(self, name: str, steps: "Branch") -> Self:
-        """Add the steps of one branch of the step just before: a split, or any other step with that handle."""
+        """Add the steps of one branch of the previous step: a split, or any other step with that handle."""
         return self._along(
             (name,), steps, f".branch({name!r}, …) comes right after .split({{…}}) with a branch {name!r}"
         )
@@ -181,34 +180,43 @@ class StepVerbs(MethodHints, ABC):
 
     @usage_example('.go_to("send_email")')
     def go_to(self, node: str) -> Self:
-        """Continue at a step that is already written, by its id."""
+        """Continue at an existing step, given its id."""
         return self._with(with_ends_at(self._draft, node))
 
     @usage_example('.step("add_tag", {"tag": "vip", "label": "VIP"})')
     def step(self, kind: str, data: Mapping[str, object], *, node: str | None = None) -> Self:
-        """Add a node of any kind with any data, also with keys that no other method writes."""
-        return self._fork(kind, dict(data), node)
+        """Add a node of any kind with any data, including keys that no other method writes."""
+        return self._add(kind, dict(data), node)
 
     def _add(self, kind: str, data: JsonObject, node: str | None) -> Self:
-        return self._with(with_node(self._draft, kind, data, handles_of(kind, data), node))
-
-    def _fork(self, kind: str, data: JsonObject, node: str | None) -> Self:
         draft = with_node(self._draft, kind, data, handles_of(kind, data), node)
-        handles = tuple(
-            handle for _, handle in draft.ends if handle is not None
-        )  # none for a kind that does not branch
-        return self._with(
-            msgspec.structs.replace(draft, fork=Fork(draft.nodes[-1]["id"], handles)) if handles else draft
-        )
+        handles = tuple(handle for _, handle in draft.ends if handle is not None)
+        if not handles:  # a kind that does not branch
+            return self._with(draft)
+        return self._with(msgspec.structs.replace(draft, fork=Fork(draft.nodes[-1]["id"], handles)))
 
     def _along(self, handles: tuple[str, ...], steps: "Branch", hint: str) -> Self:
-        """Add steps after one handle of the last fork; raise InvalidAutomationError with `hint` without one."""
+        """Add steps after one handle of the last fork; raise InvalidAutomationError with `hint` without one.
+
+        Also raises InvalidAutomationError if `steps` is not a function that returns the steps of a branch.
+        """
         draft, fork = self._draft, self._draft.fork
         handle = next((handle for handle in fork.handles if handle in handles), None) if fork is not None else None
         if fork is None or handle is None:
             raise InvalidAutomationError(hint)
         end: OpenEnd = (fork.node_id, handle)
-        branch = _write_branch(msgspec.structs.replace(draft, ends=(end,), fork=None), steps)
+        try:
+            inspect.signature(steps).bind(None)
+        except (TypeError, ValueError):  # not callable, or not with one argument
+            raise InvalidAutomationError(
+                'a branch is a function with one argument: .then(lambda b: b.add_tag("vip"))'
+            ) from None
+        result = steps(BranchSteps(msgspec.structs.replace(draft, ends=(end,), fork=None)))
+        if isinstance(result, When):
+            raise InvalidAutomationError("the condition inside the branch has no steps: write .then(…) after it")
+        if not isinstance(result, BranchSteps):
+            raise InvalidAutomationError('a branch function must return its steps: .then(lambda b: b.add_tag("vip"))')
+        branch = result._draft
         # The ends of the branch take the place of its handle, so that edges are in the order of the branches.
         index = draft.ends.index(end)
         ends = (*draft.ends[:index], *branch.ends, *draft.ends[index + 1 :])
@@ -221,7 +229,7 @@ class AutomationVerbs(StepVerbs):
 
     @usage_example('.on("deposit") or .on("deposit", "trade")')
     def on(self, *events: str, node: str | None = None) -> Self:
-        """Start it on events with one of these names. Filters and steps written before are dropped."""
+        """Start the automation on events with one of these names. Filters and steps written before are dropped."""
         if not events:
             raise InvalidAutomationError(
                 'name at least one event: .on("deposit"). For every event, write .on_any_event()'
@@ -230,7 +238,7 @@ class AutomationVerbs(StepVerbs):
 
     @usage_example(".on_any_event()")
     def on_any_event(self, *, node: str | None = None) -> Self:
-        """Start it on every event of the organization. Filters and steps written before are dropped."""
+        """Start the automation on every event of the organization. Filters and steps written before are dropped."""
         return self._with(new_draft(self._draft.name, (), node))
 
     @usage_example('.on_chain(contract="0x…", event="Transfer(address,address,uint256)", to_contact="to", chain_id=1)')
@@ -245,20 +253,21 @@ class AutomationVerbs(StepVerbs):
         create_contacts: bool = False,
         node: str | None = None,
     ) -> Self:
-        """Start it on a log of a contract. Filters and steps written before are dropped.
+        """Start the automation on a log of a contract. Filters and steps written before are dropped.
 
         `event`: a signature as in Solidity, such as
         `Transfer(address indexed from, address indexed to, uint256 value)`, or one of `wb.abi("…")`.
         `to_contact`: the parameter that holds the wallet of the contact.
-        `confirmations`: the number of blocks on top of the log's own before it counts. With 0 it starts at once; if a
-        reorganization drops the log, the entry is cancelled, but messages already sent stay sent.
-        `create_contacts`: also start it for unknown wallets, and create their contacts: at most as many an hour as the
-        operator allows (10,000).
+        `confirmations`: the number of blocks on top of the log's own before it counts. With 0 the automation starts at
+        once; if a reorganization drops the log, the entry is cancelled, but messages already sent stay sent.
+        `create_contacts`: also start for unknown wallets, and create their contacts, up to the number per hour that the
+        operator allows (by default 10,000).
 
         Filters and templates can use the parameters and `chainId`, `contract`, `txHash`, `logIndex`, `blockNumber`.
-        Numbers of more than 48 bits are texts: `.where("value", eq="1000000")`.
+        Numbers of more than 48 bits are strings: `.where("value", eq="1000000")`.
         """
         spec = {
+            "type": "onchain_event",
             "chainId": chain_id,
             "contract": contract,
             "signature": event.signature if isinstance(event, ContractEvent) else event,
@@ -266,7 +275,7 @@ class AutomationVerbs(StepVerbs):
             "confirmations": confirmations,
             "createContacts": create_contacts,
         }
-        return self._with(new_chain_draft(self._draft.name, spec, node))
+        return self._with(start_draft(self._draft.name, spec, node))
 
     @usage_example(f'.where("amountUsd", eq=100); operators: {OPERATOR_USAGE}')
     def where(self, path: str, **operator: Unpack[FilterArguments]) -> Self:
@@ -328,7 +337,7 @@ class AutomationVerbs(StepVerbs):
 
     @usage_example(".holdout(10)")
     def holdout(self, percent: int) -> Self:
-        """Leave out `percent` (1 to 50) of the contacts, always the same. `.stats()` compares the others with them."""
+        """Leave out `percent` (1 to 50) of the contacts, always the same ones. `.stats()` compares the two groups."""
         return self._with_setting("holdout", percent)
 
     def _with_setting(self, name: str, value: JsonObject | int) -> Self:
@@ -337,12 +346,6 @@ class AutomationVerbs(StepVerbs):
 
 class BranchSteps(StepVerbs):
     """The argument of a branch function. The function adds steps to it and returns the result."""
-
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
-
-    def _with(self, draft: Draft) -> Self:
-        return type(self)(draft)
 
 
 Branch: TypeAlias = Callable[[BranchSteps], BranchSteps]
@@ -367,28 +370,8 @@ class When(MethodHints, Generic[S]):
     @usage_example('.then(lambda b: b.add_tag("vip"))')
     def then(self, steps: Branch) -> S:
         """Add the steps for contacts for which all filters pass."""
-        condition = self._before._fork("condition", {"filters": [*self._filters]}, self._node)
+        condition = self._before._add("condition", {"filters": [*self._filters]}, self._node)
         return condition._along(("true",), steps, "")
 
     def __repr__(self) -> str:
         return "a condition without steps: continue with .then(lambda b: b.add_tag(…))"
-
-
-def _has_branch_names(percentages: object) -> bool:
-    return isinstance(percentages, Mapping) and all(isinstance(name, str) for name in percentages)
-
-
-def _write_branch(draft: Draft, steps: Branch) -> Draft:
-    """Call a branch function and return the draft with its steps; raise InvalidAutomationError if it is not one."""
-    try:
-        inspect.signature(steps).bind(None)
-    except (TypeError, ValueError):  # not callable, or not with one argument
-        raise InvalidAutomationError(
-            'a branch is a function with one argument: .then(lambda b: b.add_tag("vip"))'
-        ) from None
-    result = steps(BranchSteps(draft))
-    if isinstance(result, When):
-        raise InvalidAutomationError("the condition inside the branch has no steps: write .then(…) after it")
-    if not isinstance(result, BranchSteps):
-        raise InvalidAutomationError('a branch function must return its steps: .then(lambda b: b.add_tag("vip"))')
-    return result._draft

@@ -5,25 +5,24 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
 from workbench.account import Keys, audit, permissions, usage
-from workbench.automation import Automation, SavedAutomation
+from workbench.automation import Automation
 from workbench.catalog import Catalog
 from workbench.chain import ChainsStatus, ContractEvents, Logs, abi, chains, logs
 from workbench.connection import Connection
 from workbench.contacts import Contact, ContactIdentifier, Merge, contact, merge
-from workbench.display.html import html
+from workbench.display.html import html, printable_text
 from workbench.display.words import join_and, join_or
 from workbench.draft import Draft
 from workbench.entries import DeadLetters, Entry, dead_letters
 from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
-from workbench.publish import Automations
+from workbench.publish import Automations, SavedAutomation
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
-from workbench.sql import SqlQuery, Stream, bind_values, sql, watermark
+from workbench.sql import AsOf, Params, SqlQuery, Stream, bind_values, sql, watermark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     import polars as pl
@@ -50,35 +49,17 @@ class Workbench(Reports):
 
     @overload
     def sql(
-        self,
-        query: str,
-        *,
-        stream: Literal[False] = False,
-        as_of: "str | Result | None" = "",
-        params: "Mapping[str, Any] | None" = None,
-        **values: Any,
+        self, query: str, *, stream: Literal[False] = False, as_of: AsOf = "", params: Params = None, **values: Any
     ) -> "Result": ...
 
     @overload
     def sql(
-        self,
-        query: str,
-        *,
-        stream: Literal[True],
-        as_of: "str | Result | None" = "",
-        params: "Mapping[str, Any] | None" = None,
-        **values: Any,
+        self, query: str, *, stream: Literal[True], as_of: AsOf = "", params: Params = None, **values: Any
     ) -> Stream: ...
 
     @usage_example('wb.sql("select * from contacts where id = :id", id="…")')
     def sql(
-        self,
-        query: str,
-        *,
-        stream: bool = False,
-        as_of: "str | Result | None" = "",
-        params: "Mapping[str, Any] | None" = None,
-        **values: Any,
+        self, query: str, *, stream: bool = False, as_of: AsOf = "", params: Params = None, **values: Any
     ) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame. Raises SqlError with the position of the error.
 
@@ -88,7 +69,7 @@ class Workbench(Reports):
 
         With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or
         `.to_parquet(path)`. `as_of=frame` (an earlier result, or its `.watermark`) reads app_events as they were for
-        that result. Other tables keep no history, so with it they are an error.
+        that result. Other tables keep no history: with `as_of` they are an error.
 
         Tables and their columns:
 
@@ -183,7 +164,7 @@ class Workbench(Reports):
 
     @property
     def automations(self) -> Automations:
-        """The automations of the organization, newest first, as a sequence that shows itself as a table."""
+        """The automations of the organization, newest first, as a sequence that is displayed as a table."""
         return publish.list_automations(self._connection)
 
     @usage_example('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
@@ -230,9 +211,10 @@ class Workbench(Reports):
         return entries.read_entry(self._connection, entry_id)
 
     def dead_letters(self) -> DeadLetters:
-        """Return the entries of all automations that failed permanently, by cause. `.replay()` tries them again."""
+        """Return the entries of all automations that failed permanently, by cause. `.replay()` retries them."""
         return dead_letters(self._connection)
 
+    @printable_text
     def __repr__(self) -> str:
         _, note, _ = self._status()
         width = max(len(task) for task, _ in _TASKS)

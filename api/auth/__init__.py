@@ -8,10 +8,16 @@ refused without a database lookup.
 class AccessError(Exception):
     """An organization or key cannot be created, found or changed; the message tells the user why."""
 
+    status_code = 400
+
 
 class UnknownKeyError(AccessError):
     """The key does not exist."""
 
+    status_code = 404
+
 
 class BeyondRightsError(AccessError):
     """A key cannot grant rights that it does not have."""
+
+    status_code = 403

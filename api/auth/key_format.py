@@ -71,7 +71,7 @@ def parse(key: str) -> Kind | None:
 
 
 def choose(kind: Kind, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the wanted scopes of a new key, or the default of its kind; raise AccessError for one it cannot have."""
+    """Return the requested scopes of a key, or the default of its kind; raise AccessError for one it cannot have."""
     allowed = _SCOPES[kind]
     if not wanted:
         return _DEFAULT_WORKBENCH if kind == "workbench" else allowed

@@ -1,7 +1,7 @@
 """Rotation of WORKBENCH_SECRET while the service runs: the changes in the database that each phase needs.
 
-Three values of WORKBENCH_SECRET follow one another (see `api.crypto`), and a phase may only begin when every process
-uses the value of the previous phase; processes report theirs in the application name of their connections.
+Three values of WORKBENCH_SECRET follow one another (see `api.crypto`), one for each phase. The changes of a phase are
+made when every process uses its value; processes report theirs in the application name of their connections.
 
 Identifiers are looked up by the blind index of one generation, so every row must have that index. Phase `next` adds the
 new indexes while processes write both and look up by the old one, so a lookup never has two answers and no contact is
@@ -28,9 +28,7 @@ async def run_phase(dsn: str, keyring: Keyring) -> bool:
     """Do the work of the current phase and return whether there was any. Can be repeated safely. Raise AccessError."""
     await require_connection(dsn)
     # A page of rows takes longer than a request may: 60 s.
-    database = Database(with_application_name(dsn, keyring.tag()), size=2, statement_ms=60_000)
-    await database.open()
-    try:
+    async with Database(with_application_name(dsn, keyring.tag()), size=2, statement_ms=60_000) as database:
         async with database.transaction() as tx:
             if await store.count_other_generations(tx, keyring.tag()):
                 raise AccessError(
@@ -38,8 +36,6 @@ async def run_phase(dsn: str, keyring: Keyring) -> bool:
                 )
             orgs = [Org(org_id, keyring.of(org_id)) for org_id in await store.list_organizations(tx)]
         return any([await _rotate_organization(database, keyring, org) for org in orgs])
-    finally:
-        await database.close()
 
 
 async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -> bool:

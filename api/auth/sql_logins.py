@@ -72,42 +72,38 @@ async def revoke(dsn: str, keyring: Keyring, org_name: str) -> int:
 
 async def complete(dsn: str) -> None:
     """Grant every direct login the views that a migration added; raise AccessError."""
-    database = Database(dsn, size=1)
-    await database.open()
     try:
-        async with database.transaction() as tx:
-            logins = await store.list_open_logins(tx)
-        for role, org_id in logins:
-            await change_roles(database, partial(store.complete_login, role=role, org_id=org_id))
+        async with Database(dsn, size=1) as database:
+            async with database.transaction() as tx:
+                logins = await store.list_open_logins(tx)
+            for role, org_id in logins:
+                await change_roles(database, partial(store.complete_login, role=role, org_id=org_id))
     except ReaderError as error:
         raise AccessError(f"direct logins lack the new views: {error}; run workbench migrate again") from error
-    finally:
-        await database.close()
 
 
 async def keep_bounded(database: Database, limits: SessionLimits | None = None) -> None:
-    """End excessive sessions of direct logins every second, until cancelled."""
+    """End excessive sessions of direct logins and put back changed settings every second, until cancelled."""
     chosen = limits or SessionLimits()
     await every(CHECK_INTERVAL_S, "direct", lambda: end(database, chosen))
 
 
 async def end(database: Database, limits: SessionLimits) -> None:
-    """End the sessions that exceed the limits now."""
+    """End the sessions that exceed the limits, and put back the settings of logins that changed their own."""
     async with database.transaction() as tx:
         ended = await end_excessive_sessions(tx, limits)
     for session in ended:
         extra = {"role": session.role, "pid": session.pid, "reason": session.reason}
         _log.warning("direct_session_ended", extra=extra)
+    async with database.transaction() as tx:
+        for role in await store.reset_changed_logins(tx):
+            _log.warning("direct_login_reset", extra={"role": role})
 
 
 @asynccontextmanager
 async def _login(dsn: str, keyring: Keyring, org_name: str) -> AsyncIterator[tuple[Database, int, str]]:
     await require_connection(dsn)
-    database = Database(dsn, size=1)
-    await database.open()
-    try:
+    async with Database(dsn, size=1) as database:
         async with database.transaction() as tx:
             org_id = await keys.find_org_or_fail(tx, org_name)
         yield database, org_id, keyring.direct_role(org_id)
-    finally:
-        await database.close()

@@ -12,7 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ _TOUCH_INTERVAL_NS = 60_000_000_000  # `last_used_at` of a key is written at mos
 _MAX_CACHED = 20_000  # keys, so that made-up keys with a valid checksum cannot fill the memory
 _LOOKUP_BATCH = 500  # hashes in one statement
 _LOOKUP_TIMEOUT_S = 1.8  # a request is answered within two seconds
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -90,7 +92,7 @@ class Verifier:
         for key_hash in self._keyring.api_key_hashes(bearer[1]):  # several during a rotation of the secret
             if (row := await self._find(key_hash)) is not None:
                 break
-        # The table was searched by an index on the hash; this comparison does not stop at the first other byte.
+        # The row was found by an index on the hash; this comparison does not stop at the first byte that differs.
         if row is None or not hmac.compare_digest(row.key_hash, key_hash):
             return Unauthorized("unknown")
         if row.revoked_at is not None:
@@ -153,10 +155,7 @@ class Verifier:
             for key_hash in hashes:
                 row = rows.get(key_hash)
                 span_ns = _INVALID_NS if row is None or row.revoked_at is not None else _VALID_NS
-                self._entries.pop(key_hash, None)  # keeps the table in the order of its writes
-                self._entries[key_hash] = _CacheEntry(row, monotonic_ns() + span_ns)
-                if len(self._entries) > _MAX_CACHED:
-                    self._entries.popitem(last=False)
+                _store_bounded(self._entries, key_hash, _CacheEntry(row, monotonic_ns() + span_ns))
                 lookup = self._pending.pop(key_hash)
                 if not lookup.done():
                     lookup.set_result(row)
@@ -165,10 +164,7 @@ class Verifier:
         last_ns = self._touched_ns.get(row.id)
         if last_ns is not None and monotonic_ns() - last_ns < _TOUCH_INTERVAL_NS:
             return
-        self._touched_ns.pop(row.id, None)
-        self._touched_ns[row.id] = monotonic_ns()
-        if len(self._touched_ns) > _MAX_CACHED:
-            self._touched_ns.popitem(last=False)
+        _store_bounded(self._touched_ns, row.id, monotonic_ns())
         # The write runs in the background, so the request does not wait for it.
         task = asyncio.create_task(self._write_touch(row, self._clock.now()))
         self._touches.add(task)
@@ -180,3 +176,11 @@ class Verifier:
                 await store.touch_key(tx, row.org_id, row.id, now)
         except (DatabaseUnavailableError, TransactionConflictError):
             self._touched_ns.pop(row.id, None)  # the next use tries again
+
+
+def _store_bounded(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """Store a value; the oldest one is dropped from a full cache."""
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > _MAX_CACHED:
+        cache.popitem(last=False)

@@ -6,18 +6,20 @@ that ingest reads its triggers again. A change without effect (activate an activ
 writes nothing. Templates are compiled before the transaction begins: that may take seconds, and a transaction holds
 locks.
 
-An automation that is switched off or paused can have many entries. The first 20,000 are cancelled in the transaction of
-the change (about a second), the rest in further transactions after it, each under the automation's lock. If the process
-ends in between, `api.automations.entries.run_entry_recovery` completes the work.
+An automation can have many entries. When it is deactivated or archived, the first 20,000 are cancelled in the
+transaction of the change (about a second), the rest in further transactions after it, each under the automation's lock.
+`resume` works in batches, too. If the process ends in between, `api.automations.entries.run_entry_recovery` completes
+the work.
 
-`Author`, `Refusal`, `retried` and `record` are shared by all use cases that change something, also of contacts and
-segments.
+`Author`, `Refusal`, `retry_conflicts` and `record` are shared by all use cases that change something, also of contacts
+and segments.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
@@ -25,11 +27,12 @@ import msgspec
 from api.automations.body import AutomationEdit, NewAutomation, publication_errors
 from api.clock import from_us, uuid7
 from api.store import automations as store
-from api.store.automations import FIRST_ID, AuditRow, AutomationRow, Cancellation, VersionRow
+from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import wake_engine
-from workbench.language.codec import decode, encode
-from workbench.language.onchain import LogSource
+from api.store.query import run
+from workbench.language.codec import decode
+from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem, Problems
 from workbench.language.trigger import Trigger, read_trigger
 
@@ -38,7 +41,9 @@ INACTIVE, ARCHIVED, OVERDUE = "automation_inactive", "automation_archived", "ove
 _MAX_TRIES = 5
 _MAX_PUBLISH_TRIES = 5
 _CANCEL_BATCH = 20_000  # entries: about a second
-_RESUME_BATCH = 5_000  # half a second, during which engines that park an entry of the automation wait for its lock
+_RESUME_BATCH = 5_000  # half a second, during which engines that pause an entry of the automation wait for its lock
+
+_log = logging.getLogger("workbench.automations")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -73,6 +78,11 @@ def invalid(problems: Problems) -> Refusal:
     return Refusal("invalid", problems)
 
 
+def log_bug(automation_id: str, error: Exception) -> None:
+    """Log an exception of the interpreter in a simulation, whose result is `internal_error`."""
+    _log.error("simulation_failed", extra={"automation_id": automation_id}, exc_info=error)
+
+
 class Author(msgspec.Struct, frozen=True):
     """The key that makes a change, its organization, and the time of the change (microseconds since the epoch)."""
 
@@ -85,7 +95,7 @@ class Author(msgspec.Struct, frozen=True):
         return from_us(self.now_us)
 
 
-def retried(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
+def retry_conflicts(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
     """Run a unit of work up to five times while it conflicts with other transactions, for example in a deadlock."""
 
     @wraps(unit)
@@ -101,19 +111,27 @@ def retried(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
 
 
 async def record(tx: Transaction, author: Author, action: str, subject_id: str, detail: dict[str, Any]) -> None:
-    audit_id = uuid7(author.now_us)
-    text = encode(detail).decode()
-    await store.insert_audit(tx, AuditRow(author.org_id, audit_id, author.key_id, action, subject_id, text, author.now))
+    await store.record_change(tx, author.org_id, author.key_id, action, subject_id, detail, author.now_us)
 
 
 async def create(database: Database, author: Author, draft: NewAutomation) -> AutomationRow:
     new_id, now = uuid7(author.now_us), author.now
     row = AutomationRow(
-        author.org_id, new_id, draft.name, draft.trigger_spec, draft.graph, draft.active, None, 1, None, now, now
+        org_id=author.org_id,
+        id=new_id,
+        name=draft.name_or_default,
+        trigger_spec=msgspec.Raw(draft.trigger_spec),
+        graph=msgspec.Raw(draft.graph),
+        active=draft.active,
+        published_version=None,
+        revision=1,
+        archived_at=None,
+        created_at=now,
+        updated_at=now,
     )
     async with database.transaction() as tx:
         stored = await store.insert_automation(tx, row)
-        await record(tx, author, "automation.create", new_id, {"name": draft.name, "active": draft.active})
+        await record(tx, author, "automation.create", new_id, {"name": row.name, "active": draft.active})
         await store.bump_epoch(tx, author.org_id)
     return stored
 
@@ -123,7 +141,7 @@ async def update(
 ) -> AutomationRow | Refusal:
     """Change the draft; refused unless it is at the revision that the edit started from."""
 
-    @retried
+    @retry_conflicts
     async def change() -> _Stopped | Refusal:
         async with database.transaction() as tx:
             row = await _lock(tx, author, automation_id, edit.revision)
@@ -144,7 +162,7 @@ async def update(
                 detail["active"] = edit.active
             if edit.active is False:
                 fields["paused_at"] = None
-            # Logs from before this moment do not start entries. The draft's trigger is live until something is
+            # Logs from before this moment do not start entries. The draft's trigger is live until the first version is
             # published.
             if (edit.active and not row.active) or (edit.trigger_spec is not None and row.published_version is None):
                 fields["live_since"] = author.now
@@ -181,7 +199,7 @@ async def publish(
 
 
 async def rollback(database: Database, author: Author, automation_id: str, version: int) -> AutomationRow | Refusal:
-    """Publish an old version again, as a new version. A draft without unpublished changes is set to it, too."""
+    """Publish an old version as a new version. If the draft has no unpublished changes, it is set to that version."""
     async with database.transaction() as tx:
         current = await store.find_automation(tx, author.org_id, automation_id)
         old = await store.find_version(tx, author.org_id, automation_id, version)
@@ -209,7 +227,7 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
         return await _write(tx, author, published, "automation.rollback", detail)
 
 
-@retried
+@retry_conflicts
 async def activate(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
     async with database.transaction() as tx:
         row = await _lock(tx, author, automation_id)
@@ -222,25 +240,36 @@ async def activate(database: Database, author: Author, automation_id: str) -> Au
 
 async def deactivate(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
     """Start no more entries, and cancel those that no worker has claimed."""
+    return await _stop(database, author, automation_id, INACTIVE)
 
-    @retried
-    async def switch_off() -> _Stopped | Refusal:
+
+async def archive(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
+    return await _stop(database, author, automation_id, ARCHIVED)
+
+
+async def _stop(database: Database, author: Author, automation_id: str, outcome: str) -> AutomationRow | Refusal:
+    archives = outcome == ARCHIVED
+
+    @retry_conflicts
+    async def change() -> _Stopped | Refusal:
         async with database.transaction() as tx:
             row = await store.lock_automation(tx, author.org_id, automation_id)
             if row is None:
                 return unknown("automation")
-            if row.archived_at is not None:
+            if row.archived_at is not None and not archives:
                 return _Stopped(row)
-            cancelled, last = await _cancel(tx, author, row.id, INACTIVE, FIRST_ID)
-            if row.active:
-                stopped = msgspec.structs.replace(row, active=False, paused_at=None)
-                row = await _write(tx, author, stopped, "automation.deactivate", {"cancelled": cancelled})
+            cancelled, last = await _cancel(tx, author, row.id, outcome, FIRST_ID)
+            if row.active or (archives and row.archived_at is None):
+                archived_at = author.now if archives else None
+                stopped = msgspec.structs.replace(row, active=False, paused_at=None, archived_at=archived_at)
+                action = "automation.archive" if archives else "automation.deactivate"
+                row = await _write(tx, author, stopped, action, {"cancelled": cancelled})
         return _Stopped(row, last)
 
-    return await _cancel_rest(database, author, INACTIVE, await switch_off())
+    return await _cancel_rest(database, author, outcome, await change())
 
 
-@retried
+@retry_conflicts
 async def pause(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
     """Start no more entries, and park existing ones when they come due. Nothing is cancelled."""
     async with database.transaction() as tx:
@@ -258,65 +287,44 @@ async def resume(
 ) -> AutomationRow | Refusal:
     """Resume a paused automation. Entries that came due during the pause run now, or are cancelled as `overdue`.
 
-    Entries move in batches. Interrupted before the automation runs again, it is still paused; interrupted later, a job
-    moves the rest. Overdue entries that a worker has claimed end before their next step.
+    Entries are resumed in batches. After an early interruption the automation is still paused; after a later one, a job
+    resumes the remaining entries. Overdue entries that a worker has claimed end before their next step.
     """
 
     async def cancel_next_overdue(tx: Transaction, after: str) -> str | None:
         # Entries that came due during the pause, whether or not an engine has parked them.
-        cancellation = Cancellation(author.org_id, automation_id, OVERDUE, author.now, due_by=author.now)
-        _, last = await store.cancel_entries(tx, cancellation, after, _CANCEL_BATCH)
+        _, last = await _cancel(tx, author, automation_id, OVERDUE, after, due_by=author.now)
         return last
 
-    @retried
+    @retry_conflicts
     async def cancel_while_paused(after: str) -> str | None:
         async with database.transaction() as tx:
             row = await _lock(tx, author, automation_id)
-            if isinstance(row, Refusal) or row.paused_at is None:
-                return None
-            return await cancel_next_overdue(tx, after)
+            is_paused = not isinstance(row, Refusal) and row.paused_at is not None
+            return await cancel_next_overdue(tx, after) if is_paused else None
 
-    @retried
+    @retry_conflicts
     async def run_again() -> AutomationRow | Refusal:
         async with database.transaction() as tx:
             row = await _lock(tx, author, automation_id)
             if isinstance(row, Refusal) or row.paused_at is None:
                 return row
             if cancel_overdue:
-                # Entries that were parked since the last batch; under this lock no more are.
-                last: str | None = FIRST_ID
-                while last is not None:
-                    last = await cancel_next_overdue(tx, last)
+                # Cancel entries that were paused since the last batch; no more are paused under this lock.
+                await _in_batches(partial(cancel_next_overdue, tx))
                 await store.cancel_claimed_entries(tx, author.org_id, automation_id, OVERDUE)
             detail = {"paused_at": row.paused_at, "overdue": "cancel" if cancel_overdue else "run"}
             resumed = msgspec.structs.replace(row, paused_at=None, live_since=author.now)
             return await _write(tx, author, resumed, "automation.resume", detail)
 
-    last: str | None = FIRST_ID if cancel_overdue else None
-    while last is not None:
-        last = await cancel_while_paused(last)
+    if cancel_overdue:
+        await _in_batches(cancel_while_paused)
     row = await run_again()
     if isinstance(row, Refusal) or not row.active:
         return row
-    resuming = asyncio.ensure_future(resume_rest(database, author, automation_id))
-    await asyncio.shield(resuming)  # a client that disconnects must not interrupt it
+    # Shielded: a client that disconnects must not interrupt it.
+    await asyncio.shield(resume_rest(database, author, automation_id))
     return row
-
-
-async def archive(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
-    @retried
-    async def mark_archived() -> _Stopped | Refusal:
-        async with database.transaction() as tx:
-            row = await store.lock_automation(tx, author.org_id, automation_id)
-            if row is None:
-                return unknown("automation")
-            cancelled, last = await _cancel(tx, author, row.id, ARCHIVED, FIRST_ID)
-            if row.archived_at is None:
-                archived = msgspec.structs.replace(row, active=False, paused_at=None, archived_at=author.now)
-                row = await _write(tx, author, archived, "automation.archive", {"cancelled": cancelled})
-        return _Stopped(row, last)
-
-    return await _cancel_rest(database, author, ARCHIVED, await mark_archived())
 
 
 async def cancel_rest(
@@ -324,7 +332,7 @@ async def cancel_rest(
 ) -> None:
     """Cancel all unclaimed entries with an id beyond `after`, unless the automation has been activated again."""
 
-    @retried
+    @retry_conflicts
     async def cancel_next(after: str) -> str | None:
         async with database.transaction() as tx:
             if await store.lock_automation_shared(tx, author.org_id, automation_id) is not False:
@@ -332,9 +340,7 @@ async def cancel_rest(
             _, last = await _cancel(tx, author, automation_id, outcome, after)
         return last
 
-    last = after
-    while last is not None:
-        last = await cancel_next(last)
+    await _in_batches(cancel_next, after)
 
 
 async def resume_rest(database: Database, author: Author, automation_id: str) -> None:
@@ -343,38 +349,43 @@ async def resume_rest(database: Database, author: Author, automation_id: str) ->
     Several processes may do this at once.
     """
 
-    @retried
+    @retry_conflicts
     async def resume_next(after: str) -> str | None:
         async with database.transaction() as tx:
             row = await _lock(tx, author, automation_id)
             if isinstance(row, Refusal) or row.paused_at is not None:
                 return None
-            _, last = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUME_BATCH)
-            await wake_engine(tx)
+            last = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUME_BATCH)
+            await run(tx, wake_engine())
         return last
 
-    last: str | None = FIRST_ID
-    while last is not None:
-        last = await resume_next(last)
+    await _in_batches(resume_next)
+
+
+async def _in_batches(next_batch: Callable[[str], Awaitable[str | None]], after: str | None = FIRST_ID) -> None:
+    """Call `next_batch` with the id of the last entry of the batch before, until it returns None."""
+    while after is not None:
+        after = await next_batch(after)
 
 
 class _Stopped(msgspec.Struct, frozen=True):
-    """An automation after a change, and the last entry that was cancelled with it; None if no entry is left."""
+    """An automation after a change. `last`: the last entry that was cancelled with it; None if no entry is left."""
 
     row: AutomationRow
     last: str | None = None
 
 
 async def _cancel(
-    tx: Transaction, author: Author, automation_id: str, outcome: str, after: str
+    tx: Transaction, author: Author, automation_id: str, outcome: str, after: str, due_by: datetime | None = None
 ) -> tuple[int, str | None]:
     """Cancel the next unclaimed entries; return their number and the last id (None: there were none).
 
     An entry that a concurrent ingest commits after this is cancelled by the engine, which checks before every claim's
     steps.
     """
-    cancellation = Cancellation(author.org_id, automation_id, outcome, author.now)
-    return await store.cancel_entries(tx, cancellation, after, _CANCEL_BATCH)
+    return await store.cancel_entries(
+        tx, author.org_id, automation_id, outcome, author.now, after, _CANCEL_BATCH, due_by
+    )
 
 
 async def _cancel_rest(
@@ -426,21 +437,24 @@ async def _add_version(
 ) -> AutomationRow:
     version = (row.published_version or 0) + 1
     new = VersionRow(version, source.trigger_spec, source.graph, author.now, author.key_id)
-    await store.insert_version(tx, author.org_id, row.id, new)
+    # In a thread: templates that the cache does not hold are compiled again, which may take seconds.
+    graph = await asyncio.to_thread(read_graph, decode(source.graph))
+    assert isinstance(graph, Graph), "publishing refuses other graphs"
+    await store.insert_version(tx, author.org_id, row.id, new, sorted(graph.awaited))
     since: datetime | None = author.now
     earlier: int | None = None
-    before, after = _log_source(live), _log_source(source)
-    if before is not None and after is not None and before.key == after.key:
-        # The same log source continues where the live version is. If the new version needs fewer confirmations, it must
-        # not skip the logs that the live version was still waiting for.
+    before, after = _trigger(live), _trigger(source)
+    if after.continues(before):
+        # With the same log source, the new version continues where the live version is. If it needs fewer
+        # confirmations, it must not skip the logs that the live version was still waiting for.
         since, confirmations = row.live_since, max(before.confirmations, row.earlier_confirmations or 0)
         earlier = confirmations if confirmations > after.confirmations else None
     return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)
 
 
-def _log_source(specs: AutomationRow | VersionRow | None) -> LogSource | None:
+def _trigger(specs: AutomationRow | VersionRow | None) -> Trigger:
     trigger = None if specs is None else read_trigger(decode(specs.trigger_spec))
-    return trigger.source if isinstance(trigger, Trigger) else None
+    return trigger if isinstance(trigger, Trigger) else Trigger()
 
 
 async def _live_version(tx: Transaction, row: AutomationRow) -> VersionRow | None:

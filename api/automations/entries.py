@@ -7,7 +7,7 @@ same way. If the process ends in between, `run_entry_recovery` completes the wor
 because each batch is a transaction under the automation's lock.
 """
 
-import re
+from collections import Counter
 
 import msgspec
 
@@ -20,75 +20,58 @@ from api.automations.automations import (
     conflict,
     record,
     resume_rest,
-    retried,
+    retry_conflicts,
     unknown,
 )
-from api.automations.views import (
-    DeadLetterView,
-    EntryHistoryView,
-    EntryView,
-    Shown,
-    StatsView,
-    dead_view,
-    entry_view,
-    history_view,
-    stats_view,
-    without_addresses,
-)
+from api.automations.views import StatsView, message_view, visible_messages
 from api.clock import Clock
-from api.crypto import OrgKeys
+from api.crypto import EmailDisplay, OrgKeys
 from api.jobs import every, one_by_one
 from api.store import automations
-from api.store.automations import FIRST_ID, EntryPage, PausedEntriesRow
+from api.store.automations import FIRST_ID, EntriesQuery
 from api.store.database import Database, Transaction
 from api.store.events import wake_engine
-from workbench.language.run import State
+from api.store.messages import list_messages
+from api.store.query import run
+from workbench.language.body import Id
+from workbench.language.responses import DeadLetterView, EntryHistoryView, EntryView
+from workbench.language.run import TERMINAL, State
 
 COUNTED = 100_000  # entries of an automation that statistics look at: about a second of work
 RECOVERY_INTERVAL_S = 10.0
 RECOVERY_BATCH = 100
 _REPLAY_BATCH = 10_000
 _SYSTEM = ""  # not a key: the audit log does not record the work of the job
-# A log has no idempotency key of its own; it is named by chain, transaction and index: `1:0x…:7`.
-_LOG = re.compile(r"(\d{1,18}):(0x[0-9a-fA-F]{64}):(\d{1,9})", re.ASCII)
 
 
-class EventEntriesQuery(msgspec.Struct, frozen=True):
-    """A page of entries: all, or those of an event by its id, idempotency key or name."""
-
-    page: EntryPage
+class FindEntriesQuery(EntriesQuery, frozen=True, rename="camel"):
     event: str | None = None
-    event_id: str | None = None
+    event_id: Id | None = None
     idempotency_key: str | None = None
 
 
-async def find_entries(database: Database, org_id: int, keys: OrgKeys, query: EventEntriesQuery) -> list[EntryView]:
-    page, event_id = query.page, query.event_id
+async def find_entries(database: Database, org_id: int, keys: OrgKeys, query: FindEntriesQuery) -> list[EntryView]:
+    event_id, event = query.event_id, None if query.event is None else query.event.lower()
     async with database.transaction() as tx:
         if (key := query.idempotency_key) is not None:
-            key_event_id = await automations.find_event_by_key(tx, org_id, keys.key_digest(key))
-            if key_event_id is None and (log := _LOG.fullmatch(key)) is not None:
-                key_event_id = await automations.find_log(tx, org_id, int(log[1]), log[2].lower(), int(log[3]))
+            key_event_id = await automations.find_event_by_key(tx, org_id, key, keys.key_digest(key))
             if key_event_id is None or event_id not in (None, key_event_id):
                 return []
             event_id = key_event_id
         if event_id is not None:
-            rows = await automations.list_entries_of_event(tx, org_id, event_id, query.event, page)
-        elif query.event is not None:
-            rows = await automations.list_entries_by_name(tx, org_id, query.event, page)
-        else:
-            rows = await automations.list_entries(tx, org_id, page)
-    return [entry_view(row) for row in rows]
+            return await automations.list_entries_of_event(tx, org_id, event_id, event, query)
+        if event is not None:
+            return await automations.list_entries_by_name(tx, org_id, event, query)
+        return await automations.list_entries(tx, org_id, query)
 
 
 async def list_entries(
-    database: Database, org_id: int, automation_id: str, page: EntryPage
+    database: Database, org_id: int, automation_id: str, query: EntriesQuery
 ) -> list[EntryView] | Refusal:
     async with database.transaction() as tx:
         if await automations.find_automation(tx, org_id, automation_id) is None:
             return unknown("automation")
-        rows = await automations.list_entries_of_automation(tx, org_id, automation_id, page)
-    return [entry_view(row) for row in rows]
+        return await automations.list_entries_of_automation(tx, org_id, automation_id, query)
 
 
 async def count_stats(database: Database, org_id: int, automation_id: str) -> StatsView | Refusal:
@@ -98,7 +81,15 @@ async def count_stats(database: Database, org_id: int, automation_id: str) -> St
             return unknown("automation")
         counts = await automations.count_entries_by_node(tx, org_id, automation_id, COUNTED)
         outcomes = await automations.count_step_outcomes(tx, org_id, automation_id, COUNTED)
-    return stats_view(counts, outcomes)
+    nodes: dict[str, dict[str, int]] = {}
+    for node, outcome, count in outcomes:
+        nodes.setdefault(node, {})[outcome] = count
+    states, live = Counter[State](), Counter[str]()
+    for state, node_id, count in counts:
+        states[state] += count
+        if node_id is not None and state not in TERMINAL:
+            live[node_id] += count
+    return StatsView({state.value: states[state] for state in State}, nodes, dict(live), states.total())
 
 
 async def count_dead_letters(
@@ -108,39 +99,33 @@ async def count_dead_letters(
     async with database.transaction() as tx:
         if automation_id is not None and await automations.find_automation(tx, org_id, automation_id) is None:
             return unknown("automation")
-        rows = await automations.count_dead(tx, org_id, automation_id, COUNTED)
-    return [dead_view(row) for row in rows]
+        return await automations.count_dead(tx, org_id, automation_id, COUNTED)
 
 
 async def read_history(
-    database: Database, org_id: int, entry_id: str, shown: Shown, *, clear: bool
+    database: Database, org_id: int, entry_id: str, show: EmailDisplay
 ) -> EntryHistoryView | Refusal:
-    """Return an entry with its steps, messages and transitions.
-
-    Without `clear`, texts that contain an address are shown as templates.
-    """
+    """Return an entry with its steps, messages and transitions."""
     async with database.transaction() as tx:
-        entry_and_event = await automations.find_entry(tx, org_id, entry_id)
-        if entry_and_event is None:
+        entry = await automations.find_entry(tx, org_id, entry_id)
+        if entry is None:
             return unknown("entry")
         steps = await automations.list_steps(tx, org_id, entry_id)
-        messages = await automations.list_messages(tx, org_id, entry_id)
+        all_messages = await list_messages(tx, org_id, entry_id)
+        messages = await visible_messages(tx, org_id, all_messages, show, lambda _: entry_id)
         transitions = await automations.list_transitions(tx, org_id, entry_id)
-        if not clear:
-            messages = await without_addresses(tx, org_id, messages, lambda _: entry_id)
-    return history_view(*entry_and_event, steps, messages, transitions, shown)
+    views = tuple(message_view(row, show) for row in messages)
+    return msgspec.structs.replace(entry, steps=tuple(steps), messages=views, transitions=tuple(transitions))
 
 
-@retried
-async def replay(
-    database: Database, author: Author, entry_id: str, shown: Shown, *, clear: bool
-) -> EntryHistoryView | Refusal:
+@retry_conflicts
+async def replay(database: Database, author: Author, entry_id: str, show: EmailDisplay) -> EntryHistoryView | Refusal:
     """Give a dead entry a new cycle of attempts; refused in any other state, and if its automation is not active."""
     async with database.transaction() as tx:
-        entry_and_event = await automations.find_entry(tx, author.org_id, entry_id)
-        if entry_and_event is None:
+        entry = await automations.find_entry(tx, author.org_id, entry_id)
+        if entry is None:
             return unknown("entry")
-        if (refusal := await _inactive_refusal(tx, author, entry_and_event[0].automation_id)) is not None:
+        if (refusal := await _inactive_refusal(tx, author, entry.automation_id)) is not None:
             return refusal
         locked = await automations.lock_entry(tx, author.org_id, entry_id)
         if locked is None or locked[0] is not State.DEAD:
@@ -148,8 +133,8 @@ async def replay(
             return conflict(f"only a dead entry can be replayed; this one is {state}")
         await automations.revive_entries(tx, author.org_id, [entry_id], author.now)
         await record(tx, author, "entry.replay", entry_id, {"cause": locked[1]})
-        await wake_engine(tx)
-    return await read_history(database, author.org_id, entry_id, shown, clear=clear)
+        await run(tx, wake_engine())
+    return await read_history(database, author.org_id, entry_id, show)
 
 
 async def replay_all(database: Database, author: Author, automation_id: str, cause: str | None) -> int | Refusal:
@@ -158,7 +143,7 @@ async def replay_all(database: Database, author: Author, automation_id: str, cau
     Each transaction replays up to 10,000 (about a second) and has its own audit row, so an interruption loses nothing.
     """
 
-    @retried
+    @retry_conflicts
     async def replay_next(after: str) -> list[str] | Refusal:
         async with database.transaction() as tx:
             if (refusal := await _inactive_refusal(tx, author, automation_id)) is not None:
@@ -167,7 +152,7 @@ async def replay_all(database: Database, author: Author, automation_id: str, cau
             if ids:
                 await automations.revive_entries(tx, author.org_id, ids, author.now)
                 await record(tx, author, "automation.replay", automation_id, {"cause": cause, "replayed": len(ids)})
-                await wake_engine(tx)
+                await run(tx, wake_engine())
         return ids
 
     total, after = 0, FIRST_ID
@@ -210,12 +195,13 @@ async def recover_entries(database: Database, clock: Clock) -> int:
     async with database.transaction() as tx:
         rows = await automations.find_stranded_entries(tx, RECOVERY_BATCH)
 
-    async def complete(row: PausedEntriesRow) -> None:
-        author = Author(row.org_id, _SYSTEM, clock.now_us())
-        if row.active:
-            await resume_rest(database, author, row.automation_id)
+    async def complete(row: tuple[int, str, bool, bool]) -> None:
+        org_id, automation_id, active, archived = row
+        author = Author(org_id, _SYSTEM, clock.now_us())
+        if active:
+            await resume_rest(database, author, automation_id)
         else:
-            await cancel_rest(database, author, row.automation_id, ARCHIVED if row.archived else INACTIVE)
+            await cancel_rest(database, author, automation_id, ARCHIVED if archived else INACTIVE)
 
     await one_by_one("resting_entries", rows, complete)
     return len(rows)

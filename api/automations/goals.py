@@ -1,10 +1,10 @@
-"""The goal rate of an automation: how many of the contacts that entered reached its goal, by day, with uplift over the
-holdout.
+"""The goal rate of an automation: how many of the contacts that entered reached its goal, by day, with the lift over
+the holdout.
 
 The goal is that of the live version. Treated and held-out contacts are measured the same way, from stored events: the
 goal must occur within the attribution window of the contact's first entry. Later entries may be caused or prevented by
 the automation itself; the first cannot. A contact stays on the side of that entry, whatever happens later (intention
-to treat). Only versions since the holdout has its current size count: earlier ones held out other contacts, or none.
+to treat). Only versions since the holdout got its current size count: earlier ones held out other contacts, or none.
 
 Events are read in pages, so that only a few thousand are in memory at a time, however many there are.
 """
@@ -21,19 +21,20 @@ from api.automations.automations import Refusal, unknown
 from api.clock import from_us, to_us, us_of, uuid7_from
 from api.crypto import OrgKeys
 from api.store import automations
-from api.store.automations import LAST_ID, GoalEntries, GoalEventRow, GoalFilter, GoalWindow, VersionRow
-from api.store.contacts import find_contact_states
+from api.store.automations import LAST_ID, GoalEntries, GoalFilter, GoalWindow, VersionRow
+from api.store.contacts import find_contact_states, identifiers_of
 from api.store.database import Database
+from api.store.events import EventRow
 from workbench.language.advance import attribution_window
+from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
-from workbench.language.event import Identifiers
 from workbench.language.facts import Facts, LaterEvent
 from workbench.language.filter import matches
 from workbench.language.graph import Goal, Graph, read_graph, read_settings
-from workbench.language.run import DEFAULT_POLICY, RetryPolicy
+from workbench.language.lift import LiftGroup, lift
+from workbench.language.responses import DayView, GoalView
 from workbench.language.trigger import BUILT_INS, containment_patterns
-from workbench.language.uplift import Lift, UpliftGroup, lift
 
 COUNTED = 100_000  # entries of one measurement
 MAX_FILTERED_EVENTS = 200_000  # events that filters are applied to, in all
@@ -64,8 +65,8 @@ async def find_reached(
     """Return the contacts that reached the goal within their windows; a contact has one window."""
     if not goal.filters:
         async with database.transaction() as tx:
-            rows = await automations.list_goal_events(tx, org_id, GoalFilter(goal.event), searches, 1)
-        return GoalContacts(frozenset(row.contact_id for row in rows))
+            events_by_contact = await automations.list_goal_events(tx, org_id, GoalFilter(goal.event), searches, 1)
+        return GoalContacts(frozenset(events_by_contact))
     # SQL pre-selects by the first filter that depends on the payload alone; the interpreter's filters decide.
     patterns = next(filter(None, (containment_patterns(condition, _ROOTS) for condition in goal.filters)), ())
     preselection = GoalFilter(goal.event, with_payload=True, forms=tuple(encode(form).decode() for form in patterns))
@@ -74,118 +75,79 @@ async def find_reached(
     while left and read < MAX_EVENTS_PER_CONTACT:
         limit = min(max(_EVENTS_IN_MEMORY // len(left), 1), MAX_EVENTS_PER_CONTACT - read)
         async with database.transaction() as tx:
-            rows = await automations.list_goal_events(tx, org_id, preselection, left, limit)
-            contacts = await find_contact_states(tx, org_id, keys, {row.contact_id for row in rows})
-        reached |= await asyncio.to_thread(_judge, goal, rows, contacts, keys)
-        counts, last_rows = Counter(row.contact_id for row in rows), {row.contact_id: row for row in rows}
-        # A contact with as many events as were asked for may have more.
+            page = await automations.list_goal_events(tx, org_id, preselection, left, limit)
+            contacts = await find_contact_states(tx, org_id, keys, page)
+        reached |= await asyncio.to_thread(_judge, goal, page, contacts, keys)
+        # A contact whose page of events is full may have more.
         left = [
-            msgspec.structs.replace(window, after_id=last.id, after=last.at)
+            msgspec.structs.replace(window, after_id=rows[-1].id, after=rows[-1].created_at)
             for window in left
-            if window.contact_id not in reached and counts[window.contact_id] == limit
-            for last in [last_rows[window.contact_id]]
+            if window.contact_id not in reached and len(rows := page.get(window.contact_id, [])) == limit
         ]
-        read, events = read + limit, events + len(rows)
-        del rows, last_rows, contacts  # so that only one page is in memory while the next one is read
+        read, events = read + limit, events + sum(map(len, page.values()))
+        del page, contacts  # so that only one page is in memory while the next one is read
     return GoalContacts(frozenset(reached), len(left), events)
 
 
-def _judge(goal: Goal, rows: Sequence[GoalEventRow], contacts: Mapping[str, ContactState], keys: OrgKeys) -> set[str]:
+def _judge(
+    goal: Goal, page: Mapping[str, Sequence[EventRow]], contacts: Mapping[str, ContactState], keys: OrgKeys
+) -> set[str]:
     reached: set[str] = set()
-    for row in rows:
-        contact = contacts.get(row.contact_id)
-        if contact is None or row.payload is None or row.contact_id in reached:
-            continue
-        email = None if row.email is None else keys.open_email(row.email)
-        sent = Identifiers(row.wallet, email, row.external_id)
-        arrival = LaterEvent(row.at, goal.event, sent, decode(row.payload))
-        if matches(goal.filters, Facts(goal.event, sent, arrival.payload, contact).context_of(arrival)):
-            reached.add(row.contact_id)
+    for contact_id, contact in contacts.items():
+        for row in page[contact_id]:
+            sent = identifiers_of(row, keys.open_email)
+            arrival = LaterEvent(row.created_at, goal.event, sent, decode(row.payload))
+            if matches(goal.filters, Facts(goal.event, sent, arrival.payload, contact).context_of(arrival)):
+                reached.add(contact_id)
+                break
     return reached
 
 
-class GoalRequest(msgspec.Struct, frozen=True):
-    """The automation, the window in days before `now`, and the maximum number of its newest entries to count.
-
-    `retries`: they bound how long a message may take, and so the attribution window.
-    """
-
-    automation_id: str
-    days: int
-    now: datetime
-    limit: int = COUNTED
-    retries: RetryPolicy = DEFAULT_POLICY
-
-
-class DayView(msgspec.Struct, frozen=True, rename="camel"):
-    """The contacts that first entered on one UTC day."""
-
-    day: date
-    treated: UpliftGroup
-    held_out: UpliftGroup
-
-
-class GoalView(msgspec.Struct, frozen=True, rename="camel"):
-    """How many of the contacts that first entered in the last `days`, with `since_version` or later, reached the goal.
-
-    `goal` None: the live version has no goal, or nothing is published. `holdout`: in percent; without one there is no
-    `lift`. `within_seconds`: the time after its first entry in which a contact can reach the goal. `later_entries`:
-    entries of contacts that had entered before; they are not counted. `mixed`: merged contacts with entries on both
-    sides; each counts on the side of its first entry. `unknown`: contacts with more events of this name than are read;
-    they count as not reaching the goal. `cut_at`: there are too many entries or events; only entries since this time
-    are counted.
-    """
-
-    goal: str | None
-    days: int
-    holdout: int = 0
-    since_version: int | None = None
-    within_seconds: int = 0
-    treated: UpliftGroup = UpliftGroup()
-    held_out: UpliftGroup = UpliftGroup()
-    lift: Lift | None = None
-    by_day: tuple[DayView, ...] = ()
-    later_entries: int = 0
-    mixed: int = 0
-    unknown: int = 0
-    cut_at: datetime | None = None
-
-
 class _Measurement(msgspec.Struct, frozen=True):
-    """The goal of the live version. `since`: the oldest version from which on the holdout has had its current size."""
+    """The goal of the live version. `since`: the version that set the current holdout size."""
 
     goal: Goal
     holdout: int
     since: VersionRow
     within: timedelta
 
-    def begins_at(self, goal_request: GoalRequest) -> datetime:
-        """Return the start of the window, but no earlier than the publication of the oldest version."""
-        days_ago = goal_request.now - timedelta(days=goal_request.days)
-        return days_ago if self.since.version == 1 else max(days_ago, self.since.published_at - _CLOCK_SKEW)
 
+async def measure_goal(
+    database: Database,
+    org_id: int,
+    keys: OrgKeys,
+    automation_id: str,
+    days: int,
+    now: datetime,
+    retries: RetryPolicy = DEFAULT_POLICY,
+    limit: int = COUNTED,
+) -> GoalView | Refusal:
+    """Return the goal rate over the newest `limit` entries of the window, or fewer if filters read too many events.
 
-async def measure_goal(database: Database, org_id: int, keys: OrgKeys, goal_request: GoalRequest) -> GoalView | Refusal:
-    """Return the goal rate over the newest entries of the window: 100,000, or fewer if filters read too many events."""
+    `days`: the window before `now`. `retries` limits how long a message can take, and so the attribution window.
+    """
     async with database.transaction() as tx:
-        if await automations.find_automation(tx, org_id, goal_request.automation_id) is None:
+        if await automations.find_automation(tx, org_id, automation_id) is None:
             return unknown("automation")
-        versions = await automations.list_versions(tx, org_id, goal_request.automation_id, _MAX_VERSIONS)
-    measurement = await asyncio.to_thread(_read_measurement, versions, goal_request.retries)
+        versions = await automations.list_versions(tx, org_id, automation_id, _MAX_VERSIONS)
+    measurement = await asyncio.to_thread(_read_measurement, versions, retries)
     if measurement is None:
-        return GoalView(None, goal_request.days)
-    since_id = uuid7_from(to_us(measurement.begins_at(goal_request)), bytes(8))
-    entered = GoalEntries(org_id, goal_request.automation_id, since_id, measurement.since.version)
-    tally = await _count(database, keys, measurement, entered, goal_request.limit)
+        return GoalView(None, days)
+    begins_at = now - timedelta(days=days)
+    if measurement.since.version > 1:  # the first version published the automation: nothing is older
+        begins_at = max(begins_at, measurement.since.published_at - _CLOCK_SKEW)
+    since_id = uuid7_from(to_us(begins_at), bytes(8))
+    entered = GoalEntries(org_id, automation_id, since_id, measurement.since.version)
+    tally = await _count(database, keys, measurement, entered, limit)
     by_day = tuple(
         DayView(day, tally.side(day, held_out=False), tally.side(day, held_out=True))
         for day in sorted({day for day, _ in tally.contacts})
     )
-    treated = sum((day.treated for day in by_day), UpliftGroup())
-    held_out = sum((day.held_out for day in by_day), UpliftGroup())
+    treated = sum((day.treated for day in by_day), LiftGroup())
+    held_out = sum((day.held_out for day in by_day), LiftGroup())
     return GoalView(
         measurement.goal.event,
-        goal_request.days,
+        days,
         measurement.holdout,
         measurement.since.version,
         measurement.within // timedelta(seconds=1),
@@ -221,8 +183,8 @@ class _Tally:
         self.entries = self.later_entries = self.mixed = self.unknown = self.events = 0
         self.cut_at: datetime | None = None
 
-    def side(self, day: date, *, held_out: bool) -> UpliftGroup:
-        return UpliftGroup(self.contacts[day, held_out], self.reached[day, held_out])
+    def side(self, day: date, *, held_out: bool) -> LiftGroup:
+        return LiftGroup(self.contacts[day, held_out], self.reached[day, held_out])
 
 
 async def _count(
@@ -241,15 +203,15 @@ async def _count(
             tally.cut_at = from_us(us_of(before_id))
         if not rows or not left:
             return tally
-        admitted = [(row, firsts[row.contact_id]) for row in rows if row.contact_id in firsts]
+        admitted = [(row, *firsts[row.contact_id]) for row in rows if row.contact_id in firsts]
         counted = [
-            (row, first) for row, first in admitted if first.entry_id == row.id and row.version >= entered.version
+            (row, mixed) for row, first_id, mixed in admitted if first_id == row.id and row.version >= entered.version
         ]
         searches = [GoalWindow(row.contact_id, row.event_id, row.at, row.at + measurement.within) for row, _ in counted]
         reached = await find_reached(database, entered.org_id, keys, measurement.goal, searches)
         tally.entries += len(rows)
-        tally.later_entries += sum(first.entry_id < row.id for row, first in admitted)
-        tally.mixed += sum(first.mixed for _, first in counted)
+        tally.later_entries += sum(first_id < row.id for row, first_id, _ in admitted)
+        tally.mixed += sum(mixed for _, mixed in counted)
         tally.unknown += reached.unknown
         tally.events += reached.events
         for row, _ in counted:

@@ -4,62 +4,102 @@ A trial has no entry, so the contact's history is read here as the engine reads 
 """
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
-from uuid import UUID
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
-from api.automations.automations import Refusal, invalid, unknown
-from api.automations.body import Fields, read_fields, read_spec, read_specs
+from api.automations.automations import Refusal, invalid, log_bug, unknown
+from api.automations.body import GraphText, TriggerText, read_specs
 from api.automations.views import without_email
 from api.clock import to_us
-from api.crypto import OrgKeys
+from api.crypto import EmailDisplay
+from api.engine.facts import past_of
 from api.store import automations as store
 from api.store.automations import AutomationRow, VersionRow
-from api.store.contacts import find_contact_state
-from api.store.database import Database, Transaction
-from api.store.entries import Claim, count_recent_entries, read_message_times, read_other_entries
-from api.store.query import run as read_together
-from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, required_facts
-from workbench.language.contact import ContactState
-from workbench.language.event import Event, read_event
+from api.store.contacts import find_contact_state, find_owners
+from api.store.database import Database
+from workbench.language.body import Body, Id, Moment, Number
+from workbench.language.channel import RetryPolicy
+from workbench.language.contact import ContactState, IdentifierKey
+from workbench.language.event import Event
 from workbench.language.facts import ContactHistory
-from workbench.language.graph import Graph, read_graph
-from workbench.language.onchain import is_log_sample, read_log_sample
-from workbench.language.problem import Problem, Problems
-from workbench.language.run import DEFAULT_POLICY, RetryPolicy, Run, uniform_policy
+from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.simulate import (
     EARLIEST,
     LATEST,
+    MAX_LATER_EVENTS,
+    NOT_LATER_EVENTS,
     SIMULATED_ID,
+    ContactDescription,
     ScheduledEvent,
     SimulatedAutomation,
     SimulationInput,
     Trace,
-    contact_from,
-    read_contact,
     read_scheduled_events,
     simulate,
 )
-from workbench.language.trigger import Trigger, read_trigger
-
-Version = int | Literal["draft", "published"]
+from workbench.language.trigger import SAMPLE_SCHEMA, check_sample, read_sample
 
 
-class SampleLog(msgspec.Struct, frozen=True):
-    """The description of a log; its meaning depends on the trigger."""
+def _check_event(value: Any, path: str) -> Any:
+    """Return the event, or its problems other than its age, which depends on the time of the trial."""
+    if not isinstance(value, dict):
+        return (Problem(path, "must be an object"),)
+    return problems_in(path, check_sample(value, to_us(LATEST))) or value
 
-    value: dict[str, Any]
+
+# `read_scheduled_events` names the item that is not valid.
+_EVENTS_SCHEMA = {
+    "type": "array",
+    "description": "Later events of the contact.",
+    "items": {
+        "type": "object",
+        "properties": {"afterSeconds": {"type": "number"}, "event": {"type": "object"}},
+        "required": ["afterSeconds", "event"],
+    },
+    "maxItems": MAX_LATER_EVENTS,
+}
+Version = Number | Literal["draft", "published"]
+
+
+class TrialBody(Body, frozen=True):
+    """An event to simulate. Without `contact`, the stored contact of the event is used.
+
+    `now`: the time of the event, by default the present. `until`: the time at which the simulation stops; by default
+    when the entry ends. `version`: a number, the `published` version, or the `draft`.
+    """
+
+    event: Annotated[bytes, Meta(extra={"read": _check_event, "schema": SAMPLE_SCHEMA})]
+    contact: ContactDescription | None = None
+    now: Moment | None = None
+    until: Moment | None = None
+    events: Annotated[list[Any], Meta(extra={"schema": _EVENTS_SCHEMA, "reason": NOT_LATER_EVENTS})] | None = None
+    version: Version = "draft"
+
+
+class UnsavedTrialBody(TrialBody, frozen=True, rename="camel", kw_only=True):
+    """A simulation of an unsaved automation.
+
+    With `automationId`, splits and the holdout divide contacts as that automation does, and re-entry rules count its
+    entries.
+    """
+
+    trigger_spec: TriggerText
+    graph: GraphText
+    automation_id: Id | None = None
 
 
 class Trial(msgspec.Struct, frozen=True):
     """An event to try at `now`, and later events. `contact` None: the stored contact with the event's identifiers.
 
-    `until`: the time to stop at; None: when the entry has ended.
+    `event`: its description as JSON; the trigger decides how it is read. `until`: the time to stop at; None: when the
+    entry has ended.
     """
 
-    event: Event | SampleLog
+    event: bytes
     contact: ContactState | None
     now: datetime
     version: Version = "draft"
@@ -67,25 +107,20 @@ class Trial(msgspec.Struct, frozen=True):
     until: datetime | None = None
 
 
-class UnsavedTrial(msgspec.Struct, frozen=True):
-    trial: Trial
-    automation: SimulatedAutomation
-
-
 class PreparedTrial(msgspec.Struct, frozen=True):
     automation: SimulatedAutomation
     contact: ContactState
     event: Event
     history: ContactHistory = ContactHistory()
+    owners: Mapping[IdentifierKey, str] = {}
 
 
 class TrialContext(msgspec.Struct, frozen=True):
-    """The organization and the caller's rights. Without `shows_email` only addresses that the caller sent are clear."""
+    """The organization, and how the caller sees addresses that it did not send."""
 
     org_id: int
-    keys: OrgKeys
+    show: EmailDisplay
     retries: RetryPolicy
-    shows_email: bool
 
 
 class TrialView(Trace, frozen=True, rename="camel", kw_only=True):
@@ -98,180 +133,84 @@ def trial_view(trace: Trace, email_from: str) -> TrialView:
     return TrialView(**{name: getattr(trace, name) for name in Trace.__struct_fields__}, email_from=email_from)
 
 
-def retry_policy(delays: tuple[float, ...] | None) -> RetryPolicy:
-    """Return the retry policy for the setting WORKBENCH_RETRY_DELAYS."""
-    return DEFAULT_POLICY if delays is None else uniform_policy(delays)
-
-
-def read_trial(body: bytes, now: datetime) -> Trial | Problems:
-    """Return the trial in a body, at `now` unless it names another time, or all its problems."""
-    fields = read_fields(body)
-    return fields if isinstance(fields, tuple) else trial_in(fields, now)
-
-
-def read_unsaved_trial(body: bytes, now: datetime) -> UnsavedTrial | Problems:
-    """Return the trial in a body that brings its automation along, or all its problems. Compiles templates."""
-    fields = read_fields(body)
-    if isinstance(fields, tuple):
-        return fields
-    fields.require("triggerSpec")
-    fields.require("graph")
-    trigger_spec, spec = read_spec(fields, "triggerSpec")
-    graph_spec, value = read_spec(fields, "graph")
-    trigger = read_trigger(spec) if trigger_spec is not None else ()
-    graph = read_graph(value) if graph_spec is not None else ()
-    for part in (trigger, graph):
-        fields.problems.extend(part if isinstance(part, tuple) else ())
-    # The id decides to which branch of a split a contact belongs, and which entries count for re-entry rules.
-    automation_id = SIMULATED_ID
-    text = fields.text("automationId", 36)
-    try:
-        automation_id = automation_id if text is None else str(UUID(text))
-    except ValueError:
-        fields.refuse("automationId", "must be the id of an automation")
-    trial = trial_in(fields, now)
-    if isinstance(trial, Trial) and isinstance(trigger, Trigger) and isinstance(graph, Graph):
-        return UnsavedTrial(trial, SimulatedAutomation(trigger, graph, automation_id))
-    return tuple(fields.problems)
-
-
-def trial_in(fields: Fields, now: datetime) -> Trial | Problems:
-    """Return the trial among the fields of a body, or all problems of the body."""
-    at = fields.moment("now") or now
+def trial_of(body: TrialBody, now: datetime) -> Trial | Problems:
+    """Return the trial that a body describes, at `now` unless it names another time, or its problems."""
+    problems: list[Problem] = []
+    at = body.now or now
     if not EARLIEST <= at <= LATEST:
-        fields.refuse("now", f"must be from {EARLIEST.year} to {LATEST.year}")
+        problems.append(Problem("now", f"must be from {EARLIEST.year} to {LATEST.year}"))
         at = now
-    event = _read_event(fields, at)
-    contact: ContactState | None = None  # the stored one
-    if (described := fields.value("contact")) is not None:
-        parsed = read_contact(described)
-        if isinstance(parsed, ContactState):
-            contact = parsed
-        else:
-            for problem in parsed:
-                fields.refuse(problem.field, problem.reason)
-    version: Version = "draft"
-    match fields.value("version"):
-        case None | "draft":
-            pass
-        case "published":
-            version = "published"
-        case int() as number if not isinstance(number, bool) and 1 <= number < 2**31:
-            version = number
-        case _:
-            fields.refuse("version", 'must be a version number, "published" or "draft"')
-    later = read_scheduled_events(fields.value("events"), to_us(at), "events", fields.problems)
-    until = fields.moment("until")
-    if fields.problems or event is None:
-        return tuple(fields.problems)
-    return Trial(event, contact, at, version, later, until)
+    later = read_scheduled_events(body.events, to_us(at), "events", problems)
+    if problems:
+        return tuple(problems)
+    contact = None if body.contact is None else body.contact.state
+    return Trial(body.event, contact, at, body.version, later, body.until)
 
 
-async def simulate_stored(
-    database: Database, context: TrialContext, automation_id: str, trial: Trial
+async def simulate_trial(
+    database: Database, context: TrialContext, source: str | UnsavedTrialBody, trial: Trial
 ) -> Trace | Refusal:
-    """Simulate the draft, or the version that the trial names."""
-    prepared = await prepare(database, context, automation_id, trial)
+    """Simulate an automation: the one in a body, or a stored one by its id."""
+    prepared = await prepare(database, context, source, trial)
     return prepared if isinstance(prepared, Refusal) else await asyncio.to_thread(run, prepared, context, trial)
 
 
-async def simulate_unsaved(database: Database, context: TrialContext, unsaved: UnsavedTrial) -> Trace | Refusal:
-    prepared = await _prepare(database, context, unsaved.automation, unsaved.trial)
-    return prepared if isinstance(prepared, Refusal) else await asyncio.to_thread(run, prepared, context, unsaved.trial)
-
-
 async def prepare(
-    database: Database, context: TrialContext, automation_id: str, trial: Trial
+    database: Database, context: TrialContext, source: str | UnsavedTrialBody, trial: Trial
 ) -> PreparedTrial | Refusal:
-    """Load the draft, or the version that the trial names, and the contact with its history."""
-    async with database.transaction() as tx:
-        row = await store.find_automation(tx, context.org_id, automation_id)
-        if row is None:
-            return unknown("automation")
-        source: AutomationRow | VersionRow | None = row
-        if trial.version != "draft":
-            number = row.published_version if trial.version == "published" else trial.version
-            source = None if number is None else await store.find_version(tx, row.org_id, row.id, number)
-            if source is None and trial.version != "published":
-                return invalid((Problem("version", f"version {trial.version} not found"),))
-    specs = source or row
+    """Load the automation, in the version that the trial names, and the contact with its history."""
+    is_published = True
+    if isinstance(source, UnsavedTrialBody):
+        specs: AutomationRow | VersionRow | UnsavedTrialBody = source
+        # The id decides to which branch of a split a contact belongs, and which entries count for re-entry rules.
+        automation_id = source.automation_id or SIMULATED_ID
+    else:
+        automation_id = source
+        async with database.transaction() as tx:
+            row = await store.find_automation(tx, context.org_id, automation_id)
+            if row is None:
+                return unknown("automation")
+            specs = row
+            if trial.version != "draft":
+                number = row.published_version if trial.version == "published" else trial.version
+                version = None if number is None else await store.find_version(tx, row.org_id, row.id, number)
+                if version is None and trial.version != "published":
+                    return invalid((Problem("version", f"version {trial.version} not found"),))
+                specs, is_published = version or row, version is not None
     parsed = await asyncio.to_thread(read_specs, specs.trigger_spec, specs.graph)
     if isinstance(parsed, tuple):
         return invalid(parsed)
-    # Like in the engine, an automation that is not published has the draft's trigger and no graph.
-    automation = SimulatedAutomation(parsed.trigger, parsed.graph if source is not None else None, row.id)
-    return await _prepare(database, context, automation, trial)
-
-
-async def _prepare(
-    database: Database, context: TrialContext, automation: SimulatedAutomation, trial: Trial
-) -> PreparedTrial | Refusal:
-    event: Event | Problems
-    if isinstance(trial.event, Event):
-        event = trial.event
-    elif automation.trigger.source is None:
-        return invalid((Problem("event.type", "this automation does not start from on-chain events"),))
-    else:
-        event = read_log_sample(trial.event.value, automation.trigger.source)
+    # As in the engine, an automation that is not published has the draft's trigger and no graph.
+    automation = SimulatedAutomation(parsed.trigger, parsed.graph if is_published else None, automation_id)
+    event = read_sample(trial.event, automation.trigger, to_us(trial.now))
     if isinstance(event, tuple):
         return invalid(event)
+    if trial.contact is not None:
+        return PreparedTrial(automation, trial.contact, event)
     async with database.transaction() as tx:
-        if trial.contact is not None:
-            return PreparedTrial(automation, trial.contact, event)
-        contact = await find_contact_state(tx, context.org_id, context.keys, event.identifiers)
+        contact = await find_contact_state(tx, context.org_id, context.show.keys, event.identifiers)
+        sent = [event.identifiers, *(item.event.identifiers for item in trial.later)]
+        owners = await find_owners(tx, context.org_id, context.show.keys, sent)
         if contact is None:
-            return PreparedTrial(automation, contact_from(None), event)
-        history = await _read_history(tx, context.org_id, automation, contact.id, trial.now)
-        return PreparedTrial(automation, contact, event, history)
+            return PreparedTrial(automation, ContactState(SIMULATED_ID), event, owners=owners)
+        history = await past_of(tx, context.org_id, automation.id, automation.graph, contact.id, trial.now)
+        return PreparedTrial(automation, contact, event, history, owners)
 
 
 def run(prepared: PreparedTrial, context: TrialContext, trial: Trial) -> Trace:
     """Simulate with the true values, as the engine would, and return what the caller may see of the result."""
     contact, email = prepared.contact, prepared.contact.identifiers.email
-    simulation = SimulationInput(prepared.history, trial.later, context.retries, until=trial.until)
+    simulation = SimulationInput(
+        prepared.history,
+        trial.later,
+        context.retries,
+        until=trial.until,
+        report_bug=log_bug,
+        owners=prepared.owners,
+    )
     was_sent_by_caller = trial.contact is not None or email == prepared.event.identifiers.email
-    if email is None or context.shows_email or was_sent_by_caller:
+    if email is None or context.show.clear or was_sent_by_caller:
         return simulate(prepared.automation, prepared.event, contact, trial.now, simulation)
     # Decided with the true address, shown with the masked one (docs/decisions/0040).
     simulation = msgspec.structs.replace(simulation, visible_contact=without_email(contact, email))
     return without_email(simulate(prepared.automation, prepared.event, contact, trial.now, simulation), email)
-
-
-async def _read_history(
-    tx: Transaction, org_id: int, automation: SimulatedAutomation, contact_id: str, now: datetime
-) -> ContactHistory:
-    """Return the contact's history up to `now`, as the engine would read it for the first decision of a new entry."""
-    required = required_facts(automation.graph, Run(SIMULATED_ID, automation.id))
-    claim = Claim(SIMULATED_ID, automation.id, None, SIMULATED_ID, now, contact_id, None, 0, 1, 0, now, None, 0)
-    since = () if required.messages is None else ((claim, now - required.messages),)
-    other_entries, recent_entries, message_times = await read_together(
-        tx,
-        read_other_entries(org_id, [claim] if required.entries else []),
-        count_recent_entries(org_id, [claim] if required.recent else [], LOOP_WINDOW, LOOP_LIMIT),
-        read_message_times(org_id, since),
-    )
-    previous = other_entries.get(SIMULATED_ID)
-    if previous is not None and previous.at > now:
-        previous = None
-    return ContactHistory(
-        None if previous is None else previous.at,
-        previous is not None and previous.running,
-        recent_entries.get(SIMULATED_ID, 0),
-        tuple(at for at in message_times.get(SIMULATED_ID, ()) if at <= now),
-    )
-
-
-def _read_event(fields: Fields, now: datetime) -> Event | SampleLog | None:
-    raw = fields.raw("event")
-    if raw is None:
-        fields.refuse("event", "is required")
-        return None
-    # Searching the bytes first avoids decoding an event, the common case, twice.
-    if b'"onchain_event"' in raw and is_log_sample(described := fields.value("event")):
-        return SampleLog(described)
-    event = read_event(raw, to_us(now))
-    if isinstance(event, Event):
-        return event
-    for problem in event:
-        fields.refuse(f"event.{problem.field}" if problem.field else "event", problem.reason)
-    return None

@@ -2,8 +2,8 @@
 moment.
 
 The catalog adds the counted hours, the notes of late events, and a count of the rows dated since `counted_until`.
-Events are dated before they are committed, by a second in a batch and by years in an import, so the past may be
-counted too early. Hence:
+An event is dated before it is committed, usually by less than a second, in an import by up to years. Hours that are
+counted may therefore get further events. Hence:
 
 1. Every minute a job closes the past: it advances `closed_until`. A transaction that reads the new value treats an
    event with an earlier date as late, and notes it in the transaction that stores it.
@@ -16,8 +16,9 @@ counted too early. Hence:
    before `counted_until`. Idle organizations cost nothing.
 
 Live ingest only adds notes. An import has its own notes, one per hour where whole hours are counted: otherwise there
-would be thousands of notes. No writer waits for the job, except imports of the same organization for one step of it. It
-may stop at any point, and several processes may run it: `counted_until` moves in the transaction that counts.
+would be thousands of notes. Writers do not wait for the job, except that an import may wait until one step for its
+organization is done. The job may stop at any point, and several processes may run it: `counted_until` moves in the
+transaction that counts.
 
 Events are never deleted and keep name and date. If you change them by hand, delete the rows of the organization in
 `event_counting`, `event_hours`, `event_days` and `late_events` while nothing is writing, and they are counted again.
@@ -43,7 +44,7 @@ _HOUR_US = _HOUR // timedelta(microseconds=1)
 _SETTLED_AFTER = timedelta(seconds=10)  # most events are committed by then, and few have to be noted
 _ALL_ORGANIZATIONS = 0  # no organization has this id
 _WRITERS_TIMEOUT_S, _WRITERS_POLL_S = 30.0, 0.05
-_QUICK_NS = 200_000_000  # a step that takes less is followed by one eight times as long
+_QUICK_NS = 200_000_000  # after a faster step, the next one counts a period eight times as long
 
 _log = logging.getLogger("workbench.catalog")
 
@@ -66,7 +67,7 @@ async def count_events(database: Database, now: datetime) -> None:
         org_id, counting = organization
         await _count_organization(database, org_id, counting)
 
-    await one_by_one("count_events", uncounted, count)
+    await one_by_one("count_events", [*uncounted.items()], count)
 
 
 async def delete_old_counts(database: Database, org_id: int, now: datetime) -> None:
@@ -86,7 +87,7 @@ def late_imported_events(
     oldest_us, hours_until_us = to_us(_hour(now - RETENTION)), to_us(_hour(counting.counted_until))
     closed_until_us = to_us(counting.closed_until)
     late = [(name, at_us) for name, at_us in events if oldest_us <= at_us < closed_until_us]
-    # After the last whole hour that is counted, notes are by slot, because counting ends at the end of a slot.
+    # Events after the last completely counted hour are noted by slot, because counting ends at the end of a slot.
     hours = Counter((name, at_us // _HOUR_US) for name, at_us in late if at_us < hours_until_us)
     slots = Counter((name, at_us // SLOT_US) for name, at_us in late if hours_until_us <= at_us)
     org_id, import_id = source
@@ -116,7 +117,7 @@ async def _count_organization(database: Database, org_id: int, counting: Counted
     A step that is too slow is halved, down to a slot. If that fails too, the next run tries again.
     """
     since, span = counting.counted_until, _HOUR  # there may be a month of unknown size to count
-    # New or just woken: more events are likely, so it does not rest yet.
+    # New, or idle until now: more events are likely, so it does not become idle yet.
     is_behind = counting.closed_until - since > _HOUR
     while since < counting.closed_until:
         until = min(_slot(since + span), counting.closed_until)

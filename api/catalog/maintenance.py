@@ -51,7 +51,7 @@ async def delete_expired(database: Database, org_id: int, now: datetime) -> None
 
 
 async def delete_test_messages(database: Database, now: datetime) -> None:
-    """Delete in-app test messages that no wallet has fetched for a day. Runs hourly, so none stays much longer."""
+    """Delete in-app test messages that no wallet has fetched for a day. Runs hourly."""
     async with database.transaction() as tx:
         org_ids = await find_old_test_pushes(tx, now)
     for org_id in org_ids:

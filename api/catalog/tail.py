@@ -11,9 +11,10 @@ repetitions are rare.
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import get_args
 
 import msgspec
 
@@ -22,14 +23,15 @@ from api.store import events as store
 from api.store.database import Database, DatabaseUnavailableError, Transaction, TransactionConflictError
 from api.store.events import RecentSelection
 from workbench.language.problem import Problem
+from workbench.language.responses import EventOutcome, RecentEvent
 
-OUTCOMES = ("accepted", "deduplicated", "dry_run", "rejected")
+OUTCOMES: tuple[EventOutcome, ...] = get_args(EventOutcome)
 MAX_EVENTS = 500  # per page, and per poll of a follower
 OVERLAP = timedelta(seconds=5)  # a batch is committed or given up within two seconds of its arrival
 RETENTION = timedelta(days=7)
 POLL_INTERVAL_S = 0.25
 
-_MAX_OVERLAP_IDS = 5_000  # with more, a tail starts later in the overlap
+_MAX_OVERLAP_IDS = 5_000  # with more events in the overlap, a new tail begins at the newest 5,000
 _MAX_CLOCK_SKEW = timedelta(seconds=1)
 _ID = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
 _CURSOR = re.compile(rf"({_ID})(?:\.(\d{{1,5}})\.({_ID}))?", re.ASCII)
@@ -54,23 +56,6 @@ def read_cursor(text: str) -> Cursor | None:
     return Cursor(match[1], int(match[2]), match[3]) if match[2] else Cursor(match[1])
 
 
-class RecentEvent(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An event and its outcome. `payload` is as sent; `body`, of a rejected event, has types in place of values."""
-
-    id: str
-    at: datetime
-    outcome: str
-    event: str | None
-    contact_id: str | None = None
-    idempotency_key: str | None = None
-    payload: msgspec.Raw | None = None
-    field: str | None = None
-    error: str | None = None
-    body: msgspec.Raw | None = None
-    matched_automations: int | None = None
-    entries: int | None = None
-
-
 TailItem = tuple[RecentEvent, Cursor]
 """An event, and the cursor that resumes after it."""
 
@@ -78,11 +63,11 @@ TailItem = tuple[RecentEvent, Cursor]
 class Tail:
     """The recent events of one organization with some outcomes. Call `begin` or `resume` before `more`."""
 
-    def __init__(self, database: Database, clock: Clock, org_id: int, outcomes: tuple[str, ...] = OUTCOMES) -> None:
+    def __init__(self, database: Database, clock: Clock, org_id: int, outcomes: Sequence[str] = OUTCOMES) -> None:
         self._database = database
         self._clock = clock
         self._org_id = org_id
-        self._outcomes = outcomes
+        self._outcomes = tuple(outcomes)
         self._settled = self._last = ""
         self._returned: set[str] = set()
 
@@ -111,7 +96,7 @@ class Tail:
         async with self._database.transaction() as tx:
             ids = await store.list_ids_after(tx, self._after(self._settled), self._settled, (), cursor.count + 1)
         returned = [event_id for event_id in ids if event_id <= cursor.last]
-        # Another number: an event was committed late, and the client does not have it. Return all of them again.
+        # If the number differs, an event was committed late and the client lacks it: return all of them again.
         if len(returned) == cursor.count:
             self._mark(returned)
 
@@ -136,19 +121,12 @@ class Tail:
         accepted_at = {row.at for row in rows if row.outcome == "accepted"}
         entries = await store.count_entries(tx, self._org_id, accepted_at) if accepted_at else {}
         return [
-            RecentEvent(
-                row.id,
-                row.at,
-                row.outcome,
-                row.event,
-                row.contact_id,
-                row.idempotency_key,
-                None if row.payload is None else msgspec.Raw(row.payload),
-                row.field,
-                None if row.reason is None else str(Problem(row.field or "", row.reason)),
-                None if row.body is None else msgspec.Raw(row.body),
-                row.matched,
-                entries.get(row.id, 0) if row.outcome == "accepted" else None,
+            msgspec.structs.replace(
+                row,
+                payload=row.payload and msgspec.Raw(row.payload),
+                body=row.body and msgspec.Raw(row.body),
+                error=None if row.error is None else str(Problem(row.field or "", row.error)),
+                entries=entries.get(row.id, 0) if row.outcome == "accepted" else None,
             )
             for row in rows
         ]
@@ -176,7 +154,7 @@ class TooManyFollowersError(Exception):
 
 
 class Followers:
-    """The followers of tails in this process. They are few, because each takes a millisecond four times a second.
+    """The followers of tails in this process. Their number is limited: each takes a millisecond four times a second.
 
     Set `ended` to make all of them stop.
     """

@@ -67,7 +67,7 @@ class _Data:
             raise UndecodableError("is shorter than its event")
         self.bytes_left -= length  # counted each time: many parameters may point to one long text
         if self.bytes_left < 0:
-            raise UndecodableError(f"has texts of more than {MAX_DATA_BYTES:,} bytes together")
+            raise UndecodableError(f"has strings of more than {MAX_DATA_BYTES:,} bytes in total")
         return self.raw[start : start + length]
 
 
@@ -86,7 +86,13 @@ class Decoder:
         """
         if len(data) > 2 + 2 * MAX_DATA_BYTES:
             raise UndecodableError(f"has more than {MAX_DATA_BYTES:,} bytes of data")
-        indexed = self._indexed_parameters(len(topics) - 1)
+        indexed = self._declared
+        if indexed is None or sum(indexed) != len(topics) - 1:
+            if len(topics) - 1 > len(self._parameters):
+                raise UndecodableError("has more topics than its event has parameters")
+            # A user's signature need not mark indexed parameters: assume the first ones, as in the events of ERC
+            # standards.
+            indexed = tuple(position < len(topics) - 1 for position in range(len(self._parameters)))
         try:
             words = iter([bytes.fromhex(topic[2:]) for topic in topics[1:]])
             raw = bytes.fromhex(data[2:])
@@ -101,14 +107,6 @@ class Decoder:
             parameter.name: decode_word(next(words)) if is_topic else next(values)
             for parameter, decode_word, is_topic in zip(self._parameters, self._word_decoders, indexed, strict=True)
         }
-
-    def _indexed_parameters(self, topics: int) -> tuple[bool, ...]:
-        if self._declared is not None and sum(self._declared) == topics:
-            return self._declared
-        if topics > len(self._parameters):
-            raise UndecodableError("has more topics than its event has parameters")
-        # A user's signature need not mark indexed parameters: assume the first ones, as in the events of ERC standards.
-        return tuple(position < topics for position in range(len(self._parameters)))
 
 
 def _sequence_reader(types: Sequence[AbiType]) -> Read:
@@ -166,14 +164,14 @@ def _elements_reader(of: AbiType) -> Callable[[_Data, int, int], list[Any]]:
     size, read_element = _head_bytes(of), _reader_in_sequence(of)
 
     def read(data: _Data, at: int, length: int) -> list[Any]:
-        data.count(length)  # before the list is made: the log chooses the length
+        data.count(length)  # before the list is made: the log determines the length
         return [read_element(data, at + position * size, at) for position in range(length)]
 
     return read
 
 
 def _word_decoder(abi_type: AbiType) -> Callable[[bytes], Any]:
-    """Return a decoder of a word; for a topic that is a hash, it gives the hash."""
+    """Return a decoder of a word; for a topic that is a hash, it returns the hash."""
     match abi_type:
         case AbiWord(kind="address"):
             return lambda word: "0x" + word[12:].hex()

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -21,15 +21,14 @@ from api import process
 from api.auth.keys import operator_transaction
 from api.chain.logs import LogKey, org_logs
 from api.chain.read import NEAR_BLOCKS, ForkError, NodeReader
-from api.chain.reorg import drop_above, move_cursor_back
 from api.chain.rpc import Block, EvmNode, NodeError, NodeErrorKind
-from api.chain.store import BlockPage, ChangedError, LostError, PageResult, PageWriter, find_refused_logs
 from api.chain.watch import NO_WATCHES, ChainWatches, read_watches
+from api.chain.write import BlockPage, ChangedError, LostError, PageResult, PageWriter, drop_above, move_cursor_back
 from api.clock import Clock, monotonic_ns
 from api.crypto import Keyring
 from api.jobs import every
 from api.store import chain as store
-from api.store.chain import LEASE_DURATION, ChainLease, ChainRow, DeadLogRow, FollowerLease
+from api.store.chain import LEASE_DURATION, ChainLease, DeadLogRow
 from api.store.database import (
     Database,
     DatabaseUnavailableError,
@@ -38,6 +37,7 @@ from api.store.database import (
     with_application_name,
 )
 from api.store.query import COMMIT, run
+from workbench.language.responses import ChainView
 
 CALIBRATE_INTERVAL_S = 5.0
 POLL_INTERVAL_S = 0.5  # while nothing is watched
@@ -45,7 +45,7 @@ RENEW_INTERVAL_S = 1.5
 STANDBY_INTERVAL_S = 1.0
 STANDBY_ATTEMPTS = 5  # to claim the chain, before the follower requests the head of its own node again
 STUCK_AFTER_S = 30.0  # without progress, another follower takes the chain
-MIN_RETRY_S, MAX_RETRY_S = 0.5, 30.0  # after errors of a node, doubling
+MIN_RETRY_S, MAX_RETRY_S = 0.5, 30.0  # the pause after a node's error; doubled after each further one
 DATABASE_RETRY_S = 1.0
 MAX_NODE_FAILURES = 3  # in a row; then the lease is released, so that a follower with a better node may take it
 MIN_HEAD_INTERVAL_S, MAX_HEAD_INTERVAL_S = 0.2, 2.0  # bounds of the pause before the next look at the head
@@ -55,7 +55,7 @@ MAX_LISTED_DEAD_LOGS = 1_000
 _STATEMENT_TIMEOUT_MS = 60_000  # all logs of a block are stored in one transaction
 
 # Every organization sees these; the node's own message may name its provider, so it is only logged.
-_TROUBLE: dict[NodeErrorKind, str] = {
+_PROBLEM_BY_KIND: dict[NodeErrorKind, str] = {
     "unavailable": "the node does not respond",
     "rate_limited": "the node limits the request rate",
     "refused": "the node refuses a request",
@@ -72,7 +72,7 @@ def follow(urls: Sequence[str], dsn: str, secret: str, max_contacts_per_hour: in
     process.run(_follow_nodes(urls, with_application_name(dsn, keyring.tag()), writer))
 
 
-async def list_chains(dsn: str) -> list[ChainRow]:
+async def list_chains(dsn: str) -> list[ChainView]:
     """Return how far each chain was read, and what prevents progress."""
     async with operator_transaction(dsn) as (tx, now):
         return await store.list_chains(tx, now)
@@ -115,7 +115,7 @@ class Follower:
         self._database = database
         self._clock = clock
         self._node = node
-        self._reader = NodeReader(node)  # kept over leases: it learns what the node accepts
+        self._reader = NodeReader(node)  # kept from lease to lease, because it learns what the node accepts
         self._writer = writer
         self._standby = Standby()
         self._node_failures = 0
@@ -137,21 +137,21 @@ class Follower:
             return
         _log.info("chain_claimed", extra={"chain": chain_id, "node": self._node.name, "block": claim.block_number})
         chain_follower = ChainFollower(self._database, self._clock, self._reader, self._writer, claim, self._started_at)
-        renewing = asyncio.create_task(self._keep_renewing(claim.lease))
+        renewing = asyncio.create_task(self._keep_renewing(claim))
         failures = 0
         try:
             while failures < MAX_NODE_FAILURES and not renewing.done():
-                succeeded = await self._attempt(chain_follower.step, chain_follower.set_trouble)
+                succeeded = await self._attempt(chain_follower.step, chain_follower.set_problem)
                 failures = 0 if succeeded else failures + 1
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
             with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
                 async with self._database.transaction() as tx:
-                    await run(tx, store.release_chain(claim.lease, self._clock.now()), COMMIT)
+                    await run(tx, store.release_chain(claim, self._clock.now()), COMMIT)
 
     async def _attempt(
-        self, work: Callable[[], Awaitable[None]], set_trouble: Callable[[str], Awaitable[None]] | None = None
+        self, work: Callable[[], Awaitable[None]], set_problem: Callable[[str], Awaitable[None]] | None = None
     ) -> bool:
         """Do a piece of work, and pause after errors that may pass. Return False if the node failed."""
         try:
@@ -161,16 +161,16 @@ class Follower:
             pause_s = error.retry_after_s or min(MIN_RETRY_S * 2 ** min(self._node_failures - 1, 10), MAX_RETRY_S)
             extra = {"node": self._node.name, "kind": error.kind, "reason": str(error), "pause": pause_s}
             _log.warning("node_error", extra=extra)
-            if set_trouble is not None:
-                await set_trouble(_TROUBLE[error.kind])
+            if set_problem is not None:
+                await set_problem(_PROBLEM_BY_KIND[error.kind])
             await asyncio.sleep(pause_s)
             return False
         except TransactionConflictError as error:
             _log.info("page_conflict", extra={"reason": str(error)})
         except RefusedDataError as error:
             _log.error("page_refused", extra={"node": self._node.name, "reason": str(error)})
-            if set_trouble is not None:
-                await set_trouble(f"the database refuses the blocks: {error}")
+            if set_problem is not None:
+                await set_problem(f"the database refuses the blocks: {error}")
             await asyncio.sleep(MAX_RETRY_S)
         except DatabaseUnavailableError as error:
             _log.warning("database_unavailable", extra={"reason": str(error)})
@@ -192,14 +192,14 @@ class Follower:
                 extra = {"chain": chain_id, "node": self._node.name, "head": head.number, "read": read}
                 _log.warning("chain_taken_over", extra=extra)
                 async with self._database.transaction() as tx:
-                    # `claim_chain` takes only leases that have ended, so pass a time after the end of the present one.
+                    # `claim_chain` takes only leases that have ended, so pass a time after the end of the current one.
                     claim, _ = await run(tx, store.claim_chain(chain_id, now + 2 * LEASE_DURATION, lease_until), COMMIT)
             if claim is not None:
                 return claim
             await asyncio.sleep(STANDBY_INTERVAL_S)
         return None
 
-    async def _keep_renewing(self, lease: FollowerLease) -> None:
+    async def _keep_renewing(self, lease: ChainLease) -> None:
         """Renew the lease while the node responds slowly; return when it is lost."""
         while True:
             await asyncio.sleep(RENEW_INTERVAL_S)
@@ -213,8 +213,8 @@ class Follower:
 class Standby:
     """The observations of a follower that stands by: the head of its node, and the last block that was read.
 
-    The working follower is stuck if, STUCK_AFTER_S later, it has not read a block that this follower's node had then,
-    and has not come closer to the head either: a follower that catches up keeps its chain.
+    After STUCK_AFTER_S, the working follower is stuck if it has not reached the observed head, and is no closer to the
+    current head either: a follower that catches up keeps its chain.
     """
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class Standby:
 
 
 class WrongChainError(Exception):
-    """The node is of another chain than before."""
+    """The node now serves another chain than before."""
 
 
 class ChainFollower:
@@ -253,13 +253,13 @@ class ChainFollower:
         self._node = reader.node
         self._writer = writer
         self._reader = reader
-        self._lease = claim.lease
+        self._lease = claim
         self._has_cursor = claim.block_number is not None
         self._last: tuple[int, str] | None = None  # the last block that was read
         self._dropping_above = claim.dropping_above
         self._watches = NO_WATCHES
         self._head: Block | None = None
-        self._trouble: str | None = ""  # unknown: the previous follower may have stored one
+        self._problem: str | None = ""  # unknown: the previous follower may have stored one
         self._seconds_per_block = 0.0
         self._started_at = started_at
         self._skipped_epoch = 0
@@ -272,13 +272,12 @@ class ChainFollower:
             self._watches = await read_watches(tx, self._lease.chain_id, self._watches)
             await run(tx, COMMIT)
         if not self._watches.requested:
-            await self.set_trouble(None)
+            await self.set_problem(None)
             await asyncio.sleep(POLL_INTERVAL_S)
             return
         head = await self._node.head()
         if self._head is not None and head.number > self._head.number:
-            # The follower pauses for a quarter of this, so it finds a new block soon after it was made on slow and fast
-            # chains.
+            # The follower pauses for a quarter of this time: it finds new blocks soon, on slow and on fast chains.
             self._seconds_per_block = (head.seconds - self._head.seconds) / (head.number - self._head.number)
         self._head = head
         try:
@@ -287,7 +286,7 @@ class ChainFollower:
                 watches = self._watches
                 async for page in self._reader.pages(watches, last, head):
                     watches = await self._write(watches, page)
-                await self.set_trouble(self._stale_head(head))
+                await self.set_problem(self._stale_head(head))
             elif not await self._is_read(head, last):
                 await self._reorganize(head)
             else:
@@ -298,17 +297,17 @@ class ChainFollower:
         except ChangedError:  # the next step requests the logs of the new watches, too
             return
 
-    async def set_trouble(self, trouble: str | None) -> None:
+    async def set_problem(self, problem: str | None) -> None:
         """Store what prevents progress, or None. Every organization sees it."""
-        if trouble == self._trouble:
+        if problem == self._problem:
             return
         with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
             async with self._database.transaction() as tx:
-                await run(tx, store.set_chain_trouble(self._lease, trouble), COMMIT)
-            self._trouble = trouble
+                await run(tx, store.set_chain_problem(self._lease, problem), COMMIT)
+            self._problem = problem
 
     def _stale_head(self, head: Block) -> str | None:
-        """Return a trouble if the head is old: a stuck node and a quiet chain look alike from here."""
+        """Return a problem if the head is old: a stuck node and a quiet chain look alike from here."""
         age_s = self._clock.now().timestamp() - head.seconds
         if age_s <= max(STALE_HEAD_S, STALE_HEAD_BLOCKS * self._seconds_per_block):
             return None
@@ -320,13 +319,13 @@ class ChainFollower:
             blocks = await self._stored_blocks()
             self._last = blocks[-1] if blocks else (-1, "")
         if self._last is None:
-            # A chain that was never read begins at the head, as older blocks are history; or where the first watch
-            # began, if this process was running then, so that no log is missed between the watch and this step.
+            # A chain that was never read is read from its head, since older blocks are history. If the first watch
+            # began while this process was running, it is read from there, so that no log since then is missed.
             first, start, since = await self._node.block(0), head, self._watches.since
             if first is not None and since is not None and since > self._started_at:
                 start = await find_last_block_before(self._node, since, 0, head) or first
-            # The first block is stored, too: it tells this chain from another one with the same id (a fresh test
-            # chain).
+            # The first block is stored, too: it distinguishes this chain from another one with the same id (a fresh
+            # test chain).
             blocks = [(0, first.hash)] if first is not None and start.number else []
             page = BlockPage(start.number, start.number, head.number, [], [*blocks, (start.number, start.hash)])
             await self._write(self._watches, page)
@@ -352,15 +351,16 @@ class ChainFollower:
         return self._last
 
     async def _write(self, watches: ChainWatches, page: BlockPage) -> ChainWatches:
-        """Store a page that was read for `watches`; return the present watches."""
+        """Store a page that was read for `watches`; return the current watches."""
         try:
             result = await self._write_once(watches, page)
         except RefusedDataError:
-            # One log that the database refuses must not block the chain for all organizations: it is dead alone.
-            async def trial(keys: Set[LogKey]) -> None:
-                await self._write_once(watches, msgspec.structs.replace(page, trial=keys))
-
-            dead = await find_refused_logs([log.key for log in org_logs(watches, page.logs)], trial)
+            # A log that the database refuses must not block the chain for all organizations: only this log becomes
+            # dead.
+            await self._write_once(watches, msgspec.structs.replace(page, trial=frozenset()))
+            dead = await self._find_refused(
+                watches, page, [log.key for log in org_logs(watches, page.logs, self._clock.now())]
+            )
             for (org_id, tx_hash, log_index), reason in dead.items():
                 location = {"chain": self._lease.chain_id, "tx": tx_hash, "log_index": log_index}
                 _log.error("log_dead", extra={**location, "org": org_id, "reason": reason})
@@ -372,6 +372,17 @@ class ChainFollower:
         self._watches = result.watches
         return result.watches
 
+    async def _find_refused(self, watches: ChainWatches, page: BlockPage, keys: Sequence[LogKey]) -> dict[LogKey, str]:
+        """Return the logs that the database refuses, with the reasons, by writing halves of them and rolling back."""
+        try:
+            await self._write_once(watches, msgspec.structs.replace(page, trial=frozenset(keys)))
+        except RefusedDataError as error:
+            if len(keys) == 1:
+                return {keys[0]: str(error)}
+            first, second = keys[: len(keys) // 2], keys[len(keys) // 2 :]
+            return await self._find_refused(watches, page, first) | await self._find_refused(watches, page, second)
+        return {}
+
     async def _write_once(self, watches: ChainWatches, page: BlockPage) -> PageResult:
         now = self._clock.now()
         async with self._database.transaction() as tx:
@@ -380,9 +391,9 @@ class ChainFollower:
     async def _is_read(self, head: Block, last: tuple[int, str]) -> bool:
         """Return whether the head, at or below the last block that was read, belongs to the chain that was read."""
         if head.number == last[0]:
-            await self.set_trouble(self._stale_head(head))
+            await self.set_problem(self._stale_head(head))
             return head.hash == last[1]
-        await self.set_trouble(f"the node is at block {head.number}; blocks up to {last[0]} were read")
+        await self.set_problem(f"the node is at block {head.number}; blocks up to {last[0]} were read")
         blocks = [block for block in await self._stored_blocks() if block[0] <= head.number]
         if not blocks:
             return True

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from api.chain.rpc import Block, EvmNode, Log, LogFilter, NodeError
-from api.chain.store import BlockPage
 from api.chain.watch import ChainWatches
+from api.chain.write import BlockPage
 
 NEAR_BLOCKS = 64  # below the head: no chain in normal operation reorganizes deeper
-NEAR_SECONDS = 300  # for chains with fast blocks: nodes behind one address may lag each other by minutes
+NEAR_S = 300  # for chains with fast blocks: of the nodes behind one address, some may be minutes behind
 MAX_NEAR_BLOCKS = 2_000  # each takes two requests
 MAX_CONCURRENT_BLOCKS = 16  # near blocks that are read before they are stored
 PAGE_LOGS = 1_000  # a page is complete with this many logs and the rest of its last block
@@ -53,9 +53,9 @@ class NodeReader:
             first = await self._block(number + 1)
             if not _continues(first, hash_):
                 raise ForkError
-            # Blocks per second since that block decide how many blocks NEAR_SECONDS are.
+            # NEAR_S in blocks, at the average block time since that block.
             seconds_per_block = max(head.seconds - first.seconds, 1) / (head.number - first.number)
-            near_blocks = min(max(int(NEAR_SECONDS / seconds_per_block), NEAR_BLOCKS), MAX_NEAR_BLOCKS)
+            near_blocks = min(max(int(NEAR_S / seconds_per_block), NEAR_BLOCKS), MAX_NEAR_BLOCKS)
             range_end = head.number - near_blocks
         if number < range_end:
             async for page in self._range_pages(watches, number, range_end, head.number):
@@ -151,7 +151,7 @@ class NodeReader:
 
     async def _logs_between(self, filters: Sequence[LogFilter], first: int, last: int) -> tuple[Block, list[Log]]:
         all_logs: list[Log] = []
-        hashes: dict[int, str] = {}  # by block number; the node may be reorganized, or be another one, between requests
+        hashes: dict[int, str] = {}  # by block number; another node may answer the next request
         end: Block | None = None
         for log_filter in filters:
             logs, end = await self.node.logs_between(first, last, log_filter)

@@ -1,7 +1,7 @@
 """An EVM node over JSON-RPC: the requests to follow a chain. Hashes and addresses are returned in lower case.
 
-A log filter names contracts and topics. A node matches the product of both, so the response is filtered again here.
-Where the response would be too large, the filter is halved.
+A log filter names contracts and topics. A node returns every combination of the two, so the response is filtered
+again here. Where the response would be too large, the filter is halved.
 
 A node's URL may contain a secret: a key in the path, the query or the user part. It is removed from every error and
 log, also where the node repeats it. A response is read up to the size that a follower has memory for.
@@ -28,20 +28,11 @@ NodeErrorKind = Literal["unavailable", "rate_limited", "refused", "too_large"]
 
 _RATE_LIMIT_CODES = frozenset({429, -32029, -32007})
 # Providers agree neither on codes nor on texts; these are the words they use.
-_RATE_LIMIT_WORDS = (
-    "rate limit",
-    "too many requests",
-    "request limit",
-    "requests per second",
-    "requests/second",
-    "compute units per second",
-    "throughput",
-    "daily request count",
-    "quota",
-    "capacity exceeded",
-    "exceeded its",
+_RATE_LIMIT = re.compile(
+    "rate limit|too many requests|request limit|requests per second|requests/second|compute units per second|"
+    "throughput|daily request count|quota|capacity exceeded|exceeded its"
 )
-_TOO_LARGE_WORDS = ("result", "size", "too large", "too big", "too many", "timeout", "timed out")
+_TOO_LARGE = re.compile("result|size|too large|too big|too many|timeout|timed out")
 _MAX_RETRY_AFTER_S = 60.0
 _MAX_NUMBER = 2**63 - 1  # bigint
 _MAX_LOG_INDEX = 2**31 - 1  # integer
@@ -72,7 +63,7 @@ class NodeError(Exception):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """The header of a block; `seconds` since the epoch."""
+    """The header of a block; `seconds`: its timestamp, since the epoch."""
 
     number: int
     hash: str
@@ -182,7 +173,7 @@ class LogFilter(msgspec.Struct, frozen=True):
         return [by_position[position] for position in sorted(by_position)]
 
     def halves(self) -> "tuple[LogFilter, LogFilter] | None":
-        """Return two filters that match the same together, or None for a single topic of a single contract."""
+        """Return two filters that together match the same logs; None for a single topic of a single contract."""
         contracts, topics = self.contracts, self.topics
         if len(contracts) > 1:
             middle = len(contracts) // 2
@@ -349,9 +340,9 @@ def _node_error(error: RpcError, http_response: httpx.Response) -> NodeError:
     message = error.message.lower()
     kind: NodeErrorKind = "refused"
     is_rate_limit = http_response.status_code == 429 or error.code in _RATE_LIMIT_CODES
-    if is_rate_limit or any(word in message for word in _RATE_LIMIT_WORDS):
+    if is_rate_limit or _RATE_LIMIT.search(message):
         kind = "rate_limited"
-    elif error.code == 413 or any(word in message for word in _TOO_LARGE_WORDS):
+    elif error.code == 413 or _TOO_LARGE.search(message):
         kind = "too_large"
     return NodeError(f"returned error {error.code}: {error.message}", kind, _retry_after_s(http_response))
 
@@ -363,7 +354,7 @@ def _retry_after_s(http_response: httpx.Response) -> float | None:
 
 def _secrets(parts: SplitResult) -> re.Pattern[str]:
     """Return a pattern for the parts of a URL that may be secret."""
-    # As they are written and as they are sent: a node may repeat either form in its errors.
+    # Each part as it is written and as it is sent: a node may repeat either form in its errors.
     words = [*parts.path.split("/"), parts.path, parts.query, parts.username or "", parts.password or ""]
     words += [value for _, value in parse_qsl(parts.query)]
     words += [b64encode(f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()).decode()]

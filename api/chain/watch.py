@@ -2,13 +2,13 @@
 
 `ChainWatches` is cached per organization with the organization's epoch, which every change of its automations or
 watches raises. It is read again in the transaction that stores logs, so logs are matched with the watches of that
-moment. The node must be asked again only if an event was added that it was not asked for.
+moment. The blocks are requested again only if an event was added that the request did not include.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from api.chain.decode import Decoder
 from api.ingest.match import ActiveTrigger
 from api.store import chain as store
 from api.store.automations import bump_epoch
-from api.store.chain import ContractEventKey, awaited_logs, chain_automations, chain_watches, watch_epochs
+from api.store.chain import Lookback, Watch, awaited_logs, chain_automations, chain_watches, watch_epochs
 from api.store.database import Transaction
 from api.store.query import run
 from workbench.language.abi import AbiEvent, AbiWord, address_problem, event_topic, read_signature
@@ -28,35 +28,36 @@ from workbench.language.onchain import MAX_CHAIN_ID
 from workbench.language.trigger import Trigger, read_trigger
 
 
-async def add_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> ContractEventKey:
+async def add_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> Watch:
     """Store an event's logs from now on; raise AccessError if the spec is not valid."""
-    watch = _read_spec(spec)
+    new_watch = _read_spec(spec)
     async with operator_transaction(dsn) as (tx, now):
-        org_id = await keys.find_org_or_fail(tx, org_name)
-        await store.add_watch(tx, org_id, watch, now)
-        await bump_epoch(tx, org_id)
+        watch = new_watch(org_id=await keys.find_org_or_fail(tx, org_name), created_at=now)
+        await store.add_watch(tx, watch)
+        await bump_epoch(tx, watch.org_id)
     return watch
 
 
 async def remove_watch(dsn: str, org_name: str, spec: Mapping[str, Any]) -> None:
     """Stop storing an event's logs; raise AccessError if it was not watched."""
-    watch = _read_spec(spec)
-    async with operator_transaction(dsn) as (tx, _):
-        org_id = await keys.find_org_or_fail(tx, org_name)
-        if not await store.remove_watch(tx, org_id, watch):
+    new_watch = _read_spec(spec)
+    async with operator_transaction(dsn) as (tx, now):
+        watch = new_watch(org_id=await keys.find_org_or_fail(tx, org_name), created_at=now)
+        if not await store.remove_watch(tx, watch):
             raise AccessError(
                 f"{org_name} does not watch this event; list its events with: workbench chain watched --org {org_name}"
             )
-        await bump_epoch(tx, org_id)
+        await bump_epoch(tx, watch.org_id)
 
 
-async def list_watches(dsn: str, org_name: str) -> list[ContractEventKey]:
+async def list_watches(dsn: str, org_name: str) -> list[Watch]:
     """Return the watched events; raise AccessError if the organization does not exist."""
     async with operator_transaction(dsn) as (tx, _):
         return await store.list_watches(tx, await keys.find_org_or_fail(tx, org_name))
 
 
-def _read_spec(spec: Mapping[str, Any]) -> ContractEventKey:
+def _read_spec(spec: Mapping[str, Any]) -> partial[Watch]:
+    """Return the watch that a spec describes, without organization and time."""
     if not 1 <= spec["chainId"] <= MAX_CHAIN_ID:
         raise AccessError(f"the chain id {spec['chainId']} is not valid: it must be from 1 to {MAX_CHAIN_ID}")
     if reason := address_problem(spec["contract"]):
@@ -69,7 +70,8 @@ def _read_spec(spec: Mapping[str, Any]) -> ContractEventKey:
         parameter = abi_event.parameter(wallet_arg)
         if parameter is None or parameter.type != AbiWord("address", 20):
             raise AccessError(f"{abi_event.full} has no address parameter {wallet_arg!r}")
-    return ContractEventKey(spec["chainId"], spec["contract"].lower(), abi_event.full, wallet_arg)
+    contract, signature = spec["contract"].lower(), abi_event.full
+    return partial(Watch, chain_id=spec["chainId"], contract=contract, signature=signature, wallet_arg=wallet_arg)
 
 
 class WatchedEvent(msgspec.Struct, frozen=True):
@@ -91,14 +93,12 @@ class WatchedEvent(msgspec.Struct, frozen=True):
     @property
     def confirmations(self) -> int:
         """The number of blocks that must follow a log's block."""
-        source = None if self.active is None else self.active.trigger.source
-        return 0 if source is None else source.confirmations
+        return 0 if self.active is None else self.active.trigger.confirmations
 
     @property
     def creates_contacts(self) -> bool:
         """Whether an unknown wallet becomes a contact."""
-        source = None if self.active is None else self.active.trigger.source
-        return source is not None and source.creates_contacts
+        return self.active is not None and self.active.trigger.creates_contacts
 
     @property
     def is_requested(self) -> bool:
@@ -121,7 +121,7 @@ class ChainWatches(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def epoch(self) -> int:
-        """A number that every change raises."""
+        """A number that increases with every change."""
         return sum(org.epoch for org in self.by_org.values())
 
     @cached_property
@@ -136,7 +136,7 @@ class ChainWatches(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def requested(self) -> frozenset[tuple[str, str]]:
-        """The (contract, topic) pairs that nodes are asked for."""
+        """The (contract, topic) pairs that are requested from nodes."""
         return frozenset(
             (watch.contract, event_topic(watch.abi_event.canonical)) for watch in self.watches if watch.is_requested
         )
@@ -183,10 +183,10 @@ class ChainWatches(msgspec.Struct, frozen=True, dict=True):
         return sorted(depth for depth in depths if depth[2])
 
     @cached_property
-    def lookbacks(self) -> list[tuple[int, str, int]]:
-        """The (organization, automation, version) that look back once, to logs that waited for more confirmations."""
+    def lookbacks(self) -> list[Lookback]:
+        """The automations that look back once, to logs that waited for more confirmations."""
         return [
-            (watch.org_id, watch.active.automation_id, watch.active.version)
+            Lookback(watch.org_id, watch.active.automation_id, watch.active.version)
             for watch in self.watches
             if watch.earlier_confirmations and watch.active is not None and watch.active.version is not None
         ]
@@ -242,7 +242,7 @@ async def read_watches(tx: Transaction, chain_id: int, previous: ChainWatches = 
             watches[row.org_id].append(watch)
     (awaited,) = await run(tx, awaited_logs(sorted(watches)))
     updated = {
-        org_id: OrgWatches(epochs[org_id], tuple(watches.get(org_id, ())), awaited.get(org_id, frozenset()))
+        org_id: OrgWatches(epochs[org_id], tuple(watches.get(org_id, ())), frozenset(awaited.get(org_id, ())))
         for org_id in changed
     }
     return ChainWatches({**previous.by_org, **updated})

@@ -1,1 +1,1 @@
-"""Channels to the outside, one file each."""
+"""The channels that messages leave through, one module each, and what they share."""

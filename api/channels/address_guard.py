@@ -1,8 +1,8 @@
-"""The address guard: which network addresses may be dialled on behalf of a tenant (protection against SSRF).
+"""The address guard: which network addresses may be connected to on behalf of a tenant (protection against SSRF).
 
-Public addresses may be dialled, and networks that the operator allows. The name is resolved here, all its addresses
-are checked, and one of the checked addresses is dialled: a second lookup between check and use would allow DNS
-rebinding. However an address is written (0x7f.1, decimal, octal, full-width digits), the resolver normalises it first.
+Public addresses are allowed, and networks that the operator allows. The name is resolved here, all its addresses
+are checked, and the connection is made to one of them: a second lookup between check and use would allow DNS
+rebinding. However an address is written (0x7f.1, decimal, octal, full-width digits), the resolver normalizes it first.
 One forbidden address forbids the name: a name that resolves to internal and public addresses is an attack or a
 mistake.
 """
@@ -22,7 +22,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 RESOLVER_THREADS = 32  # a lookup blocks a thread for some seconds if the name servers do not answer
-DIAL_TIMEOUT_S = 2.0  # for one address if there are others
+DIAL_TIMEOUT_S = 2.0  # for one address while others remain to be tried
 
 # The special-purpose blocks of IANA's registries (RFC 6890 and later), multicast, and the address of a cloud's internal
 # services. `ipaddress.is_global` is not enough: it is True for 224.0.0.1, 192.88.99.1 and IPv6 blocks that must not be
@@ -48,14 +48,14 @@ _FORBIDDEN_V4 = tuple(
         "240.0.0.0/4",
     )
 )
-_GLOBAL_V6 = ip_network("2000::/3")  # all global unicast; NAT64, ULA, link-local and multicast are outside
+_GLOBAL_V6 = ip_network("2000::/3")  # all global unicast addresses; NAT64, ULA, link-local and multicast lie outside
 _FORBIDDEN_V6 = tuple(ip_network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"))
 
 _log = logging.getLogger("workbench.delivery")
 
 
 class ForbiddenAddressError(httpcore.ConnectError):
-    """The name has an address that may not be dialled.
+    """The name has an address that is not allowed.
 
     A ConnectError, so that the sender cannot distinguish it from a closed port.
     """
@@ -69,7 +69,7 @@ class AddressGuard:
         self._own_hosts = frozenset(host.lower().rstrip(".") for host in own_hosts)
 
     def permits(self, address: str) -> bool:
-        """Return whether an address, as a resolver writes it, may be dialled."""
+        """Return whether an address, as a resolver writes it, is allowed."""
         parsed = _parse_address(address)
         return self._is_allowed(parsed) or (is_public(parsed) and not is_own(parsed))
 
@@ -125,9 +125,12 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
                 # process.
                 loop = asyncio.get_running_loop()
                 try:
-                    addresses = await loop.run_in_executor(self._threads, _look_up, host, port)
+                    infos = await loop.run_in_executor(
+                        self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                    )
                 except (OSError, UnicodeError):
                     raise httpcore.ConnectError from None
+                addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
                 if not self._guard.permits_all(host, addresses):
                     _log.warning("webhook_address_forbidden", extra={"host": host, "addresses": addresses})
                     raise ForbiddenAddressError
@@ -142,11 +145,6 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _look_up(host: str, port: int) -> list[str]:
-    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
 
 
 def _parse_address(address: str) -> Address:

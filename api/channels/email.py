@@ -12,15 +12,32 @@ import logging
 import os
 import ssl
 from collections.abc import AsyncIterator
+from datetime import datetime
 from email.headerregistry import Address
 from pathlib import Path
 
 from aiosmtplib import SMTP, SMTPAuthenticationError, SMTPException, SMTPResponseException
 
 from api.channels.mime import AddressError, HeaderError, compose, recipient_address, sender_address
-from api.channels.outcome import Failed, Mail, Mailer, MayLeave, Outcome, Reason, Retry, Sent, Unknown, always
+from api.channels.outcome import (
+    AddressRule,
+    Delivery,
+    Failed,
+    MayLeave,
+    NotSent,
+    Outcome,
+    OutgoingChannel,
+    Reason,
+    Retry,
+    Sent,
+    Unknown,
+    always,
+)
 from api.clock import monotonic_ns
 from api.settings import Settings, SmtpServer
+from api.store.messages import find_suppressed
+from workbench.language.channel import EMAIL
+from workbench.language.event import normalize_email
 
 MAILDIR = "mail"  # in the data directory
 MAX_CONNECTIONS = 8  # to the mail server, per process
@@ -34,7 +51,7 @@ _START_TLS = {"implicit": False, "required": True, "offered": None, "never": Fal
 _log = logging.getLogger("workbench.delivery")
 
 
-def open_mailer(settings: Settings) -> Mailer:
+def open_mailer(settings: Settings) -> "MaildirMailer | SmtpMailer":
     """Return the mailer that the settings describe; the caller closes it."""
     if settings.smtp is None:
         return MaildirMailer(settings.data_dir / MAILDIR, settings.email_from)
@@ -44,17 +61,19 @@ def open_mailer(settings: Settings) -> Mailer:
 class MaildirMailer:
     """Writes emails into a maildir. `sender`: as in a From header."""
 
+    is_local = True
+
     def __init__(self, path: Path, sender: str) -> None:
         self._path, self._sender = path, sender_address(sender)
 
-    async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
-        content = _compose(mail, self._sender)
+    async def send(self, delivery: Delivery, _: datetime, may_leave: MayLeave = always) -> Outcome:
+        content = _compose(delivery, self._sender)
         if isinstance(content, Failed):
             return content
         if not may_leave():
             return Retry("busy")
         # A maildir has the line ends of the system; CRLF belongs to SMTP.
-        await asyncio.to_thread(self._write, mail.id, content.replace(b"\r\n", b"\n"))
+        await asyncio.to_thread(self._write, delivery.id, content.replace(b"\r\n", b"\n"))
         return Sent("maildir")
 
     async def close(self) -> None:
@@ -75,6 +94,8 @@ class MaildirMailer:
 class SmtpMailer:
     """Sends emails through one mail server. `tls`: the trusted certificates; by default those of the system."""
 
+    is_local = False
+
     def __init__(
         self,
         server: SmtpServer,
@@ -89,15 +110,17 @@ class SmtpMailer:
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._idle: list[_Connection] = []
 
-    async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
+    async def send(self, delivery: Delivery, _: datetime, may_leave: MayLeave = always) -> Outcome:
         """Send an email once, if `may_leave` still allows it when a connection is ready."""
-        content = _compose(mail, self._sender)
+        content = _compose(delivery, self._sender)
         if isinstance(content, Failed):
             return content
         try:
             async with self._connection() as connection:
                 connection.emails += 1
-                return await self._transmit(connection.client, recipient_address(mail).addr_spec, content, may_leave)
+                return await self._transmit(
+                    connection.client, recipient_address(delivery).addr_spec, content, may_leave
+                )
         except _NoConnectionError as error:
             reason, detail = error.outcome.reason, error.outcome.detail
             _log.warning("mail_server_unavailable", extra={"reason": reason, "detail": detail})
@@ -223,9 +246,9 @@ class _NoConnectionError(Exception):
         self.outcome = outcome
 
 
-def _compose(mail: Mail, sender: Address) -> bytes | Failed:
+def _compose(delivery: Delivery, sender: Address) -> bytes | Failed:
     try:
-        return compose(mail, sender)
+        return compose(delivery, sender)
     except HeaderError:
         return Failed("invalid_header")
     except AddressError:
@@ -236,3 +259,22 @@ def _rejected(error: SMTPResponseException) -> Outcome:
     """Return the outcome for an email that the server rejected: 5xx is permanent."""
     detail = f"SMTP {error.code}"
     return Failed("refused", detail) if error.code >= 500 else Retry("refused", detail=detail)
+
+
+EMAILS = OutgoingChannel(
+    channel=EMAIL,
+    address=AddressRule(
+        index="email",
+        read=normalize_email,
+        reason="not a valid email address",
+        names=lambda address: (address, address.rpartition("@")[2]),
+        identifier="email",
+        is_used=None,
+        unknown="does not belong to any of your contacts",
+    ),
+    open=open_mailer,
+    find_closed=lambda tx, org_id, digests: find_suppressed(tx, org_id, EMAIL.name, digests),
+    closed=NotSent("skipped", "opted_out"),
+    close=None,
+    find_secrets=None,
+)

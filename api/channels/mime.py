@@ -14,8 +14,8 @@ from email.utils import format_datetime, parseaddr
 from html.parser import HTMLParser
 from typing import Any
 
-from api.channels.outcome import TEST_HEADER, Mail
-from workbench.language.event import normalise_email
+from api.channels.outcome import TEST_HEADER, Delivery
+from workbench.language.event import normalize_email
 
 _ENCODED_WORD = re.compile(r"=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
 _LINE_BREAKING = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, line and paragraph separators
@@ -41,34 +41,34 @@ def sender_address(text: str) -> Address:
     return _address(spec, name)
 
 
-def recipient_address(mail: Mail) -> Address:
+def recipient_address(delivery: Delivery) -> Address:
     """Return the address of the recipient; raise AddressError, also if it is not all ASCII (SMTPUTF8 is not used)."""
-    normalised = normalise_email(mail.recipient)
-    if normalised is None:
+    normalized = normalize_email(delivery.address)
+    if normalized is None:
         raise AddressError
-    return _address(normalised)
+    return _address(normalized)
 
 
-def compose(mail: Mail, sender: Address) -> bytes:
+def compose(delivery: Delivery, sender: Address) -> bytes:
     """Return an email as it is sent, with CRLF; raise HeaderError or AddressError."""
-    for text in (mail.id, mail.recipient, mail.subject, mail.unsubscribe_url):
+    for text in (delivery.id, delivery.address, delivery.subject, delivery.unsubscribe_url):
         _check_header(text)
     message = EmailMessage(policy=_WIRE_POLICY)
     message["From"] = sender
-    message["To"] = recipient_address(mail)
-    message["Subject"] = mail.subject
+    message["To"] = recipient_address(delivery)
+    message["Subject"] = delivery.subject
     # Date, Message-ID and boundary are the same in every attempt, so that a repeated email can be recognised.
-    message["Date"] = format_datetime(mail.created_at)
-    message["Message-ID"] = f"<{mail.id}@{sender.domain}>"
-    message["List-Unsubscribe"] = f"<{mail.unsubscribe_url}>"
+    message["Date"] = format_datetime(delivery.created_at)
+    message["Message-ID"] = f"<{delivery.id}@{sender.domain}>"
+    message["List-Unsubscribe"] = f"<{delivery.unsubscribe_url}>"
     message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
     message["Auto-Submitted"] = "auto-generated"
-    if mail.test:
+    if delivery.test:
         message[TEST_HEADER] = "true"
-    message.set_content(plain_text(mail.body) if mail.html else mail.body, cte="quoted-printable")
-    if mail.html:
-        message.add_alternative(mail.body, subtype="html", cte="quoted-printable")
-        message.set_boundary(f"=_{mail.id}")  # the library's own is random
+    message.set_content(plain_text(delivery.body) if delivery.html else delivery.body, cte="quoted-printable")
+    if delivery.html:
+        message.add_alternative(delivery.body, subtype="html", cte="quoted-printable")
+        message.set_boundary(f"=_{delivery.id}")  # the library's own is random
     return message.as_bytes()
 
 
@@ -82,7 +82,7 @@ def plain_text(html: str) -> str:
 
 
 class _WirePolicy(EmailPolicy):
-    """The library's SMTP policy, except that headers for machines are never folded."""
+    """The library's SMTP policy, except that machine-readable headers are never folded."""
 
     def fold_binary(self, name: str, value: Any) -> bytes:
         if name in _NEVER_FOLDED:

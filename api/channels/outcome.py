@@ -1,26 +1,32 @@
-"""Outcomes: the result of one attempt to send a message, the same for every transport.
+"""The common parts of all outgoing channels: a delivery, its outcome, and what each channel declares.
 
-An outcome has a reason from a closed set. Neither the reason nor its detail ever carries a secret, an address, or text
-that the other side sent: they are stored and shown.
+An outcome is the result of one attempt to send a message. It has a reason from a closed set. Neither the reason nor its
+detail ever carries a secret, an address, or text that the receiving server sent: they are stored and shown.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from api.crypto import Keyring
+from api.settings import Settings
+from api.store.database import Transaction
+from api.store.query import Call
+from workbench.language.channel import Channel
+
 TEST_HEADER = "X-Event-Workbench-Test"  # of emails and webhooks that are sent to test an automation
 MAX_RETRY_AFTER_S = 86_400.0  # as long as the longest delay of the retry schedules
 
 Reason: TypeAlias = Literal[
-    "accepted",  # the other side took the message
+    "accepted",  # the receiving server accepted the message
     "busy",  # too many deliveries are waiting for this endpoint, or for a connection: nothing was tried
     "unreachable",  # could not connect; also for an address that the guard forbids
     "tls_failed",  # the certificate is not valid for the name, or the server does not speak TLS
-    "refused",  # the other side answered with an error
+    "refused",  # the receiving server answered with an error
     "not_signed_in",  # the mail server rejected the login
     "no_answer",  # everything may have been sent, and no response came
     "gone",  # the endpoint answered 410
@@ -30,13 +36,13 @@ Reason: TypeAlias = Literal[
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The other side has the message. `detail`: its response, as a code."""
+    """The receiving server accepted the message. `detail`: its response, as a code."""
 
     detail: str = ""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Not sent; a later attempt may succeed, not before `after_seconds` if the other side asked for that."""
+    """Not sent; a later attempt may succeed, not before `after_seconds` if the server asked for that."""
 
     reason: Reason
     after_seconds: float | None = None
@@ -70,29 +76,82 @@ def always() -> bool:
     return True
 
 
-class Mail(msgspec.Struct, frozen=True):
-    """One email to one address.
+class NotSent(msgspec.Struct, frozen=True):
+    """Nothing was sent: the message was sent before (`already_sent`), or the recipient has opted out (`skipped`)."""
 
-    `created_at` is the time of the message, not of an attempt: every attempt has the same bytes. `html`: the body is
-    HTML. `unsubscribe_url`: a POST to it unsubscribes the address. `test`: mark the email as a test in a header.
+    outcome: Literal["already_sent", "skipped"]
+    cause: str | None = None
+
+
+DeliveryOutcome: TypeAlias = Outcome | NotSent
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One message to one address; every attempt has the same bytes.
+
+    `created_at` is the time of the message, not of an attempt. `html`: the body is HTML. `unsubscribe_url`: a POST to
+    it unsubscribes the address. `secrets`: the secrets that sign the message, newest first. `test`: mark the message as
+    a test in a header.
     """
 
+    org_id: int
     id: str
     created_at: datetime
-    recipient: str
+    address: str
     subject: str
     body: str
-    html: bool
-    unsubscribe_url: str
+    html: bool = False
+    unsubscribe_url: str = ""
+    secrets: tuple[str, ...] = ()
     test: bool = False
 
 
-class Mailer(Protocol):
-    async def send(self, mail: Mail, may_leave: MayLeave = always) -> Outcome:
-        """Send an email once, if `may_leave` still allows it when everything is ready."""
+class Sender(Protocol):
+    """Sends the messages of one channel. `is_local`: they do not leave this machine, so any address is harmless."""
+
+    is_local: bool
+
+    async def send(self, delivery: Delivery, now: datetime, may_leave: MayLeave = always) -> Outcome:
+        """Send a message once, if `may_leave` still allows it when everything is ready."""
 
     async def close(self) -> None:
         """Close all connections."""
+
+
+class AddressRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The addresses of a channel.
+
+    `index`: the kind of their blind index. `read` returns an address as it is stored, or None if it is not valid, and
+    then the problem is `reason`. `names`: the names under which the operator can allow tests to an address.
+    `identifier`: the kind of contact identifier that an address is; tests may go to the addresses of contacts.
+    `is_used`: whether the organization already sends to an address that belongs to no contact. `unknown`: the problem
+    of an address that fails all these rules.
+    """
+
+    index: str
+    read: Callable[[str], str | None]
+    reason: str
+    names: Callable[[str], tuple[str, ...]]
+    identifier: Literal["wallet", "email"] | None
+    is_used: Callable[[Transaction, int, str], Awaitable[bool]] | None
+    unknown: str
+
+
+class OutgoingChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel that sends messages to other systems. Fields have no defaults, so a missing one fails at import.
+
+    `open` creates the sender from the settings. `find_closed` selects, by blind index, the addresses of an organization
+    that accept no more messages; `closed` is the outcome of a delivery to one of them. `close` stores that an address
+    (its blind indexes, and in clear) does not exist any more. `find_secrets` returns the signing secrets, newest first.
+    """
+
+    channel: Channel
+    address: AddressRule
+    open: Callable[[Settings], Sender]
+    find_closed: Callable[[Transaction, int, Collection[str]], Awaitable[set[str]]]
+    closed: DeliveryOutcome
+    close: Callable[[int, str, str, datetime], Call[None]] | None
+    find_secrets: Callable[[Transaction, Keyring, int, datetime], Awaitable[tuple[str, ...]]] | None
 
 
 _SECONDS = re.compile(r"\d{1,12}", re.ASCII)

@@ -12,15 +12,18 @@ import binascii
 import hmac
 import struct
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
+from api.clock import token
 from api.crypto import Keyring
+from api.store.database import Transaction
+from api.store.messages import find_webhook_secrets, insert_webhook_secret
 
 PREFIX = "whsec_"
 SECRET_BYTES = 32  # the specification asks for 24 to 64
-OVERLAP = timedelta(hours=24)  # that the previous secret stays valid after a roll
+OVERLAP = timedelta(hours=24)  # how long the previous secret stays valid after a roll
 UNSUBSCRIBE_PATH = "/api/v1/unsubscribe"
 
 _TOKEN_VERSION = b"u1"
@@ -30,6 +33,16 @@ _TOKEN = struct.Struct(">q16s16s")  # organization, blind index, MAC
 def new_secret(random_bytes: bytes) -> str:
     """Return the text of a secret made of `SECRET_BYTES` cryptographically random bytes."""
     return PREFIX + base64.b64encode(random_bytes).decode()
+
+
+async def find_secrets(tx: Transaction, keyring: Keyring, org_id: int, now: datetime) -> tuple[str, ...]:
+    """Return the secrets that sign an organization's webhooks, newest first; create the first one when it is needed."""
+    secrets = await find_webhook_secrets(tx, keyring, org_id, now)
+    if not secrets:
+        await insert_webhook_secret(tx, keyring, org_id, new_secret(token(SECRET_BYTES)), now)
+        # Read again: another transaction may have stored a secret before this one, and the first one counts.
+        secrets = await find_webhook_secrets(tx, keyring, org_id, now)
+    return secrets
 
 
 def headers(secrets: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
@@ -71,10 +84,10 @@ def unsubscribe_token(keyring: Keyring, unsubscription: Unsubscription) -> str:
     return base64.urlsafe_b64encode(_TOKEN.pack(org_id, digest, mac)).rstrip(b"=").decode()
 
 
-def read_unsubscribe_token(keyring: Keyring, token: str) -> Unsubscription | None:
+def read_unsubscribe_token(keyring: Keyring, text: str) -> Unsubscription | None:
     """Return the content of a token, or None if it is malformed or its MAC is wrong."""
     try:
-        org_id, digest, mac = _TOKEN.unpack(base64.b64decode(token + "==", altchars=b"-_", validate=True))
+        org_id, digest, mac = _TOKEN.unpack(base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, struct.error):
         return None
     if not hmac.compare_digest(mac, keyring.unsubscribe_mac(_signed_bytes(org_id, digest), digest.hex())):

@@ -1,15 +1,16 @@
 """Sending webhooks: one signed POST per attempt, without redirects, to an address that the guard permits.
 
 An endpoint can cost at most `DEADLINE_S` seconds and `MAX_BODY_BYTES` bytes, and only its own slots. Only the status of
-its response counts; the rest is not kept. 2xx: sent. 410: gone for good. Any other status is tried again. A failure
-after the request has started to leave is an unknown outcome: the delivery is repeated under the same `webhook-id`.
+its response counts; the rest is not kept. 2xx: sent. 410: gone for good. After any other status the delivery is
+repeated. A failure after the request has started to leave is an unknown outcome; the delivery is then repeated under
+the same `webhook-id`.
 """
 
 import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Literal
 from urllib.parse import urlsplit
@@ -20,38 +21,119 @@ import msgspec
 
 from api.channels import signing
 from api.channels.address_guard import AddressGuard, ForbiddenAddressError, GuardedNetwork
-from api.channels.limits import DeliveryLimiter, DeliveryLimits, NoSlotError
-from api.channels.outcome import TEST_HEADER, Failed, MayLeave, Outcome, Retry, Sent, Unknown, always, parse_retry_after
+from api.channels.outcome import (
+    TEST_HEADER,
+    AddressRule,
+    Delivery,
+    Failed,
+    MayLeave,
+    Outcome,
+    OutgoingChannel,
+    Retry,
+    Sent,
+    Unknown,
+    always,
+    parse_retry_after,
+)
 from api.settings import Settings
+from api.store.database import Transaction
+from api.store.messages import close_endpoint, find_closed_endpoints, find_published_urls
 from workbench.language.actions import is_webhook_url
+from workbench.language.channel import WEBHOOK
 
 USER_AGENT = "event-workbench"
 DEADLINE_S = 30.0  # for a whole attempt
 MAX_BODY_BYTES = 65_536  # read from a response
 BODY_TIMEOUT_S = 1.0  # a body is read only so that the connection can be reused
-MAX_CONNECTIONS = 512  # in total; eight organizations whose endpoints all hang use them up
+MAX_CONNECTIONS = 512  # in total; reached when all endpoints of eight organizations hang
 MAX_IDLE_CONNECTIONS = 64
 MAX_IDLE_S = 15.0
-# An engine has up to 256 deliveries of an organization under way: 16 + 176 leave some of them for its other endpoints.
-LIMITS = DeliveryLimits(per_endpoint=16, per_organization=64, waiting=176)
 STALL_TIMEOUT_S = 3.0  # a healthy endpoint finishes at least one delivery in this time
 
 _log = logging.getLogger("workbench.delivery")
 
 
-class Webhook(msgspec.Struct, frozen=True):
-    """A delivery. `secrets`: to sign it with, newest first. `test`: mark it as a test in a header."""
+class NoSlotError(Exception):
+    """No slot was free, and none became free in time."""
 
-    org_id: int
-    id: str
-    url: str
-    body: str
-    secrets: tuple[str, ...]
-    test: bool = False
+
+class DeliveryLimits(msgspec.Struct, frozen=True):
+    """Concurrent deliveries to one endpoint and of one organization, and how many more may wait for each."""
+
+    per_endpoint: int
+    per_organization: int
+    waiting: int
+
+
+# An engine has up to 256 deliveries of an organization under way: 16 + 176 leave some of them for its other endpoints.
+LIMITS = DeliveryLimits(per_endpoint=16, per_organization=64, waiting=176)
+
+
+class _Slots:
+    def __init__(self, number: int, limit: int) -> None:
+        self.free = asyncio.Semaphore(number)
+        self.limit = limit  # maximum number of deliveries in a slot or waiting for one
+        self.deliveries = 0
+        self.moved_at = asyncio.get_running_loop().time()  # when a delivery last took or released a slot
+
+    async def acquire(self, stall_timeout_s: float) -> None:
+        if self.deliveries > self.limit:
+            raise NoSlotError
+        while True:
+            moved_at = self.moved_at
+            try:
+                async with asyncio.timeout_at(moved_at + stall_timeout_s):
+                    await self.free.acquire()
+                    return
+            except TimeoutError:
+                if self.moved_at == moved_at:
+                    raise NoSlotError from None
+
+
+class DeliveryLimiter:
+    """Slots for deliveries, kept only while a delivery uses or waits for them.
+
+    A delivery takes a slot of its endpoint and one of its organization, so that an endpoint that hangs delays no other.
+    It waits for a free slot as long as other deliveries start and finish. It gives up once nothing has moved for the
+    stall timeout, and immediately if too many are waiting.
+    """
+
+    def __init__(self, limits: DeliveryLimits, stall_timeout_s: float) -> None:
+        self._limits, self._stall_timeout_s = limits, stall_timeout_s
+        self._slots: dict[tuple[int, str], _Slots] = {}
+
+    @contextlib.asynccontextmanager
+    async def slot(self, org_id: int, endpoint: str) -> AsyncIterator[None]:
+        """Hold a slot for a block; raise NoSlotError."""
+        limits = self._limits
+        async with (
+            self._take((org_id, endpoint), limits.per_endpoint),
+            self._take((org_id, ""), limits.per_organization),
+        ):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _take(self, key: tuple[int, str], number: int) -> AsyncIterator[None]:
+        slots = self._slots.setdefault(key, _Slots(number, number + self._limits.waiting))
+        slots.deliveries += 1  # before the wait, so that these slots are not dropped during it
+        try:
+            await slots.acquire(self._stall_timeout_s)
+            slots.moved_at = asyncio.get_running_loop().time()
+            try:
+                yield
+            finally:
+                slots.moved_at = asyncio.get_running_loop().time()
+                slots.free.release()
+        finally:
+            slots.deliveries -= 1
+            if not slots.deliveries:
+                del self._slots[key]
 
 
 class WebhookSender:
     """The transport for webhooks. `tls`: the trusted certificates; by default those of the system."""
+
+    is_local = False
 
     def __init__(
         self,
@@ -72,15 +154,15 @@ class WebhookSender:
             network_backend=self._network,
         )
 
-    async def send(self, webhook: Webhook, now: datetime, may_leave: MayLeave = always) -> Outcome:
+    async def send(self, delivery: Delivery, now: datetime, may_leave: MayLeave = always) -> Outcome:
         """Deliver once, signed as of `now`, if `may_leave` still allows it when a connection is ready."""
-        request = _request(webhook, now)
+        request = _request(delivery, now)
         if request is None:
             return Failed("invalid_address")
         # Slots are by host and port, without the path: it is the server that hangs.
         endpoint = f"{request.url.host.decode()}:{request.url.port}"
         try:
-            async with self._limiter.slot(webhook.org_id, endpoint):
+            async with self._limiter.slot(delivery.org_id, endpoint):
                 return await self._attempt(request, now, may_leave)
         except NoSlotError:
             return Retry("busy")
@@ -148,17 +230,17 @@ class _Trace:
             self.stage = "request"
 
 
-def _request(webhook: Webhook, now: datetime) -> httpcore.Request | None:
+def _request(delivery: Delivery, now: datetime) -> httpcore.Request | None:
     """Return the request, or None if the stored URL is not one that a webhook may have."""
-    if not is_webhook_url(webhook.url):
+    if not is_webhook_url(delivery.address):
         return None
     try:
-        url = httpx.URL(webhook.url)
+        url = httpx.URL(delivery.address)
     except httpx.InvalidURL:
         return None
     if url.port is not None and not 0 < url.port < 65_536:
         return None
-    body = webhook.body.encode()
+    body = delivery.body.encode()
     return httpcore.Request(
         "POST",
         httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
@@ -167,8 +249,8 @@ def _request(webhook: Webhook, now: datetime) -> httpcore.Request | None:
             ("user-agent", USER_AGENT),
             ("content-type", "application/json"),
             ("content-length", str(len(body))),
-            *([(TEST_HEADER.lower(), "true")] if webhook.test else []),
-            *signing.headers(webhook.secrets, webhook.id, int(now.timestamp()), body).items(),
+            *([(TEST_HEADER.lower(), "true")] if delivery.test else []),
+            *signing.headers(delivery.secrets, delivery.id, int(now.timestamp()), body).items(),
         ],
         content=body,
     )
@@ -198,3 +280,34 @@ async def _read_body(response: httpcore.Response) -> None:
                 body_bytes += len(chunk)
                 if body_bytes > MAX_BODY_BYTES:
                     return
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL; empty if it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+async def _is_host_published(tx: Transaction, org_id: int, url: str) -> bool:
+    return host_of(url) in {host_of(published) for published in await find_published_urls(tx, org_id)}
+
+
+WEBHOOKS = OutgoingChannel(
+    channel=WEBHOOK,
+    address=AddressRule(
+        index="url",
+        read=lambda url: url if is_webhook_url(url) else None,
+        reason="must be an http or https URL",
+        names=lambda url: (host_of(url),),
+        identifier=None,
+        is_used=_is_host_published,
+        unknown="no published automation sends to this host",
+    ),
+    open=open_webhook_sender,
+    find_closed=find_closed_endpoints,
+    closed=Failed("gone", "it answered 410 to an earlier delivery"),
+    close=lambda org_id, digests, url, at: close_endpoint(org_id, digests, host_of(url), at),
+    find_secrets=signing.find_secrets,
+)

@@ -1,7 +1,7 @@
-"""The `workbench` command. Each module of a subcommand has `add_parser(subparsers)` and `run(args, settings) -> int`.
+"""The `workbench` command. The table in `api/__main__.py` names the function that declares the options of a command.
 
-An error that a user can cause is one sentence on stderr, with exit code 1 (2 for wrong usage). Modules that take long
-to import are imported inside `run`, so that `workbench --help` answers at once.
+It sets `run(args, settings)`, which returns the exit code, or None for 0. An error that a user can cause is one
+sentence on stderr, with exit code 1 (2 for wrong usage).
 """
 
 

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import msgspec
 
+from api import private_files
 from api.cli import CommandError
-from api.cli.database import DatabaseUrls, database, migrate
-from api.cli.errors import Subparsers, note, say
-from api.cli.secret import root_secret
-from api.private_files import make_folder
+from api.cli.database import DatabaseUrls, database, keyring, migrate, run_on_database
+from api.cli.errors import note, say
+from api.embedded.cluster import locate
+from api.embedded.paths import own_account
 from api.settings import Settings, child_environment
-from api.store.backup import split_password
+from api.store.backup import check_consistency, drop_schemas, hold_snapshot, is_citus, is_in_use, split_password
 
 DUMP, MANIFEST = "database.dump", "manifest.json"
 _FORMAT = 1
@@ -44,49 +45,42 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     rows: dict[str, int]
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("backup", help="write everything in the database into a folder")
+def add_backup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a folder that does not exist yet")
     parser.set_defaults(run=run_backup)
-    parser = subparsers.add_parser("restore", help="load a backup into an empty database")
+
+
+def add_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a folder that `workbench backup` has written")
     parser.add_argument("--admin-dsn", metavar="URL", help="URL for a superuser, as for `workbench migrate`")
     parser.set_defaults(run=run_restore)
 
 
-def run_backup(args: argparse.Namespace, settings: Settings) -> int:
-    """Write a backup of everything in the database."""
-    from api.crypto import Keyring
-    from api.store.backup import hold_snapshot
-
+def run_backup(args: argparse.Namespace, settings: Settings) -> None:
     folder: Path = args.folder
     if folder.exists():
         raise CommandError(f"{folder} already exists; name a new folder")
-    secret = Keyring(root_secret(settings)).fingerprint()
+    secret = keyring(settings).fingerprint()
     part = folder.with_name(f"{folder.name}.part")
 
     async def write(dsn: str) -> dict[str, int]:
-        make_folder(part)
+        private_files.make_folder(part)
+        (part / DUMP).touch(mode=0o600)  # pg_dump would create it readable by all
         async with hold_snapshot(dsn) as moment:
             await asyncio.to_thread(dump, settings, dsn, moment.snapshot, part / DUMP)
         write_manifest(part, Manifest(_FORMAT, moment.at.isoformat(), secret, moment.rows))
         part.rename(folder)
         return moment.rows
 
-    with database(settings) as urls:
-        rows = asyncio.run(write(urls.dsn))
+    rows = run_on_database(settings, write)
     say(f"{sum(rows.values()):,} rows in {folder}")
     note("Emails and keys can be read only with this WORKBENCH_SECRET, which is not in the backup: keep it elsewhere.")
-    return 0
 
 
 def run_restore(args: argparse.Namespace, settings: Settings) -> int:
     """Load a backup, migrate the database and check it; return 1 if a count differs or the data is not consistent."""
-    from api.crypto import Keyring
-    from api.store.backup import check_consistency, drop_schemas, is_citus, is_in_use
-
     manifest = read_manifest(args.folder)
-    if not Keyring(root_secret(settings)).has_fingerprint(manifest.secret):
+    if not keyring(settings).has_fingerprint(manifest.secret):
         raise CommandError("the backup was made with another secret; set WORKBENCH_SECRET to that secret")
     with database(settings) as urls:
         if asyncio.run(is_in_use(urls.dsn)):
@@ -120,8 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest into the folder of its dump."""
-    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+    private_files.write(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)).decode())
 
 
 def dump(settings: Settings, dsn: str, snapshot: str, file: Path) -> None:
@@ -156,9 +149,6 @@ def restore(settings: Settings, dsn: str, file: Path, *, citus: bool) -> None:
 
 def _run(settings: Settings, program: str, *arguments: str | Path, dsn: str | None = None) -> str:
     """Run a program of Postgres, on a database if `dsn` is not None; return its output or raise CommandError."""
-    from api.embedded.cluster import locate
-    from api.embedded.paths import own_account
-
     command: list[str | Path] = [locate(settings.postgres_bin, own_account()).folder / program, *arguments]
     environment: dict[str, str | None] = {}
     if dsn is not None:

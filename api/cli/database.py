@@ -1,4 +1,4 @@
-"""The database of a command, and `workbench migrate`.
+"""The database and the root secret of a command, and `workbench migrate`.
 
 The database is the one in `DATABASE_URL`, or otherwise the embedded server. A command joins an embedded server that is
 running. If none is, the command starts it, migrates it (no other process can have done so) and stops it at its end.
@@ -7,15 +7,44 @@ running. If none is, the command starts it, migrates it (no other process can ha
 import argparse
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
-from api.cli.errors import Subparsers, note, say
+from api import private_files
+from api.cli import CommandError, network
+from api.cli.errors import note, say
+from api.clock import token
+from api.crypto import Keyring
+from api.process import install_logging
 from api.settings import Settings
+
+_MIN_SECRET_LENGTH = 16
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def root_secret(settings: Settings) -> str:
+    """Return the secret of this installation; create it on first use. Raise CommandError if it is too short.
+
+    It is `WORKBENCH_SECRET`, or one that is kept in the data folder. Emails are encrypted and API keys are hashed with
+    keys derived from it, so without it they are lost.
+    """
+    if settings.secret is None:
+        return private_files.read_or_create(settings.data_dir / "secret", token(32).hex())
+    if len(settings.secret) < _MIN_SECRET_LENGTH:
+        raise CommandError(
+            f"WORKBENCH_SECRET is shorter than {_MIN_SECRET_LENGTH} characters; make one with: openssl rand -hex 32"
+        )
+    return settings.secret
+
+
+def keyring(settings: Settings) -> Keyring:
+    return Keyring(root_secret(settings))
 
 
 class DatabaseUrls(msgspec.Struct, frozen=True):
@@ -49,6 +78,29 @@ def database(settings: Settings) -> Iterator[DatabaseUrls]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def run_on_database(
+    settings: Settings,
+    function: Callable[Concatenate[str, _Parameters], Coroutine[Any, Any, _Result]],
+    *args: _Parameters.args,
+    **kwargs: _Parameters.kwargs,
+) -> _Result:
+    """Call a function whose first argument is the URL of the database; return its result."""
+    with database(settings) as urls:
+        return asyncio.run(function(urls.dsn, *args, **kwargs))
+
+
+@contextmanager
+def process_database(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[DatabaseUrls, str]]:
+    """Prepare a process that runs until it is stopped; yield the URLs of the database, and the root secret."""
+    secret = root_secret(settings)
+    with database(settings) as urls:
+        install_logging()
+        require_fit_database(urls)
+        if args.leash:
+            network.follow_parent()
+        yield urls, secret
+
+
 def require_fit_database(urls: DatabaseUrls) -> None:
     """Raise UnfitServerError or MigrationError if this version cannot use the database; ignore an unreachable one."""
     from api.store.migrate import require_fit_server
@@ -73,8 +125,7 @@ def migrate(urls: DatabaseUrls, *, contract: bool = False) -> list[str]:
     return asyncio.run(apply())
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("migrate", help="bring the database up to date")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--admin-dsn",
         metavar="URL",
@@ -86,8 +137,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, settings: Settings) -> int:
+def run(args: argparse.Namespace, settings: Settings) -> None:
     with database(settings) as urls:
         applied = migrate(DatabaseUrls(urls.dsn, args.admin_dsn or urls.admin_dsn), contract=args.contract)
     say(f"applied: {', '.join(applied)}" if applied else "the database is up to date")
-    return 0

@@ -1,14 +1,13 @@
 """The organization `demo` of `workbench up`: its keys, and 60 days of history of a made-up trading product.
 
 About 2,000 people sign up. Most only look around, some deposit and trade, and a few do most of the trading. People,
-prices and amounts are drawn from one seeded source of chance, so the history is the same for the same `now`, and texts
-can refer to it. All names are made up, and all addresses are under example.com, example.net or example.org. The history
-is written by an ordinary import.
+prices and amounts come from one seeded random generator, so the history is the same for the same `now`, and the
+notebooks can refer to it. All names are made up, and all addresses are under example.com, example.net or example.org.
+The history is written by an ordinary import.
 
 The keys are stored in a private file. A key in it counts only if the database has it, so a new database gets new keys.
 """
 
-import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -28,7 +27,6 @@ from api.crypto import Keyring
 from api.imports.errors import Rejects, default_rejects_path
 from api.imports.formats import ReadOptions, find_sources
 from api.imports.importer import import_history
-from api.settings import Settings
 from api.store.migrate import has_events
 from workbench.language.codec import Json, encode
 
@@ -67,12 +65,8 @@ class DemoKeys(msgspec.Struct, frozen=True):
     workbench: str
 
 
-def prepare(dsn: str, keyring: Keyring, settings: Settings, report: Callable[[str], None]) -> DemoKeys:
+async def prepare(dsn: str, keyring: Keyring, data_dir: Path, report: Callable[[str], None]) -> DemoKeys:
     """Create the demo organization, its keys and its history where they are missing; return the keys."""
-    return asyncio.run(_prepare(dsn, keyring, settings.data_dir, report))
-
-
-async def _prepare(dsn: str, keyring: Keyring, data_dir: Path, report: Callable[[str], None]) -> DemoKeys:
     org_id = await keys.find_org(dsn, NAME)
     if org_id is None:
         org_id = await keys.create_org(dsn, NAME)
@@ -92,13 +86,17 @@ async def _prepare(dsn: str, keyring: Keyring, data_dir: Path, report: Callable[
     demo_keys = DemoKeys(**usable_keys)
     private_files.write(key_file, msgspec.json.encode(demo_keys).decode())
 
-    # The file is deleted after the import: if it exists, an import was interrupted, and starts over.
+    # The file is deleted after the import: if it exists, an import was interrupted, and continues with the same events.
+    # A new file would have other times, and an event without an idempotency key is identified by its time.
     history_file = data_dir / "demo-history.ndjson"
     async with operator_transaction(dsn) as (tx, now):
         is_empty = not await has_events(tx, org_id)
-    if is_empty or history_file.exists():
+    if is_empty:
+        unfinished_file = history_file.with_suffix(".unfinished")
+        write_history(unfinished_file, now)
+        unfinished_file.replace(history_file)
+    if history_file.exists():
         report("importing 60 days of demo history …")
-        write_history(history_file, now)
         sources, _ = find_sources([history_file], ReadOptions())
         with Rejects(default_rejects_path(history_file)) as rejects:
             await import_history(dsn, keyring, NAME, sources, rejects)
@@ -112,8 +110,8 @@ class Habit(msgspec.Struct, frozen=True):
     share: int  # percent of all people
     sessions: float  # per day
     trades: float  # per session, with a balance
-    leaves: float  # probability per day to leave for good
-    deposits: float  # probability per session to make the first deposit
+    leaves: float  # probability of leaving for good, per day
+    deposits: float  # probability of making the first deposit, per session
     deposit: float
     trade: float
 
@@ -144,7 +142,7 @@ class DemoContact(msgspec.Struct, frozen=True):
 
 
 class Market(msgspec.Struct, frozen=True):
-    """The market of all people: the activity and the price of each asset on each day."""
+    """The market that all simulated people share: its activity, and the price of each asset, on each day."""
 
     first_us: int
     activity: list[float]  # 1.0 is an ordinary Monday

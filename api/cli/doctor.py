@@ -17,7 +17,7 @@ import msgspec
 
 from api import private_files
 from api.cli import network
-from api.cli.errors import Subparsers, explain, port, say
+from api.cli.errors import PACKAGES, explain, port, say
 from api.crypto import ChainError, read_chain
 from api.private_files import PrivateFileError
 from api.settings import Settings
@@ -28,23 +28,9 @@ if TYPE_CHECKING:
 
 _MIN_PYTHON = (3, 11)
 _ENGINE_SILENCE_S = 30.0  # an engine reports itself every few seconds
-_PACKAGES = {
-    "event-workbench-server": (
-        "sanic",
-        "psycopg",
-        "psycopg_pool",
-        "sqlalchemy",
-        "pyarrow",
-        "cryptography",
-        "websockets",
-    ),
-    "event-workbench[notebook]": ("anywidget", "ipywidgets", "polars"),
-    "event-workbench[lab]": ("jupyterlab",),
-}
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("doctor", help="explain what is wrong with this installation")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=8000, help="port of the API (default %(default)s)")
     parser.add_argument("--lab-port", type=port, default=8888, help="port of JupyterLab (default %(default)s)")
     parser.add_argument("--data-dir", type=Path, help="folder of data and logs (default .workbench)")
@@ -78,13 +64,14 @@ def run_checks(settings: Settings, port: int, lab_port: int) -> Iterator[Finding
 
 
 def check_packages() -> Iterator[Finding]:
-    """Check the version of Python and the packages of each distribution."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < _MIN_PYTHON:
         yield Finding("fail", f"Python {version}", "use Python 3.11 or newer")
     else:
         yield Finding("ok", f"Python {version}")
-    for distribution, packages in _PACKAGES.items():
+    for distribution, packages in PACKAGES.items():
+        if distribution.endswith("[otel]"):  # needed only to send spans
+            continue
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
         if missing:
             # The server does not run without its packages; notebooks and Lab may run on another machine.
@@ -194,8 +181,8 @@ async def check_server(dsn: str) -> list[Finding]:
         else:
             findings.append(Finding("ok", "an engine is running"))
         for chain in await list_chains(tx, now):
-            if chain.trouble is not None:
-                message = f"chain {chain.chain_id}: {chain.trouble}"
+            if chain.problem is not None:
+                message = f"chain {chain.chain_id}: {chain.problem}"
                 findings.append(Finding("warn", message, "see: workbench chain status"))
             else:
                 message = f"chain {chain.chain_id} has been read up to block {chain.block_number}"
@@ -234,21 +221,15 @@ async def check_replica(dsn: str, read_url: str) -> Finding:
     from api.store.analyst import QuerySource, ReplicaError
     from api.store.database import Database
 
-    primary, standby = Database(dsn, size=1), Database(read_url, size=1)
-    await primary.open()
-    await standby.open()
     try:
-        await QuerySource(primary, standby).current()
+        async with Database(dsn, size=1) as primary, Database(read_url, size=1) as standby:
+            await QuerySource(primary, standby).current()
     except ReplicaError as error:
         return Finding("fail", str(error), "check WORKBENCH_READ_URL, and pg_stat_replication on the primary")
-    finally:
-        await standby.close()
-        await primary.close()
     return Finding("ok", "the read replica is up to date")
 
 
 def check_processes(port: int, lab_port: int) -> Iterator[Finding]:
-    """Check the API and JupyterLab, and the ports they would use."""
     start = "start everything with: workbench up"
     ready = network.status(port, "/readyz")
     if ready == 200:

@@ -3,21 +3,23 @@
 `explain` turns an error that a user can cause into one sentence; any other error is a bug and keeps its traceback. It
 recognises errors by the full name of their class, so that a command does not import modules that it does not use.
 
-Results go to stdout (`say`), everything else to stderr (`note`).
+Results go to stdout (`say`), everything else to stderr (`note`), without control characters.
 """
 
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:  # argparse names this type only for type checkers
-    Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+    Actions: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 else:
-    Subparsers = object
+    Actions = object
+from api.settings import Settings
+from workbench.language.codec import printable
 
 USER_ERRORS = {  # their message is the sentence; tests/cli/test_errors.py finds a name that is out of date
     "api.auth.AccessError",
@@ -43,22 +45,39 @@ MESSAGES = {  # the first class that matches wins, so subclasses come before psy
     "psycopg.Error": "the database reported an error: {}",
     "sqlalchemy.exc.ArgumentError": "DATABASE_URL is not a valid URL; use one like postgresql://user:password@host/name",
 }
-_PACKAGES = {
-    "event-workbench-server": {
-        "cryptography",
-        "eth_keys",
-        "prometheus_client",
-        "psycopg",
-        "psycopg_pool",
-        "pyarrow",
-        "rich",
-        "sanic",
-        "sqlalchemy",
-        "websockets",
-    },
-    "otel": {"opentelemetry"},
-    "event-workbench[lab]": {"jupyterlab", "jupyter_server"},
+PACKAGES = {  # by the distribution that installs them
+    "event-workbench-server": (
+        *("cryptography", "eth_keys", "prometheus_client", "psutil", "psycopg", "psycopg_pool", "pyarrow", "rich"),
+        *("sanic", "sqlalchemy", "websockets"),
+    ),
+    "event-workbench-server[otel]": ("opentelemetry",),
+    "event-workbench[notebook]": ("anywidget", "ipywidgets", "polars"),
+    "event-workbench[lab]": ("jupyterlab", "jupyter_server"),
 }
+
+
+Run: TypeAlias = Callable[[argparse.Namespace, Settings], int | None]
+Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """Return an argument of `add_argument`, for the actions that take it."""
+    return names, settings
+
+
+ORG = option("--org", required=True, metavar="NAME")
+
+
+def add_actions(parser: argparse.ArgumentParser) -> Actions:
+    """Make a command require one of its actions, which `add_action` adds."""
+    return parser.add_subparsers(required=True, metavar="ACTION")
+
+
+def add_action(actions: Actions, name: str, run: Run, description: str, *options: Option) -> None:
+    action = actions.add_parser(name, help=description)
+    for names, settings in options:
+        action.add_argument(*names, **settings)
+    action.set_defaults(run=run)
 
 
 def port(text: str) -> int:
@@ -77,7 +96,7 @@ def explain(error: BaseException) -> str | None:
     """Return one sentence for an error that a user can cause, or None for a bug."""
     if isinstance(error, ModuleNotFoundError):
         missing = (error.name or "").split(".")[0]
-        for distribution, packages in _PACKAGES.items():
+        for distribution, packages in PACKAGES.items():
             if missing in packages:
                 return f"the package {missing} is missing; install it with: pip install '{distribution}'"
         return None
@@ -135,11 +154,12 @@ class Signals:
 
 def say(text: str = "") -> None:
     """Write a line of the result to stdout and flush it."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """Write a line about progress or a problem to stderr and flush it."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # stderr may be a file on a full disk, which is no reason to end
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()

@@ -4,82 +4,74 @@
 - `workbench key create|list|roll|revoke`: API keys
 - `workbench reader create|list|revoke`: the direct, read-only Postgres login of an organization
 - `workbench origins list|add|remove`: web pages that may show the organization's in-app messages
+- `workbench secret rotate`: replaces the root secret while the service is running
 
-A new key or login URL is shown once, alone on stdout, so that a script can capture it.
+A new key, login URL or secret is shown once, alone on stdout, so that a script can capture it.
 """
 
 import argparse
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
-from api.cli.database import database
-from api.cli.errors import Subparsers, note, say
-from api.cli.secret import root_secret
+from api import private_files
+from api.auth import keys, rotation, sql_logins
+from api.auth.key_format import KINDS
+from api.cli.database import keyring, root_secret, run_on_database
+from api.cli.errors import ORG, add_action, add_actions, note, option, say
+from api.clock import token
+from api.crypto import next_chain
+from api.inapp import sign_in
 from api.settings import Settings
 
-if TYPE_CHECKING:
-    from api.crypto import Keyring
-
-_KINDS = ("live", "test", "publishable", "workbench")
 _MAX_OVERLAP_HOURS = 720
+_PHASE_RESULTS = {
+    "settled": "the rotation has begun",
+    "next": "every index is stored under both secrets",
+    "former": "everything is sealed with the new secret; keep the old one for backups made with it",
+}
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    actions = subparsers.add_parser("org", help="organizations").add_subparsers(required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="create an organization")
-    create.add_argument("name", metavar="NAME", help="1 to 40 of a-z, 0-9 and -")
-    create.set_defaults(run=create_org)
+def add_org(parser: argparse.ArgumentParser) -> None:
+    name = option("name", metavar="NAME", help="1 to 40 of a-z, 0-9 and -")
+    add_action(add_actions(parser), "create", create_org, "create an organization", name)
 
-    actions = subparsers.add_parser("key", help="API keys").add_subparsers(required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="create a key and print it; it is shown only once")
-    create.add_argument("--org", required=True, metavar="NAME")
-    create.add_argument("--kind", required=True, choices=_KINDS)
-    create.add_argument("--scopes", metavar="a,b", help="use these scopes instead of the default scopes of the kind")
-    create.add_argument("--name", default="", metavar="N", help="a label to tell keys apart")
-    create.set_defaults(run=create_key)
-    listing = actions.add_parser("list", help="list the keys of an organization")
-    listing.add_argument("--org", required=True, metavar="NAME")
-    listing.set_defaults(run=list_keys)
-    roll = actions.add_parser("roll", help="replace a key and print the new one; the old one stays valid for a while")
-    roll.add_argument("key", metavar="KEY_OR_ID")
-    roll.add_argument(
-        "--overlap",
-        type=overlap_hours,
-        default=24.0,
-        metavar="HOURS",
-        help="how long the old key stays valid (default 24); 0 revokes it now",
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    actions, key = add_actions(parser), option("key", metavar="KEY_OR_ID")
+    scopes = option("--scopes", metavar="a,b", help="use these scopes instead of the default scopes of the kind")
+    label = option("--name", default="", metavar="N", help="a label to tell keys apart")
+    kind = option("--kind", required=True, choices=KINDS)
+    description = "create a key and print it; it is shown only once"
+    add_action(actions, "create", create_key, description, ORG, kind, scopes, label)
+    add_action(actions, "list", list_keys, "list the keys of an organization", ORG)
+    description = "how long the old key stays valid (default 24); 0 revokes it now"
+    overlap = option("--overlap", type=overlap_hours, default=24.0, metavar="HOURS", help=description)
+    description = "replace a key and print the new one; the old one stays valid for a while"
+    add_action(actions, "roll", roll_key, description, key, overlap)
+    add_action(actions, "revoke", revoke_key, "revoke a key; takes effect within seconds", key)
+
+
+def add_reader(parser: argparse.ArgumentParser) -> None:
+    actions = add_actions(parser)
+    description = "create the login of an organization and print its URL; it is shown only once"
+    add_action(actions, "create", create_reader, description, ORG)
+    add_action(actions, "list", list_readers, "show the login of an organization and its sessions", ORG)
+    add_action(actions, "revoke", revoke_reader, "delete the login of an organization and end its sessions", ORG)
+
+
+def add_origins(parser: argparse.ArgumentParser) -> None:
+    actions, origin = (
+        add_actions(parser),
+        option("origin", metavar="ORIGIN", help="for example https://app.example.com"),
     )
-    roll.set_defaults(run=roll_key)
-    revoke = actions.add_parser("revoke", help="revoke a key; takes effect within seconds")
-    revoke.add_argument("key", metavar="KEY_OR_ID")
-    revoke.set_defaults(run=revoke_key)
+    add_action(actions, "list", list_origins, "list the allowed origins", ORG)
+    add_action(actions, "add", add_origin, "allow an origin", ORG, origin)
+    add_action(actions, "remove", remove_origin, "remove an origin", ORG, origin)
 
-    parser = subparsers.add_parser("reader", help="direct read-only logins for tools that connect to Postgres")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    for name, run, description in (
-        ("create", create_reader, "create the login of an organization and print its URL; it is shown only once"),
-        ("list", list_readers, "show the login of an organization and its sessions"),
-        ("revoke", revoke_reader, "delete the login of an organization and end its sessions"),
-    ):
-        action = actions.add_parser(name, help=description)
-        action.add_argument("--org", required=True, metavar="NAME")
-        action.set_defaults(run=run)
 
-    parser = subparsers.add_parser("origins", help="web pages that may show in-app messages")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    for name, run, description in (
-        ("list", list_origins, "list the allowed origins"),
-        ("add", add_origin, "allow an origin"),
-        ("remove", remove_origin, "remove an origin"),
-    ):
-        action = actions.add_parser(name, help=description)
-        action.add_argument("--org", required=True, metavar="NAME")
-        if name != "list":
-            action.add_argument("origin", metavar="ORIGIN", help="for example https://app.example.com")
-        action.set_defaults(run=run)
+def add_secret(parser: argparse.ArgumentParser) -> None:
+    new = option("--new", action="store_true", help="begin to replace the secret with a new one")
+    description = "continue to replace the secret, and print the secret for the next phase"
+    add_action(add_actions(parser), "rotate", rotate_secret, description, new)
 
 
 def overlap_hours(text: str) -> float:
@@ -93,124 +85,89 @@ def overlap_hours(text: str) -> float:
     return hours
 
 
-@contextmanager
-def _keyring_and_database(settings: Settings) -> "Iterator[tuple[Keyring, str]]":
-    from api.crypto import Keyring
-
-    keyring = Keyring(root_secret(settings))  # first: an invalid secret is reported without starting a server
-    with database(settings) as urls:
-        yield keyring, urls.dsn
-
-
-def create_org(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import keys
-
-    with database(settings) as urls:
-        asyncio.run(keys.create_org(urls.dsn, args.name))
+def create_org(args: argparse.Namespace, settings: Settings) -> None:
+    run_on_database(settings, keys.create_org, args.name)
     say(f"created {args.name}; next: workbench key create --org {args.name} --kind live")
-    return 0
 
 
-def create_key(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import keys
-
+def create_key(args: argparse.Namespace, settings: Settings) -> None:
     scopes = [scope.strip() for scope in args.scopes.split(",") if scope.strip()] if args.scopes else None
-    with _keyring_and_database(settings) as (keyring, dsn):
-        say(asyncio.run(keys.create(dsn, keyring, args.org, args.kind, scopes, args.name)))
-    return 0
+    say(run_on_database(settings, keys.create, keyring(settings), args.org, args.kind, scopes, args.name))
 
 
-def list_keys(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import keys
-
+def list_keys(args: argparse.Namespace, settings: Settings) -> None:
     def minute(moment: datetime | None) -> str:
         return f"{moment:%Y-%m-%d %H:%M}" if moment else "-"
 
-    with database(settings) as urls:
-        rows = asyncio.run(keys.list_keys(urls.dsn, args.org))
     lines = [("ID", "KEY", "KIND", "NAME", "SCOPES", "CREATED", "LAST USED", "ENDS")]
-    for row in rows:
+    for row in run_on_database(settings, keys.list_keys, args.org):
         key, scopes = f"{row.prefix}…{row.last4}", ",".join(row.scopes)
         ends = "revoked " + minute(row.revoked_at) if row.revoked_at else minute(row.expires_at)
         lines.append((row.id, key, row.kind, row.name, scopes, minute(row.created_at), minute(row.last_used_at), ends))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    return 0
 
 
-def roll_key(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import keys
-
-    with _keyring_and_database(settings) as (keyring, dsn):
-        say(asyncio.run(keys.roll(dsn, keyring, args.key, timedelta(hours=args.overlap))))
+def roll_key(args: argparse.Namespace, settings: Settings) -> None:
+    say(run_on_database(settings, keys.roll, keyring(settings), args.key, timedelta(hours=args.overlap)))
     note(f"the old key stays valid for {args.overlap:g} hours" if args.overlap else "the old key is revoked")
-    return 0
 
 
-def revoke_key(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import keys
-
-    with _keyring_and_database(settings) as (keyring, dsn):
-        asyncio.run(keys.revoke(dsn, keyring, args.key))
+def revoke_key(args: argparse.Namespace, settings: Settings) -> None:
+    run_on_database(settings, keys.revoke, keyring(settings), args.key)
     note("revoked; every process rejects it within 5 seconds")
-    return 0
 
 
-def create_reader(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import sql_logins
-
-    with _keyring_and_database(settings) as (keyring, dsn):
-        say(asyncio.run(sql_logins.create(dsn, keyring, args.org)))
-    return 0
+def create_reader(args: argparse.Namespace, settings: Settings) -> None:
+    say(run_on_database(settings, sql_logins.create, keyring(settings), args.org))
 
 
-def list_readers(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import sql_logins
-
-    with _keyring_and_database(settings) as (keyring, dsn):
-        login = asyncio.run(sql_logins.sessions(dsn, keyring, args.org))
+def list_readers(args: argparse.Namespace, settings: Settings) -> None:
+    login = run_on_database(settings, sql_logins.sessions, keyring(settings), args.org)
     if login is None:
         note(f"{args.org} has no direct login; create one with: workbench reader create --org {args.org}")
-        return 0
+        return
     role, sessions = login
     say(f"{role}  sessions: {len(sessions)}")
     for session in sessions:
         say(f"  {session.pid}  since {session.since:%Y-%m-%d %H:%M:%S}  {session.state or '-'}")
-    return 0
 
 
-def revoke_reader(args: argparse.Namespace, settings: Settings) -> int:
-    from api.auth import sql_logins
-
-    with _keyring_and_database(settings) as (keyring, dsn):
-        ended = asyncio.run(sql_logins.revoke(dsn, keyring, args.org))
+def revoke_reader(args: argparse.Namespace, settings: Settings) -> None:
+    ended = run_on_database(settings, sql_logins.revoke, keyring(settings), args.org)
     note(f"revoked; sessions ended: {ended}")
-    return 0
 
 
-def list_origins(args: argparse.Namespace, settings: Settings) -> int:
-    from api.inapp import sign_in
-
-    with database(settings) as urls:
-        for origin in asyncio.run(sign_in.list_origins(urls.dsn, args.org)):
-            say(origin)
-    return 0
+def list_origins(args: argparse.Namespace, settings: Settings) -> None:
+    for origin in run_on_database(settings, sign_in.list_origins, args.org):
+        say(origin)
 
 
-def add_origin(args: argparse.Namespace, settings: Settings) -> int:
-    from api.inapp import sign_in
-
-    with database(settings) as urls:
-        origin = asyncio.run(sign_in.add_origin(urls.dsn, args.org, args.origin))
+def add_origin(args: argparse.Namespace, settings: Settings) -> None:
+    origin = run_on_database(settings, sign_in.add_origin, args.org, args.origin)
     note(f"pages of {origin} may now show in-app messages of {args.org}")
-    return 0
 
 
-def remove_origin(args: argparse.Namespace, settings: Settings) -> int:
-    from api.inapp import sign_in
-
-    with database(settings) as urls:
-        asyncio.run(sign_in.remove_origin(urls.dsn, args.org, args.origin))
+def remove_origin(args: argparse.Namespace, settings: Settings) -> None:
+    run_on_database(settings, sign_in.remove_origin, args.org, args.origin)
     note("removed; its connections are closed within 5 seconds")
-    return 0
+
+
+def rotate_secret(args: argparse.Namespace, settings: Settings) -> None:
+    """Finish the current phase of a rotation (see `api.crypto`), then print or store the secret for the next phase."""
+    current = keyring(settings)
+    changed = run_on_database(settings, rotation.run_phase, current)
+    if current.chain.part == "settled" and not args.new:
+        note("the rotation is finished" if changed else "no rotation is in progress; begin one with --new")
+        return
+    next_secret = next_chain(root_secret(settings), token(32).hex())
+    note(_PHASE_RESULTS[current.chain.part])
+    # Processes read the secret at their start; `run_phase` begins the next phase only when all of them use its secret.
+    if settings.secret is None:
+        file = settings.data_dir / "secret"
+        private_files.write(file, next_secret + "\n")
+        note(f"{file} contains the secret for the next phase; restart every process, then run: workbench secret rotate")
+    else:
+        say(next_secret)
+        note("restart every process with this WORKBENCH_SECRET, then run with it: workbench secret rotate")

@@ -1,4 +1,4 @@
-"""JupyterLab as a child process of `workbench up`. Run as a module, this is that process.
+"""JupyterLab as a child process of `workbench up`, which runs this module with `python -m`.
 
 Lab keeps its settings in the data folder, apart from the user's own, and makes no requests for news or updates. Its
 environment does not contain the URL of the database or the root secret, so a notebook reaches data only through the
@@ -18,11 +18,10 @@ from api.settings import child_environment, path_before
 
 FIRST_NOTEBOOK = "01_first_automation.ipynb"
 _NEWS_SETTINGS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
-_WITHHELD = ("DATABASE_URL", "WORKBENCH_SECRET", "WORKBENCH_SMTP_URL", "WORKBENCH_EVM_RPC")
+_NOT_INHERITED = ("DATABASE_URL", "WORKBENCH_SECRET", "WORKBENCH_SMTP_URL", "WORKBENCH_EVM_RPC")
 
 
 def require_installed() -> None:
-    """Raise CommandError if JupyterLab is not installed."""
     if importlib.util.find_spec("jupyterlab") is None:
         raise CommandError(
             "the package jupyterlab is missing; install it with: pip install 'event-workbench[lab]', or use --no-lab"
@@ -47,7 +46,6 @@ def address(data_dir: Path, port: int) -> str:
 
 
 def command(data_dir: Path, port: int) -> list[str]:
-    """Return the command line of the process."""
     options = [
         f"--ServerApp.root_dir={notebook_folder(data_dir)}",
         "--ServerApp.ip=127.0.0.1",
@@ -79,7 +77,7 @@ def environment(data_dir: Path, credentials: dict[str, str]) -> dict[str, str]:
         "IPYTHONDIR": "ipython",
     }
     return child_environment(
-        dict.fromkeys(_WITHHELD)
+        dict.fromkeys(_NOT_INHERITED)
         | {name: str(make_folder(lab_dir / folder)) for name, folder in folders.items()}
         | {"JUPYTER_TOKEN": access_token(data_dir), "WORKBENCH_DATA_DIR": str(data_dir)}
         | {"PATH": path_before(Path(sys.executable).parent)}  # `!workbench …` in a cell runs this installation

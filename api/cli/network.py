@@ -1,5 +1,7 @@
 """Requests to our own processes, ports to listen on, and the link between a child process and its parent.
 
+When a child crashes, its parent restarts it after a pause (`RestartDelay`).
+
 A child process ends when its parent ends, even by SIGKILL: the child's stdin is a pipe or socket that only the parent
 holds open. Requests do not use the proxy that the environment may name.
 """
@@ -16,14 +18,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from api.cli import CommandError
+from api.clock import monotonic_ns
 
 ACCEPT_BACKLOG = 4096
+MAX_RESTART_DELAY_S = 30
+STABLE_AFTER_S = 60
 _STATUS_TIMEOUT_S = 2.0
 _METRICS_TIMEOUT_S = 5.0
 
 
 def status(port: int, path: str) -> int | None:
-    """Return the HTTP status of a GET on this machine, or None without an answer within two seconds."""
+    """Return the HTTP status of a GET on this machine, or None if there is no response within two seconds."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_STATUS_TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -62,6 +67,26 @@ def follow_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="leash", daemon=True).start()
+
+
+class RestartDelay:
+    """The pause before a crashed process is restarted: doubled after each crash, until one ran for STABLE_AFTER_S."""
+
+    def __init__(self, first_s: float) -> None:
+        self.crashes = 0
+        self._first_s = self._delay_s = first_s
+        self._restart_ns = 0
+
+    def crashed(self, ran_s: float) -> float:
+        """Record a crash; return the pause in seconds."""
+        is_first = self.crashes == 0 or ran_s > STABLE_AFTER_S
+        self.crashes = 1 if is_first else self.crashes + 1
+        self._delay_s = self._first_s if is_first else min(self._delay_s * 2, MAX_RESTART_DELAY_S)
+        self._restart_ns = monotonic_ns() + int(self._delay_s * 1e9)
+        return self._delay_s
+
+    def is_over(self) -> bool:
+        return monotonic_ns() >= self._restart_ns
 
 
 def report_ready() -> None:

@@ -1,4 +1,4 @@
-"""`workbench serve`: the API, as one process or as several behind one port (`--workers N`).
+"""`workbench engine`, and `workbench serve`: the API, as one process or as several behind one port (`--workers N`).
 
 With several workers, this process supervises them. Each worker slot has a listening socket of its own in one
 SO_REUSEPORT group, so that the kernel spreads connections evenly (of processes that accepted from one common socket,
@@ -10,6 +10,7 @@ SIGTERM and SIGINT drain all workers.
 """
 
 import argparse
+import functools
 import logging
 import os
 import signal
@@ -22,9 +23,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 
 from api.cli import network
-from api.cli.database import DatabaseUrls, database, require_fit_database
-from api.cli.errors import Subparsers, add_leash, port
-from api.cli.secret import root_secret
+from api.cli.database import DatabaseUrls, process_database, require_fit_database, root_secret
+from api.cli.errors import add_leash, port
 from api.clock import monotonic_ns
 from api.ingest.queue import BUCKETS_FILE_BYTES
 from api.process import install_logging
@@ -37,14 +37,12 @@ MIN_AUTO_WORKERS, MAX_AUTO_WORKERS = 2, 8
 START_TIMEOUT_S = 60
 DRAIN_TIMEOUT_S = 30  # longer than a worker's own limit for draining
 _POLL_INTERVAL_S = 0.1
-_FIRST_RESTART_DELAY_S, _MAX_RESTART_DELAY_S = 0.25, 30.0  # doubled after each crash
-_STABLE_AFTER_S = 60  # the delays start over for a worker that ran for this long
+_FIRST_RESTART_DELAY_S = 0.25
 
 _log = logging.getLogger("workbench.workers")
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("serve", help="run the API")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=port, default=8000, help="port to listen on (default %(default)s)")
     parser.add_argument(
@@ -60,17 +58,25 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, settings: Settings) -> int:
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    add_leash(parser)
+    parser.set_defaults(run=run_engine)
+
+
+def run_engine(args: argparse.Namespace, settings: Settings) -> None:
+    from api.worker import work
+
+    with process_database(args, settings) as (urls, secret):
+        work(settings, urls.dsn, secret)
+
+
+def run(args: argparse.Namespace, settings: Settings) -> None:
     if args.inherited is not None:
-        return run_worker(settings, *args.inherited)
+        run_worker(settings, *args.inherited)
+        return
     network.require_free_port(args.host, args.port, "--port")
-    secret = root_secret(settings)
-    with database(settings) as urls:
-        install_logging()
-        require_fit_database(urls)
+    with process_database(args, settings) as (urls, secret):
         sockets = network.listen(args.host, args.port, args.workers)
-        if args.leash:
-            network.follow_parent()
         if args.workers > 1:
             shared = {"DATABASE_URL": urls.dsn, "WORKBENCH_DATA_DIR": str(settings.data_dir)}
             run_workers(sockets, child_environment(shared))
@@ -78,7 +84,6 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             from api.app import create_app, serve
 
             serve(create_app(settings, urls.dsn, secret), sockets)
-    return 0
 
 
 def run_workers(sockets: list[socket.socket], environment: Mapping[str, str]) -> None:
@@ -87,7 +92,11 @@ def run_workers(sockets: list[socket.socket], environment: Mapping[str, str]) ->
     with tempfile.TemporaryFile() as rates:
         rates.truncate(BUCKETS_FILE_BYTES)
         descriptors = [listener.fileno() for listener in sockets]
-        slots = [WorkerSlot(_spawner(own, descriptors, rates.fileno(), environment)) for own in descriptors]
+        slots: list[WorkerSlot] = []
+        for own in descriptors:
+            inherited = [rates.fileno(), own, *(descriptor for descriptor in descriptors if descriptor != own)]
+            command = [sys.executable, "-P", "-m", "api", "serve", "--inherited", *map(str, inherited)]
+            slots.append(WorkerSlot(functools.partial(ApiProcess, command, environment, inherited)))
         to_renew: list[WorkerSlot] = []
         while not signals.stop:
             if signals.renew:
@@ -129,8 +138,7 @@ class WorkerSlot:
     def __init__(self, spawn: "Callable[[], ApiProcess]") -> None:
         self.processes: list[ApiProcess] = []
         self._spawn = spawn
-        self._crashes = 0
-        self._restart_ns = 0
+        self._delay = network.RestartDelay(_FIRST_RESTART_DELAY_S)
 
     @property
     def settled(self) -> bool:
@@ -148,12 +156,10 @@ class WorkerSlot:
             if (code := process.poll()) is not None:
                 self.processes.remove(process)
                 if not process.draining:
-                    self._crashes = 1 if process.uptime_s() > _STABLE_AFTER_S else self._crashes + 1
-                    delay_s = min(_FIRST_RESTART_DELAY_S * 2 ** (self._crashes - 1), _MAX_RESTART_DELAY_S)
-                    self._restart_ns = monotonic_ns() + int(delay_s * 1e9)
+                    delay_s = self._delay.crashed(process.uptime_s())
                     _log.error("worker_died", extra={"pid": process.pid, "code": code, "again_in_seconds": delay_s})
         current = [process for process in self.processes if not process.outdated]
-        if not current and monotonic_ns() >= self._restart_ns:
+        if not current and self._delay.is_over():
             self.processes.append(self._spawn())
         elif current and current[0].serves:
             for process in self.processes:
@@ -211,13 +217,7 @@ class ApiProcess:
             return False
 
 
-def _spawner(own: int, sockets: list[int], rates: int, environment: Mapping[str, str]) -> Callable[[], ApiProcess]:
-    inherited = [rates, own, *(descriptor for descriptor in sockets if descriptor != own)]
-    command = [sys.executable, "-P", "-m", "api", "serve", "--inherited", *map(str, inherited)]
-    return lambda: ApiProcess(command, environment, inherited)
-
-
-def run_worker(settings: Settings, rates: int, *sockets: int) -> int:
+def run_worker(settings: Settings, rates: int, *sockets: int) -> None:
     """Serve as one of several workers; `rates` and `sockets` are inherited file descriptors."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal sends it to the whole group, but it is for the supervisor
     network.follow_parent()
@@ -228,7 +228,6 @@ def run_worker(settings: Settings, rates: int, *sockets: int) -> int:
     require_fit_database(DatabaseUrls(settings.database_url, None))
     app = create_app(settings, settings.database_url, root_secret(settings), rates=rates)
     serve(app, [socket.socket(fileno=descriptor) for descriptor in sockets], network.report_ready)
-    return 0
 
 
 def worker_count(text: str) -> int:

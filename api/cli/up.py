@@ -4,12 +4,14 @@ The start order is Postgres, migrations, the demo organization, the API, the eng
 and JupyterLab; the stop order is the reverse. Every child process runs in a session of its own, so that Ctrl-C in the
 terminal reaches only this process, which then stops the children in order.
 
-A child that crashes is restarted after 1, 2, 4 … 30 seconds; after one minute of running, its crash count starts over.
+A child that crashes is restarted after 1, 2, 4 … 30 seconds; after one minute of running, its crash count is reset. A
+child that cannot be started (a full disk, no memory) counts as crashed.
 Postgres is restarted, too. If this process is killed, the children end by themselves (see `network.follow_parent`) and
 Postgres keeps running until the next `up`, which adopts it.
 """
 
 import argparse
+import asyncio
 import contextlib
 import os
 import signal
@@ -19,19 +21,18 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from api.cli import CommandError, lab, network
-from api.cli.database import DatabaseUrls, migrate
-from api.cli.errors import Interrupted, Signals, Subparsers, note, port, say
-from api.cli.secret import root_secret
+from api.cli.database import DatabaseUrls, keyring, migrate
+from api.cli.errors import Interrupted, Signals, note, port, say
 from api.clock import monotonic_ns
-from api.private_files import make_folder
+from api.embedded import EmbeddedError, EmbeddedPostgres
+from api.private_files import PrivateFileError, make_folder
 from api.settings import Settings, child_environment
 
 if TYPE_CHECKING:
     from api.cli.demo import DemoKeys
-    from api.embedded import EmbeddedPostgres
 
 _PROGRAM = [sys.executable, "-P", "-m", "api"]  # -P: a folder named `api` in the working directory must not shadow ours
 _EXAMPLE_EVENT = """{"event":"deposit","contact":{"externalId":"you"},"payload":{"amountUsd":120}}"""
@@ -41,16 +42,15 @@ _MAX_CRASHES_AT_START = 3
 _PORT_TIMEOUT_NS = 5_000_000_000  # the children of a killed `up` need a moment to end and free their ports
 _POSTGRES_RETRY_S = 5.0
 
-_MAX_RESTART_DELAY_S = 30
-_STABLE_AFTER_NS = 60_000_000_000  # the delays start over for a child that ran for this long
+_FIRST_RESTART_DELAY_S = 1
 _STOP_TIMEOUT_S = 15.0  # then SIGKILL
 _MAX_LOG_BYTES = 10 * 1024 * 1024  # checked at each start of a child
 _TAIL_BYTES = 4096
 _TAIL_LINES = 15
+_STDERR = 2
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("up", help="run everything on this machine: Postgres, API, engine, JupyterLab")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=8000, help="port of the API (default %(default)s)")
     parser.add_argument("--lab-port", type=port, default=8888, help="port of JupyterLab (default %(default)s)")
     parser.add_argument("--no-lab", action="store_true", help="do not start JupyterLab")
@@ -64,8 +64,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Run everything until a signal arrives, then stop everything; return 0."""
+def run(args: argparse.Namespace, settings: Settings) -> None:
+    """Run everything until a signal arrives, then stop everything."""
     signals = Signals()
     with signals.handled():
         try:
@@ -73,7 +73,6 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
                 Up(args, settings, signals, stack).run()
         except Interrupted:
             note("stopped")
-    return 0
 
 
 class Up:
@@ -96,15 +95,14 @@ class Up:
         _wait_for_port(self._args.port, "--port")
         if not self._args.no_lab:
             _wait_for_port(self._args.lab_port, "--lab-port")
-        secret = root_secret(self._settings)
+        secrets = keyring(self._settings)
         postgres, urls = self._start_postgres()
         migrate(urls)
         keys = None
         if self._args.demo:
-            from api.cli import demo
-            from api.crypto import Keyring
+            from api.cli import demo  # the supervisor runs for months and needs the modules of an import only here
 
-            keys = demo.prepare(urls.dsn, Keyring(secret), self._settings, note)
+            keys = asyncio.run(demo.prepare(urls.dsn, secrets, self._settings.data_dir, note))
         self._start_children(urls, keys)
         self._wait_until_ready()
         say(self._summary(postgres, keys))
@@ -115,8 +113,6 @@ class Up:
         """Return a description of the server for the summary, and its URLs."""
         if self._settings.database_url is not None:
             return "external (DATABASE_URL)", DatabaseUrls(self._settings.database_url, None)
-        from api.embedded import EmbeddedPostgres
-
         note("starting Postgres …")
         self._postgres = EmbeddedPostgres(self._settings.data_dir, bin_dir=self._settings.postgres_bin, report=note)
         self._stack.callback(_stop_postgres, self._postgres)
@@ -161,21 +157,19 @@ class Up:
         ):
             self._supervise()
             for child in self._children:
-                if child.crashes >= _MAX_CRASHES_AT_START:
+                if child.delay.crashes >= _MAX_CRASHES_AT_START:
                     raise CommandError(
-                        f"the {child.name} process crashed {child.crashes} times while starting; "
+                        f"the {child.name} process crashed {child.delay.crashes} times while starting; "
                         f"the end of {child.log}:\n{child.tail()}"
                     )
 
     def _supervise(self) -> None:
-        """Restart Postgres and the children where needed, once, then sleep briefly."""
+        """Restart Postgres and the children if they have ended, then sleep briefly."""
         if self._postgres is not None and not self._postgres.alive():
-            from api.embedded import EmbeddedError
-
             note("Postgres stopped; restarting it")
             try:
                 self._postgres.start()
-            except EmbeddedError as error:  # the next call tries again
+            except (EmbeddedError, PrivateFileError, OSError) as error:  # the next call tries again
                 note(str(error))
                 time.sleep(_POSTGRES_RETRY_S)
         for child in self._children:
@@ -219,40 +213,47 @@ class Child:
     ) -> None:
         self.name = name
         self.log = log
-        self.crashes = 0
+        self.delay = network.RestartDelay(_FIRST_RESTART_DELAY_S)
         self._command = command
         self._environment = environment
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._started_ns = 0
-        self._restart_ns = 0
 
     def start(self) -> None:
-        if self.log.exists() and self.log.stat().st_size > _MAX_LOG_BYTES:
-            self.log.replace(self.log.with_suffix(".1.log"))
-        self.log.touch(mode=0o600)
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                stdin=subprocess.PIPE,  # open as long as this process lives; the child ends when it closes
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        """Start the process. A failure to start counts as a crash; without its log, the process writes to stderr."""
+        with ExitStack() as stack:
+            output: IO[bytes] | int
+            try:
+                make_folder(self.log.parent)
+                if self.log.exists() and self.log.stat().st_size > _MAX_LOG_BYTES:
+                    self.log.replace(self.log.with_suffix(".1.log"))
+                self.log.touch(mode=0o600)
+                output = stack.enter_context(self.log.open("ab"))
+            except (OSError, PrivateFileError) as error:
+                self._report(f"{self.name} writes to this terminal, because its log cannot be opened: {error}")
+                output = _STDERR
+            try:
+                self._process = subprocess.Popen(
+                    self._command,
+                    env=self._environment,
+                    stdin=subprocess.PIPE,  # open as long as this process lives; the child ends when it closes
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._report(f"{self.name} cannot be started: {error}; trying again in {self.delay.crashed(0)} s")
         self._started_ns = monotonic_ns()
 
     def restart_if_crashed(self) -> None:
         """Detect a crash, and restart the process once its delay is over. Call this often."""
         if self._process is not None and (code := self._process.poll()) is not None:
-            ran_ns = monotonic_ns() - self._started_ns
-            self.crashes = 1 if ran_ns > _STABLE_AFTER_NS else self.crashes + 1
-            delay_s = min(2 ** (self.crashes - 1), _MAX_RESTART_DELAY_S)
-            self._restart_ns = monotonic_ns() + delay_s * 1_000_000_000
+            delay_s = self.delay.crashed((monotonic_ns() - self._started_ns) / 1e9)
             self._close()
             reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
             self._report(f"{self.name} stopped ({reason}); restarting it in {delay_s} s; see {self.log}")
-        if self._process is None and monotonic_ns() >= self._restart_ns:
+        if self._process is None and self.delay.is_over():
             self.start()
 
     def stop(self) -> None:
@@ -270,8 +271,11 @@ class Child:
         self._close()
 
     def tail(self) -> str:
-        """Return the last lines of the log."""
-        with self.log.open("rb") as file:
+        try:
+            file = self.log.open("rb")
+        except OSError as error:
+            return f"the log cannot be read: {error}"
+        with file:
             file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
 

@@ -1,34 +1,40 @@
-"""Contacts as API callers see them, and changes to their tags and opt-outs.
+"""Contacts as API callers see them, their timelines, and changes to their tags and opt-outs.
 
-Every change is one transaction under the lock of the contact, with its audit row.
+Every change is one transaction under the lock of the contact, with its audit row. A timeline lists events, entries,
+messages, identity conflicts, merges and logs, newest first. Each kind is read by its index up to the size of the page,
+and the lists are merged. Each item has a sentence that describes it.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from api.automations.automations import Author, Refusal, record, retried, unknown
-from api.automations.views import Shown
-from api.crypto import OrgKeys
+from api.automations.automations import Author, Refusal, record, retry_conflicts, unknown
+from api.automations.views import visible_messages
+from api.crypto import EmailDisplay
 from api.store import contacts as store
+from api.store.chain import LogRow
 from api.store.contacts import (
-    AbsorbedRow,
-    ContactRow,
-    ExportedEntryRow,
-    ExportedEventRow,
-    ExportedLogRow,
-    ExportedMessageRow,
+    ConflictRow,
+    ContactEntryRow,
+    ContactKey,
+    PageCursor,
+    TimelineRow,
     find_contact_state,
 )
 from api.store.database import Database, Transaction
 from api.store.entries import TagChange, change_tags
-from api.store.locks import lock_contacts
-from api.store.merges import find_survivor
+from api.store.events import EventRow
+from api.store.locks import hold_contacts
+from api.store.merges import MergeRow, find_survivor
+from api.store.messages import MessageRow
 from api.store.query import run
+from workbench.language.channel import CHANNELS
 from workbench.language.codec import encode
 from workbench.language.contact import IdentifierKind
 from workbench.language.event import Identifiers
+from workbench.language.responses import ContactCounts, ContactView, TimelineItemView, TimelineKind
 
 IDENTIFIER_FIELDS = {
     IdentifierKind.WALLET: "walletAddress",
@@ -37,160 +43,43 @@ IDENTIFIER_FIELDS = {
 }
 
 
-class ContactView(msgspec.Struct, frozen=True, rename="camel"):
-    """A contact. `wallet_raw`: the wallet in the case in which it was first sent; `opted_out`: channels."""
-
-    id: str
-    wallet_address: str | None
-    wallet_raw: str | None
-    email: str | None
-    external_id: str | None
-    attributes: msgspec.Raw
-    tags: list[str]
-    segments: list[str]
-    opted_out: list[str]
-    created_at: datetime
-    updated_at: datetime
+Row = TypeVar("Row", ContactView, EventRow)
 
 
-class AbsorbedView(msgspec.Struct, frozen=True, rename="camel"):
-    """A contact that was merged into another, as it was before the merge."""
-
-    id: str
-    wallet_address: str | None
-    email: str | None
-    external_id: str | None
-    attributes: msgspec.Raw
-    tags: list[str]
-    created_at: datetime
+def with_address(row: Row, show: EmailDisplay) -> Row:
+    """Return a row with its email as the caller may see it."""
+    return row if row.email is None else msgspec.structs.replace(row, email=show(row.email))
 
 
-class EventView(msgspec.Struct, frozen=True, rename="camel"):
-    """An event of a contact, with the identifiers that it was sent with."""
-
-    id: str
-    event: str
-    occurred_at: datetime
-    created_at: datetime
-    payload: msgspec.Raw
-    idempotency_key: str
-    wallet_address: str | None
-    email: str | None
-    external_id: str | None
+def message_with_address(row: MessageRow, show: EmailDisplay) -> MessageRow:
+    if row.recipient is None or not CHANNELS[row.channel].is_sealed:
+        return row
+    return msgspec.structs.replace(row, recipient=show(row.recipient))
 
 
-class ContactEntryView(msgspec.Struct, frozen=True, rename="camel"):
-    """An entry of a contact, with its steps."""
-
-    id: str
-    automation_id: str
-    automation_version: int | None
-    event_id: str
-    state: str
-    outcome: str | None
-    node_id: str | None
-    attempts: int
-    last_error: str | None
-    created_at: datetime
-    updated_at: datetime
-    steps: msgspec.Raw
-
-
-class ContactLogView(msgspec.Struct, frozen=True, rename="camel"):
-    """A log of a chain."""
-
-    created_at: datetime
-    id: str
-    chain_id: int
-    contract: str
-    event: str
-    tx_hash: str
-    log_index: int
-    block_number: int
-    block_time: datetime
-    args: msgspec.Raw
-    removed: bool
-
-
-class ContactMessageView(msgspec.Struct, frozen=True, rename="camel"):
-    """A message to a contact on any channel; `recipient`: an email address or a URL."""
-
-    id: str
-    automation_id: str
-    entry_id: str
-    node_id: str
-    channel: str
-    status: str
-    wallet_address: str | None
-    recipient: str | None
-    subject: str | None
-    body: str | None
-    data: msgspec.Raw | None
-    created_at: datetime
-    sent_at: datetime | None
-    delivered_at: datetime | None
-
-
-def contact_view(row: ContactRow, shown: Shown) -> ContactView:
-    values = msgspec.structs.asdict(row)
-    return ContactView(**values | {"email": _address(row.email, shown), "attributes": msgspec.Raw(row.attributes)})
-
-
-def absorbed_view(row: AbsorbedRow, shown: Shown) -> AbsorbedView:
-    values = msgspec.structs.asdict(row)
-    return AbsorbedView(**values | {"email": _address(row.email, shown), "attributes": msgspec.Raw(row.attributes)})
-
-
-def event_view(row: ExportedEventRow, shown: Shown) -> EventView:
-    values = msgspec.structs.asdict(row)
-    return EventView(**values | {"email": _address(row.email, shown), "payload": msgspec.Raw(row.payload)})
-
-
-def log_view(row: ExportedLogRow) -> ContactLogView:
-    return ContactLogView(**msgspec.structs.asdict(row) | {"args": msgspec.Raw(row.args)})
-
-
-def entry_view(row: ExportedEntryRow) -> ContactEntryView:
-    return ContactEntryView(**msgspec.structs.asdict(row) | {"steps": msgspec.Raw(row.steps)})
-
-
-def message_view(row: ExportedMessageRow, shown: Shown) -> ContactMessageView:
-    values = msgspec.structs.asdict(row)
-    extra = values.pop("extra")
-    if row.channel == "email":
-        values["recipient"] = _address(row.recipient, shown)
-    return ContactMessageView(**values, data=None if extra is None else msgspec.Raw(extra))
-
-
-def _address(sealed: str | None, shown: Shown) -> str | None:
-    return None if sealed is None else shown(sealed)
-
-
-async def show(database: Database, org_id: int, contact_id: str, shown: Shown) -> ContactView | Refusal:
+async def read(database: Database, org_id: int, contact_id: str, show: EmailDisplay) -> ContactView | Refusal:
     """Return a contact, or the one it was merged into. An erased contact is not found."""
     async with database.transaction() as tx:
-        return await _view(tx, org_id, await find_survivor(tx, org_id, contact_id), shown)
+        return await _view(tx, org_id, await find_survivor(tx, org_id, contact_id), show)
 
 
-async def find(
-    database: Database, org_id: int, keys: OrgKeys, identifiers: Identifiers, shown: Shown
-) -> ContactView | Refusal:
+async def find(database: Database, org_id: int, identifiers: Identifiers, show: EmailDisplay) -> ContactView | Refusal:
     """Return the contact to which an event with these identifiers would belong."""
     async with database.transaction() as tx:
-        contact = await find_contact_state(tx, org_id, keys, identifiers)
-        return unknown("contact") if contact is None else await _view(tx, org_id, contact.id, shown)
+        contact = await find_contact_state(tx, org_id, show.keys, identifiers)
+        return unknown("contact") if contact is None else await _view(tx, org_id, contact.id, show)
 
 
-@retried
+@retry_conflicts
 async def opt_out(
-    database: Database, author: Author, contact_id: str, opt_outs: Mapping[str, bool], shown: Shown
+    database: Database, author: Author, contact_id: str, opt_outs: Mapping[str, bool], show: EmailDisplay
 ) -> ContactView | Refusal:
     """Opt a contact out of channels (True), or in again (False).
 
     Email addresses are suppressed as well, so that the choice outlives the contact. Opting in again removes that.
     """
     async with database.transaction() as tx:
-        await lock_contacts(tx, [contact_id])
+        await run(tx, hold_contacts([contact_id]))
         contact = await store.find_contact(tx, author.org_id, contact_id)
         if contact is None:
             return unknown("contact")
@@ -198,25 +87,160 @@ async def opt_out(
         opted_out = [channel for channel, is_out in by_channel.items() if is_out]
         await store.set_opted_out(tx, author.org_id, contact_id, opted_out, author.now)
         await record(tx, author, "contact.opt_out", contact_id, dict(opt_outs))
-        return await _view(tx, author.org_id, contact_id, shown)
+        return await _view(tx, author.org_id, contact_id, show)
 
 
-@retried
+@retry_conflicts
 async def tag(
-    database: Database, author: Author, contact_id: str, added: Sequence[str], removed: Sequence[str], shown: Shown
+    database: Database,
+    author: Author,
+    contact_id: str,
+    added: Sequence[str],
+    removed: Sequence[str],
+    show: EmailDisplay,
 ) -> ContactView | Refusal:
     """Remove tags from a contact, then add others."""
     async with database.transaction() as tx:
-        await lock_contacts(tx, [contact_id])
+        await run(tx, hold_contacts([contact_id]))
         if await store.find_contact(tx, author.org_id, contact_id) is None:
             return unknown("contact")
         change = TagChange(contact_id, encode(removed).decode(), encode(added).decode())
         await run(tx, change_tags(author.org_id, [change], author.now))
         detail = {"added": len(added), "removed": len(removed)}  # a tag may describe a person, so only the number
         await record(tx, author, "contact.tag", contact_id, detail)
-        return await _view(tx, author.org_id, contact_id, shown)
+        return await _view(tx, author.org_id, contact_id, show)
 
 
-async def _view(tx: Transaction, org_id: int, contact_id: str, shown: Shown) -> ContactView | Refusal:
+async def _view(tx: Transaction, org_id: int, contact_id: str, show: EmailDisplay) -> ContactView | Refusal:
     row = await store.find_contact(tx, org_id, contact_id)
-    return unknown("contact") if row is None else contact_view(row, shown)
+    return unknown("contact") if row is None else with_address(row, show)
+
+
+# --- Timeline
+
+
+class ContactWithCounts(ContactView, frozen=True, rename="camel", kw_only=True):
+    """A contact with the numbers of its events, entries, messages and conflicts."""
+
+    counts: ContactCounts
+
+
+class TimelineView(msgspec.Struct, frozen=True):
+    """A page, newest first. `next`: the `before` parameter of the next page, None on the last one."""
+
+    timeline: list[TimelineItemView]
+    next: str | None
+
+
+async def read_contact_with_counts(
+    database: Database, contact: ContactKey, show: EmailDisplay
+) -> ContactWithCounts | Refusal:
+    """Return a contact, or the one it was merged into, with its counts."""
+    async with database.transaction() as tx:
+        contact = await _survivor(tx, contact)
+        row = await store.find_contact(tx, contact.org_id, contact.contact_id)
+        if row is None:
+            return unknown("contact")
+        counts = await store.count_contact_rows(tx, contact)
+    return ContactWithCounts(**msgspec.structs.asdict(with_address(row, show)), counts=counts)
+
+
+async def timeline(
+    database: Database,
+    contact: ContactKey,
+    kinds: Collection[TimelineKind],
+    before: PageCursor,
+    limit: int,
+    show: EmailDisplay,
+) -> TimelineView | Refusal:
+    """Return a page of the timeline of a contact, or of the one it was merged into."""
+    async with database.transaction() as tx:
+        contact = await _survivor(tx, contact)
+        if await store.find_contact(tx, contact.org_id, contact.contact_id) is None:
+            return unknown("contact")
+        rows = await store.read_timeline(tx, contact, kinds, before, limit)
+        messages = [row for row in rows if isinstance(row, MessageRow)]
+        visible = iter(await visible_messages(tx, contact.org_id, messages, show, lambda row: row.entry_id))
+        rows = [next(visible) if isinstance(row, MessageRow) else row for row in rows]
+    next_page = f"{rows[-1].created_at.isoformat()},{rows[-1].id}" if len(rows) == limit else None
+    return TimelineView([_item_view(row, contact.contact_id) for row in rows], next_page)
+
+
+async def _survivor(tx: Transaction, contact: ContactKey) -> ContactKey:
+    return ContactKey(contact.org_id, await find_survivor(tx, contact.org_id, contact.contact_id))
+
+
+def _item_view(row: TimelineRow, contact_id: str) -> TimelineItemView:
+    match row:
+        case EventRow():
+            return _item("event", row, f"sent {row.event}")
+        case ContactEntryRow():
+            version = "" if row.automation_version is None else f", version {row.automation_version}"
+            outcome = "" if row.outcome in (None, row.state) else f" ({_words(row.outcome)})"
+            return _item("entry", row, f"entered the automation “{row.automation}”{version}: {row.state}{outcome}")
+        case MessageRow():
+            text = f" “{row.subject}”" if row.subject else ""
+            has_reason = row.status in ("failed", "skipped", "unknown", "queued") and row.reason
+            status = f"{row.status} ({_words(row.reason)})" if has_reason else row.status
+            return _item("message", row, f"{CHANNELS[row.channel].noun}{text} of “{row.automation}”: {status}")
+        case ConflictRow():
+            resolved = "" if row.resolved_by is None else "; the two contacts have been merged since"
+            return _item(
+                "conflict", row, _conflict_outcome(row, contact_id) + resolved, kind=IDENTIFIER_FIELDS[row.kind]
+            )
+        case MergeRow():
+            since = "" if row.undone_at is None else f", until {row.undone_at:%Y-%m-%d %H:%M} UTC"
+            return _item("merge", row, f"absorbed contact {row.absorbed_id}{since}")
+        case LogRow():
+            dropped = "; its block was dropped" if row.removed else ""
+            sentence = f"{row.event} of {row.contract} on chain {row.chain_id}{dropped}"
+            return _item("log", row, sentence)
+
+
+_WORDS = {"walletAddress": "wallet", "email": "email address", "externalId": "external id"}
+
+
+_DETAILS: Mapping[TimelineKind, tuple[str, ...]] = {
+    "event": ("event", "occurred_at", "payload", "idempotency_key"),
+    "entry": ("automation_id", "automation", "automation_version", "event_id", "event", "state", "outcome"),
+    "message": (
+        *("automation_id", "automation", "entry_id", "node_id", "channel", "status", "subject", "body"),
+        *("sent_at", "delivered_at", "reason"),
+    ),
+    "conflict": ("event_id", "contact_id", "other_contact_id", "kind", "outcome", "resolved_by"),
+    "merge": ("absorbed_id", "undone_at"),
+    "log": (
+        *("chain_id", "contract", "event", "signature", "tx_hash", "log_index", "block_number", "block_time"),
+        *("removed", "contact_id", "args", "type"),
+    ),
+}
+"""The fields of a row that its item shows."""
+
+
+def _item(kind: TimelineKind, row: TimelineRow, sentence: str, /, **replaced: Any) -> TimelineItemView:
+    fields: dict[str, Any] = {}
+    for name in _DETAILS[kind]:
+        first, *others = name.split("_")
+        fields[first + "".join(map(str.capitalize, others))] = replaced.get(name, getattr(row, name))
+    return TimelineItemView(kind, row.id, row.created_at, sentence, fields)
+
+
+def _conflict_outcome(row: ConflictRow, contact_id: str) -> str:
+    identifier, other = _WORDS[IDENTIFIER_FIELDS[row.kind]], row.other_contact_id
+    if contact_id == other:
+        if row.outcome == "moved":
+            return f"its {identifier} was moved to contact {row.contact_id}"
+        return f"an event of contact {row.contact_id} contained its {identifier}, which was not moved"
+    match row.outcome:
+        case "moved":
+            return f"took the {identifier} of contact {other}"
+        case "left":
+            return f"an event contained the {identifier} of contact {other}, which was not moved"
+        case "replaced":
+            return f"its {identifier} was replaced by a new one"
+        case _:
+            return f"an event contained another {identifier}; its own was kept"
+
+
+def _words(word: str | None) -> str:
+    return (word or "").replace("_", " ")

@@ -14,13 +14,14 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from api.automations.automations import Author, Refusal, conflict, record, retried, unknown
+from api.automations.automations import Author, Refusal, conflict, record, retry_conflicts, unknown
 from api.clock import Clock
 from api.jobs import every, one_by_one
 from api.store import contacts as store
 from api.store.contacts import FIRST_CURSOR, ContactKey, ErasurePart
 from api.store.database import Database
-from api.store.locks import lock_contacts
+from api.store.locks import hold_contacts
+from api.store.query import run
 
 SECOND_ERASURE_DELAY = timedelta(minutes=1)  # no ingest transaction lasts that long
 CHECK_INTERVAL_S = 15.0
@@ -41,10 +42,10 @@ async def erase(database: Database, author: Author, contact_id: str) -> ErasedVi
     """Erase a contact. Repeating it is safe, and erases rows that were added since."""
     contact = ContactKey(author.org_id, contact_id)
 
-    @retried
+    @retry_conflicts
     async def erase_contact() -> ErasedView | Refusal:
         async with database.transaction() as tx:
-            await lock_contacts(tx, [contact_id])
+            await run(tx, hold_contacts([contact_id]))
             erasure = await store.find_erasure(tx, contact)
             if erasure is None:
                 return unknown("contact")
@@ -76,10 +77,10 @@ async def erase_again(database: Database, now: datetime) -> int:
     async with database.transaction() as tx:
         due = await store.find_due_erasures(tx, now, ERASURES_PER_RUN)
 
-    @retried
+    @retry_conflicts
     async def erase_contact(contact: ContactKey) -> None:
         async with database.transaction() as tx:
-            await lock_contacts(tx, [contact.contact_id])
+            await run(tx, hold_contacts([contact.contact_id]))
             await store.erase_contact(tx, contact, now)
 
     async def repeat_erasure(contact: ContactKey) -> None:
@@ -95,12 +96,12 @@ async def erase_again(database: Database, now: datetime) -> int:
 async def _erase_content(database: Database, contact: ContactKey) -> None:
     """Remove the content of its events, messages and entries, one transaction per page."""
 
-    @retried
-    async def erase_page(part: ErasurePart, after: store.Cursor) -> store.Cursor | None:
+    @retry_conflicts
+    async def erase_page(part: ErasurePart, after: store.PageCursor) -> store.PageCursor | None:
         async with database.transaction() as tx:
             return await store.erase_page(tx, part, contact, after)
 
     for part in _PARTS:
-        after: store.Cursor | None = FIRST_CURSOR
+        after: store.PageCursor | None = FIRST_CURSOR
         while after is not None:
             after = await erase_page(part, after)

@@ -1,87 +1,62 @@
-"""Explanations why an automation did or did not start for events of a contact, or would start for a hypothetical event.
+"""Explain why an automation did or did not start for events of a contact, or would start for a hypothetical event.
 
 Each event is judged by the state of the automation when it was received: active or not, and the trigger of the version
 that was published then. The contact is as it is now: its earlier identifiers are not stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from api.automations.automations import Author, Refusal, invalid, unknown
+from api.automations.automations import Author, Refusal, invalid, log_bug, unknown
 from api.automations.body import read_specs
 from api.automations.views import without_email
 from api.clock import to_us
-from api.crypto import OrgKeys
+from api.crypto import EmailDisplay
+from api.engine.facts import past_of
 from api.store import automations, contacts
 from api.store.automations import AutomationRow, VersionRow
-from api.store.contacts import ContactKey, ExplainedEventRow
+from api.store.contacts import ContactKey
 from api.store.database import Database, Transaction
-from api.store.entries import Claim, read_other_entries
+from api.store.events import EventRow
 from api.store.merges import find_survivor
-from api.store.query import run
+from workbench.language.body import Body, Id, ShortName
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState, merge_identifiers
-from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.event import Event
 from workbench.language.explain import (
     ActivationChange,
     AutomationState,
+    ExplanationView,
     MatchExplanation,
     ObservedEvent,
-    Reason,
     StartedEntry,
     active_since,
     explain_simulated_event,
     explain_stored_event,
     was_active_at,
 )
-from workbench.language.facts import ContactHistory
-from workbench.language.filter import Verdict
-from workbench.language.onchain import LOCATION_FIELDS, is_log_sample, log_payload, log_wallet, read_log_sample
 from workbench.language.problem import Problem, Problems
 from workbench.language.simulate import SimulatedAutomation, SimulationInput, simulate
-from workbench.language.trigger import Trigger, flat_context, read_trigger
+from workbench.language.trigger import Trigger, flat_context, read_sample, read_trigger
 
 _MAX_VERSIONS = 10_000
-_HYPOTHETICAL_ID = "00000000-0000-8000-8000-000000000000"
 
 
-class ExplainRequest(msgspec.Struct, frozen=True):
-    """The events to explain: a stored one by its id, a hypothetical one (`imagined`), or the newest ones."""
+class ExplainBody(Body, frozen=True, rename="camel"):
+    """The automation, and a stored event (`eventId`) or a hypothetical `event`; by default the newest events."""
 
-    automation_id: str
-    event_id: str | None = None
-    imagined: dict[str, Any] | None = None
-    most: int = 20
+    automation_id: ShortName
+    event_id: Id | None = None
+    event: dict[str, Any] | None = None
+    limit: Annotated[int, Meta(ge=1, le=contacts.MAX_EVENTS)] = 20
 
-
-class StartedView(msgspec.Struct, frozen=True):
-    """The entry that an event started."""
-
-    id: str
-    state: str
-    outcome: str | None
-
-
-class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
-    """The explanation for one event.
-
-    `wants`: the event names of the trigger, empty if it starts on any event; a contract's event has the contract's
-    address. `version`: the version that was published when the event was received.
-    """
-
-    event_id: str | None
-    event: str
-    at: datetime
-    matched: bool
-    reasons: tuple[Reason, ...]
-    cause: str | None
-    wants: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
-    version: int | None
-    entry: StartedView | None
+    def conflicts(self) -> Iterator[Problem]:
+        if self.event is not None and self.event_id is not None:
+            yield Problem("event", "cannot be combined with eventId: pass one of them")
 
 
 class ExplainedView(msgspec.Struct, frozen=True, rename="camel"):
@@ -94,22 +69,15 @@ class ExplainedView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ExplainReader(msgspec.Struct, frozen=True):
-    """The caller. Without `clear` it may not see email addresses."""
-
     author: Author
-    keys: OrgKeys
-    clear: bool
+    show: EmailDisplay
 
     def masked(self, view: ExplanationView, *addresses: str | None) -> ExplanationView:
-        """Return the view as the caller may see it: without these addresses, unless `clear`."""
+        """Return the view as the caller may see it: with these addresses in clear, or masked."""
         for address in addresses:
-            if address is not None and not self.clear:
+            if address is not None and not self.show.clear:
                 view = without_email(view, address)
         return view
-
-    def opened(self, sealed: str | None) -> str | None:
-        """Return an address in clear, to evaluate conditions with."""
-        return None if sealed is None else self.keys.open_email(sealed)
 
 
 class _History(msgspec.Struct, frozen=True):
@@ -129,18 +97,18 @@ class _History(msgspec.Struct, frozen=True):
 
     def trigger_at(self, at: datetime) -> Trigger:
         """Return the trigger that was live at a moment; the draft's if nothing was published."""
-        # Drafts have no history, so before the first publication today's draft decides.
+        # Drafts have no history, so before the first publication the current draft decides.
         published = self.published_at(at)
         trigger = self.draft if published is None else read_trigger(decode(published.trigger_spec))
         return trigger if isinstance(trigger, Trigger) else self.draft
 
     def live_since(self, at: datetime) -> datetime:
         """Return the start of the period up to `at` in which the automation was active with the same contract event."""
-        source, began = self.trigger_at(at).source, self.row.created_at
+        trigger, began = self.trigger_at(at), self.row.created_at
         for version in self.versions:
-            if source is not None and version.published_at <= at:
-                trigger = read_trigger(decode(version.trigger_spec))
-                if not isinstance(trigger, Trigger) or trigger.source is None or trigger.source.key != source.key:
+            if version.published_at <= at:
+                earlier = read_trigger(decode(version.trigger_spec))
+                if not isinstance(earlier, Trigger) or not trigger.continues(earlier):
                     break
                 began = version.published_at
         return max(began, active_since(self.switches, at) or began)
@@ -150,24 +118,34 @@ class _History(msgspec.Struct, frozen=True):
 
 
 async def explain(
-    database: Database, reader: ExplainReader, contact_id: str, request: ExplainRequest
+    database: Database, reader: ExplainReader, contact_id: str, automation_id: str, body: ExplainBody
 ) -> ExplainedView | Refusal:
     """Return the explanations; a refusal if the contact, the automation or the event does not exist."""
     async with database.transaction() as tx:
         contact_key = ContactKey(reader.author.org_id, await find_survivor(tx, reader.author.org_id, contact_id))
-        history = await _read_history(tx, contact_key, reader, request.automation_id)
-        if isinstance(history, Refusal):
-            return history
-        row = history.row
-        if request.imagined is not None:
-            explanation = await _explain_hypothetical(tx, contact_key, reader, history, request.imagined)
+        contact = await contacts.find_contact(tx, contact_key.org_id, contact_key.contact_id)
+        if contact is None:
+            return unknown("contact")
+        row = await automations.find_automation(tx, contact_key.org_id, automation_id)
+        if row is None:
+            return unknown("automation")
+        draft = read_trigger(decode(row.trigger_spec))
+        history = _History(
+            row,
+            await automations.list_versions(tx, contact_key.org_id, automation_id, _MAX_VERSIONS),
+            await contacts.list_activation_changes(tx, contact_key.org_id, automation_id),
+            contacts.contact_state(contact, reader.show.keys.open_email),
+            draft if isinstance(draft, Trigger) else Trigger(),
+        )
+        if body.event is not None:
+            explanation = await _explain_hypothetical(tx, contact_key, reader, history, body.event)
             if isinstance(explanation, Refusal):
                 return explanation
             explanations = [explanation]
         else:
-            if request.event_id is None:
-                events = await contacts.list_recent_events(tx, contact_key, request.most)
-            elif not (events := await contacts.find_event_of_contact(tx, contact_key, request.event_id)):
+            if body.event_id is None:
+                events = await contacts.list_recent_events(tx, contact_key, body.limit)
+            elif not (events := await contacts.find_event_of_contact(tx, contact_key, body.event_id)):
                 return unknown("event of this contact")
             ids = [event.id for event in events]
             entries = await contacts.find_entries_of_events(tx, contact_key.org_id, row.id, ids)
@@ -175,53 +153,22 @@ async def explain(
     return ExplainedView(row.id, row.name, row.active and row.archived_at is None, tuple(explanations))
 
 
-async def _read_history(
-    tx: Transaction, contact_key: ContactKey, reader: ExplainReader, automation_id: str
-) -> _History | Refusal:
-    contact = await contacts.find_contact(tx, contact_key.org_id, contact_key.contact_id)
-    if contact is None:
-        return unknown("contact")
-    row = await automations.find_automation(tx, contact_key.org_id, automation_id)
-    if row is None:
-        return unknown("automation")
-    identifiers = Identifiers(
-        contact.wallet_address, reader.opened(contact.email), contact.external_id, contact.wallet_raw
-    )
-    texts = tuple(contact.tags), tuple(contact.segments), tuple(contact.opted_out)
-    draft = read_trigger(decode(row.trigger_spec))
-    return _History(
-        row,
-        await automations.list_versions(tx, contact_key.org_id, automation_id, _MAX_VERSIONS),
-        await contacts.list_activation_changes(tx, contact_key.org_id, automation_id),
-        ContactState(contact.id, identifiers, decode(contact.attributes), *texts),
-        draft if isinstance(draft, Trigger) else Trigger(),
-    )
-
-
 def _explain_stored(
-    reader: ExplainReader, history: _History, event: ExplainedEventRow, entry: StartedEntry | None
+    reader: ExplainReader, history: _History, event: EventRow, entry: StartedEntry | None
 ) -> ExplanationView:
     at, own = event.created_at, history.contact.identifiers
     trigger, state = history.trigger_at(at), history.state_at(at)
-    sent = Identifiers(event.wallet, reader.opened(event.email), event.external_id)
-    payload, is_named, removed, is_early = decode(event.payload), trigger.matches_event(event.event), False, False
-    if (log := event.log) is not None:
-        # A log is matched by chain, contract and signature, and by the wallet that it concerns.
-        source, removed = trigger.source, log.removed
-        is_named = (
-            source is not None
-            and source.matches_log(*log.place[:2], log.signature)
-            and log_wallet(source, payload) == own.wallet
-        )
-        # Blocks are dated to the second.
-        is_early = is_named and log.block_time < history.live_since(at).replace(microsecond=0)
-        declared = None if source is None else source.abi_event
-        payload = log_payload(dict(zip(LOCATION_FIELDS, log.place, strict=True)), payload, declared)
-    context = flat_context(event.event, history.contact.id, merge_identifiers(sent, own), payload)
-    observed = ObservedEvent(is_named, context, event.dry, removed, is_early)
+    sent = contacts.identifiers_of(event, reader.show.keys.open_email)
+    payload = decode(event.payload)
+    is_named = trigger.matches_event(event.event, event.source) and trigger.concerns(payload, own.wallet)
+    # Blocks are dated to the second.
+    live_since = history.live_since(at).replace(microsecond=0)
+    is_early = is_named and event.source is not None and event.occurred_at < live_since
+    shown_payload = trigger.payload_of(payload, event.source)
+    context = flat_context(event.event, history.contact.id, merge_identifiers(sent, own), shown_payload)
+    observed = ObservedEvent(is_named, context, event.dry, event.removed, is_early)
     explanation = explain_stored_event(trigger, state, observed, entry)
-    ref = _EventRef(event.id, event.event, at)
-    return reader.masked(_view(ref, trigger, state, explanation, entry), sent.email, own.email)
+    return reader.masked(_view((event.id, event.event, at), trigger, state, explanation, entry), sent.email, own.email)
 
 
 async def _explain_hypothetical(
@@ -237,62 +184,39 @@ async def _explain_hypothetical(
     specs = None if published is None else read_specs(published.trigger_spec, published.graph)
     graph = specs.graph if isinstance(specs, SimulatedAutomation) else None
     automation = SimulatedAutomation(trigger, graph, history.row.id)
-    # The contact's other entries are those that an entry created now would see.
-    entry_id = event_id = _HYPOTHETICAL_ID
-    contact_id = contact_key.contact_id
-    claim = Claim(entry_id, history.row.id, None, event_id, now, contact_id, None, 0, 1, 0, now, None, 0)
-    (entered,) = await run(tx, read_other_entries(contact_key.org_id, [claim]))
-    others = entered.get(entry_id)
-    past = ContactHistory() if others is None else ContactHistory(others.at, others.running)
-    trace = simulate(automation, event, history.contact, now, SimulationInput(past))
+    past = await past_of(tx, contact_key.org_id, automation.id, graph, contact_key.contact_id, now)
+    owners = await contacts.find_owners(tx, contact_key.org_id, reader.show.keys, [event.identifiers])
+    circumstances = SimulationInput(past, report_bug=log_bug, owners=owners)
+    trace = simulate(automation, event, history.contact, now, circumstances)
     explanation = explain_simulated_event(state, trace)
-    view = _view(_EventRef(None, event.name, now), trigger, state, explanation, None)
+    view = _view((None, event.name, now), trigger, state, explanation, None)
     return reader.masked(view, history.contact.identifiers.email)
 
 
 def _read_event(described: dict[str, Any], contact: ContactState, trigger: Trigger, now: datetime) -> Event | Problems:
-    """Return an event as posted for the contact, or a log about it; identifiers default to the contact's."""
+    """Return an event as posted for the contact; identifiers default to the contact's."""
     identifiers = contact.identifiers
-    if is_log_sample(described):
-        source, args = trigger.source, described.get("args")
-        if source is None:
-            return (Problem("event.type", "this automation does not start from a chain"),)
-        own_args = {} if identifiers.wallet is None else {source.wallet_arg: identifiers.wallet}
-        return read_log_sample(described | {"args": own_args | args} if isinstance(args, dict) else described, source)
     own = {"walletAddress": identifiers.wallet, "email": identifiers.email, "externalId": identifiers.external_id}
     if not any(own.values()):
         own = {"externalId": contact.id}
-    event = read_event(encode({"contact": own} | described), to_us(now))
-    if isinstance(event, Event):
-        return event
-    return tuple(Problem(f"event.{problem.field}" if problem.field else "event", problem.reason) for problem in event)
-
-
-class _EventRef(msgspec.Struct, frozen=True):
-    """An event; a hypothetical one has no id."""
-
-    id: str | None
-    name: str
-    at: datetime
+    return read_sample(encode({"contact": own} | described), trigger, to_us(now))
 
 
 def _view(
-    event: _EventRef,
+    event: tuple[str | None, str, datetime],
     trigger: Trigger,
     state: AutomationState,
     explanation: MatchExplanation,
     entry: StartedEntry | None,
 ) -> ExplanationView:
-    source = trigger.source
+    """Return the view of an event: its id (None: hypothetical), its name and its time."""
     return ExplanationView(
-        event.id,
-        event.name,
-        event.at,
+        *event,
         explanation.matched,
         explanation.reasons,
         explanation.cause,
-        tuple(sorted(trigger.names)) if source is None else (f"{source.contract}:{source.abi_event.name}",),
+        trigger.shown_names,
         explanation.verdicts,
         state.version,
-        None if entry is None else StartedView(entry.id, entry.state, entry.outcome),
+        entry,
     )

@@ -4,16 +4,16 @@ A contact may have a million events, so nothing is built as a whole. Digests and
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from api.automations.views import Shown, without_addresses
-from api.contacts.contacts import ContactView, absorbed_view, entry_view, event_view, log_view, message_view
+from api.automations.views import visible_messages
+from api.contacts.contacts import message_with_address, with_address
+from api.crypto import EmailDisplay
 from api.store.contacts import (
     EXPORT_PAGE,
     FIRST_CURSOR,
     ContactKey,
-    Cursor,
-    ExportedMessageRow,
+    PageCursor,
     export_absorbed,
     export_entries,
     export_events,
@@ -21,40 +21,33 @@ from api.store.contacts import (
     export_messages,
 )
 from api.store.database import Database, Transaction
+from api.store.messages import MessageRow
 from workbench.language.codec import encode
+from workbench.language.responses import ContactView
 
-
-class _Dated(Protocol):
-    @property
-    def created_at(self) -> Any: ...
-    @property
-    def id(self) -> str: ...
-
-
-Row = TypeVar("Row", bound=_Dated)
-Read = Callable[[Transaction, ContactKey, Cursor], Awaitable[Sequence[Row]]]
+_Read = Callable[[Transaction, ContactKey, PageCursor, int], Awaitable[Sequence[Any]]]
+"""Reads a page of rows, each with `created_at` and `id`."""
 
 
 async def export_chunks(
-    database: Database, contact_key: ContactKey, contact: ContactView, shown: Shown, *, clear: bool
+    database: Database, contact_key: ContactKey, contact: ContactView, show: EmailDisplay
 ) -> AsyncIterator[bytes]:
     """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents"}`, each oldest first.
 
-    `absorbed`: contacts that were merged into this one. Without `clear`, a message text that may contain an email
-    address is shown as its template.
+    `absorbed`: contacts that were merged into this one.
     """
 
-    async def messages(tx: Transaction, contact_key: ContactKey, after: Cursor) -> Sequence[ExportedMessageRow]:
-        rows = await export_messages(tx, contact_key, after)
-        return rows if clear else await without_addresses(tx, contact_key.org_id, rows, lambda row: row.entry_id)
+    async def messages(tx: Transaction, contact_key: ContactKey, after: PageCursor, limit: int) -> Sequence[MessageRow]:
+        rows = await export_messages(tx, contact_key, after, limit)
+        return await visible_messages(tx, contact_key.org_id, rows, show, lambda row: row.entry_id)
 
     yield b'{"contact":' + encode(contact)
     for array in (
-        _array(database, contact_key, "absorbed", export_absorbed, lambda row: absorbed_view(row, shown)),
-        _array(database, contact_key, "events", export_events, lambda row: event_view(row, shown)),
-        _array(database, contact_key, "entries", export_entries, entry_view),
-        _array(database, contact_key, "messages", messages, lambda row: message_view(row, shown)),
-        _array(database, contact_key, "onchainEvents", export_logs, log_view),
+        _array(database, contact_key, "absorbed", export_absorbed, lambda row: with_address(row, show)),
+        _array(database, contact_key, "events", export_events, lambda row: with_address(row, show)),
+        _array(database, contact_key, "entries", export_entries, lambda row: row),
+        _array(database, contact_key, "messages", messages, lambda row: message_with_address(row, show)),
+        _array(database, contact_key, "onchainEvents", export_logs, lambda row: row),
     ):
         async for chunk in array:
             yield chunk
@@ -62,7 +55,7 @@ async def export_chunks(
 
 
 async def _array(
-    database: Database, contact_key: ContactKey, name: str, read: Read[Row], view: Callable[[Row], Any]
+    database: Database, contact_key: ContactKey, name: str, read: _Read, view: Callable[[Any], Any]
 ) -> AsyncIterator[bytes]:
     """Yield one member of the object, an array."""
     yield b',"%b":[' % name.encode()
@@ -70,10 +63,10 @@ async def _array(
     while True:
         # Each page has its own transaction: a single one would stay open as long as the client reads.
         async with database.transaction() as tx:
-            rows = await read(tx, contact_key, after)
+            rows = await read(tx, contact_key, after, EXPORT_PAGE)
         if rows:
             yield separator + encode([view(row) for row in rows])[1:-1]
-            after, separator = (rows[-1].created_at, rows[-1].id), b","
+            after, separator = PageCursor(rows[-1].created_at, rows[-1].id), b","
         if len(rows) < EXPORT_PAGE:
             break
     yield b"]"

@@ -15,18 +15,17 @@ from typing import Any
 
 import msgspec
 
-from api.automations.automations import Author, Refusal, conflict, invalid, record, retried, unknown
-from api.automations.views import Shown
+from api.automations.automations import Author, Refusal, conflict, invalid, record, retry_conflicts, unknown
 from api.clock import Clock, uuid7
 from api.contacts.contacts import IDENTIFIER_FIELDS
+from api.crypto import EmailDisplay
 from api.jobs import every, one_by_one
 from api.store import merges as store
-from api.store.contacts import ContactCounts, ContactKey, count_contact_rows
+from api.store.contacts import ContactKey, count_contact_rows
 from api.store.database import Database, Transaction, TransactionConflictError
-from api.store.locks import hold_contacts, lock_contacts, lock_identifiers, share_members
-from api.store.merges import Absorbed, MergePart, MergeRow, RowMove, StoredContact
+from api.store.locks import hold_contacts, hold_identifiers, share_members
+from api.store.merges import AbsorbedValues, MergePart, MergeRow, RowMove, StoredContact
 from api.store.query import run
-from workbench.language.codec import Json
 from workbench.language.contact import (
     ContactRecord,
     MergePlan,
@@ -37,11 +36,12 @@ from workbench.language.contact import (
     undo_merge,
 )
 from workbench.language.problem import Problem
+from workbench.language.responses import ContactCounts, MergeView, MovesView
 
 SETTLE_DELAY = timedelta(minutes=1)  # ingest transactions that missed the merge have ended by then
 CHECK_INTERVAL_S = 15.0
 PAGE_ROWS = 1_000  # of one transaction; 195,000 events in three months of partitions take 12 s
-PAGES_PER_REQUEST = 20  # moved before a merge or undo is answered
+PAGES_PER_REQUEST = 20  # moved before the response to a merge or undo
 MERGES_PER_RUN = 100
 
 _PARTS: tuple[MergePart, ...] = ("entries", "messages", "events", "onchain")
@@ -57,36 +57,8 @@ class Pair(msgspec.Struct, frozen=True):
         return self.keep_id, self.absorbed_id
 
 
-class MovesView(msgspec.Struct, frozen=True, rename="camel"):
-    """What the kept contact gains."""
-
-    identifiers: dict[str, str]
-    attributes: dict[str, Json]
-    tags: tuple[str, ...]
-    opted_out: tuple[str, ...]
-    segments: tuple[str, ...]
-
-
-class MergeView(msgspec.Struct, frozen=True, rename="camel"):
-    """The effects of a merge. `id` is None in a preview.
-
-    `hidden`: identifiers of the absorbed contact that now find the kept one, which shows its own instead. `lost`:
-    attributes of the absorbed contact for which the kept one has other values. `rows`: numbers of rows to move.
-    `pending`: some have not been moved yet.
-    """
-
-    id: str | None
-    keep: str
-    absorbed: str
-    moves: MovesView
-    hidden: dict[str, str]
-    lost: dict[str, Json]
-    rows: ContactCounts
-    pending: bool = False
-
-
 class UndoneView(msgspec.Struct, frozen=True, rename="camel"):
-    """An undone merge. `kept_attributes`: gained attributes that have changed since, and therefore stay."""
+    """An undone merge. `stays`: gained attributes that have changed since, and therefore stay."""
 
     id: str
     keep: str
@@ -96,18 +68,18 @@ class UndoneView(msgspec.Struct, frozen=True, rename="camel"):
     pending: bool
 
 
-async def preview(database: Database, org_id: int, pair: Pair, shown: Shown) -> MergeView | Refusal:
+async def preview(database: Database, org_id: int, pair: Pair, show: EmailDisplay) -> MergeView | Refusal:
     """Return the effects that a merge would have. Nothing is written."""
     async with database.transaction() as tx:
-        plan = _plan(pair, await store.find_contacts(tx, org_id, pair.ids))
+        plan = _plan(pair, await store.find_stored_contacts(tx, org_id, pair.ids))
         if isinstance(plan, Refusal):
             return plan
         rows = await count_contact_rows(tx, ContactKey(org_id, pair.absorbed_id))
-    return _view(None, pair, plan, shown, rows)
+    return _view(None, pair, plan, show, rows)
 
 
-async def merge(database: Database, author: Author, pair: Pair, shown: Shown) -> MergeView | Refusal:
-    merged = await _merge(database, author, pair, shown)
+async def merge(database: Database, author: Author, pair: Pair, show: EmailDisplay) -> MergeView | Refusal:
+    merged = await _merge(database, author, pair, show)
     if isinstance(merged, Refusal):
         return merged
     assert merged.id is not None
@@ -136,7 +108,7 @@ def _plan(pair: Pair, both: dict[str, StoredContact]) -> _Merge | Refusal:
             return unknown("contact", field)
         if contact.merged_into is not None:
             return conflict(f"this contact was merged into {contact.merged_into}", field)
-    keep, absorbed = both[pair.keep_id].record, both[pair.absorbed_id].record
+    keep, absorbed = both[pair.keep_id], both[pair.absorbed_id]
     changes = plan_merge(keep, absorbed)
     merged = apply_merge(keep, changes.gained)
     if merged is None:
@@ -145,19 +117,19 @@ def _plan(pair: Pair, both: dict[str, StoredContact]) -> _Merge | Refusal:
     return _Merge(keep, absorbed, merged, changes)
 
 
-@retried
-async def _merge(database: Database, author: Author, pair: Pair, shown: Shown) -> MergeView | Refusal:
+@retry_conflicts
+async def _merge(database: Database, author: Author, pair: Pair, show: EmailDisplay) -> MergeView | Refusal:
     async with database.transaction() as tx:
         # Counted before the locks are taken: it may take a while, and ingest waits for these locks.
         rows = await count_contact_rows(tx, ContactKey(author.org_id, pair.absorbed_id))
         # Identifiers first, then contacts, in the order of docs/decisions/0002.
         before = await store.find_identities(tx, author.org_id, pair.ids)
-        await lock_identifiers(tx, [(author.org_id, key) for key in before])
+        await run(tx, hold_identifiers([(author.org_id, key) for key in before]))
         await run(tx, hold_contacts(pair.ids), share_members(author.org_id))
         identities = await store.find_identities(tx, author.org_id, pair.ids)
         if identities.keys() != before.keys():
             raise TransactionConflictError("an identifier was added during the merge")  # retried
-        plan = _plan(pair, await store.find_contacts(tx, author.org_id, pair.ids))
+        plan = _plan(pair, await store.find_stored_contacts(tx, author.org_id, pair.ids))
         if isinstance(plan, Refusal):
             return plan
         move = RowMove(pair.absorbed_id, pair.keep_id)
@@ -166,44 +138,44 @@ async def _merge(database: Database, author: Author, pair: Pair, shown: Shown) -
         merge_id = uuid7(author.now_us)
         keys = tuple(key for key, owner in identities.items() if owner == pair.absorbed_id)
         segments = await store.find_memberships(tx, author.org_id, pair.absorbed_id)
-        snapshot = Absorbed(plan.absorbed.attributes, plan.absorbed.tags, segments)
+        snapshot = AbsorbedValues(plan.absorbed.attributes, plan.absorbed.tags, segments)
         row = MergeRow(merge_id, *pair.ids, plan.changes.gained, keys, snapshot, author.now, None)
         await store.move_identities(tx, author.org_id, row.identities, move)
         await store.write_contact(tx, author.org_id, row.keep_id, plan.merged, author.now)
         await store.leave_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments)
         gained = {name: row.absorbed.segments[name] for name in row.gained.segments}
-        await store.join_segments(tx, author.org_id, row.keep_id, gained)
+        await store.join_segments(tx, author.org_id, row.keep_id, gained.keys(), gained.values())
         await store.move_live_entries(tx, author.org_id, move)
-        await store.resolve_conflicts(tx, author.org_id, row.id, row.keep_id, row.absorbed_id)
+        await store.resolve_conflicts(tx, author.org_id, row)
         await store.mark_merged(tx, author.org_id, row.absorbed_id, row.keep_id)
         await store.wake_entries_of_contact(tx, author.org_id, row.keep_id, author.now)
         await store.add_merge(tx, author.org_id, row, author.now + SETTLE_DELAY)
         detail = {"merge": row.id, "absorbed": row.absorbed_id, "attributes": len(row.gained.attributes)}
         await record(tx, author, "contact.merge", row.keep_id, detail)
-    return _view(merge_id, pair, plan, shown, rows)
+    return _view(merge_id, pair, plan, show, rows)
 
 
-@retried
+@retry_conflicts
 async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView | Refusal:
     async with database.transaction() as tx:
         row = await store.find_merge(tx, author.org_id, merge_id)
         if row is None:
             return unknown("merge")
-        await lock_identifiers(tx, [(author.org_id, key) for key in row.identities])
+        await run(tx, hold_identifiers([(author.org_id, key) for key in row.identities]))
         await run(tx, hold_contacts([row.keep_id, row.absorbed_id]), share_members(author.org_id))
         # Read again under the locks: another undo, merge or erasure may have been faster.
-        row = await store.find_merge(tx, author.org_id, merge_id, hold=True)
-        assert row is not None, "merges are never deleted"
-        both = await store.find_contacts(tx, author.org_id, [row.keep_id, row.absorbed_id])
+        row = await store.hold_merge(tx, author.org_id, merge_id)
+        both = await store.find_stored_contacts(tx, author.org_id, [row.keep_id, row.absorbed_id])
         if conflicts := await _find_undo_conflicts(tx, author.org_id, row, both):
             return Refusal("conflict", tuple(conflicts))
         members = await store.list_merged_ids(tx, author.org_id, row.absorbed_id)
         move = RowMove(row.keep_id, row.absorbed_id, members)
-        rest = undo_merge(both[row.keep_id].record, row.gained)
+        rest = undo_merge(both[row.keep_id], both[row.absorbed_id], row.gained)
         await store.move_identities(tx, author.org_id, row.identities, move)
         await store.write_contact(tx, author.org_id, row.keep_id, rest.contact, author.now)
         await store.leave_segments(tx, author.org_id, row.keep_id, row.gained.segments)
-        await store.join_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments)
+        segments = row.absorbed.segments
+        await store.join_segments(tx, author.org_id, row.absorbed_id, segments.keys(), segments.values())
         await store.move_live_entries(tx, author.org_id, move)
         await store.reopen_conflicts(tx, author.org_id, row.id)
         await store.unmark_merged(tx, author.org_id, row.absorbed_id, members)
@@ -246,23 +218,23 @@ async def _move_first_pages(database: Database, author: Author, merge_id: str) -
     return True
 
 
-def _view(merge_id: str | None, pair: Pair, plan: _Merge, shown: Shown, rows: ContactCounts) -> MergeView:
+def _view(merge_id: str | None, pair: Pair, plan: _Merge, show: EmailDisplay, rows: ContactCounts) -> MergeView:
     gained = plan.changes.gained
     moves = MovesView(
-        _shown_identifiers(gained, identifier_names(gained), shown),
+        _visible_identifiers(gained, identifier_names(gained), show),
         gained.attributes,
         gained.tags,
         gained.opted_out,
         gained.segments,
     )
-    hidden = _shown_identifiers(plan.absorbed, plan.changes.hidden, shown)
+    hidden = _visible_identifiers(plan.absorbed, plan.changes.hidden, show)
     return MergeView(merge_id, *pair.ids, moves, hidden, plan.changes.lost, rows)
 
 
-def _shown_identifiers(contact: ContactRecord, names: tuple[str, ...], shown: Shown) -> dict[str, str]:
+def _visible_identifiers(contact: ContactRecord, names: tuple[str, ...], show: EmailDisplay) -> dict[str, str]:
     values: dict[str, Any] = {"walletAddress": contact.wallet, "externalId": contact.external_id}
     if contact.email is not None:
-        values["email"] = shown(contact.email)
+        values["email"] = show(contact.email)
     return {name: values[name] for name in names}
 
 
@@ -287,11 +259,10 @@ async def settle_due(database: Database, now: datetime) -> int:
 async def move_pages(database: Database, org_id: int, merge_id: str, max_pages: int | None = None) -> bool:
     """Move rows, at most `max_pages` pages; return whether no row is left."""
 
-    @retried
+    @retry_conflicts
     async def move_page(part: MergePart) -> int:
         async with database.transaction() as tx:
-            row = await store.find_merge(tx, org_id, merge_id, hold=True)
-            assert row is not None, "merges are never deleted"
+            row = await store.hold_merge(tx, org_id, merge_id)
             move = await direction(tx, org_id, row)
             return 0 if move.from_id == move.to_id else await store.move_rows(tx, org_id, part, move, PAGE_ROWS)
 
@@ -315,7 +286,7 @@ async def direction(tx: Transaction, org_id: int, row: MergeRow) -> RowMove:
     return RowMove(keep, absorbed, await store.list_merged_ids(tx, org_id, row.absorbed_id))
 
 
-@retried
+@retry_conflicts
 async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now: datetime) -> None:
     """Copy attributes and tags that were written to the absorbed contact during the merge to the surviving one."""
     async with database.transaction() as tx:
@@ -323,31 +294,29 @@ async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now
         if row is None or row.undone_at is not None:
             return
         keep_id = await store.find_survivor(tx, org_id, row.absorbed_id)
-        await lock_contacts(tx, [keep_id, row.absorbed_id])
-        both = await store.find_contacts(tx, org_id, [keep_id, row.absorbed_id])
-        keep, absorbed = both[keep_id], both[row.absorbed_id].record
+        await run(tx, hold_contacts([keep_id, row.absorbed_id]))
+        both = await store.find_stored_contacts(tx, org_id, [keep_id, row.absorbed_id])
+        keep, absorbed = both[keep_id], both[row.absorbed_id]
         attributes = attributes_since_merge(row.absorbed.attributes, absorbed.attributes)
-        tags = [tag for tag in absorbed.tags if tag not in (*row.absorbed.tags, *keep.record.tags)]
-        if keep.erased or both[row.absorbed_id].merged_into != keep_id or not (attributes or tags):
+        tags = [tag for tag in absorbed.tags if tag not in (*row.absorbed.tags, *keep.tags)]
+        if keep.erased or absorbed.merged_into != keep_id or not (attributes or tags):
             return
-        contact = msgspec.structs.replace(
-            keep.record, attributes=keep.record.attributes | attributes, tags=(*keep.record.tags, *tags)
-        )
+        contact = msgspec.structs.replace(keep, attributes=keep.attributes | attributes, tags=(*keep.tags, *tags))
         await store.write_contact(tx, org_id, keep_id, contact, now)
         # Record what was copied: the next run must not copy it again over later values of the surviving contact.
-        snapshot = Absorbed(absorbed.attributes, absorbed.tags, row.absorbed.segments)
-        await store.update_absorbed(tx, org_id, merge_id, snapshot)
+        snapshot = AbsorbedValues(absorbed.attributes, absorbed.tags, row.absorbed.segments)
+        await store.update_absorbed(tx, org_id, msgspec.structs.replace(row, absorbed=snapshot))
 
 
-@retried
+@retry_conflicts
 async def _finish_or_reschedule(database: Database, org_id: int, merge_id: str, now: datetime) -> None:
     """Schedule another move unless this was the last one; wake waiting entries, which may have missed a moved event."""
     async with database.transaction() as tx:
         row = await store.find_merge(tx, org_id, merge_id)
         assert row is not None, "merges are never deleted"
         move = await direction(tx, org_id, row)
-        await lock_contacts(tx, [move.from_id, move.to_id])
-        await store.find_merge(tx, org_id, merge_id, hold=True)
+        await run(tx, hold_contacts([move.from_id, move.to_id]))
+        await store.hold_merge(tx, org_id, merge_id)
         is_busy = move.from_id != move.to_id and await store.has_claimed_entries(tx, org_id, move)
         is_last = now >= (row.undone_at or row.created_at) + SETTLE_DELAY and not is_busy
         await store.wake_entries_of_contact(tx, org_id, move.to_id, now)

@@ -9,22 +9,7 @@ Postgres refuses to run as root. As root, we run it as a system user and keep it
 because that user cannot read private folders. Only folders that this package created ever change their mode.
 """
 
-from api.embedded.paths import (
-    BinariesMissingError,
-    EmbeddedError,
-    HomeUnusableError,
-    StartFailedError,
-    WrongVersionError,
-)
+from api.embedded.paths import EmbeddedError
 from api.embedded.server import EmbeddedPostgres, Server, find
 
-__all__ = [
-    "BinariesMissingError",
-    "EmbeddedError",
-    "EmbeddedPostgres",
-    "HomeUnusableError",
-    "Server",
-    "StartFailedError",
-    "WrongVersionError",
-    "find",
-]
+__all__ = ["EmbeddedError", "EmbeddedPostgres", "Server", "find"]

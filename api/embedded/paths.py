@@ -1,4 +1,4 @@
-"""The files of one embedded Postgres, the user that owns them, and the errors of both.
+"""The files of one embedded Postgres, the system user that owns them, and the errors about either.
 
 `home/postgres` (mode 0700) contains the lock, the passwords (0600) and the log. The data and the socket are beside
 them. If we run as root they are under /var/lib/event-workbench/<id>, because the system user of the server cannot read
@@ -32,22 +32,6 @@ class EmbeddedError(Exception):
     """The embedded Postgres cannot be used."""
 
 
-class BinariesMissingError(EmbeddedError):
-    """No usable Postgres programs were found on this machine."""
-
-
-class HomeUnusableError(EmbeddedError):
-    """The home folder, or something that belongs to it, cannot be used."""
-
-
-class WrongVersionError(EmbeddedError):
-    """The data folder was made by another major version of Postgres."""
-
-
-class StartFailedError(EmbeddedError):
-    """initdb or the server failed."""
-
-
 class PopenUser(TypedDict, total=False):
     """Arguments of subprocess.Popen that run a child as another user."""
 
@@ -65,18 +49,15 @@ class SystemUser(msgspec.Struct, frozen=True):
     switched: bool
 
     def popen(self) -> PopenUser:
-        """Return the arguments with which a child runs as this user."""
         # Without extra_groups=[] the child would keep root's groups.
         return PopenUser(user=self.uid, group=self.gid, extra_groups=[]) if self.switched else PopenUser()
 
     def own(self, path: Path) -> None:
-        """Make this user the owner of `path`."""
         if self.switched:
             os.chown(path, self.uid, self.gid)
 
 
 def own_account() -> SystemUser:
-    """Return the user of this process."""
     return SystemUser(str(os.geteuid()), os.geteuid(), os.getegid(), switched=False)
 
 
@@ -95,7 +76,7 @@ def server_account() -> SystemUser:
             entry = _find_user(_SYSTEM_USER)
     entry = entry or _find_user("nobody")  # the user could not be created
     if entry is None:
-        raise HomeUnusableError(
+        raise EmbeddedError(
             f"Postgres cannot run as root, and the system user {_SYSTEM_USER} could not be created; "
             "run as an ordinary user"
         )
@@ -117,17 +98,14 @@ class PostgresPaths(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> Path:
-        """The data folder of the cluster."""
         return self.state / "data"
 
     @property
     def lock(self) -> Path:
-        """The file that the owner of the server has locked (flock)."""
         return self.home / "lock"
 
     @property
     def log(self) -> Path:
-        """The log of the server."""
         return self.home / "postgres.log"
 
     def run(self) -> Path:
@@ -165,18 +143,18 @@ def find_paths(home: Path) -> PostgresPaths | None:
 
 
 def prepare_paths(home: Path, account: SystemUser) -> PostgresPaths:
-    """Create the folders of `home` and return its paths; existing folders keep their mode. Raise HomeUnusableError."""
+    """Create the folders of `home` and return its paths; existing folders keep their mode. Raise EmbeddedError."""
     folder = home.absolute() / "postgres"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise HomeUnusableError(f"the data folder {home} cannot be created: {error.strerror}") from error
+        raise EmbeddedError(f"the data folder {home} cannot be created: {error.strerror}") from error
     status = folder.stat()
     if status.st_uid != os.geteuid():
-        raise HomeUnusableError(f"{folder} belongs to another user; use a data folder of your own (WORKBENCH_DATA_DIR)")
+        raise EmbeddedError(f"{folder} belongs to another user; use a data folder of your own (WORKBENCH_DATA_DIR)")
     if stat.S_IMODE(status.st_mode) & 0o077:
-        raise HomeUnusableError(f"{folder} can be read by others and contains passwords; run: chmod 700 {folder}")
+        raise EmbeddedError(f"{folder} can be read by others and contains passwords; run: chmod 700 {folder}")
     if not account.switched:
         return PostgresPaths(folder, folder)
     make_root_state()
@@ -194,24 +172,22 @@ def make_root_state() -> None:
     """Create /var/lib/event-workbench so that the system user can read it; only root calls this."""
     ROOT_STATE.mkdir(mode=0o755, parents=True, exist_ok=True)
     if ROOT_STATE.stat().st_uid != 0:
-        raise HomeUnusableError(f"{ROOT_STATE} does not belong to root; remove it")
+        raise EmbeddedError(f"{ROOT_STATE} does not belong to root; remove it")
     ROOT_STATE.chmod(0o755)  # with a strict umask, mkdir locks the system user out
 
 
 def make_run(run: Path, account: SystemUser) -> None:
-    """Create the socket folder with mode 0700; raise HomeUnusableError if another user created it."""
+    """Create the socket folder with mode 0700; raise EmbeddedError if another user created it."""
     run.mkdir(mode=0o700, exist_ok=True)
     account.own(run)
     # The folder may be in /tmp, where any user can create it first, also as a link to another place.
     if run.is_symlink() or run.stat().st_uid != account.uid:
-        raise HomeUnusableError(f"the socket folder {run} belongs to another user; remove it")
+        raise EmbeddedError(f"the socket folder {run} belongs to another user; remove it")
     run.chmod(0o700)
 
 
 def _read_cluster_id(folder: Path) -> str:
     cluster_id = (folder / "cluster").read_text().strip()
     if not cluster_id.isalnum():  # it becomes a part of a path
-        raise HomeUnusableError(
-            f"{folder / 'cluster'} is damaged; it must contain the name of a folder in {ROOT_STATE}"
-        )
+        raise EmbeddedError(f"{folder / 'cluster'} is damaged; it must contain the name of a folder in {ROOT_STATE}")
     return cluster_id

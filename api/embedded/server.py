@@ -20,9 +20,8 @@ import psycopg
 from api.clock import monotonic_ns
 from api.embedded import cluster, postmaster
 from api.embedded.paths import (
-    HomeUnusableError,
+    EmbeddedError,
     PostgresPaths,
-    StartFailedError,
     SystemUser,
     find_paths,
     make_run,
@@ -111,7 +110,20 @@ class EmbeddedPostgres:
                 self._report(f"waiting for the process that is starting Postgres in {paths.home}")
             time.sleep(_POLL_INTERVAL_S)
         try:
-            return self._start_as_owner(paths, account)
+            if _running_pid(paths.data) is None:
+                binaries = cluster.locate(self._bin_dir, account)
+                cluster.ensure_data(paths, binaries, account)
+                _clear_remains(paths)
+                make_run(paths.run(), account)
+                if self._child is not None:
+                    self._child.wait()  # reap the previous server, which has ended
+                self._child = self._spawn(paths, binaries, account)
+            while True:
+                self._wait_until_ready(paths)
+                with contextlib.suppress(psycopg.OperationalError):  # it was ready and went back into recovery
+                    cluster.create_application(paths, _socket_folder(paths))
+                    return _connect(paths, owned=True)
+                time.sleep(_POLL_INTERVAL_S)
         except BaseException:
             self.stop()
             raise
@@ -172,22 +184,6 @@ class EmbeddedPostgres:
         self._lock = file
         return True
 
-    def _start_as_owner(self, paths: PostgresPaths, account: SystemUser) -> Server:
-        if _running_pid(paths.data) is None:
-            binaries = cluster.locate(self._bin_dir, account)
-            cluster.ensure_data(paths, binaries, account)
-            _clear_remains(paths)
-            make_run(paths.run(), account)
-            if self._child is not None:
-                self._child.wait()  # reap the previous server, which has ended
-            self._child = self._spawn(paths, binaries, account)
-        while True:
-            self._wait_until_ready(paths)
-            with contextlib.suppress(psycopg.OperationalError):  # it was ready and went back into recovery
-                cluster.create_application(paths, _socket_folder(paths))
-                return _connect(paths, owned=True)
-            time.sleep(_POLL_INTERVAL_S)
-
     def _spawn(self, paths: PostgresPaths, binaries: cluster.Binaries, account: SystemUser) -> subprocess.Popen[bytes]:
         socket_folder = str(paths.run()).replace('"', '""')  # the setting is a list; quotes keep a comma in the path
         settings = {**self._settings, "unix_socket_directories": f'"{socket_folder}"'}
@@ -214,7 +210,7 @@ class EmbeddedPostgres:
             running = _running_pid(paths.data) is not None if self._child is None else self._child.poll() is None
             if not running:
                 tail = " / ".join(paths.log.read_text(errors="replace").splitlines()[-3:])
-                raise StartFailedError(f"Postgres did not start; the end of {paths.log}: {tail}")
+                raise EmbeddedError(f"Postgres did not start; the end of {paths.log}: {tail}")
             if not reported and monotonic_ns() - started_ns > _REPORT_AFTER_NS:
                 reported = True
                 self._report(f"Postgres is recovering or busy; waiting ({reason})")
@@ -260,7 +256,7 @@ def _connection_error(paths: PostgresPaths) -> str | None:
     except psycopg.OperationalError as error:
         text = " ".join(str(error).split())
         if "password authentication failed" in text:
-            raise HomeUnusableError(
+            raise EmbeddedError(
                 f"the superuser password stored in {paths.home} is not the password of the server; restore the file"
             ) from error
         return text
@@ -274,8 +270,8 @@ def _clear_remains(paths: PostgresPaths) -> None:
         if _wait_until(lambda: not postmaster.list_processes(paths.data), timeout_s):
             break
         if next_signal is None:
-            raise HomeUnusableError(
-                f"processes of a dead Postgres still use {paths.data} and could not be killed; end them first"
+            raise EmbeddedError(
+                f"processes of a crashed Postgres still use {paths.data} and could not be killed; stop them first"
             )
         for pid in postmaster.list_processes(paths.data):
             _send(pid, next_signal)

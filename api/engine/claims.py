@@ -2,26 +2,23 @@
 
 A claim charges one attempt, raises the lease token of the entry and sets the time until which other engines leave it
 alone. Every later write carries the token, so an engine that has lost its lease writes nothing. Leases are short, and
-`Claims` renews them until the entry is recorded, however long that takes. A lease that is lost all the same (the
-process was suspended, the database was unreachable) is noticed at the next renewal, or when something is written.
+`Claims` renews them until the entry is recorded, however long that takes. A lease can still be lost, if the process was
+suspended or the database unreachable; `Claims` notices that at the next renewal, or when something is written.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Literal
 
 import msgspec
 
 from api.clock import Clock
 from api.store import entries as store
 from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
-from api.store.entries import Claim
+from api.store.entries import Claim, Lane
 from api.store.query import COMMIT, run
 from workbench.language.run import Run, State
-
-Lane = Literal["ready", "retrying"]
 
 LEASE = timedelta(seconds=10)
 
@@ -35,10 +32,9 @@ class Claims:
 
     async def take(self, org_id: int, lane: Lane, limit: int) -> list[Claim]:
         """Claim up to `limit` due entries of an organization. Pass them to `hold` to keep their leases."""
-        claim = store.claim_ready if lane == "ready" else store.claim_retrying
         now = self._clock.now()
         async with self._database.transaction() as tx:
-            claims, _ = await run(tx, claim(org_id, now, now + LEASE, limit), COMMIT)
+            claims, _ = await run(tx, store.claim_entries(org_id, lane, now, now + LEASE, limit), COMMIT)
         return claims
 
     async def rescue(self, org_id: int, limit: int) -> int:

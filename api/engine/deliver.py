@@ -10,28 +10,23 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
 from api import process
-from api.channels.email import open_mailer
-from api.channels.outcome import Failed, Mail, Mailer, MayLeave, Outcome, Retry, Sent, Unknown
-from api.channels.signing import Unsubscription, unsubscribe_url
-from api.channels.webhook import Webhook, WebhookSender, open_webhook_sender
+from api.channels.outcome import Delivery, DeliveryOutcome, Failed, MayLeave, NotSent, Retry, Sent, Unknown
+from api.channels.outgoing import OUTGOING, Transports
 from api.clock import Clock, monotonic_ns
 from api.crypto import Keyring
 from api.engine.claims import Claims
 from api.engine.facts import Graphs
-from api.engine.outbox import OutgoingMessage, address_digest, address_digests
 from api.engine.progress import EntryProgress, progress_of
-from api.engine.record import EngineCounts, LostLeases, record_delivery
-from api.settings import Settings
+from api.engine.record import EngineCounts, OutgoingMessage, address_digests, address_of, record_delivery
 from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
 from api.store.entries import Claim
-from api.store.messages import AttemptResult, close_endpoint, settle_outgoing
-from workbench.language.advance import effect_failed
+from api.store.messages import AttemptResult, settle_outgoing
+from api.store.query import Call
+from workbench.language.advance import decide_failure
 from workbench.language.decision import DELIVERY_ERRORS, Decision, Failure
 from workbench.language.graph import Graph
 from workbench.language.run import State
@@ -39,36 +34,8 @@ from workbench.language.run import State
 MAX_DELIVERIES = 256  # under way, of one organization in one engine: each keeps a task and a lease
 BUSY_DELAY = timedelta(seconds=5)
 DATABASE_RETRY_S = 0.5
-DEFAULT_PUBLIC_URL = "http://localhost:8000"  # for links in emails, without WORKBENCH_PUBLIC_URL
 
 _log = logging.getLogger("workbench.engine")
-
-
-class NotSent(msgspec.Struct, frozen=True):
-    """Nothing was sent: the message was sent before (`already_sent`), or the recipient has opted out (`skipped`)."""
-
-    outcome: Literal["already_sent", "skipped"]
-    cause: str | None = None
-
-
-DeliveryOutcome: TypeAlias = Outcome | NotSent
-
-
-class Transports(msgspec.Struct, frozen=True):
-    """The transports of this installation. `public_url`: the base URL of the API, for links in emails."""
-
-    mailer: Mailer
-    webhooks: WebhookSender
-    public_url: str
-
-    async def close(self) -> None:
-        await self.mailer.close()
-        await self.webhooks.close()
-
-
-def open_transports(settings: Settings) -> Transports:
-    """Return the transports that the settings describe; the caller closes them."""
-    return Transports(open_mailer(settings), open_webhook_sender(settings), settings.public_url or DEFAULT_PUBLIC_URL)
 
 
 class DeliveryContext(msgspec.Struct, frozen=True):
@@ -90,6 +57,7 @@ class Deliveries:
         self._tasks: dict[int, set[asyncio.Task[None]]] = {}
 
     def __len__(self) -> int:
+        """Return the number of emails and webhooks that are being sent."""
         return sum(map(len, self._tasks.values()))
 
     def room(self, org_id: int) -> int:
@@ -108,19 +76,15 @@ class Deliveries:
             self._tasks.setdefault(org_id, set()).add(task)
             task.add_done_callback(lambda done: self._discard(org_id, done))
 
-    async def finish(self) -> None:
-        """Wait until no delivery is under way, including those that continued entries start."""
-        while self._tasks:
-            await asyncio.gather(*(task for tasks in list(self._tasks.values()) for task in tasks))
-
     async def stop(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s`, then cancel.
+        """Wait up to `timeout_s` until no delivery is under way, including those of continued entries, then cancel.
 
         A cancelled message is sent again, under the same id, once its lease has expired.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self.finish()
+                while self._tasks:
+                    await asyncio.gather(*(task for tasks in list(self._tasks.values()) for task in tasks))
 
     def _discard(self, org_id: int, task: asyncio.Task[None]) -> None:
         tasks = self._tasks[org_id]
@@ -160,7 +124,14 @@ class Deliveries:
         assert graph is not None, "an entry without a graph sends nothing"
         decision, result = judge(message, graph, outcome, now)
         progress = progress_of(claim, message.progress.run, graph, [decision])
-        recorded = await self._record(org_id, message, progress, result, now)
+        stored, message_calls = message.stored, []
+        if stored is not None and result is not None:
+            message_calls.append(settle_outgoing(org_id, stored.id, claim.token, result, now))
+            close = OUTGOING[stored.channel].close
+            if close is not None and result.reason == "gone":
+                keys = context.keyring.of(org_id)
+                message_calls.append(close(org_id, address_digests(keys, stored), address_of(keys, stored), now))
+        recorded = await self._record(org_id, progress, message_calls, now)
 
         span = {"request_id": claim.request_id, "entry_id": claim.entry_id, "node_id": message.pending.effect.node_id}
         process.record("deliver", started_ns, span | {"outcome": type(outcome).__name__.lower()})
@@ -170,16 +141,17 @@ class Deliveries:
         return msgspec.structs.replace(claim, node_id=run.node_id, step=run.step, attempt=run.attempt, since=run.since)
 
     async def _record(
-        self, org_id: int, message: OutgoingMessage, progress: EntryProgress, result: AttemptResult | None, at: datetime
+        self, org_id: int, progress: EntryProgress, message_calls: Sequence[Call[None]], at: datetime
     ) -> EntryProgress | None:
         """Write the outcome of an attempt; return the progress as written, or None if the lease was lost."""
         context = self._context
         while True:
             try:
-                recorded = await self._write(org_id, message, progress, result, at)
+                async with context.database.transaction() as tx:
+                    recorded = await record_delivery(tx, org_id, progress, message_calls, at)
             except (DatabaseUnavailableError, TransactionConflictError):
                 # The message may have left: give up only once another engine can have claimed the entry.
-                if not context.claims.is_valid(org_id, message.progress.claim):
+                if not context.claims.is_valid(org_id, progress.claim):
                     raise
                 await asyncio.sleep(DATABASE_RETRY_S)
                 continue
@@ -188,22 +160,6 @@ class Deliveries:
             else:
                 context.counts.add(org_id, [recorded])
             return recorded
-
-    async def _write(
-        self, org_id: int, message: OutgoingMessage, progress: EntryProgress, result: AttemptResult | None, at: datetime
-    ) -> EntryProgress | None:
-        context, stored = self._context, message.stored
-        message_calls = []
-        if stored is not None and result is not None:
-            message_calls.append(settle_outgoing(org_id, stored.id, progress.claim.token, result, at))
-        async with context.database.transaction() as tx:
-            recorded = await record_delivery(tx, org_id, progress, message_calls, at)
-            if isinstance(recorded, LostLeases):
-                return None
-            if stored is not None and progress.run.outcome == "gone":
-                digests = address_digests(context.keyring, org_id, stored)
-                await close_endpoint(tx, org_id, digests, urlsplit(stored.recipient).hostname or "", at)
-        return recorded
 
 
 async def attempt(
@@ -215,21 +171,11 @@ async def attempt(
         return NotSent("already_sent")
     if stored.opted_out:
         return NotSent("skipped", "opted_out")
-    match stored.channel:
-        case "email":
-            if message.closed:
-                return NotSent("skipped", "opted_out")
-            recipient = keyring.of(org_id).open_email(stored.recipient)
-            token = Unsubscription(org_id, address_digest(keyring, org_id, stored))
-            url = unsubscribe_url(transports.public_url, keyring, token)
-            subject = stored.subject or ""
-            mail = Mail(stored.id, stored.created_at, recipient, subject, stored.body, stored.html, url)
-            return await transports.mailer.send(mail, may_leave)
-        case "webhook":
-            if message.closed:
-                return Failed("gone", "it answered 410 to an earlier delivery")
-            webhook = Webhook(org_id, stored.id, stored.recipient, stored.body, message.secrets)
-            return await transports.webhooks.send(webhook, now, may_leave)
+    if message.closed:
+        return OUTGOING[stored.channel].closed
+    texts = (address_of(keyring.of(org_id), stored), stored.subject or "", stored.body, stored.html)
+    delivery = Delivery(org_id, stored.id, stored.created_at, *texts, secrets=message.secrets)
+    return await transports.send(stored.channel, keyring, delivery, now, may_leave)
 
 
 def judge(
@@ -245,7 +191,7 @@ def judge(
         case NotSent(_, cause):
             return _with_outcome(decision, "skipped", cause), AttemptResult("skipped", "skipped", cause)
         case Retry("busy"):
-            # Nothing was tried, so no attempt is charged.
+            # Nothing was sent, so this does not count as an attempt.
             error, due_at = f"busy: {DELIVERY_ERRORS['busy']}", now + BUSY_DELAY
             retrying = run.to(State.RETRYING, attempt=run.attempt - 1, due_at=due_at, error=error, since=None)
             return Decision(retrying), AttemptResult("queued", None)
@@ -256,7 +202,7 @@ def judge(
             after_s = (outcome.after_seconds or 0) if isinstance(outcome, Retry) else 0
             permanent = isinstance(outcome, Failed)
             failure = Failure(outcome.reason, error, permanent=permanent, retry_after=timedelta(seconds=after_s))
-            instead = effect_failed(graph, run, failure, message.pending.facts, now)
+            instead = decide_failure(graph, run, failure, message.pending.facts, now)
             if isinstance(outcome, Unknown):
                 return instead, AttemptResult("unknown", "unknown", outcome.reason)
             if instead.run.state is State.RETRYING:

@@ -1,8 +1,8 @@
 """Drive one batch of one organization: claim, read facts, decide, record, deliver.
 
-A first transaction claims entries. The facts for their decisions are read in a second, without locks. A third records
-what was decided, fenced by the lease tokens: a driver that has lost its lease writes nothing. Emails and webhooks are
-stored with that third transaction and then sent in tasks of their own; the entry continues here once its delivery is
+A first transaction claims entries. A second one reads the facts for their decisions, without locks. A third one records
+the decisions, fenced by the lease tokens: a driver that has lost its lease writes nothing. Emails and webhooks are
+stored in that third transaction and then sent in tasks of their own; the entry continues here once its delivery is
 recorded.
 """
 
@@ -11,16 +11,25 @@ import logging
 
 import msgspec
 
+from api.channels.outgoing import Transports
 from api.clock import Clock
 from api.crypto import Keyring
-from api.engine.claims import Claims, Lane
-from api.engine.deliver import Deliveries, DeliveryContext, Transports
-from api.engine.facts import BatchFacts, Graphs, facts_request, read_facts
+from api.engine.claims import Claims
+from api.engine.deliver import Deliveries, DeliveryContext
+from api.engine.facts import BatchFacts, Graphs, read_facts
 from api.engine.progress import EntryProgress, advance_slice, dead_entry
-from api.engine.record import CancelledEntries, EngineCounts, LostLeases, Recorded, RecordResult, StaleFacts, record
+from api.engine.record import (
+    CancelledEntries,
+    EngineCounts,
+    LostLeases,
+    RecordedBatch,
+    RecordResult,
+    StaleFacts,
+    record,
+)
 from api.store.database import Database, RefusedDataError
-from api.store.entries import Claim
-from workbench.language.run import RetryPolicy
+from api.store.entries import Claim, Lane
+from workbench.language.channel import RetryPolicy
 
 _log = logging.getLogger("workbench.engine")
 
@@ -36,33 +45,17 @@ class Driver:
         self._graphs = Graphs(database)
         self._claims = Claims(database, clock)
         self.counts = EngineCounts()
-        self._deliveries = Deliveries(
+        self.deliveries = Deliveries(
             DeliveryContext(database, keyring, clock, transports, self._claims, self._graphs, self.counts),
             resume=lambda org_id, claim: self._process(org_id, [claim]),
         )
-
-    @property
-    def deliveries_under_way(self) -> int:
-        """The number of emails and webhooks that are being sent."""
-        return len(self._deliveries)
-
-    @property
-    def is_saturated(self) -> bool:
-        return self._deliveries.is_saturated
-
-    async def finish_deliveries(self) -> None:
-        await self._deliveries.finish()
-
-    async def stop(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for deliveries under way, then cancel them."""
-        await self._deliveries.stop(timeout_s)
 
     async def drive(self, org_id: int, lane: Lane, limit: int) -> int:
         """Claim up to `limit` due entries of a lane and advance them as far as possible; return how many were claimed.
 
         An entry that sends an email or webhook continues after this returns, when the delivery has ended.
         """
-        limit = min(limit, self._deliveries.room(org_id))
+        limit = min(limit, self.deliveries.room(org_id))
         claims = await self._claims.take(org_id, lane, limit) if limit else []
         if claims:
             await self._process(org_id, claims)
@@ -86,37 +79,43 @@ class Driver:
                 batch_claims = list(remaining.values())[: 1 if singles else None]
                 facts = await self._read_facts(org_id, batch_claims)
                 batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
-                match await self._record(org_id, batch, facts):
-                    case None:
-                        # The database rejected an entry of the slice. Record them one by one, so that only that entry
-                        # becomes a dead letter.
-                        singles = len(batch)
-                    case Recorded(outgoing):
-                        singles = max(singles - 1, 0)
-                        self.counts.add(org_id, batch)
-                        for progress in batch:
-                            claim = remaining.pop(progress.claim.entry_id)
-                            if progress.pending is None:  # otherwise it keeps its lease until its delivery has ended
-                                self._claims.release(org_id, [claim])
-                        self._deliveries.start(org_id, outgoing)
-                    case StaleFacts():
-                        pass  # nothing was written: read the facts again and decide again
-                    case CancelledEntries(outcomes):
-                        # They are decided again, and end: a reported outcome cancels before any step.
-                        for entry_id, outcome in outcomes.items():
-                            remaining[entry_id] = msgspec.structs.replace(
-                                remaining[entry_id], cancelled_outcome=outcome
-                            )
-                    case LostLeases(entry_ids):
-                        self.counts.add_lost(org_id, len(entry_ids))
-                        self._claims.release(org_id, [remaining.pop(entry_id) for entry_id in entry_ids])
+                result = await self._record(org_id, batch, facts)
+                if result is None:
+                    # The database rejected an entry of the slice. Record them one by one, so that only that entry
+                    # becomes a dead letter.
+                    singles = len(batch)
+                    continue
+                if isinstance(result, RecordedBatch):
+                    singles = max(singles - 1, 0)
+                self._settle(org_id, remaining, batch, result)
         finally:
             self._claims.release(org_id, remaining.values())
 
+    def _settle(
+        self, org_id: int, remaining: dict[str, Claim], batch: list[EntryProgress], result: RecordResult
+    ) -> None:
+        """Take the entries that are done from `remaining`, release those without a delivery, and start deliveries."""
+        match result:
+            case RecordedBatch(outgoing):
+                self.counts.add(org_id, batch)
+                done = [(progress, remaining.pop(progress.claim.entry_id)) for progress in batch]
+                # An entry with a delivery keeps its lease until the delivery has ended.
+                self._claims.release(org_id, [claim for progress, claim in done if progress.pending is None])
+                self.deliveries.start(org_id, outgoing)
+            case StaleFacts():
+                pass  # nothing was written: read the facts again and decide again
+            case CancelledEntries(outcomes):
+                # The next decision ends these entries: `cancelled_outcome` takes effect before any step.
+                for entry_id, outcome in outcomes.items():
+                    remaining[entry_id] = msgspec.structs.replace(remaining[entry_id], cancelled_outcome=outcome)
+            case LostLeases(entry_ids):
+                self.counts.add_lost(org_id, len(entry_ids))
+                self._claims.release(org_id, [remaining.pop(entry_id) for entry_id in entry_ids])
+
     async def _read_facts(self, org_id: int, claims: list[Claim]) -> BatchFacts:
-        requests = [facts_request(org_id, claim, self._graphs) for claim in claims]
+        keys, now = self._keyring.of(org_id), self._clock.now()
         async with self._database.transaction() as tx:
-            return await read_facts(tx, org_id, self._keyring.of(org_id), requests, self._retries, self._clock.now())
+            return await read_facts(tx, org_id, keys, claims, self._graphs, self._retries, now)
 
     async def _record(self, org_id: int, batch: list[EntryProgress], facts: BatchFacts) -> RecordResult | None:
         """Write a slice; return None, with nothing written, if the database rejects one of several entries."""

@@ -7,31 +7,34 @@ made again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from api.crypto import OrgKeys
 from api.engine.claims import run_of
 from api.store import entries as store
+from api.store.contacts import contact_state, identifiers_of
 from api.store.database import Database, Transaction
-from api.store.entries import Claim, EntryContactRow, EntryLogRow, EventRow, LaterEventRow, OtherEntries
-from api.store.query import COMMIT, run
+from api.store.entries import Claim, EntryPosition, OtherEntries, joined_names
+from api.store.events import EventRow
+from api.store.query import run
 from workbench.language.abi import AbiEvent, read_signature
 from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, RequiredFacts, required_facts
+from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.facts import ContactHistory, Facts, LaterEvent
 from workbench.language.graph import Graph, read_graph
-from workbench.language.onchain import LOCATION_FIELDS, log_payload
-from workbench.language.run import RetryPolicy
+from workbench.language.onchain import log_payload
+from workbench.language.run import Run, State
 
 T = TypeVar("T")
-OpenEmail: TypeAlias = Callable[[str], str]
+_NEW_ID = "00000000-0000-8000-8000-000000000000"  # of an entry and an event that do not exist
 
 
 class Graphs:
@@ -48,9 +51,9 @@ class Graphs:
                 continue
             async with self._database.transaction() as tx:
                 (raw,) = await run(tx, store.load_graph(org_id, claim.automation_id, claim.version))
-            # Compiling long templates takes up to seconds: it runs in a thread, and after the transaction.
+            # Compiling long templates can take seconds, so it runs in a thread, after the transaction.
             graph = await asyncio.to_thread(read_graph, decode(raw)) if raw is not None else ()
-            # A stored graph that no longer reads (a tuple of problems) becomes an empty one: its entries end.
+            # A stored graph that is no longer valid (a tuple of problems) becomes an empty one: its entries end.
             compiled = graph if isinstance(graph, Graph) else Graph()
             self._graphs[org_id, claim.automation_id, claim.version] = compiled
 
@@ -60,9 +63,9 @@ class Graphs:
 
 
 class FactsRequest(msgspec.Struct, frozen=True):
-    """A claimed entry, and the facts that its next decisions can look at."""
+    """An entry, and the facts that its next decisions need."""
 
-    claim: Claim
+    entry: EntryPosition
     required: RequiredFacts
 
     @property
@@ -80,8 +83,8 @@ class WatchedFacts(msgspec.Struct, frozen=True):
     """Facts, by entry id, that other entries and events of the contact change. Entries without any are left out."""
 
     other_entries: dict[str, OtherEntries]
-    message_times: dict[str, tuple[datetime, ...]]
-    later_events: dict[str, tuple[LaterEventRow, ...]]
+    message_times: dict[str, list[datetime]]
+    later_events: dict[str, list[EventRow]]
 
     def of(self, entry_ids: Iterable[str]) -> "WatchedFacts":
         ids = set(entry_ids)
@@ -95,7 +98,7 @@ class WatchedFacts(msgspec.Struct, frozen=True):
 class BatchFacts(msgspec.Struct, frozen=True):
     """The facts of a batch.
 
-    `read_at`: the time for which they were read; the second reading of `watched` has to use the same one.
+    `read_at`: the time as of which the facts were read; the second read of `watched` must use the same time.
     `decide_at`: the time at which decisions are made, not before the newest event in `watched`.
     `requests`, `facts`: by entry id.
     """
@@ -107,123 +110,131 @@ class BatchFacts(msgspec.Struct, frozen=True):
     watched: WatchedFacts
 
 
-def facts_request(org_id: int, claim: Claim, graphs: Graphs) -> FactsRequest:
-    return FactsRequest(claim, required_facts(graphs.of(org_id, claim), run_of(claim)))
-
-
 async def read_facts(
-    tx: Transaction, org_id: int, org_keys: OrgKeys, requests: list[FactsRequest], retries: RetryPolicy, now: datetime
+    tx: Transaction,
+    org_id: int,
+    org_keys: OrgKeys,
+    claims: list[Claim],
+    graphs: Graphs,
+    retries: RetryPolicy,
+    now: datetime,
 ) -> BatchFacts:
-    claims = [request.claim for request in requests]
-    # Most batches need only these three reads. The reads that follow need no common snapshot with them: whatever
-    # changes concurrently and matters is read again under a lock, so COMMIT can save its round trip here.
-    events, contacts, automations, _ = await run(
+    requests = [FactsRequest(claim, required_facts(graphs.of(org_id, claim), run_of(claim))) for claim in claims]
+    # Most batches need only these three reads.
+    event_rows, contact_rows, automations = await run(
         tx,
         store.load_events(org_id, claims),
         store.load_contacts(org_id, list({claim.contact_id for claim in claims})),
         store.read_automation_statuses(org_id, list({claim.automation_id for claim in claims})),
-        COMMIT,
     )
-    mailed_ids = {request.claim.contact_id for request in requests if request.required.unsubscribed}
+    events, contacts = {row.id: row for row in event_rows}, {row.id: row for row in contact_rows}
+    mailed_ids = {request.entry.contact_id for request in requests if request.required.unsubscribed}
     if mailed_ids:
         (unsubscribed_ids,) = await run(tx, store.find_unsubscribed(org_id, list(mailed_ids)))
         for contact_id in unsubscribed_ids & contacts.keys():
             contact = contacts[contact_id]
-            contacts[contact_id] = msgspec.structs.replace(contact, opted_out=[*contact.opted_out, "email"])
-    logs: dict[str, EntryLogRow] = {}
+            contacts[contact_id] = msgspec.structs.replace(contact, opted_out=(*contact.opted_out, "email"))
+    logs: dict[str, EventRow] = {}
     if log_claims := [claim for claim in claims if claim.event_id not in events]:
         (logs,) = await run(tx, store.load_logs(org_id, log_claims))
     watched = await read_watched(tx, org_id, requests, now)
-    recent_entries: dict[str, int] = {}
-    if counted_claims := [request.claim for request in requests if request.required.recent]:
-        (recent_entries,) = await run(tx, store.count_recent_entries(org_id, counted_claims, LOOP_WINDOW, LOOP_LIMIT))
+    recent_entries = await _count_recent(tx, org_id, requests)
 
     open_email = cache(org_keys.open_email)  # most events of a batch carry the address of their contact
     facts = {}
     for claim in claims:
-        event = events.get(claim.event_id) or logs.get(claim.entry_id)
-        base = _event_and_contact(open_email, event, contacts.get(claim.contact_id))
+        event, contact_row = events.get(claim.event_id) or logs.get(claim.entry_id), contacts.get(claim.contact_id)
+        if event is None or contact_row is None:
+            facts[claim.entry_id] = Facts("", Identifiers(), {}, ContactState(""), cancelled="contact_erased")
+            continue
+        payload = decode(event.payload)
+        if event.source is not None:
+            payload = log_payload(payload, _abi_event(event.signature))
         automation = automations[claim.automation_id]
         # An entry of an earlier activation is cancelled even if the automation has been activated again.
         expired = "automation_inactive" if claim.activation < automation.activation else None
-        others = watched.other_entries.get(claim.entry_id)
-        later_events = tuple(
-            LaterEvent(
-                row.at,
-                row.name,
-                Identifiers(row.wallet, _opened(open_email, row.email), row.external_id),
-                decode(row.payload),
-                row.id,
-            )
-            for row in watched.later_events.get(claim.entry_id, ())
-        )
-        facts[claim.entry_id] = msgspec.structs.replace(
-            base,
-            cancelled=base.cancelled or claim.cancelled_outcome or automation.stopped or expired,
+        facts[claim.entry_id] = Facts(
+            event.event,
+            identifiers_of(event, open_email),
+            payload,
+            contact_state(contact_row, open_email),
+            cancelled=claim.cancelled_outcome or automation.stopped or expired,
             paused=automation.paused,
             retries=retries,
-            history=ContactHistory(
-                None if others is None else others.at,
-                others is not None and others.running,
-                recent_entries.get(claim.entry_id, 0),
-                watched.message_times.get(claim.entry_id, ()),
+            history=_history(claim.entry_id, watched, recent_entries),
+            later_events=tuple(
+                LaterEvent(row.created_at, row.event, identifiers_of(row, open_email), decode(row.payload), row.id)
+                for row in watched.later_events.get(claim.entry_id, ())
             ),
-            later_events=later_events,
         )
     # Clocks of two processes differ: an event may carry a later time than `now`, and no decision may precede it.
-    decide_at = max([now, *(rows[-1].at for rows in watched.later_events.values())])
-    return BatchFacts(now, decide_at, {request.claim.entry_id: request for request in requests}, facts, watched)
+    decide_at = max([now, *(rows[-1].created_at for rows in watched.later_events.values())])
+    return BatchFacts(now, decide_at, {request.entry.entry_id: request for request in requests}, facts, watched)
+
+
+async def past_of(
+    tx: Transaction, org_id: int, automation_id: str, graph: Graph | None, contact_id: str, now: datetime
+) -> ContactHistory:
+    """Return the contact's history as the first decision of an entry that is created at `now` would see it."""
+    entry = EntryPosition(
+        entry_id=_NEW_ID,
+        automation_id=automation_id,
+        event_id=_NEW_ID,
+        event_created_at=now,
+        contact_id=contact_id,
+        node_id=None,
+    )
+    required = required_facts(graph, Run(_NEW_ID, automation_id, State.RUNNING, attempt=1))
+    requests = [FactsRequest(entry, msgspec.structs.replace(required, later_events=frozenset()))]
+    watched = await read_watched(tx, org_id, requests, now)
+    history = _history(_NEW_ID, watched, await _count_recent(tx, org_id, requests))
+    # `now` may be a past time: what came after it is left out.
+    if history.entered_at is not None and history.entered_at > now:
+        history = ContactHistory(recent=history.recent, messages_at=history.messages_at)
+    return msgspec.structs.replace(history, messages_at=tuple(at for at in history.messages_at if at <= now))
+
+
+def _history(entry_id: str, watched: WatchedFacts, recent_entries: dict[str, int]) -> ContactHistory:
+    others = watched.other_entries.get(entry_id)
+    return ContactHistory(
+        entered_at=None if others is None else others.at,
+        running=others is not None and others.running,
+        recent=recent_entries.get(entry_id, 0),
+        messages_at=tuple(watched.message_times.get(entry_id, ())),
+    )
+
+
+async def _count_recent(tx: Transaction, org_id: int, requests: list[FactsRequest]) -> dict[str, int]:
+    entries = [request.entry for request in requests if request.required.recent]
+    if not entries:
+        return {}
+    (recent_entries,) = await run(tx, store.count_recent_entries(org_id, entries, LOOP_WINDOW, LOOP_LIMIT))
+    return recent_entries
 
 
 async def read_watched(tx: Transaction, org_id: int, requests: list[FactsRequest], now: datetime) -> WatchedFacts:
     """Read the facts that other entries and events of the contacts change."""
-    reentrant = [request.claim for request in requests if request.required.entries]
+    reentrant = [request.entry for request in requests if request.required.entries]
     capped = [
-        (request.claim, now - request.required.messages)
+        (request.entry, now - request.required.messages)
         for request in requests
         if request.required.messages is not None
     ]
-    waiting = [
-        (request.claim, request.required.later_events, request.required.since)
-        for request in requests
-        if request.required.later_events
-    ]
+    waiting = [request for request in requests if request.required.later_events]
     if not (reentrant or capped or waiting):
         return WatchedFacts({}, {}, {})
     return WatchedFacts(
         *await run(
             tx,
             store.read_other_entries(org_id, reentrant),
-            store.read_message_times(org_id, capped),
-            store.read_later_events(org_id, waiting),
+            store.read_message_times(org_id, [entry for entry, _ in capped], [since for _, since in capped]),
+            store.read_later_events(
+                org_id,
+                [request.entry for request in waiting],
+                [joined_names(request.required.later_events) for request in waiting],
+                [request.required.since for request in waiting],
+            ),
         )
-    )
-
-
-def _event_and_contact(
-    open_email: OpenEmail, event: EventRow | EntryLogRow | None, contact: EntryContactRow | None
-) -> Facts:
-    if event is None or contact is None:
-        return Facts("", Identifiers(), {}, ContactState(""), "contact_erased")
-    if isinstance(event, EntryLogRow):
-        sent = Identifiers(event.wallet)
-        args = decode(event.args)
-        payload = log_payload(dict(zip(LOCATION_FIELDS, event.place, strict=True)), args, _abi_event(event.signature))
-    else:
-        sent = Identifiers(event.wallet, _opened(open_email, event.email), event.external_id)
-        payload = decode(event.payload)
-    return Facts(
-        event.name,
-        sent,
-        payload,
-        ContactState(
-            contact.id,
-            Identifiers(contact.wallet, _opened(open_email, contact.email), contact.external_id),
-            decode(contact.attributes),
-            tuple(contact.tags),
-            tuple(contact.segments),
-            tuple(contact.opted_out),
-        ),
     )
 
 
@@ -231,7 +242,3 @@ def _event_and_contact(
 def _abi_event(signature: str | None) -> AbiEvent | None:
     abi_event = None if signature is None else read_signature(signature)
     return abi_event if isinstance(abi_event, AbiEvent) else None
-
-
-def _opened(open_email: OpenEmail, sealed: str | None) -> str | None:
-    return None if sealed is None else open_email(sealed)

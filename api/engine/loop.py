@@ -54,7 +54,7 @@ class Engine:
         return 0.0 if self._last_heartbeat is None else self._last_heartbeat.lag_seconds(self._clock.now())
 
     async def run(self) -> None:
-        """Work until stopped. An unreachable database only delays it."""
+        """Work until stopped. While the database is unreachable, the loop waits and tries again."""
         listening = asyncio.create_task(self._listener.listen())
         heartbeat = asyncio.create_task(self._send_heartbeats())
         while not self._stopping.is_set():
@@ -66,7 +66,7 @@ class Engine:
             except DatabaseUnavailableError as error:
                 _log.warning("database_unavailable", extra={"reason": str(error)})
                 await self._pause(RETRY_S)
-        await self.driver.stop(STOP_TIMEOUT_S)
+        await self.driver.deliveries.stop(STOP_TIMEOUT_S)
         for task in (listening, heartbeat):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -108,7 +108,7 @@ class Engine:
         async with self._database.transaction() as tx:
             due_at, _ = await run(tx, store.next_due(), COMMIT)
         # Due entries of a saturated organization are not claimed, so "until the next is due" would be a busy loop.
-        shortest = SATURATED_IDLE if self.driver.is_saturated else timedelta()
+        shortest = SATURATED_IDLE if self.driver.deliveries.is_saturated else timedelta()
         idle = MAX_IDLE if due_at is None else min(MAX_IDLE, max(due_at - self._clock.now(), shortest))
         await self._listener.wait(idle.total_seconds())
 

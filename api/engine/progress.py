@@ -10,32 +10,24 @@ Emails and webhooks leave the system, so the entry stops before the decision tha
 import logging
 from collections.abc import Iterable
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
 from api.clock import monotonic_ns
 from api.engine.claims import run_of
 from api.engine.facts import BatchFacts, Graphs
-from api.store.entries import Claim, EntryStepRow, EntryUpdate, InappMessageRow, TagChange, joined_names
+from api.store.entries import Claim, EntryStepRow, EntryUpdate, TagChange, joined_names
 from api.store.events import ATTRIBUTES_TOO_LARGE
-from api.store.messages import SkippedMessageRow
-from workbench.language.advance import advance, required_facts
+from api.store.messages import NewMessage
+from workbench.language.advance import required_facts, walk
+from workbench.language.channel import ExternalMessage, InappMessage, Message, channel_of
 from workbench.language.codec import Json, encode
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
-from workbench.language.facts import Facts, apply_effects
+from workbench.language.facts import Facts
 from workbench.language.graph import Graph
-from workbench.language.run import (
-    ContactUpdated,
-    Effect,
-    ExternalEffect,
-    InappMessage,
-    Run,
-    State,
-    TagAdded,
-    TagRemoved,
-    message_id,
-)
+from workbench.language.run import ContactUpdated, Effect, Run, State, TagAdded, TagRemoved, message_id
 
 SLICE_NS = 1_000_000_000  # well within a lease, so that a slice can still be recorded
 SLICE_CHARACTERS = 8_000_000
@@ -47,7 +39,7 @@ class PendingDelivery(msgspec.Struct, frozen=True):
     """A decision that holds only if its email or webhook is delivered, with the facts that it was made on."""
 
     decision: Decision
-    effect: ExternalEffect
+    effect: ExternalMessage
     facts: Facts
 
 
@@ -64,54 +56,39 @@ class EntryProgress(msgspec.Struct, frozen=True, dict=True):
     effects: tuple[Effect, ...] = ()
     awaits: frozenset[str] = frozenset()
     pending: PendingDelivery | None = None
-    skipped: tuple[SkippedMessageRow, ...] = ()
+    skipped: tuple[NewMessage, ...] = ()
 
     @property
     def update(self) -> EntryUpdate:
         """The new state of the entry, fenced by the token of its claim."""
         run = self.run
         return EntryUpdate(
-            self.claim.entry_id,
-            self.claim.token,
-            run.state,
-            run.outcome,
-            run.node_id,
-            run.step,
-            run.attempt,
-            run.due_at,
-            run.error,
-            run.since,
-            joined_names(self.awaits) or None,
+            entry_id=self.claim.entry_id,
+            token=self.claim.token,
+            state=run.state,
+            outcome=run.outcome,
+            node_id=run.node_id,
+            step=run.step,
+            attempt=run.attempt,
+            due_at=run.due_at,
+            error=run.error,
+            since=run.since,
+            awaits=joined_names(self.awaits) or None,
         )
 
     @property
     def characters(self) -> int:
         """The approximate number of characters to write."""
-        texts = (len(message.title) + len(message.body) for message in self.messages)
+        texts = (len(message.subject or "") + len(message.body or "") for message in self.messages)
         return sum(texts) + sum(len(step.detail) for step in self.steps)
 
     @cached_property
-    def messages(self) -> tuple[InappMessageRow, ...]:
+    def messages(self) -> tuple[NewMessage, ...]:
         """The in-app messages to store."""
-        claim = self.claim
-        return tuple(
-            InappMessageRow(
-                effect.id,
-                claim.contact_id,
-                claim.automation_id,
-                claim.entry_id,
-                effect.node_id,
-                effect.wallet_address,
-                effect.title,
-                effect.body,
-                None if effect.data is None else encode(effect.data).decode(),
-            )
-            for effect in self.effects
-            if isinstance(effect, InappMessage)
-        )
+        return tuple(new_message(self.claim, effect) for effect in self.effects if isinstance(effect, InappMessage))
 
     def steps_to_log(self, new_message_ids: set[str]) -> list[EntryStepRow]:
-        """Return the steps, where a message that was stored before (by an entry that is replayed) is `already_sent`."""
+        """Return the steps; the outcome is `already_sent` if a replayed entry stored the message before."""
         stored_nodes = {message.node_id for message in self.messages if message.id not in new_message_ids}
         return [
             msgspec.structs.replace(step, outcome="already_sent") if step.node_id in stored_nodes else step
@@ -119,12 +96,22 @@ class EntryProgress(msgspec.Struct, frozen=True, dict=True):
         ]
 
 
+def new_message(claim: Claim, message: Message) -> NewMessage:
+    """Return the row of a message, with each of its fields in the column that its channel names."""
+    channel = channel_of(message)
+    columns: dict[str, Any] = {column: getattr(message, field) for field, column in channel.columns.items()}
+    if columns.get("data") is not None:
+        columns["data"] = encode(columns["data"]).decode()
+    ids = (message.id, claim.contact_id, claim.automation_id, claim.entry_id, message.node_id)
+    return NewMessage(*ids, channel.name, claim.token, **columns)
+
+
 def progress_of(
     claim: Claim, start: Run, graph: Graph | None, decisions: list[Decision], pending: PendingDelivery | None = None
 ) -> EntryProgress:
-    """Return the progress that `decisions`, made from `start` on, amount to."""
+    """Return the progress of an entry whose run was `start` before these decisions."""
     steps: list[EntryStepRow] = []
-    skipped: list[SkippedMessageRow] = []
+    skipped: list[NewMessage] = []
     run = start
     for decision in decisions:
         step = decision.step
@@ -145,14 +132,14 @@ def progress_of(
             )
             if step.outcome == "skipped":
                 skipped.append(
-                    SkippedMessageRow(
+                    NewMessage(
                         message_id(claim.entry_id, step.node_id),
                         claim.contact_id,
                         claim.automation_id,
                         claim.entry_id,
                         step.node_id,
                         step.kind.removeprefix("send_"),
-                        step.detail["cause"],
+                        cause=step.detail["cause"],
                     )
                 )
         run = decision.run
@@ -229,14 +216,13 @@ def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: Batch
 
 def _advance(claim: Claim, graph: Graph | None, facts: Facts, batch: BatchFacts) -> tuple[EntryProgress, Facts]:
     """Advance one entry to its next wait, its next delivery or its end; return the facts with its effects applied."""
-    start = run = run_of(claim)
+    start = run_of(claim)
     decisions: list[Decision] = []
-    while run.state is State.RUNNING:
-        decision = advance(graph, run, facts, batch.decide_at)
+    for decision, after in walk(graph, start, facts, batch.decide_at):
         for effect in decision.effects:
-            if isinstance(effect, ExternalEffect):
+            if isinstance(effect, ExternalMessage):
                 # This decision holds only if the delivery succeeds, so nothing after it is decided yet.
                 return progress_of(claim, start, graph, decisions, PendingDelivery(decision, effect, facts)), facts
         decisions.append(decision)
-        run, facts = decision.run, apply_effects(facts, decision.effects, batch.decide_at)
+        facts = after
     return progress_of(claim, start, graph, decisions), facts

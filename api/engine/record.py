@@ -5,9 +5,9 @@ Decisions are made without locks, so three races are closed here:
 
 - An entry that looks back at messages and entries of its contact, waits for an event, or gives up waiting, is recorded
   under the advisory lock of its contact, and the facts that it looked at are read again under that lock.
-- Ingest stores an event that an entry may wait for under the same lock. The event is committed either before, and seen
-  by the second read, or after, and then ingest finds the entry waiting and wakes it: no wake-up is lost. An entry that
-  starts to wait had no reason to look at events before; one that arrived since its decision makes it due at once.
+- Ingest stores an event that an entry may wait for under the same lock. If the event is committed before the second
+  read, that read sees it; if after, ingest finds the entry waiting and wakes it: no wake-up is lost. An entry did
+  not look at events before it began to wait, so an event that arrived since its decision makes it due at once.
 - An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen
   here, or after, and then finds the paused entry.
 """
@@ -20,17 +20,26 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from api.crypto import Keyring
+from api.channels.outgoing import OUTGOING
+from api.crypto import INDEX, Keyring, OrgKeys
 from api.engine.facts import BatchFacts, read_watched
-from api.engine.outbox import OutgoingMessage, store_outgoing
-from api.engine.progress import EntryProgress, attribute_changes, tag_changes
+from api.engine.progress import EntryProgress, PendingDelivery, attribute_changes, new_message, tag_changes
 from api.process import Tally
 from api.store import entries as store
 from api.store.database import Transaction
 from api.store.events import merge_attributes
 from api.store.locks import hold_contacts
-from api.store.messages import abandon_outgoing, add_skipped_messages, announce_messages
+from api.store.messages import (
+    StoredMessage,
+    abandon_outgoing,
+    add_inapp_messages,
+    add_outgoing,
+    add_skipped_messages,
+    announce_messages,
+    claim_outgoing,
+)
 from api.store.query import COMMIT, Call, run
+from workbench.language.channel import CHANNELS
 from workbench.language.run import TERMINAL, State
 
 EFFECTS_PER_LINE = 16  # about 4,000 bytes
@@ -39,7 +48,21 @@ _ENDED_EARLY = frozenset({State.DEAD, State.CANCELLED, State.EXITED})
 _log = logging.getLogger("workbench.engine")
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class OutgoingMessage(msgspec.Struct, frozen=True):
+    """A message to deliver before its entry can continue.
+
+    `stored`: the message as it was stored first, or None if it was sent before. `closed`: its address accepts no more
+    messages. `secrets`: the secrets to sign it with, newest first.
+    """
+
+    progress: EntryProgress
+    pending: PendingDelivery
+    stored: StoredMessage | None
+    closed: bool
+    secrets: tuple[str, ...]
+
+
+class RecordedBatch(msgspec.Struct, frozen=True):
     """The batch is written. `outgoing`: the messages to deliver before their entries can continue."""
 
     outgoing: tuple[OutgoingMessage, ...] = ()
@@ -61,7 +84,7 @@ class CancelledEntries(msgspec.Struct, frozen=True):
     outcomes: dict[str, str]
 
 
-RecordResult: TypeAlias = Recorded | StaleFacts | LostLeases | CancelledEntries
+RecordResult: TypeAlias = RecordedBatch | StaleFacts | LostLeases | CancelledEntries
 
 
 async def record(
@@ -73,32 +96,23 @@ async def record(
     """
     at = facts.decide_at
 
-    # 1. The automations of entries that are being paused are still paused, and stay so until the commit.
-    if paused_ids := {progress.claim.automation_id for progress in batch if progress.run.state is State.PAUSED}:
-        (paused,) = await run(tx, store.count_paused(org_id, sorted(paused_ids)))
-        if paused < len(paused_ids):
-            await tx.rollback()
-            return StaleFacts()
-
-    # 2. Watched facts are still the same, under the locks of their contacts. Contacts are locked before entries, here
-    # as everywhere, and all of them in one statement, which sorts them: two batches cannot deadlock.
-    watching = [progress for progress in batch if progress.awaits or facts.requests[progress.claim.entry_id].is_watched]
     attributes, tags = attribute_changes(batch), tag_changes(batch)
+    watching = [progress for progress in batch if progress.awaits or facts.requests[progress.claim.entry_id].is_watched]
     contact_ids = {progress.claim.contact_id for progress in watching}
     contact_ids.update(attributes, (change.contact_id for change in tags))
-    if watching:
-        await run(tx, hold_contacts(contact_ids))
-        entry_ids = [progress.claim.entry_id for progress in watching]
-        requests = [facts.requests[entry_id] for entry_id in entry_ids]
-        if await read_watched(tx, org_id, requests, facts.read_at) != facts.watched.of(entry_ids):
-            await tx.rollback()
-            return StaleFacts()
+    if await _have_facts_changed(tx, org_id, batch, facts, watching, contact_ids):
+        await tx.rollback()
+        return StaleFacts()
 
-    # 3. States and in-app messages. An awaited event that arrived since the decision to wait makes its entry due at
+    # States and in-app messages. An awaited event that arrived since the decision to wait makes its entry due at
     # once.
     arrived: Mapping[str, object] = {}
-    if waits := [(progress.claim, progress.awaits, at) for progress in batch if progress.awaits]:
-        (arrived,) = await run(tx, store.read_later_events(org_id, waits))
+    if waits := [progress for progress in batch if progress.awaits]:
+        claims, names = (
+            [progress.claim for progress in waits],
+            [store.joined_names(progress.awaits) for progress in waits],
+        )
+        (arrived,) = await run(tx, store.read_later_events(org_id, claims, names, [at] * len(waits)))
     updates = [
         replace(progress.update, due_at=at) if progress.claim.entry_id in arrived else progress.update
         for progress in batch
@@ -108,11 +122,11 @@ async def record(
         tx,
         hold_contacts(contact_ids),
         store.record_entries(org_id, updates, at),
-        store.add_messages(org_id, messages, at),
+        add_inapp_messages(org_id, messages, at),
     )
 
-    # 4. Entries that were not updated are lost, or were cancelled while they were claimed. Lost ones are reported
-    # first: the caller decides the others again and calls once more.
+    # Entries that were not updated are lost, or were cancelled while they were claimed. Lost entries are reported
+    # first: the caller decides the other entries again and calls this function once more.
     if missing := [progress.claim for progress in batch if progress.claim.entry_id not in updated_ids]:
         outcomes = {claim.entry_id: (await run(tx, store.find_cancellation(org_id, claim)))[0] for claim in missing}
         await tx.rollback()
@@ -120,7 +134,7 @@ async def record(
             return LostLeases(lost_ids)
         return CancelledEntries({entry_id: outcome for entry_id, outcome in outcomes.items() if outcome is not None})
 
-    # 5. Everything else, in one round trip.
+    # Everything else, in one round trip.
     calls: list[Call[Any]] = []
     if attributes:
         texts = list(attributes.values())
@@ -130,9 +144,9 @@ async def record(
     calls.append(
         store.add_steps(org_id, [step for progress in batch for step in progress.steps_to_log(new_message_ids)], at)
     )
-    if wallets := {message.wallet for message in messages if message.id in new_message_ids}:
+    if wallets := {message.wallet_address or "" for message in messages if message.id in new_message_ids}:
         calls.append(announce_messages(org_id, wallets))
-    # An entry with a node may have a queued message from an earlier attempt, which is not sent any more.
+    # An entry with a node may have a queued message from an earlier attempt, which is no longer sent.
     if abandoned_ids := [
         progress.claim.entry_id for progress in batch if progress.claim.node_id and progress.run.state in _ENDED_EARLY
     ]:
@@ -143,16 +157,41 @@ async def record(
         calls.append(COMMIT)
     await run(tx, *calls)
 
-    # 6. Emails and webhooks are stored before anything is sent.
-    return Recorded(tuple(await store_outgoing(tx, org_id, keyring, batch, at)))
+    # Messages that leave the system are stored before anything is sent.
+    return RecordedBatch(await _store_outgoing(tx, org_id, keyring, batch, at))
+
+
+async def _have_facts_changed(
+    tx: Transaction,
+    org_id: int,
+    batch: list[EntryProgress],
+    facts: BatchFacts,
+    watching: list[EntryProgress],
+    contact_ids: set[str],
+) -> bool:
+    """Lock what the decisions on a batch were made on; return whether it has changed since."""
+    # An entry is paused only if its automation still is; the lock keeps the automation paused until the commit.
+    if paused_ids := {progress.claim.automation_id for progress in batch if progress.run.state is State.PAUSED}:
+        (paused,) = await run(tx, store.count_paused(org_id, sorted(paused_ids)))
+        if paused < len(paused_ids):
+            return True
+    if not watching:
+        return False
+    # Contacts are locked before entries, here as everywhere, and all of them in one statement, which sorts them: two
+    # batches cannot deadlock.
+    await run(tx, hold_contacts(contact_ids))
+    entry_ids = [progress.claim.entry_id for progress in watching]
+    requests = [facts.requests[entry_id] for entry_id in entry_ids]
+    return await read_watched(tx, org_id, requests, facts.read_at) != facts.watched.of(entry_ids)
 
 
 async def record_delivery(
     tx: Transaction, org_id: int, progress: EntryProgress, message_calls: Sequence[Call[None]], at: datetime
-) -> EntryProgress | LostLeases:
+) -> EntryProgress | None:
     """Write the progress of an entry after a delivery attempt, with the calls that update its message.
 
-    Returns the progress as written: an entry that was cancelled during the delivery goes no further.
+    Returns the progress as written: an entry that was cancelled during the delivery goes no further. Returns None, with
+    nothing written, if the lease was lost.
     """
     claim = progress.claim
     for step in progress.steps:
@@ -170,10 +209,57 @@ async def record_delivery(
     (updated_ids,) = await run(tx, store.record_entries(org_id, [progress.update], at, happened=True))
     if not updated_ids:
         await tx.rollback()
-        return LostLeases(frozenset({claim.entry_id}))
+        return None
     abandon = [abandon_outgoing(org_id, [claim.entry_id], at)] if is_cancelled else []
     await run(tx, *message_calls, store.add_steps(org_id, progress.steps, at), *abandon)
     return progress
+
+
+async def _store_outgoing(
+    tx: Transaction, org_id: int, keyring: Keyring, batch: Sequence[EntryProgress], at: datetime
+) -> tuple[OutgoingMessage, ...]:
+    """Store the messages that leave the system; return one outgoing message for each.
+
+    The first text counts: a retry sends the stored row under the same id, not a new rendering. A message that was sent
+    before is not sent again, however its entry came back to the node.
+    """
+    pending = [(progress, progress.pending) for progress in batch if progress.pending is not None]
+    if not pending:
+        return ()
+    keys = keyring.of(org_id)
+    rows = [new_message(progress.claim, delivery.effect) for progress, delivery in pending]
+    rows = [
+        replace(row, recipient=keys.seal_email(row.recipient or "")) if CHANNELS[row.channel].is_sealed else row
+        for row in rows
+    ]
+    _, stored_messages = await run(tx, add_outgoing(org_id, rows, at), claim_outgoing(org_id, rows))
+    stored = {message.id: message for message in stored_messages}
+    closed_ids: set[str] = set()
+    secrets: dict[str, tuple[str, ...]] = {}
+    for name, outgoing in OUTGOING.items():
+        messages = [message for message in stored_messages if message.channel == name]
+        if not messages:
+            continue
+        digests = {message.id: address_digests(keys, message)[:INDEX] for message in messages}
+        closed = await outgoing.find_closed(tx, org_id, set(digests.values()))
+        closed_ids |= {message_id for message_id, digest in digests.items() if digest in closed}
+        if outgoing.find_secrets is not None:
+            secrets[name] = await outgoing.find_secrets(tx, keyring, org_id, at)
+    return tuple(
+        OutgoingMessage(progress, delivery, stored.get(row.id), row.id in closed_ids, secrets.get(row.channel, ()))
+        for (progress, delivery), row in zip(pending, rows, strict=True)
+    )
+
+
+def address_of(keys: OrgKeys, message: StoredMessage) -> str:
+    """Return the address of a message in clear."""
+    is_sealed = CHANNELS[message.channel].is_sealed
+    return keys.open_email(message.recipient) if is_sealed else message.recipient
+
+
+def address_digests(keys: OrgKeys, message: StoredMessage) -> str:
+    """Return the blind indexes of a message's address, one for each secret in use (`OrgKeys.digests`)."""
+    return keys.digests(OUTGOING[message.channel].address.index, address_of(keys, message))
 
 
 class EngineCounts:

@@ -1,6 +1,6 @@
-"""The report of an import, and the file of the rows that it refused.
+"""The report of an import, and the file of the rows that it rejected.
 
-Each refused row is one line of JSON that can be corrected and imported: the fields that could be read, with the reason
+Each rejected row is one line of JSON that can be corrected and imported: the fields that could be read, with the reason
 in front: `{"rejected": {"line": 7, "reason": "…"}, "event": …}`. The import ignores the field `rejected` like any
 unknown field. A row that is not a JSON object is kept as text.
 """
@@ -16,7 +16,7 @@ from api.imports.formats import REJECTS_SUFFIX, HistoryFile
 from workbench.language.codec import encode
 from workbench.language.problem import Problems
 
-_MAX_LISTED_REFUSALS = 20
+_MAX_LISTED_ROWS = 20
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -39,14 +39,14 @@ class RejectedRow(msgspec.Struct, frozen=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True):
-    """Counts of rows. `before`: done by an earlier run. `refusals`: the first of the rejected rows."""
+    """Counts of rows. `before`: rows that an earlier run has processed. `rejected_rows`: the first of those."""
 
     read: int = 0
     stored: int = 0
     duplicates: int = 0
     rejected: int = 0
     before: int = 0
-    refusals: tuple[RejectedRow, ...] = ()
+    rejected_rows: tuple[RejectedRow, ...] = ()
 
     def plus(self, other: Self) -> Self:
         return type(self)(
@@ -55,7 +55,7 @@ class ImportReport(msgspec.Struct, frozen=True):
             self.duplicates + other.duplicates,
             self.rejected + other.rejected,
             self.before + other.before,
-            (self.refusals + other.refusals)[:_MAX_LISTED_REFUSALS],
+            (self.rejected_rows + other.rejected_rows)[:_MAX_LISTED_ROWS],
         )
 
     def __str__(self) -> str:
@@ -63,21 +63,21 @@ class ImportReport(msgspec.Struct, frozen=True):
             f"{self.read:,} read: {self.stored:,} stored, {self.duplicates:,} duplicates, {self.rejected:,} rejected"
         )
         earlier = [f"{self.before:,} more were done by an earlier run"] if self.before else []
-        more = self.rejected - len(self.refusals)
-        return "\n".join([counts, *earlier, *map(str, self.refusals), *([f"and {more:,} more"] if more else [])])
+        more = self.rejected - len(self.rejected_rows)
+        return "\n".join([counts, *earlier, *map(str, self.rejected_rows), *([f"and {more:,} more"] if more else [])])
 
 
 def default_rejects_path(path: Path) -> Path:
-    """Return the default path for the refused rows of a file or folder: next to it."""
+    """Return the default path for the rejected rows of a file or folder: next to it."""
     return path.absolute().with_name(path.absolute().name + REJECTS_SUFFIX)
 
 
 class UnwritableError(Exception):
-    """Refused rows cannot be written; the text has the reason."""
+    """Rejected rows cannot be written; the text has the reason."""
 
 
 class Rejects:
-    """A file of refused rows, created with the first one. A later run appends to it without repeating a line."""
+    """A file of rejected rows, created with the first one. A later run appends to it without repeating a line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,9 +86,9 @@ class Rejects:
         self._existing: set[bytes] = set()  # digests of lines: a million take a hundred megabytes, whole lines far more
         self._unsynced = False
 
-    def add(self, source: HistoryFile, refusal: RejectedRow, text: bytes) -> None:
+    def add(self, source: HistoryFile, row: RejectedRow, text: bytes) -> None:
         """Write a row and the reason; raise UnwritableError."""
-        reason = {"file": source.name, "line": refusal.line, "reason": refusal.reason}
+        reason = {"file": source.name, "line": row.line, "reason": row.reason}
         try:
             fields = _OBJECT.decode(text)
         except (ValueError, RecursionError):
@@ -120,7 +120,7 @@ class Rejects:
                 self._file.write(b"\n")
         except OSError as error:
             raise UnwritableError(
-                f"{self.path}: {error.strerror}. Pass --rejects PATH to write refused rows to another file"
+                f"{self.path}: {error.strerror}. Pass --rejects PATH to write rejected rows to another file"
             ) from error
         return self._file
 

@@ -15,13 +15,13 @@ from api.imports.row import (
     EventNames,
     Record,
     Rows,
-    TableLayout,
+    TableRow,
     UnreadableFileError,
-    VendorTable,
     open_lines,
+    vendor_row,
 )
-from api.imports.tables import Columns, CsvRows, ParquetRows, column_names, open_parquet
-from api.imports.vendors import LineRows, from_posthog, from_segment, is_posthog, is_segment
+from api.imports.tables import Columns, column_names, csv_rows, open_parquet, parquet_rows
+from api.imports.vendors import from_posthog, from_segment, is_posthog, is_segment, line_rows
 from workbench.language.codec import MalformedJsonError, decode
 
 Dialect = Literal["workbench", "segment", "posthog"]
@@ -84,21 +84,22 @@ class HistoryFile:
             case "workbench":
                 mapping = None
 
-        def layout(names: Sequence[str]) -> TableLayout:
+        def layout(names: Sequence[str]) -> TableRow:
             if mapping is not None:
-                return VendorTable(names, mapping)
+                return partial(vendor_row, names, mapping)
             typed = self._suffix in _PARQUET
-            return Columns(self.path.name, names, self._options.columns, self._names, typed=typed)
+            return Columns(self.path.name, names, self._options.columns, self._names, typed=typed).row
 
         if self._suffix in _PARQUET:
             with open_parquet(self.path) as parquet:
-                yield ParquetRows(self.path.name, parquet, after, layout)
+                rows = parquet_rows(self.path.name, parquet, after, layout(parquet.schema_arrow.names))
+                yield Rows(rows, lambda line: line / parquet.metadata.num_rows)
             return
         with open_lines(self.path) as file:
             if self._suffix in _CSV:
-                yield CsvRows(self.path.name, file, after, layout)
+                yield Rows(csv_rows(self.path.name, file, after, layout), file.share)
             else:
-                yield LineRows(file, after, mapping)
+                yield Rows(line_rows(file, after, mapping), file.share)
 
     def _field_names(self) -> set[str]:
         """Return the names of the columns, or of the fields of the first record."""
@@ -119,7 +120,7 @@ class HistoryFile:
 
 
 def find_sources(paths: Sequence[Path], options: ReadOptions) -> tuple[list[HistoryFile], EventNames]:
-    """Return the files, those of folders in the order of their paths, and the event names that reading changes.
+    """Return the files (those of folders ordered by path), and the record of event names that reading them changes.
 
     Raises UnreadableFileError for a path that does not exist, has an unknown format, or is a folder without files of
     history.

@@ -1,61 +1,51 @@
 """The import of history: files of past events, read by the rules of live events except for their age.
 
-An imported event is created when it occurred, so it is stored in the monthly partition of that time. It triggers
-nothing and has no rate limit. Rows are stored in batches. The transaction of a batch also records the position in the
-file: an import that stops, for whatever reason, continues where it stopped, and every row of a file is stored exactly
-once. Every event has an idempotency key, so files that overlap store nothing twice.
+`created_at` of an imported event is the time when it occurred, so it is stored in the monthly partition of that time.
+It triggers nothing and has no rate limit. Otherwise an import is live ingest on large batches: `store_history` writes a
+batch while the next one is read. Its transaction also records the position in the file: an import that stops, for
+whatever reason, continues where it stopped, and every row of a file is stored exactly once. Every event has an
+idempotency key, so files that overlap store nothing twice.
 
-While Postgres stores a batch, the next ones claim their keys on connections of their own and store what they can before
-their turn (`chunk`), and the rows behind them are read (`reader`). If a batch fails, the batches behind it are
-cancelled, and the remaining events of all of these batches are stored one batch after the other.
+If Postgres refuses a value, the batch is divided in halves, until the event is alone and can be rejected.
 """
 
 import asyncio
 import gc
-from bisect import insort
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from operator import attrgetter
+from typing import Self
 
 import msgspec
 
-from api.clock import Clock, from_us, monotonic_ns, uuid7
+from api.catalog.counts import late_imported_events
+from api.clock import Clock, from_us, uuid7
 from api.crypto import Keyring
-from api.imports.chunk import (
-    BatchResult,
-    ContactChangedError,
-    ImportTarget,
-    PipelineSlot,
-    PostponedError,
-    TooManyLocksError,
-    cancel,
-    claim_keys,
-    count_lockable,
-    store_early,
-    store_in_turn,
-)
-from api.imports.contact_cache import ContactCache
-from api.imports.errors import ImportReport, Rejects
+from api.imports.errors import ImportReport, RejectedRow, Rejects
 from api.imports.formats import HistoryFile
-from api.imports.reader import BatchSize, Chunk, RowReader
-from api.imports.rows import PastEvents, PastReader
-from api.ingest.store import refusal_of
+from api.imports.row import Row
+from api.ingest.parse import EventReader, ParsedEvent
+from api.ingest.store import refusal_of, store_history
 from api.store import imports as store
-from api.store import query
 from api.store.access import find_organization
-from api.store.database import Database, LockedError, RefusedDataError, TransactionConflictError
-from api.store.query import COMMIT
+from api.store.database import Database, RefusedDataError, TransactionConflictError
+from api.store.query import COMMIT, run
+from workbench.language.contact import IdentifierKey
+from workbench.language.problem import Problems
 
-MAX_BATCHES_AHEAD = 2  # batches begun while one is stored (docs/decisions/0012); with 1, Postgres waits for the import
-MAX_STORE_ATTEMPTS = 5
-FIRST_PAUSE_S = 0.1  # before the second attempt; doubled for each further one
+BATCH_ROWS = 2_000  # stored in less than 0.1 s, because live ingest waits at most 0.5 s for the locks of a batch
+BATCH_BYTES = 1_000_000  # a batch of large events has fewer rows, to take no longer
+STEP_ROWS = 25  # read in 0.3 ms: the batch that is being stored waits that long for each part that it sends or receives
+STORE_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # before further attempts
+MAX_CACHED_CONTACTS = 200_000  # in a history the same contacts send many events
 
 OLDEST_MONTH = datetime(2010, 1, 1, tzinfo=UTC)  # older events share one partition
-MAX_PARTITION_ATTEMPTS = 100
-PARTITION_PAUSE_S = 0.3
+# Creating a partition takes an exclusive lock on the default partition. A reader may hold a lock on it, so the wait is
+# short and repeated: a long one would block all readers that come after it.
+PARTITION_PAUSES_S = (0.3,) * 99
 _DAY_US = 86_400_000_000
 
 
@@ -87,7 +77,7 @@ async def import_history(
     Raises UnknownOrganizationError, UnreadableFileError, and DatabaseUnavailableError if Postgres goes away. Call it
     again to continue.
     """
-    database = Database(dsn, size=MAX_BATCHES_AHEAD + 2, statement_ms=60_000, hot=True)
+    database = Database(dsn, size=2, statement_ms=60_000, hot=True)
     await database.open()
     try:
         clock = Clock()
@@ -99,245 +89,177 @@ async def import_history(
             raise UnknownOrganizationError(
                 f"Organization not found: {org_name}. Create it with: workbench org create {org_name}"
             )
-        target = ImportTarget(org_id, ContactCache(org_id), max_locks * 3 // 4, uuid7(clock.unique_now_us()))
-        context = _ImportContext(database, clock, target, PastReader(org_id, keyring.of(org_id)), rejects)
-        progress = _Progress(listener, sources)
-        with _rare_garbage_collection():
+        importer = _Importer(database, clock, keyring, org_id, max_locks, sources, rejects, listener)
+        # Rows create no cyclic garbage, and scanning thousands of them takes a tenth of the time of an import.
+        before = gc.get_threshold()
+        gc.set_threshold(100_000)
+        try:
             for source in sources:
-                progress.end_file(source, await _FileImport(context, source, progress).store())
-        return progress.report
+                await importer.store_file(source)
+        finally:
+            gc.set_threshold(*before)
+        return importer.report
     finally:
         await database.close()
 
 
-@contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-    # Rows create no cyclic garbage, and scanning twenty thousand of them takes a tenth of the time of an import.
-    before = gc.get_threshold()
-    gc.set_threshold(100_000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+class Batch(msgspec.Struct):
+    """Rows up to `last_line` that one transaction stores: events, their lines and texts, and rejected rows."""
+
+    events: list[ParsedEvent] = []
+    rows: list[tuple[int, bytes]] = []
+    rejected: list[RejectedRow] = []
+    last_line: int = 0
+
+    def __len__(self) -> int:
+        return len(self.events) + len(self.rejected)
+
+    def halves(self) -> tuple[Self, Self]:
+        """Divide a batch of at least two events."""
+        middle = len(self.events) // 2
+        line = self.rows[middle - 1][0]
+        before = [row for row in self.rejected if row.line <= line]
+        return (
+            type(self)(self.events[:middle], self.rows[:middle], before, line),
+            type(self)(self.events[middle:], self.rows[middle:], self.rejected[len(before) :], self.last_line),
+        )
 
 
-class Partitions:
-    """Creates the monthly partitions that an import needs."""
+class _Importer:
+    """Stores files for one organization. `report` adds up what was done so far."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        keyring: Keyring,
+        org_id: int,
+        max_locks: int,
+        sources: list[HistoryFile],
+        rejects: Rejects,
+        listener: Listener | None,
+    ) -> None:
+        self.report = ImportReport()
+        self._database, self._clock, self._org_id, self._org_keys = database, clock, org_id, keyring.of(org_id)
+        self._rejects, self._listener = rejects, listener
+        self._max_identifiers = max_locks * 3 // 4  # of a batch; each may need a lock
+        self._reader = EventReader(clock, "", MAX_CACHED_CONTACTS)
+        self._notes_source = uuid7(clock.unique_now_us())  # under which late events are noted
         self._days: set[int] = set()
         self._months: set[datetime] = set()
-
-    async def add(self, ats_us: Iterable[int]) -> set[int]:
-        """Create the missing partitions for some times; return the ids of the transactions that did."""
-        days = {at_us // _DAY_US for at_us in ats_us} - self._days
-        self._days |= days
-        months = {from_us(day * _DAY_US).replace(day=1) for day in days}
-        transaction_ids = set[int]()
-        for month in sorted(months - self._months):
-            self._months.add(month)
-            if month >= OLDEST_MONTH:
-                transaction_ids |= await self._add_month(month)
-        return transaction_ids
-
-    async def _add_month(self, month: datetime) -> set[int]:
-        # A partition needs a lock on the default partition. A reader may hold it, so the wait is short and repeated: a
-        # long wait for an exclusive lock would block all readers that come after it.
-        for attempts_left in reversed(range(MAX_PARTITION_ATTEMPTS)):
-            try:
-                async with self._database.transaction() as tx:
-                    return await store.new_partition_ids(tx, month) if await store.add_month(tx, month) else set()
-            except LockedError:
-                if not attempts_left:
-                    raise
-                await asyncio.sleep(PARTITION_PAUSE_S)
-        raise AssertionError("the loop above returns or raises")
-
-
-class _Progress:
-    """Adds up the reports of all files and passes them to the listener."""
-
-    def __init__(self, listener: Listener | None, sources: list[HistoryFile]) -> None:
-        self.report = ImportReport()
-        self.several_files = len(sources) > 1
-        self._listener = listener
+        self._several_files = len(sources) > 1
         self._total_bytes = max(sum(source.size for source in sources), 1)
         self._done_bytes = 0
 
-    def update(self, source: HistoryFile, file_report: ImportReport, file_share: float) -> None:
-        self._notify(self.report.plus(file_report), source, self._done_bytes + file_share * source.size)
-
-    def end_file(self, source: HistoryFile, file_report: ImportReport) -> None:
-        self.report = self.report.plus(file_report)
-        self._done_bytes += source.size
-        self._notify(self.report, source, self._done_bytes)
-
-    def _notify(self, report: ImportReport, source: HistoryFile, done_bytes: float) -> None:
-        if self._listener is not None:
-            self._listener(ImportStatus(report, source.name, min(done_bytes / self._total_bytes, 1.0)))
-
-
-class _ImportContext:
-    def __init__(
-        self, database: Database, clock: Clock, target: ImportTarget, reader: PastReader, rejects: Rejects
-    ) -> None:
-        self.database, self.clock, self.target, self.org_id = database, clock, target, target.org_id
-        self.reader, self.rejects = reader, rejects
-        self.partitions = Partitions(database)
-        self.size = BatchSize()
-
-
-class _BegunBatch(msgspec.Struct, eq=False):
-    """A batch that is being stored: the events of `chunk` up to `end`."""
-
-    slot: PipelineSlot
-    chunk: Chunk
-    end: int
-    key_digests: set[bytes]
-
-
-class _FileImport:
-    def __init__(self, context: _ImportContext, source: HistoryFile, progress: _Progress) -> None:
-        self._context, self._source, self._progress = context, source, progress
-        self._report = ImportReport()
-        self._begun: deque[_BegunBatch] = deque()
-        self._rows = RowReader(context.reader, context.clock, context.rejects, source, named=progress.several_files)
-
-    async def store(self) -> ImportReport:
-        """Store every row that an earlier run has not stored; return the report of the file."""
-        context, source = self._context, self._source
-        async with context.database.transaction() as tx:
+    async def store_file(self, source: HistoryFile) -> None:
+        """Store every row that an earlier run has not stored."""
+        async with self._database.transaction() as tx:
             if source.restart:
-                await store.forget_import(tx, context.org_id, source.digest)
-            earlier = await store.begin_import(tx, context.org_id, source.digest, source.name, context.clock.now())
-        self._report = ImportReport(before=earlier.lines)
+                await store.forget_import(tx, self._org_id, source.digest)
+            earlier = await store.begin_import(tx, self._org_id, source.digest, source.name, self._clock.now())
+        self.report = self.report.plus(ImportReport(before=earlier.lines))
         if earlier.finished_at is None:
-            with source.open(earlier.lines) as rows:
-                lines = iter(rows)
-                next_chunk = asyncio.create_task(self._rows.read(lines))
+            with source.open(earlier.lines) as (rows, share):
+                next_batch = asyncio.create_task(self._read(source, rows))
                 try:
-                    while chunk := await next_chunk:
-                        chunk.share = rows.share
-                        next_chunk = asyncio.create_task(self._rows.read(lines))
-                        await self._store_chunk(chunk)
-                    await self._end_all()
+                    while batch := await next_batch:
+                        done_bytes = self._done_bytes + share(batch.last_line) * source.size
+                        next_batch = asyncio.create_task(self._read(source, rows))
+                        await self._store(source, batch)
+                        self._notify(source, done_bytes)
                 finally:
-                    await cancel(next_chunk, *(batch.slot.task for batch in self._begun))
-            async with context.database.transaction() as tx:
-                await store.finish_import(tx, context.org_id, source.digest, context.clock.now())
-        return self._report
+                    next_batch.cancel()
+                    await asyncio.gather(next_batch, return_exceptions=True)
+            async with self._database.transaction() as tx:
+                await store.finish_import(tx, self._org_id, source.digest, self._clock.now())
+        self._done_bytes += source.size
+        self._notify(source, self._done_bytes)
 
-    async def _store_chunk(self, chunk: Chunk) -> None:
-        """Store a chunk; its last batches may still be under way at the end."""
-        context = self._context
-        context.rejects.flush()  # before a transaction records that these lines are done
-        context.target.cache.note_own(await context.partitions.add(chunk.events.occurred_at_us))
-        if not chunk.events:
-            await self._end_all()
-            await self._advance(chunk, None)
-        while chunk.begun < len(chunk.events):
-            end = chunk.begun + count_lockable(context.target, chunk.events, chunk.begun, context.size.events)
-            events = chunk.events.span(chunk.begun, end)
-            key_digests = set(events.key_digests)
-            if not all(key_digests.isdisjoint(batch.key_digests) for batch in self._begun):
-                await self._end_all()  # a batch ahead may claim some of these keys
-                continue
-            ahead = self._begun[-1].slot if self._begun else None
-            slot = PipelineSlot(ahead, partial(self._advance, chunk, events))
-            self._begun.append(_BegunBatch(slot, chunk, end, key_digests))
-            chunk.begun = end
-            if len(self._begun) > MAX_BATCHES_AHEAD:
-                await self._end_first()
+    async def _read(self, source: HistoryFile, rows: Iterator[Row]) -> Batch:
+        """Read the next batch; it is empty at the end of the file."""
+        batch = Batch()
+        identifiers = set[IdentifierKey]()
+        size = 0
+        while len(batch) < BATCH_ROWS and size < BATCH_BYTES and len(identifiers) < self._max_identifiers:
+            step = list(islice(rows, min(STEP_ROWS, BATCH_ROWS - len(batch))))
+            if not step:
+                break
+            for line, text, problems in step:
+                size += len(text)
+                event = problems or self._reader.read(self._org_id, self._org_keys, text, past=True)
+                if isinstance(event, ParsedEvent):
+                    batch.events.append(event)
+                    batch.rows.append((line, text))
+                    identifiers.update(event.keys)
+                else:
+                    batch.rejected.append(self._reject(source, line, text, event))
+            batch.last_line = step[-1][0]
+            await asyncio.sleep(0)
+        return batch
 
-    async def _end_all(self) -> None:
-        while self._begun:
-            await self._end_first()
+    def _reject(self, source: HistoryFile, line: int, text: bytes, problems: Problems) -> RejectedRow:
+        """Write a row to the file of rejected rows; return its entry in the report."""
+        row = RejectedRow(line, problems, source.name if self._several_files else "")
+        self._rejects.add(source, row, text)
+        return row
 
-    async def _end_first(self) -> None:
-        """Wait for the first batch. If it failed, store it and all behind it one after the other."""
-        first = self._begun.popleft()
+    async def _store(self, source: HistoryFile, batch: Batch) -> None:
+        """Store a batch. If Postgres refuses it, store its halves; an event that it refuses alone is rejected."""
         try:
-            await first.slot.task
-        except TransactionConflictError:
-            self._context.target.check_keys = True  # mostly because a key was claimed before
-        except (RefusedDataError, TooManyLocksError, ContactChangedError, PostponedError):
-            pass
-        else:
-            return
-        # The batches behind were begun on the assumption that this one is stored, so they are rolled back, too.
-        behind = list(self._begun)
-        self._begun.clear()
-        await cancel(*(batch.slot.task for batch in behind))
-        for batch in (first, *behind):
-            while batch.chunk.done < batch.end:
-                await self._store_alone(batch.chunk, batch.end)
-            batch.chunk.begun = batch.chunk.done
-
-    async def _store_alone(self, chunk: Chunk, end: int) -> None:
-        """Store some of the remaining events up to `end`. If Postgres refuses a single event, it is rejected."""
-        context = self._context
-        count = min(count_lockable(context.target, chunk.events, chunk.done, context.size.events), end - chunk.done)
-        events = chunk.events.span(chunk.done, chunk.done + count)
-        try:
-            await self._advance_with_retries(chunk, events)
-        except TooManyLocksError:
-            context.size.events = max(count // 2, 1)
+            await self._commit_with_retries(source, batch)
         except RefusedDataError as error:
-            if count > 1:
-                context.size.events = count // 2
-                return
-            refusal = self._rows.refuse(chunk.lines[chunk.done], chunk.texts[chunk.done], refusal_of(error))
-            insort(chunk.refusals, refusal, key=attrgetter("line"))
-            context.rejects.flush()
-            await self._advance(chunk, None, refused=1)
+            if len(batch.events) > 1:
+                for half in batch.halves():
+                    await self._store(source, half)
+            elif batch.events:
+                row = self._reject(source, *batch.rows[0], refusal_of(error))
+                rejected = sorted([*batch.rejected, row], key=attrgetter("line"))
+                await self._store(source, Batch(rejected=rejected, last_line=batch.last_line))
+            else:
+                raise
 
-    async def _advance_with_retries(self, chunk: Chunk, events: PastEvents) -> None:
-        for attempt in range(MAX_STORE_ATTEMPTS):
-            try:
-                return await self._advance(chunk, events)
-            except TransactionConflictError:
-                if attempt == MAX_STORE_ATTEMPTS - 1:
-                    raise
-                # Without `check_keys` a claimed key is the likely reason, and checking keys helps immediately.
-                if self._context.target.check_keys:
-                    await asyncio.sleep(FIRST_PAUSE_S * 2**attempt)
-                self._context.target.check_keys = True
-        raise AssertionError("the loop above returns or raises")
+    async def _commit_with_retries(self, source: HistoryFile, batch: Batch) -> None:
+        days = {event.occurred_us // _DAY_US for event in batch.events} - self._days
+        self._days |= days
+        months = {from_us(day * _DAY_US).replace(day=1) for day in days} - self._months
+        self._months |= months
+        for month in sorted(months):
+            if month >= OLDEST_MONTH:
+                await _with_retries(partial(self._add_month, month), PARTITION_PAUSES_S)
+        self._rejects.flush()  # before a transaction records that these lines are done
+        await _with_retries(partial(self._commit, source, batch), STORE_PAUSES_S)
 
-    async def _advance(
-        self, chunk: Chunk, events: PastEvents | None, slot: PipelineSlot | None = None, *, refused: int = 0
-    ) -> None:
-        """Store events, if any, and the progress of the file, in one transaction. With a slot, wait for its turn."""
-        if slot is not None:
-            await slot.wait_to_claim()
-        context, target, at = self._context, self._context.target, self._context.clock.now()
-        since_ns = turn_since_ns = monotonic_ns()
-        async with context.database.transaction() as tx:
-            result = BatchResult(refused, 0, 0)
-            if events is not None:
-                claimed = await claim_keys(tx, target, events, at)
-                expected = [""] * len(claimed.events)
-                if slot is not None:
-                    slot.claimed.set()
-                    expected = await store_early(tx, target, claimed)
-                    await slot.wait_for_turn()
-                turn_since_ns = monotonic_ns()
-                result = await store_in_turn(tx, target, events, claimed, expected, at)
-            line = chunk.line_after(result.taken)
-            refusals = [refusal for refusal in chunk.refusals[chunk.reported :] if refusal.line <= line]
-            progress = store.ImportProgress(line, result.stored, result.duplicates, len(refusals))
-            advance = store.advance_import(context.org_id, self._source.digest, progress, at)
-            # Progress is written in the transaction of the events, so that every row of a file is stored exactly once.
-            await query.run(tx, *result.writes, advance, COMMIT)
-        target.cache.add(result.new, at)
-        if events is not None:
-            now_ns = monotonic_ns()
-            context.size.adapt(result.taken, now_ns - turn_since_ns, now_ns - since_ns)
-        chunk.done += result.taken
-        chunk.reported += len(refusals)
-        batch_report = ImportReport(0, result.stored, result.duplicates, len(refusals), refusals=tuple(refusals))
-        self._report = self._report.plus(batch_report)
-        if chunk.done == len(chunk.events):
-            self._report = self._report.plus(ImportReport(read=chunk.rows))
-            self._progress.update(self._source, self._report, chunk.share)
+    async def _commit(self, source: HistoryFile, batch: Batch) -> None:
+        """Store events and the progress of the file in one transaction, so that every row is stored exactly once."""
+        at = self._clock.now()
+        async with self._database.transaction() as tx:
+            stored = await store_history(tx, self._org_id, batch.events, at)
+            dated = [(event.body.name, event.occurred_us) for event in stored.events]
+            late = late_imported_events((self._org_id, self._notes_source), dated, stored.counting, at)
+            duplicates = len(batch.events) - len(stored.events)
+            progress = store.ImportProgress(batch.last_line, len(stored.events), duplicates, len(batch.rejected))
+            advance = store.advance_import(self._org_id, source.digest, progress, at)
+            await run(tx, *stored.writes, *late, advance, COMMIT)
+        rejected = tuple(batch.rejected)
+        self.report = self.report.plus(
+            ImportReport(len(batch), len(stored.events), duplicates, len(rejected), rejected_rows=rejected)
+        )
+
+    async def _add_month(self, month: datetime) -> None:
+        """Create a monthly partition, unless it exists."""
+        async with self._database.transaction() as tx:
+            await store.add_month(tx, month)
+
+    def _notify(self, source: HistoryFile, done_bytes: float) -> None:
+        if self._listener is not None:
+            self._listener(ImportStatus(self.report, source.name, min(done_bytes / self._total_bytes, 1.0)))
+
+
+async def _with_retries(attempt: Callable[[], Awaitable[None]], pauses_s: Iterable[float]) -> None:
+    """Repeat an attempt after each pause as long as it conflicts with other transactions."""
+    for pause_s in pauses_s:
+        with suppress(TransactionConflictError):
+            await attempt()
+            return
+        await asyncio.sleep(pause_s)
+    await attempt()

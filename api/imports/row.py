@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -16,11 +16,11 @@ from workbench.language.event import EVENT_NAME
 from workbench.language.problem import Problems
 
 COMPRESSED_SUFFIXES = (".gz", ".zst")
-MAX_LINE_BYTES = 1_048_576  # the largest valid event is far below
+MAX_LINE_BYTES = 1_048_576  # the largest valid event is far smaller
 MAX_LISTED_NAMES = 100
 
 _TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d(?:\.\d+)?)?)?\s?(?:([Zz]|UTC)|([+-]\d\d):?(\d\d)?)?", re.ASCII
+    r"(\d{4}-?\d\d-?\d\d)(?:[Tt ](\d\d:?\d\d(?::?\d\d(?:[.,]\d+)?)?))?\s?(?:[Zz]|UTC|([+-]\d\d(?::?\d\d)?))?", re.ASCII
 )
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_.:-]+")
 
@@ -34,31 +34,24 @@ class UnreadableFileError(Exception):
     """A file as a whole cannot be read; the text has the reason."""
 
 
-class Rows(Protocol):
-    @property
-    def share(self) -> float:
-        """How much of the file has been read, from 0 to 1."""
+class Rows(NamedTuple):
+    """The rows of an open file; iterating raises UnreadableFileError, also midway.
 
-    def __iter__(self) -> Iterator[Row]:
-        """Yield every row; raise UnreadableFileError, also midway."""
+    `share`: from the number of the last line that was taken, how much of the file has been read, from 0 to 1.
+    """
 
-
-class TableLayout(Protocol):
-    """Makes a row from the cells of a table."""
-
-    def row(self, line: int, cells: Sequence[Any]) -> Row:
-        """Return the row of some cells."""
+    rows: Iterator[Row]
+    share: Callable[[int], float]
 
 
-class VendorTable:
-    """A table with the records of another system. Text cells that are JSON objects become objects."""
+TableRow = Callable[[int, Sequence[Any]], Row]
+"""Makes a row from the number of a line and the cells of a table."""
 
-    def __init__(self, names: Sequence[str], mapping: Callable[[Record], Record]) -> None:
-        self._names, self._mapping = names, mapping
 
-    def row(self, line: int, cells: Sequence[Any]) -> Row:
-        record = {name: _cell(cell) for name, cell in zip(self._names, cells, strict=True) if cell not in (None, "")}
-        return line, encode(self._mapping(record)), ()
+def vendor_row(names: Sequence[str], mapping: Callable[[Record], Record], line: int, cells: Sequence[Any]) -> Row:
+    """Return the row of a record of another system. Text cells that are JSON objects become objects."""
+    record = {name: _cell(cell) for name, cell in zip(names, cells, strict=True) if cell not in (None, "")}
+    return line, encode(mapping(record)), ()
 
 
 def _cell(cell: Any) -> Any:
@@ -75,16 +68,15 @@ def _cell(cell: Any) -> Any:
 
 
 def contract_time(value: object) -> object:
-    """Return an RFC 3339 time for a date with or without time and zone. The defaults are midnight and UTC.
+    """Return the time of an event for a date with or without time and zone. The defaults are midnight and UTC.
 
-    A value that is not a date is returned unchanged: the parser of events rejects it with a reason.
+    Any other value is returned unchanged: the parser of events (`parse_timestamp`) reads it or rejects it.
     """
     match = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return value
-    day, minute, second, _, hours, minutes = match.groups()
-    zone = f"{hours}:{minutes or '00'}" if hours else "Z"
-    return f"{day}T{minute or '00:00'}{second or ':00'}{zone}"
+    day, time, offset = match.groups()
+    return f"{day}T{time or '00:00'}{offset or 'Z'}"
 
 
 class EventNames:
@@ -124,13 +116,12 @@ class LineFile:
             case _:
                 self._file = raw
 
-    @property
-    def share(self) -> float:
-        """How much of the file on disk has been read, from 0 to 1."""
+    def share(self, _: int) -> float:
+        """Return how much of the file on disk has been read, from 0 to 1."""
         return min(self._raw.tell() / self._size, 1.0)
 
     def lines(self) -> Iterator[bytes | None]:
-        """Yield lines with their ends, or None for a line over MAX_LINE_BYTES."""
+        """Yield lines with their line endings, or None for a line over MAX_LINE_BYTES."""
         readline = self._file.readline
         try:
             while line := readline(MAX_LINE_BYTES):

@@ -33,11 +33,11 @@ from api.imports.row import (
     LineFile,
     Record,
     Row,
-    TableLayout,
+    TableRow,
     UnreadableFileError,
     contract_time,
 )
-from workbench.language.codec import decode, encode
+from workbench.language.codec import decode, encode, malformed_json
 from workbench.language.problem import Problem
 
 # Returns the value of a cell, or None if it has none; raises ValueError with the reason.
@@ -65,7 +65,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _TYPES = ("text", "number", "boolean", "json", "seconds", "milliseconds")
 _BOOLEANS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
 
-_MAX_LINES_PER_ROW = 1_000  # a quote that is not closed by then is an error of its first line
+_MAX_LINES_PER_ROW = 1_000  # a quoted cell with more lines is an error, reported at its first line
 _PARQUET_BATCH_ROWS = 2_000
 
 _Column = tuple[int, tuple[str, ...], Convert]  # the index, the path of the cells in an event, how a cell is read
@@ -206,7 +206,7 @@ def _json(cell: Any) -> Any:
     try:
         return msgspec.json.decode(cell, type=msgspec.Raw)
     except ValueError as error:
-        raise ValueError(f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+        raise ValueError(malformed_json(error)) from None
 
 
 def _time(cell: Any) -> Any:
@@ -237,39 +237,33 @@ _CONVERSIONS: dict[str, Convert] = {
 }
 
 
-class CsvRows:
-    """The rows of a CSV file after line `after`. `layout` is called with the names in the header."""
+def csv_rows(name: str, file: LineFile, after: int, layout: Callable[[Sequence[str]], TableRow]) -> Iterator[Row]:
+    """Return the rows of a CSV file after line `after`. `layout` is called with the names in the header."""
+    lines = _Lines(file.lines())
+    names, delimiter = _header(next(lines, ""))
+    if not names:
+        raise UnreadableFileError(f"{name}: is empty; the first line of a CSV file must contain the column names")
+    table_row = layout(names)
 
-    def __init__(self, name: str, file: LineFile, after: int, layout: Callable[[Sequence[str]], TableLayout]) -> None:
-        self._file, self._after = file, after
-        self._lines = _Lines(file.lines())
-        self._names, self._delimiter = _header(next(self._lines, ""))
-        if not self._names:
-            raise UnreadableFileError(f"{name}: is empty; the first line of a CSV file has the names of the columns")
-        self._layout = layout(self._names)
-
-    @property
-    def share(self) -> float:
-        return self._file.share
-
-    def __iter__(self) -> Iterator[Row]:
-        lines, table_row = self._lines, self._layout.row
-        lines.skip(self._after)
+    def rows() -> Iterator[Row]:
+        lines.skip(after)
         while True:
             try:
-                for cells in csv.reader(lines, delimiter=self._delimiter, strict=True):
+                for cells in csv.reader(lines, delimiter=delimiter, strict=True):
                     problem = lines.problem
-                    if problem is None and cells and len(cells) != len(self._names):
-                        problem = Problem("", f"has {len(cells)} cells, the header has {len(self._names)}")
+                    if problem is None and cells and len(cells) != len(names):
+                        problem = Problem("", f"has {len(cells)} cells, the header has {len(names)}")
                     text = lines.take()
                     if problem is not None:
                         yield lines.number, text, (problem,)
                     elif cells:
                         yield table_row(lines.number, cells)
             except csv.Error as error:
-                yield lines.refuse_one(str(error))
+                yield lines.reject_one(str(error))
             else:
                 return
+
+    return rows()
 
 
 def column_names(file: LineFile) -> list[str]:
@@ -285,7 +279,7 @@ def _header(line: str) -> tuple[list[str], str]:
 
 
 class _Lines:
-    """Lines as text. Those since the last `take` can be read again: an unclosed quote takes in many rows.
+    """Lines as text. Lines since the last `take` can be read again, because an unclosed quote swallows many rows.
 
     `problem` is set if one of them cannot be text.
     """
@@ -327,8 +321,8 @@ class _Lines:
             self.number += 1
         self.take()
 
-    def refuse_one(self, reason: str) -> Row:
-        """Return the first of the lines read as a refused row; the others will be read again."""
+    def reject_one(self, reason: str) -> Row:
+        """Return the first of the lines read as a rejected row; the others will be read again."""
         first, *others = self._read
         self._unread.extendleft(reversed(others))
         self.number -= len(others)
@@ -337,38 +331,21 @@ class _Lines:
         return self.number, first.rstrip(b"\r\n"), (Problem("", f"is not a row of CSV: {reason}"),)
 
 
-class ParquetRows:
-    """The rows of a parquet file after the first `after`. Row groups that end before that are not read."""
-
-    def __init__(
-        self, name: str, file: pq.ParquetFile, after: int, layout: Callable[[Sequence[str]], TableLayout]
-    ) -> None:
-        self._name, self._file, self._after = name, file, after
-        self._layout = layout(file.schema_arrow.names)
-        self._done = after
-        self._count: int = max(file.metadata.num_rows, 1)
-
-    @property
-    def share(self) -> float:
-        return min(self._done / self._count, 1.0)
-
-    def __iter__(self) -> Iterator[Row]:
-        metadata = self._file.metadata
-        group = before = 0
-        try:
-            # Row groups that an earlier run has stored completely are skipped without reading them.
-            while group < metadata.num_row_groups and before + metadata.row_group(group).num_rows <= self._after:
-                before += metadata.row_group(group).num_rows
-                group += 1
-            row_groups = range(group, metadata.num_row_groups)
-            for batch in self._file.iter_batches(_PARQUET_BATCH_ROWS, row_groups=row_groups):
-                stored = min(max(self._after - before, 0), batch.num_rows)
-                columns = [_as_python(column).to_pylist() for column in batch.slice(stored).columns]
-                first, before = before + stored + 1, before + batch.num_rows
-                self._done = max(before, self._after)
-                yield from map(self._layout.row, range(first, before + 1), zip(*columns, strict=True))
-        except (pa.ArrowException, OSError) as error:
-            raise UnreadableFileError(f"{self._name}: {error}") from error
+def parquet_rows(name: str, file: pq.ParquetFile, after: int, table_row: TableRow) -> Iterator[Row]:
+    """Yield the rows of a parquet file after the first `after`. Row groups that end before that are not read."""
+    metadata, group, before = file.metadata, 0, 0
+    try:
+        while group < metadata.num_row_groups and before + metadata.row_group(group).num_rows <= after:
+            before += metadata.row_group(group).num_rows
+            group += 1
+        row_groups = range(group, metadata.num_row_groups)
+        for batch in file.iter_batches(_PARQUET_BATCH_ROWS, row_groups=row_groups):
+            stored = min(max(after - before, 0), batch.num_rows)
+            columns = [_as_python(column).to_pylist() for column in batch.slice(stored).columns]
+            first, before = before + stored + 1, before + batch.num_rows
+            yield from map(table_row, range(first, before + 1), zip(*columns, strict=True))
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableFileError(f"{name}: {error}") from error
 
 
 @contextmanager

@@ -32,8 +32,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from api.imports.row import MAX_LINE_BYTES, EventNames, LineFile, Record, Row, contract_time
-from workbench.language.codec import Json, MalformedJsonError, decode, encode, replace_lone_surrogates
-from workbench.language.event import normalise_email
+from workbench.language.codec import Json, MalformedJsonError, decode, encode, malformed_json, replace_lone_surrogates
+from workbench.language.event import normalize_email
 from workbench.language.problem import Problem
 
 _BOM = b"\xef\xbb\xbf"
@@ -43,44 +43,34 @@ _SEGMENT_PAYLOAD_FIELDS = ("name", "category", "groupId", "previousId")
 _POSTHOG_SETS = ("$set_once", "$set")  # in this order: $set wins
 
 
-class LineRows:
-    """The rows of a file of lines after the first `after`. Without a mapping, lines are events already."""
-
-    def __init__(self, file: LineFile, after: int, mapping: Callable[[Record], Record] | None) -> None:
-        self._file, self._after, self._mapping = file, after, mapping
-
-    @property
-    def share(self) -> float:
-        return self._file.share
-
-    def __iter__(self) -> Iterator[Row]:
-        mapping = self._mapping
-        for number, line in enumerate(islice(self._file.lines(), self._after, None), self._after + 1):
-            if line is None:
-                yield number, b"", _TOO_LONG
-            elif text := line.strip(b" \t\r\n"):
-                if number == 1:
-                    text = text.removeprefix(_BOM)
-                yield (number, text, ()) if mapping is None else _read_record(number, text, mapping)
+def line_rows(file: LineFile, after: int, mapping: Callable[[Record], Record] | None) -> Iterator[Row]:
+    """Yield the rows of a file of lines after the first `after`. Without a mapping, each line is already an event."""
+    for number, line in enumerate(islice(file.lines(), after, None), after + 1):
+        if line is None:
+            yield number, b"", _TOO_LONG
+        elif text := line.strip(b" \t\r\n"):
+            if number == 1:
+                text = text.removeprefix(_BOM)
+            yield (number, text, ()) if mapping is None else _read_record(number, text, mapping)
 
 
 def _read_record(line: int, text: bytes, mapping: Callable[[Record], Record]) -> Row:
     try:
         record = decode(replace_lone_surrogates(text))
     except MalformedJsonError as error:
-        return line, text, (Problem("", f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}"),)
+        return line, text, (Problem("", malformed_json(error)),)
     if not isinstance(record, dict):
         return line, text, (Problem("", "must be a JSON object"),)
     return line, encode(mapping(record)), ()
 
 
 def is_segment(names: set[str]) -> bool:
-    """Return whether a record with such fields comes from Segment."""
+    """Return whether a record with these fields comes from Segment."""
     return {"type", "messageId"} <= names and bool(names & {"userId", "anonymousId"})
 
 
 def is_posthog(names: set[str]) -> bool:
-    """Return whether a record with such fields comes from PostHog."""
+    """Return whether a record with these fields comes from PostHog."""
     return {"event", "distinct_id", "properties"} <= names
 
 
@@ -149,8 +139,8 @@ def _identifier(value: object) -> object:
 
 
 def _email(value: object) -> str | None:
-    # An address that is not valid stays a trait; as `contact.email` it would refuse the event.
-    return value if isinstance(value, str) and normalise_email(value) is not None else None
+    # An address that is not valid stays a trait; as `contact.email` the event would be rejected.
+    return value if isinstance(value, str) and normalize_email(value) is not None else None
 
 
 def _without_email(traits: Record) -> Record:

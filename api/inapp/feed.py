@@ -1,9 +1,9 @@
 """The feed: one loop per process that sends messages to sockets and writes their acknowledgements.
 
-The rows in Postgres decide. A notification only hints at inboxes to read, and every five seconds the loop reads them
-all. A round writes acknowledgements before it reads, so a message that a socket has acknowledged is not read again;
-messages that were sent over a socket and not acknowledged yet are excluded from the read, so they are sent once. Hints
-are gathered for a moment: a burst of them is one statement for every 250 inboxes.
+The rows in Postgres are authoritative. A notification only hints at inboxes to read, and every five seconds the loop
+reads them all. A round writes acknowledgements before it reads, so a message that a socket has acknowledged is not read
+again; messages that were sent over a socket and not acknowledged yet are excluded from the read, so they are sent once.
+Hints are gathered for a moment: a burst of them is one statement for every 250 inboxes.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from api.wire.connection import WebSocket
 SWEEP_S = 1.0
 SESSION_CHECK_S = 2.0  # between checks that keys and origins are still valid: a revoked key ends within 5 s
 POLL_S = 5.0  # between reads of every inbox
-GATHER_S = 0.005  # a delay of each message that saves a statement for most of a burst
+GATHER_S = 0.005  # delays each message a little, but lets one statement read most of a burst
 RETRY_S = 1.0  # after an error
 INBOXES_PER_READ = 250
 MESSAGES_PER_INBOX = 8  # in one read
@@ -60,10 +60,6 @@ class Feed:
         with contextlib.suppress(DatabaseUnavailableError, TransactionConflictError):
             await self._write_acknowledgements()
         await self._database.close()
-
-    def drain(self) -> None:
-        """Send every client to another process, which delivers what they have not acknowledged."""
-        self.sockets.drain()
 
     async def serve(self, websocket: WebSocket, origin: str | None) -> None:
         socket = self.sockets.add(websocket, origin, self._sign_in)
@@ -169,7 +165,7 @@ class Feed:
         inboxes = [inbox for inbox in changed if any(socket.has_room for socket in self.sockets.of(inbox))]
         for start in range(0, len(inboxes), INBOXES_PER_READ):
             part = inboxes[start : start + INBOXES_PER_READ]
-            # Left out of the read: messages that were sent over every socket of the inbox that has room.
+            # A message that every socket with room has already been sent is not read again.
             sent_ids: list[str] = []
             for inbox in part:
                 sent = [socket.unacknowledged for socket in self.sockets.of(inbox) if socket.has_room]

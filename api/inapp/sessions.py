@@ -1,8 +1,8 @@
 """Sessions: a challenge to sign, valid once within five minutes, and a token for the sockets of the next hour.
 
 A token carries its session and a MAC, so any process can read it without asking the database; whether its key is still
-valid is checked for every socket, all the time (`feed`). The session of an open socket is renewed before it ends, for
-up to a week after the wallet signed.
+valid is checked for every socket every two seconds (`feed`). The session of an open socket is renewed before it ends,
+for up to a week after the wallet signed.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ import msgspec
 
 from api.clock import Clock, from_us, to_us, token
 from api.crypto import Keyring
-from api.inapp.sign_in import SignIn, checksum_address, domain_of, parse_message, recover_signer
+from api.inapp.sign_in import SignIn, domain_of, parse_message, recover_signer
 from api.store import messages as store
 from api.store.database import Database
 from api.store.messages import Challenge, InboxKey, KeyRef
+from workbench.language.abi import checksum_address
 
 CHALLENGE_LIFETIME = timedelta(minutes=5)
 SESSION_LIFETIME = timedelta(hours=1)
@@ -53,7 +54,7 @@ class InappSession(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def ends_at(self) -> datetime:
-        """When the session ends, and its sockets with it unless it was renewed."""
+        """The end of the session, and of its sockets unless the session is renewed."""
         return from_us(self.ends_us)
 
 
@@ -92,7 +93,7 @@ class Sessions:
     async def create(self, text: str, signature: str, origin: str | None, org_id: int | None) -> InappSession | None:
         """Return the session for a signed message, or None if it is not valid. A challenge creates one session at most.
 
-        `origin`, `org_id`: of the page and the key of the request, if it had any; they must match the challenge.
+        `origin`: of the calling page, `org_id`: of the key of the request. If given, they must match the challenge.
         """
         now = self._clock.now()
         message = parse_message(text)
@@ -117,7 +118,7 @@ class Sessions:
         return InappSession(challenge_org_id, challenge.key_id, challenge.wallet, challenge.origin, to_us(now), ends_us)
 
     def renew(self, session: InappSession) -> InappSession | None:
-        """Return the session with a later end, or None if it is not due for renewal or the wallet has to sign again."""
+        """Return the renewed session, or None if it is not due for renewal or the wallet has to sign again."""
         now_us = self._clock.now_us()
         if session.ends_us - now_us > _us(RENEWAL_LEAD):
             return None

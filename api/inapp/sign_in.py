@@ -1,10 +1,10 @@
 """The rules of signing in: which pages may show messages, what a wallet signs, and which wallet signed it.
 
-Origins: an organization lists the origins of the pages that may show its messages. Pages on the loopback interface
-always may: only the machine's own user can serve one there.
+Origins: an organization lists the origins of the pages that may show its messages. Pages on the loopback interface are
+always allowed: only the machine's own user can serve one there.
 
 Messages: Sign-In with Ethereum (EIP-4361), written and parsed strictly. Text that the grammar of the EIP does not
-allow is not a message: other line ends, another order of fields, an impossible date.
+allow is not a message: other line endings, another order of fields, an impossible date.
 
 Signatures: EIP-191 `personal_sign` over secp256k1. Signatures of contracts (ERC-1271) are not accepted: checking one
 takes a call to the chain.
@@ -27,7 +27,7 @@ _ORIGIN = re.compile(r"https?://(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])
 _MAX_ORIGIN_CHARACTERS = 255
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+WALLET_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _SIGNATURE = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
 _PARITIES = {0: 0, 1: 1, 27: 0, 28: 1}  # wallets write the recovery id either way
 
@@ -79,7 +79,7 @@ async def remove_origin(dsn: str, org_name: str, text: str) -> None:
 def _parse_origin_or_fail(text: str) -> str:
     origin = parse_origin(text)
     if origin is None:
-        raise AccessError(f"{text!r} is not an origin; one looks like https://app.example.com")
+        raise AccessError(f"{text!r} is not an origin; write it like https://app.example.com")
     return origin
 
 
@@ -178,17 +178,6 @@ def parse_message(text: str) -> SignIn | None:
 
 def _format_time(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def is_wallet_address(text: str) -> bool:
-    return _ADDRESS.fullmatch(text) is not None
-
-
-def checksum_address(address: str) -> str:
-    """Return the address in the mixed case of EIP-55."""
-    from eth_utils.address import to_checksum_address  # the eth packages take half a second to load
-
-    return to_checksum_address(address)
 
 
 def recover_signer(text: str, signature: str) -> str | None:

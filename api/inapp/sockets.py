@@ -10,18 +10,18 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 
 from api.inapp.sessions import InappSession
 from api.store.messages import Acknowledgement, InboxKey, WaitingMessage, wallet_mark
 from api.wire.connection import CREDIT_FRAMES, WebSocket
+from workbench.language.codec import encode
 
 MAX_SOCKETS = 20_000  # per process
 MAX_SOCKETS_PER_WALLET = 20  # per process
 MAX_UNACKNOWLEDGED = 1_000  # messages sent over one socket
-RECONNECTS_PER_S = 500  # after a process stops; the others can open 800 a second
+RECONNECTS_PER_S = 500  # spread after a process stops; the other processes can open 800 sockets a second
 RETRY_SOON_S = 1.0
 RETRY_LATER_S = 60.0
 
@@ -47,21 +47,6 @@ class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ACK"):
     id: str
 
 
-class _Push(msgspec.Struct, frozen=True, rename="camel"):
-    id: str
-    title: str
-    body: str
-    data: msgspec.Raw
-    created_at: datetime
-    type: Literal["PUSH"] = "PUSH"
-
-
-class _Session(msgspec.Struct, frozen=True, rename="camel"):
-    token: str
-    expires_at: datetime
-    type: Literal["SESSION"] = "SESSION"
-
-
 _DECODER = msgspec.json.Decoder(Auth | Ack)
 
 
@@ -76,19 +61,21 @@ def read_frame(text: str) -> Auth | Ack | None:
 
 def push_frame(message: WaitingMessage) -> bytes:
     data = _NULL if message.extra is None else msgspec.Raw(message.extra)
-    return msgspec.json.encode(_Push(message.id, message.title, message.body, data, message.created_at))
+    fields = {"id": message.id, "title": message.title, "body": message.body, "data": data}
+    return encode({**fields, "createdAt": message.created_at, "type": "PUSH"})
 
 
 def session_frame(token: str, expires_at: datetime) -> bytes:
     """Return the frame with a renewed token, for the client's next sockets."""
-    return msgspec.json.encode(_Session(token, expires_at))
+    return encode({"token": token, "expiresAt": expires_at, "type": "SESSION"})
 
 
 class SocketTimeouts(msgspec.Struct, frozen=True):
     """The timeouts of a socket, in seconds.
 
-    `auth`: until the token has arrived. `ping`: without a frame, until a ping is sent. `silent`: without a frame, until
-    the socket is ended. `unread`: with a full send buffer, until the socket is ended.
+    `auth`: how long to wait for the token. `ping`: how long without a frame before a ping is sent. `silent`: how long
+    without a frame before the socket is ended. `unread`: how long the send buffer may be full before the socket is
+    ended.
     """
 
     auth: float = 5.0
@@ -209,7 +196,10 @@ class Sockets:
                 websocket.ping()
 
     def drain(self) -> None:
-        """End every socket and refuse new ones: this process stops, and clients reconnect to others."""
+        """End every socket and refuse new ones: this process stops, and clients reconnect to others.
+
+        The other processes deliver what the clients have not acknowledged.
+        """
         self._draining = True
         for number, socket in enumerate(tuple(self._all)):
             retry_after_s = RETRY_SOON_S + number / RECONNECTS_PER_S

@@ -1,1 +1,1 @@
-"""Ingest of live events: `pipeline` takes requests, `batch_writer` gathers them, `store` writes batches."""
+"""Ingest of live events: `pipeline` takes requests and gathers them into batches, `store` writes the batches."""

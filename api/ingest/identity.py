@@ -1,36 +1,36 @@
 """The contacts of a batch of events: find the contact of each event, and plan what to write.
 
-`workbench.language.contact.resolve_identity` decides about one event, given the owners of its identifiers. This module
-applies it to the events of a transaction in order, so that the second event of a new contact finds the contact that the
-first one creates.
+`workbench.language.contact.resolve_identity` decides about one event, given the owners of its identifiers.
+`resolve_contacts` applies it to the events of a transaction in order, so that the second event of a new contact finds
+the contact that the first one creates. It is a pure function: the caller reads the owners, and writes the plan.
 
-Most events come from contacts that are stored with exactly these identifiers. `recognise` assigns those with one lookup
-by the leading identifier and no lock. The others go through `lock_owners` and `resolve_contacts`; `contact_writes`
-turns the plan into statements. Live ingest, the chain follower and the import of history all take this path.
+Most events come from contacts that are stored with exactly these identifiers. `recognise` finds those with one lookup
+by the leading identifier and no lock. Only for the others does the caller lock identifiers and their owners
+(`lock_owners`). Live ingest, the chain follower and the import of history all take this path.
 """
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from api.clock import to_us, uuid7
-from api.ingest.parse import ParsedEvent
+from api.crypto import INDEX
+from api.ingest.parse import IdentifiedEvent
 from api.store import events as store
-from api.store.database import RefusedDataError, Transaction
-from api.store.events import ConflictRows, ContactRows, IdentifierRows, Owner
+from api.store.database import RefusedDataError, Transaction, TransactionConflictError
+from api.store.events import Owner
 from api.store.locks import hold_contacts, hold_identifiers
 from api.store.query import Call, run
 from workbench.language.codec import Json, encode
 from workbench.language.contact import (
-    MAX_CONTACT_ATTRIBUTES,
-    MAX_CONTACT_ATTRIBUTES_BYTES,
     Conflict,
     IdentifierKey,
     IdentifierKind,
+    exceeds_attribute_limits,
     resolve_identity,
 )
 
@@ -39,7 +39,7 @@ OrgContact: TypeAlias = tuple[int, str]  # organization, contact
 
 
 class ContactIdentifiers(msgspec.Struct):
-    """Identifiers of a contact; `email` is sealed. `raw_wallet`, `email_domain`: only of a new wallet or email."""
+    """Identifiers of a contact; `email` is sealed. `raw_wallet`, `email_domain`: set only for a new wallet or email."""
 
     wallet: str | None = None
     email: str | None = None
@@ -58,34 +58,25 @@ _KINDS = {
 
 
 class ContactPlan(msgspec.Struct):
-    """The writes to contacts that follow from a batch of events.
+    """The contact of each event of a batch, and the writes to contacts that follow.
 
-    `identifiers`: the identifiers, after the batch, of every contact that an event was assigned to, by contact id.
-    `created`: new contacts. `gained`: the new identifiers of existing contacts. `lost_email`: existing contacts with an
-    address that moved to another contact; a later replacement is in `gained`. `owned`: the identifiers with a new
-    owner. `attributes`: the attributes to merge.
+    `contact_ids`: the contacts of the events, in their order. `identifiers`: the identifiers of all these contacts
+    after the batch, by contact id. `created`: new contacts. `gained`: the new identifiers of existing contacts.
+    `lost_email`: existing contacts with an address that moved to another contact; a later replacement is in `gained`.
+    `owned`: the identifiers with a new owner. `attributes`: the attributes to merge.
     """
 
-    identifiers: dict[str, ContactIdentifiers | Owner] = {}
+    contact_ids: list[str]
+    identifiers: dict[str, ContactIdentifiers | Owner]
     created: dict[OrgContact, ContactIdentifiers] = {}
     gained: dict[OrgContact, ContactIdentifiers] = {}
     lost_email: set[OrgContact] = set()
     owned: dict[OrgKey, str] = {}
     attributes: dict[OrgContact, dict[str, Json]] = {}
-    conflicts: list[tuple[ParsedEvent, Conflict]] = []
-
-    def changed_contacts(self) -> set[str]:
-        """Return the ids of the contacts that existed before and will be written."""
-        changed = {*self.gained, *self.lost_email, *self.attributes}.difference(self.created)
-        return {contact_id for _, contact_id in changed}
-
-    def creates_owner_of(self, event: ParsedEvent) -> bool:
-        """Return whether the contact of an event is new and has all identifiers that the event carries."""
-        created = self.created.get((event.org_id, event.contact_id))
-        return created is not None and _has_all(created, event)
+    conflicts: list[tuple[IdentifiedEvent, str, Conflict]] = []  # with the contact of the event
 
 
-def find_leading_owners(events: Sequence[ParsedEvent]) -> Call[list[Owner]]:
+def find_leading_owners(events: Sequence[IdentifiedEvent]) -> Call[list[Owner]]:
     """Return the call that finds the owner of each event's leading identifier and compares its attributes."""
     leading = [event.keys[0] for event in events]
     return store.find_owners(
@@ -96,54 +87,63 @@ def find_leading_owners(events: Sequence[ParsedEvent]) -> Call[list[Owner]]:
     )
 
 
-def recognise(events: Sequence[ParsedEvent], owners: Sequence[Owner]) -> dict[str, ContactIdentifiers | Owner]:
-    """Assign events to the owners of their leading identifiers, if an owner has all identifiers of the event.
+def recognise(events: Sequence[IdentifiedEvent], leading_owners: Iterable[Owner]) -> list[Owner | None]:
+    """Return the owner of each event's leading identifier if it has all identifiers of the event, else None.
 
-    `owners` is the result of `find_leading_owners(events)`. Returns the owners by contact id. The other events stay
-    without a contact, for `resolve_contacts`.
+    `leading_owners` is the result of `find_leading_owners(events)`.
     """
-    recognised: dict[str, ContactIdentifiers | Owner] = {}
-    for event in events:
-        event.contact_id, event.attributes_changed = "", True
-    for owner in owners:
-        if assign_owner(events[owner.position], owner):
-            recognised[owner.contact_id] = owner
+    recognised: list[Owner | None] = [None] * len(events)
+    for owner in leading_owners:
+        event = events[owner.position]
+        sent = event.body.identifiers
+        if (
+            (sent.wallet is None or sent.wallet == owner.wallet)
+            and (not event.emails or owner.email in event.emails)
+            and (sent.external_id is None or sent.external_id == owner.external_id)
+        ):
+            recognised[owner.position] = owner
     return recognised
 
 
-def assign_owner(event: ParsedEvent, owner: Owner) -> bool:
-    """Assign the event to the owner of its leading identifier, unless it has identifiers that the owner lacks."""
-    if not _has_all(owner, event):
-        return False
-    event.contact_id, event.attributes_changed = owner.contact_id, not owner.has_attributes
-    return True
-
-
-async def lock_identifiers(tx: Transaction, events: Sequence[ParsedEvent]) -> dict[OrgKey, Owner]:
+async def lock_identifiers(tx: Transaction, events: Sequence[IdentifiedEvent]) -> dict[OrgKey, Owner]:
     """Lock all identifiers of `events` and return their owners; identifiers without an owner are left out."""
     keys = _distinct_keys(events)
     _, owners = await run(tx, hold_identifiers(keys), _find_owners(keys))
     return {keys[owner.position]: owner for owner in owners}
 
 
-async def lock_owners(tx: Transaction, events: Sequence[ParsedEvent], written: Collection[str]) -> dict[OrgKey, Owner]:
-    """Lock all identifiers of `events` and the contacts that own them, and return the owners.
+async def lock_owners(
+    tx: Transaction, events: Sequence[IdentifiedEvent], recognised: Sequence[Owner | None], written: Collection[str]
+) -> dict[OrgKey, Owner]:
+    """Lock all identifiers of the events that were not recognised, and the contacts that own them; return the owners.
 
-    `written`: contacts that this transaction writes for other reasons.
+    `written`: contacts that this transaction writes for other reasons. Raises TransactionConflictError if a recognised
+    event of a locked contact would not be recognised any more.
     """
-    owners = await lock_identifiers(tx, events)
+    unknown = [event for event, owner in zip(events, recognised, strict=True) if owner is None]
+    owners = await lock_identifiers(tx, unknown)
     if not owners:
         return owners
-    keys = _distinct_keys(events)
+    keys = _distinct_keys(unknown)
+    contact_ids = {owner.contact_id for owner in owners.values()}
+    known = [
+        (event, owner.contact_id)
+        for event, owner in zip(events, recognised, strict=True)
+        if owner and owner.contact_id in contact_ids
+    ]
+    known_events = [event for event, _ in known]
     # All contacts are locked in one sorted statement: with two, another batch could hold a lock of the second and wait
     # for one of the first. The owners are read again, as they may have changed before their locks were granted.
-    _, current = await run(
-        tx, hold_contacts({*written, *(owner.contact_id for owner in owners.values())}), _find_owners(keys)
+    _, current, leading = await run(
+        tx, hold_contacts({*written, *contact_ids}), _find_owners(keys), find_leading_owners(known_events)
     )
+    for (_, contact_id), owner in zip(known, recognise(known_events, leading), strict=True):
+        if owner is None or owner.contact_id != contact_id:
+            raise TransactionConflictError("an identifier of a recognised event has moved")  # retried
     return {keys[owner.position]: owner for owner in current}
 
 
-async def find_all_owners(tx: Transaction, events: Sequence[ParsedEvent]) -> dict[OrgKey, Owner]:
+async def find_all_owners(tx: Transaction, events: Sequence[IdentifiedEvent]) -> dict[OrgKey, Owner]:
     """Return the owners of all identifiers of `events`, without locks: for dry runs."""
     keys = _distinct_keys(events)
     (owners,) = await run(tx, _find_owners(keys))
@@ -151,49 +151,63 @@ async def find_all_owners(tx: Transaction, events: Sequence[ParsedEvent]) -> dic
 
 
 def resolve_contacts(
-    events: Sequence[ParsedEvent],
-    owners: Mapping[OrgKey, Owner],
-    at_us: int,
-    recognised: Mapping[str, ContactIdentifiers | Owner] | None = None,
+    events: Sequence[IdentifiedEvent],
+    recognised: Sequence[Owner | None],
+    locked_owners: Mapping[OrgKey, Owner],
+    new_ids: Iterable[str],
 ) -> ContactPlan:
-    """Assign a contact to every event, in order, and return what has to be written.
+    """Return the contact of every event, in order, and what has to be written.
 
-    `owners`: the owner of every identifier of the events without a contact. `recognised`: the contacts of the others.
+    `recognised`: the contacts of the events that `recognise` found; it must hold still if the contact is locked.
+    `locked_owners`: the owners of all identifiers of the other events. `new_ids`: ids for new contacts, at least one
+    for each event that was not recognised.
     """
-    plan = ContactPlan(dict(recognised or {}))
+    contact_ids = [owner.contact_id if owner is not None else "" for owner in recognised]
+    plan = ContactPlan(contact_ids, {owner.contact_id: owner for owner in recognised if owner is not None})
     owner_of: dict[int, dict[IdentifierKey, str]] = defaultdict(dict)
     kinds: dict[str, frozenset[IdentifierKind]] = {}
-    for (org_id, key), owner in owners.items():
+    for (org_id, key), owner in locked_owners.items():
         contact_id = owner_of[org_id][key] = owner.contact_id
         if contact_id not in kinds:
             current = ContactIdentifiers(owner.wallet, owner.email, owner.external_id)
             plan.identifiers[contact_id], kinds[contact_id] = current, current.kinds()
 
-    # A recognised event takes part if its contact may change: an earlier event of the batch can take an identifier
-    # away.
-    unsettled = [event for event in events if not event.contact_id or event.contact_id in kinds]
-    for event in unsettled:
-        if event.contact_id:
-            event.attributes_changed = True  # they were compared with a contact that the event may not end up with
-            for key in event.keys:
-                owner_of[event.org_id].setdefault(key, event.contact_id)
+    # A recognised event is included if its contact may change: an earlier event of the batch can take an identifier
+    # from it.
+    unsettled = [position for position, contact_id in enumerate(contact_ids) if not contact_id or contact_id in kinds]
+    for position in unsettled:
+        if contact_ids[position]:
+            for key in events[position].keys:
+                owner_of[events[position].org_id].setdefault(key, contact_ids[position])
 
-    for event in unsettled:
-        resolution = resolve_identity(event.keys, owner_of[event.org_id], kinds)
-        event.contact_id = resolution.contact_id or event.new_contact_id(at_us)
+    free_ids = iter(new_ids)
+    for position in unsettled:
+        event = events[position]
+        owners = owner_of[event.org_id]
+        hidden = [
+            key
+            for key in event.keys
+            if key[0] is IdentifierKind.EMAIL
+            and (owner_id := owners.get(key))
+            and plan.identifiers[owner_id].email not in event.emails
+        ]
+        resolution = resolve_identity(event.keys, owners, kinds, hidden)
+        contact_id = contact_ids[position] = resolution.contact_id or next(free_ids)
         if resolution.contact_id is None:
-            created = plan.created[event.org_id, event.contact_id] = ContactIdentifiers()
-            plan.identifiers[event.contact_id], kinds[event.contact_id] = created, frozenset()
+            created = plan.created[event.org_id, contact_id] = ContactIdentifiers()
+            plan.identifiers[contact_id], kinds[contact_id] = created, frozenset()
         if resolution.gained:
-            _assign_identifiers(plan, event, resolution.gained, owner_of[event.org_id], kinds)
-        plan.conflicts += [(event, conflict) for conflict in resolution.conflicts]
+            _assign_identifiers(plan, event, contact_id, resolution.gained, owners, kinds)
+        plan.conflicts += [(event, contact_id, conflict) for conflict in resolution.conflicts]
 
     # If one event changes attributes, the attributes of all events of that contact are merged, in order: a later event
-    # was compared with the stored contact, and may restore a value that an earlier one changed.
-    changed = {event.contact_id for event in events if event.attributes_changed}
-    for event in events:
-        if event.body.attributes and event.contact_id in changed:
-            plan.attributes.setdefault((event.org_id, event.contact_id), {}).update(event.body.attributes)
+    # was compared with the stored contact, and may restore a value that an earlier one changed. Attributes of an
+    # unsettled event count as changed: its final contact may not be the one that they were compared with.
+    changed = {contact_ids[position] for position in unsettled}
+    changed |= {owner.contact_id for owner in recognised if owner is not None and not owner.has_attributes}
+    for event, contact_id in zip(events, contact_ids, strict=True):
+        if event.body.attributes and contact_id in changed:
+            plan.attributes.setdefault((event.org_id, contact_id), {}).update(event.body.attributes)
     return plan
 
 
@@ -201,37 +215,30 @@ def contact_writes(
     plan: ContactPlan,
     at: datetime,
     also_locked: Collection[str] = (),
-    add_contacts: Callable[[ContactRows, datetime], Call[None]] = store.add_contacts,
+    created_us: Mapping[str, int] | None = None,
 ) -> list[Call[None]]:
     """Return the calls that write a plan, and that lock the contacts with new attributes and those of `also_locked`.
 
-    Contacts that gain or lose identifiers are locked already (`lock_owners`). Raises
-    RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many attributes; for existing contacts
-    Postgres raises it.
+    `created_us`: when new contacts were created, by default at `at`. Contacts that gain or lose identifiers are locked
+    already (`lock_owners`). Raises RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many
+    attributes; for existing contacts Postgres raises it.
     """
     calls: list[Call[None]] = []
+    at_us = to_us(at)
     if plan.created:
-        rows = _contact_rows(plan.created)
-        for contact in plan.created:
-            attributes = plan.attributes.get(contact, {})
-            text = encode(attributes)
-            if len(attributes) > MAX_CONTACT_ATTRIBUTES or len(text) > MAX_CONTACT_ATTRIBUTES_BYTES:
-                raise RefusedDataError(store.ATTRIBUTES_TOO_LARGE)
-            rows.attributes.append(text.decode())
-        calls.append(add_contacts(rows, at))
+        new_attributes = [plan.attributes.get(contact, {}) for contact in plan.created]
+        if any(map(exceeds_attribute_limits, new_attributes)):
+            raise RefusedDataError(store.ATTRIBUTES_TOO_LARGE)
+        texts = [encode(attributes).decode() for attributes in new_attributes]
+        times_us = [(created_us or {}).get(contact_id, at_us) for _, contact_id in plan.created]
+        calls.append(store.add_contacts(at, texts, times_us, *_contact_columns(plan.created)))
     if plan.lost_email:
         org_ids, ids = zip(*plan.lost_email, strict=True)
         calls.append(store.remove_emails(org_ids, ids, at))
     if plan.gained:
-        calls.append(store.add_contact_identifiers(_contact_rows(plan.gained), at))
+        calls.append(store.add_contact_identifiers(at, *_contact_columns(plan.gained)))
     if plan.owned:
-        owned = IdentifierRows()
-        for (org_id, (kind, digest)), contact_id in plan.owned.items():
-            owned.org_ids.append(org_id)
-            owned.kinds.append(int(kind))
-            owned.digests.append(digest)
-            owned.contact_ids.append(contact_id)
-        calls.append(store.assign_identifiers(owned, at))
+        calls.append(store.assign_identifiers(plan.owned, at))
     merged = {contact: attributes for contact, attributes in plan.attributes.items() if contact not in plan.created}
     if locked := {contact_id for _, contact_id in merged}.union(also_locked):
         calls.append(hold_contacts(locked))
@@ -240,30 +247,18 @@ def contact_writes(
         texts = [encode(attributes).decode() for attributes in merged.values()]
         calls.append(store.merge_attributes(org_ids, ids, texts, at))
     if plan.conflicts:
-        conflicts, at_us = ConflictRows(), to_us(at)
-        for event, conflict in plan.conflicts:
-            conflicts.org_ids.append(event.org_id)
-            conflicts.ids.append(uuid7(at_us))
-            conflicts.event_ids.append(event.event_id)
-            conflicts.contact_ids.append(event.contact_id)
-            conflicts.other_contact_ids.append(conflict.other_contact_id)
-            conflicts.kinds.append(int(conflict.key[0]))
-            conflicts.digests.append(conflict.key[1])
-            conflicts.outcomes.append(conflict.outcome)
-        calls.append(store.add_conflicts(conflicts, at))
+        rows = [
+            (
+                *(event.org_id, uuid7(at_us), event.event_id, contact_id, conflict.other_contact_id),
+                *(conflict.key[0], conflict.key[1][:INDEX], conflict.outcome),
+            )
+            for event, contact_id, conflict in plan.conflicts
+        ]
+        calls.append(store.add_conflicts(at, *zip(*rows, strict=True)))
     return calls
 
 
-def _has_all(contact: ContactIdentifiers | Owner, event: ParsedEvent) -> bool:
-    sent = event.body.identifiers
-    return (
-        (sent.wallet is None or sent.wallet == contact.wallet)
-        and (not event.emails or contact.email in event.emails)
-        and (sent.external_id is None or sent.external_id == contact.external_id)
-    )
-
-
-def _distinct_keys(events: Sequence[ParsedEvent]) -> list[OrgKey]:
+def _distinct_keys(events: Sequence[IdentifiedEvent]) -> list[OrgKey]:
     return list(dict.fromkeys((event.org_id, key) for event in events for key in event.keys))
 
 
@@ -275,13 +270,14 @@ def _find_owners(keys: Sequence[OrgKey]) -> Call[list[Owner]]:
 
 def _assign_identifiers(
     plan: ContactPlan,
-    event: ParsedEvent,
+    event: IdentifiedEvent,
+    contact_id: str,
     keys: Sequence[IdentifierKey],
     owner_of: dict[IdentifierKey, str],
     kinds: dict[str, frozenset[IdentifierKind]],
 ) -> None:
     """Make the contact of an event the owner of some of the event's identifiers."""
-    contact = event.org_id, event.contact_id
+    contact = event.org_id, contact_id
     gained = plan.created.get(contact) or plan.gained.setdefault(contact, ContactIdentifiers())
     sent = event.body.identifiers
     for key in keys:
@@ -289,20 +285,20 @@ def _assign_identifiers(
             case IdentifierKind.WALLET:
                 gained.wallet, gained.raw_wallet = sent.wallet, sent.wallet_raw
             case IdentifierKind.EMAIL:
-                gained.email = event.email
+                gained.email = event.emails[0]
                 gained.email_domain = (sent.email or "").rpartition("@")[2]
-                if (former := owner_of.get(key)) is not None:
+                if (former := owner_of.get(key)) not in (None, contact_id):
                     _remove_email(plan, (event.org_id, former), event.emails, kinds)
             case IdentifierKind.EXTERNAL_ID:
                 gained.external_id = sent.external_id
-        owner_of[key] = plan.owned[event.org_id, key] = event.contact_id
-    current = plan.identifiers[event.contact_id]
+        owner_of[key] = plan.owned[event.org_id, key] = contact_id
+    current = plan.identifiers[contact_id]
     merged = ContactIdentifiers(
         gained.wallet or current.wallet, gained.email or current.email, gained.external_id or current.external_id
     )
-    kinds[event.contact_id] = merged.kinds()
+    kinds[contact_id] = merged.kinds()
     if contact not in plan.created:
-        plan.identifiers[event.contact_id] = merged
+        plan.identifiers[contact_id] = merged
 
 
 def _remove_email(
@@ -319,14 +315,10 @@ def _remove_email(
         plan.lost_email.add(contact)
 
 
-def _contact_rows(contacts: Mapping[OrgContact, ContactIdentifiers]) -> ContactRows:
-    rows = ContactRows()
-    for (org_id, contact_id), identifiers in contacts.items():
-        rows.org_ids.append(org_id)
-        rows.ids.append(contact_id)
-        rows.emails.append(identifiers.email)
-        rows.email_domains.append(identifiers.email_domain)
-        rows.wallets.append(identifiers.wallet)
-        rows.raw_wallets.append(identifiers.raw_wallet)
-        rows.external_ids.append(identifiers.external_id)
-    return rows
+def _contact_columns(contacts: Mapping[OrgContact, ContactIdentifiers]) -> Iterable[tuple[Any, ...]]:
+    """Return the columns org_ids, ids, emails, email_domains, wallets, raw_wallets and external_ids."""
+    rows = [
+        (org_id, contact_id, own.email, own.email_domain, own.wallet, own.raw_wallet, own.external_id)
+        for (org_id, contact_id), own in contacts.items()
+    ]
+    return zip(*rows, strict=True)

@@ -5,12 +5,13 @@ an automation and is read in the transaction that stores the events, so a cached
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from api.crypto import Keyring
 from api.ingest.identity import ContactIdentifiers
-from api.ingest.parse import ParsedEvent
+from api.ingest.parse import IdentifiedEvent, ParsedEvent
 from api.store.database import Transaction
 from api.store.events import Owner, find_awaited_events, list_active_automations
 from workbench.language.codec import decode
@@ -62,26 +63,35 @@ class Matcher:
         self._orgs = orgs
 
     def matches(
-        self, event: ParsedEvent, contacts: Mapping[str, ContactIdentifiers | Owner]
+        self, event: ParsedEvent, contact_id: str, contact: ContactIdentifiers | Owner
     ) -> Sequence[ActiveTrigger]:
-        """Return the triggers that fire. `contacts`: the identifiers of the events' contacts by contact id."""
+        """Return the triggers that fire for an event of a contact."""
         org = self._orgs[event.org_id]
         candidates = org.by_name.get(event.body.name, ()) + org.wildcards
         if not any(active.trigger.filters for active in candidates):
             return candidates
-        contact = contacts.get(event.contact_id) or ContactIdentifiers()
-        sealed = contact.email if event.body.identifiers.email is None else None
-        if sealed and not any(needs_email(active.trigger) for active in candidates):
-            sealed = None
-        # The stored email is decrypted only for a filter that reads it.
-        email = self._keyring.of(event.org_id).open_email(sealed) if sealed else None
-        identifiers = merge_identifiers(event.body.identifiers, Identifiers(contact.wallet, email, contact.external_id))
-        context = flat_context(event.body.name, event.contact_id, identifiers, decode(event.body.payload))
+        payload, triggers = decode(event.body.payload), [active.trigger for active in candidates]
+        context = trigger_context(self._keyring, event, contact_id, contact, payload, triggers)
         return [active for active in candidates if fires(active.trigger, event.body.name, context)]
 
     def is_awaited(self, event: ParsedEvent) -> bool:
         """Return whether an entry can be waiting for an event of this name."""
         return event.body.name in self._orgs[event.org_id].awaited
+
+
+def trigger_context(
+    keyring: Keyring,
+    event: IdentifiedEvent,
+    contact_id: str,
+    contact: ContactIdentifiers | Owner,
+    payload: Mapping[str, Any],
+    triggers: Sequence[Trigger],
+) -> dict[str, Any]:
+    """Return the context of an event for the filters of triggers; opens the stored email only if a filter reads it."""
+    sealed = contact.email if event.body.identifiers.email is None else None
+    email = keyring.of(event.org_id).open_email(sealed) if sealed and any(map(needs_email, triggers)) else None
+    identifiers = merge_identifiers(event.body.identifiers, Identifiers(contact.wallet, email, contact.external_id))
+    return flat_context(event.body.name, contact_id, identifiers, payload)
 
 
 async def _load_triggers(tx: Transaction, org_id: int, epoch: int) -> OrgTriggers:
@@ -91,7 +101,7 @@ async def _load_triggers(tx: Transaction, org_id: int, epoch: int) -> OrgTrigger
     wildcards: list[ActiveTrigger] = []
     for row in await list_active_automations(tx, org_id):
         trigger = read_trigger(decode(row.trigger_spec))
-        if not isinstance(trigger, Trigger) or trigger.source is not None:  # on-chain triggers belong to the follower
+        if not isinstance(trigger, Trigger):
             continue
         active = ActiveTrigger(row.id, row.published_version, row.activation, trigger)
         if not trigger.names:

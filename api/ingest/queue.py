@@ -16,7 +16,8 @@ import os
 from collections import deque
 from typing import Generic, TypeVar
 
-QUANTUM = 16  # weight; smaller turns are smoother for the others, and a turn costs about as much as an item
+# Weight per turn. Smaller turns delay the other organizations less, but a turn costs about as much as an item.
+QUANTUM = 16
 
 # With more organizations, two share a bucket. A page of the table uses memory only after it is written.
 BUCKET_SLOTS = 1 << 20
@@ -39,7 +40,7 @@ class _Backlog(Generic[Item]):
 
 
 class Queue(Generic[Item]):
-    """Items with integer weights from 1, at most `capacity` in total. `waiting` is the weight of the queued items."""
+    """Items with integer weights of at least 1, `capacity` at most in total. `waiting`: the weight of queued items."""
 
     def __init__(self, capacity: int) -> None:
         self.waiting = 0
@@ -135,7 +136,7 @@ class TokenBuckets:
         """Lock the number of a slot; return False if another worker holds the lock for too long."""
         # A record lock, which the kernel releases when its process dies. If a process hangs while it holds the lock,
         # the others continue without it. When it resumes, it may overwrite what they took, which grants at most one
-        # `burst`.
+        # `burst` too much.
         for _ in range(_LOCK_ATTEMPTS):
             try:
                 fcntl.lockf(self._shared_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 8, 8 * slot)

@@ -1,6 +1,6 @@
 """Notices: a record of events that are not stored (rejected ones and duplicates), so that customers can find them.
 
-Best effort by design: no answer waits for a notice and no event depends on one. `note_*` appends to a buffer of this
+Best effort by design: no response waits for a notice and no event depends on one. `note_*` appends to a buffer of this
 process; twice a second the buffer is redacted and written with one statement, on the ordinary connections of the
 database. Each organization has a share of the buffer, so a flood of one pushes out only its own notices. While the
 database is down, the newest notices wait. Notices that do not fit are dropped and counted; those of a killed process
@@ -16,7 +16,7 @@ import contextlib
 import logging
 import re
 from collections import deque
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,7 +24,7 @@ from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.parse import DryRun, Duplicate, Outcome, ParsedEvent, Rejected
 from api.process import Tally
 from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
-from api.store.events import NoticeRows, add_notices
+from api.store.events import add_notices
 from workbench.language.codec import Json, MalformedJsonError, decode, encode, replace_lone_surrogates, truncate_depth
 from workbench.language.problem import Problem, Problems
 
@@ -157,9 +157,9 @@ class Notices:
         shares, waiting = self._take_all()
         try:
             rows = await self._redact(shares)
-            if rows.ids:
+            if rows:
                 async with self._database.transaction() as tx:
-                    await add_notices(tx, rows)
+                    await add_notices(tx, *zip(*rows, strict=True))
         except (DatabaseUnavailableError, TransactionConflictError) as error:
             newer, _ = self._take_all()
             for retained in (shares, newer):  # in this order: if they do not all fit, the oldest are dropped
@@ -177,23 +177,19 @@ class Notices:
         self._shares, self._waiting, self._bytes = {}, 0, 0
         return taken
 
-    async def _redact(self, shares: _Shares) -> NoticeRows:
-        rows = NoticeRows()
+    async def _redact(self, shares: _Shares) -> list[tuple[Any, ...]]:
+        """Return the rows to store, with the columns of `add_notices`."""
+        rows: list[tuple[Any, ...]] = []
         for org_id, share in shares.items():
             for notice in share:
-                if len(rows.ids) % _YIELD_AFTER_NOTICES == 0:
+                if len(rows) % _YIELD_AFTER_NOTICES == 0:
                     await asyncio.sleep(0)
-                problem = notice.problem
-                fields = excerpt(notice.raw) if notice.raw else notice.excerpt
-                rows.org_ids.append(org_id)
-                rows.ids.append(uuid7(self._clock.unique_now_us()))
-                rows.outcomes.append("deduplicated" if problem is None else "rejected")
-                rows.events.append(fields.event)
-                rows.idempotency_keys.append(fields.idempotency_key)
-                rows.fields.append(readable(problem.field) if problem is not None and problem.field else None)
-                rows.reasons.append(None if problem is None else problem.reason)
-                rows.bodies.append(fields.body)
-                rows.received_us.append(notice.received_us)
+                fields, problem = excerpt(notice.raw) if notice.raw else notice.excerpt, notice.problem
+                outcome, field, reason = "deduplicated", None, None
+                if problem is not None:
+                    outcome, field, reason = "rejected", readable(problem.field) or None, problem.reason
+                identity = org_id, uuid7(self._clock.unique_now_us()), outcome, fields.event, fields.idempotency_key
+                rows.append((*identity, field, reason, fields.body, notice.received_us))
         return rows
 
 

@@ -9,8 +9,12 @@ sorted. So batches may wait for each other, but they never deadlock. An event th
 the lock of its contact; `api.engine.record` explains why no wake-up is lost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+import msgspec
 
 from api.clock import to_us, uuid7
 from api.ingest.identity import (
@@ -23,11 +27,14 @@ from api.ingest.identity import (
     resolve_contacts,
 )
 from api.ingest.match import ActiveTrigger, Matcher, Triggers
-from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, Outcome, ParsedEvent
+from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, IdentifiedEvent, Outcome, ParsedEvent
 from api.store import events as store
 from api.store.database import RefusedDataError, Transaction, transaction_offset
+from api.store.events import CountedUntil, OrgEpochs, Owner
 from api.store.query import COMMIT, Call, run
 from workbench.language.problem import Problem, Problems
+
+_KEY = attrgetter("org_id", "key_digest")
 
 _ATTRIBUTES_TOO_LARGE = (
     Problem("attributes", "the contact would have more than 1,000 attributes, or more than 256 KB of them"),
@@ -37,56 +44,72 @@ _ATTRIBUTES_TOO_LARGE = (
 async def store_batch(
     tx: Transaction, events: Sequence[ParsedEvent], triggers: Triggers, at: datetime
 ) -> list[Outcome]:
-    """Store events received at `at` and commit; return the outcome of each, in their order."""
+    """Store parsed events received at `at` and commit; return the outcome of each, in their order."""
     live = [event for event in events if not event.dry]
     dry_runs = [event for event in events if event.dry]
     offset = await transaction_offset(tx)
 
-    # Claim keys. The same round trip reads the epochs and the owners of the leading identifiers.
-    org_ids = list({event.org_id for event in events})
-    claimed, orgs, owners = await run(tx, _claim_keys(live, at), store.read_epochs(org_ids), find_leading_owners(live))
-    matcher = await triggers.matcher(tx, orgs.epochs)
-    contacts = recognise(live, owners)
-    # Two events of a batch may have one key, so fewer keys than events means that there are duplicates.
-    new = live if claimed == len(live) else await _without_duplicates(tx, live, at)
+    # Claim keys.
+    batch = await _claim_keys(tx, live, list({event.org_id for event in events}), at)
+    matcher = await triggers.matcher(tx, batch.orgs.epochs)
 
     # Resolve contacts.
-    locked_owners = {}
-    if unknown := [event for event in new if not event.contact_id]:
-        written = {
-            event.contact_id
-            for event in new
-            if event.contact_id and (event.attributes_changed or matcher.is_awaited(event))
-        }
-        locked_owners = await lock_owners(tx, unknown, written)
-    plan = resolve_contacts(new, locked_owners, to_us(at), contacts)
+    awaited = [matcher.is_awaited(event) for event in batch.events]
+    plan = await _plan_contacts(tx, batch, awaited, at)
 
     # Match.
-    matches = {event.event_id: matcher.matches(event, plan.identifiers) for event in new}
+    placed = zip(batch.events, plan.contact_ids, strict=True)
+    matches = [matcher.matches(event, contact_id, plan.identifiers[contact_id]) for event, contact_id in placed]
 
-    # Write and commit.
-    writes = _writes(new, plan, matches, matcher, at, offset) if new else []
-    writes += store.note_late_events(((event.org_id, event.body.name) for event in new), at, orgs.closed_until)
+    # Write.
+    writes = _writes(batch.events, plan, awaited, matches, at, offset)
+    if batch.mismatches:
+        org_ids, event_ids = zip(*batch.mismatches, strict=True)
+        writes.append(store.add_mismatches(org_ids, [uuid7(to_us(at)) for _ in org_ids], event_ids, at))
+    named = ((event.org_id, event.body.name) for event in batch.events)
+    writes += store.note_late_events(named, at, batch.orgs.counting)
     outcomes: dict[str, Outcome] = {
-        event.event_id: AcceptedEvent(event.idempotency_key, len(matches[event.event_id])) for event in new
+        event.event_id: AcceptedEvent(event.idempotency_key, len(active))
+        for event, active in zip(batch.events, matches, strict=True)
     }
     if dry_runs:  # after the live events are written, so that the dry runs find their contacts
         await run(tx, *writes)
         outcomes |= await _judge_dry_runs(tx, dry_runs, matcher, at)
         writes = []
+
+    # Commit.
     await run(tx, *writes, COMMIT)
     return [outcomes.get(event.event_id) or Duplicate(event.idempotency_key) for event in events]
 
 
-def add_entry(rows: store.EntryRows, event: ParsedEvent, active: ActiveTrigger, entry_id: str) -> None:
-    rows.org_ids.append(event.org_id)
-    rows.ids.append(entry_id)
-    rows.automation_ids.append(active.automation_id)
-    rows.versions.append(active.version)
-    rows.activations.append(active.activation)
-    rows.event_ids.append(event.event_id)
-    rows.contact_ids.append(event.contact_id)
-    rows.request_ids.append(event.request_id)
+class PastBatch(msgspec.Struct, frozen=True):
+    """The new events of a batch of history, and the calls that write them: run these calls with the commit.
+
+    `counting`: up to which moments the organization's events are counted.
+    """
+
+    events: Sequence[ParsedEvent]
+    writes: list[Call[None]]
+    counting: CountedUntil | None
+
+
+async def store_history(tx: Transaction, org_id: int, events: Sequence[ParsedEvent], at: datetime) -> PastBatch:
+    """Store past events of an import at `at`, all but `PastBatch.writes`.
+
+    They start no automation, and their `created_at` is the time when they occurred.
+    """
+    offset = await transaction_offset(tx)
+    batch = await _claim_keys(tx, events, [org_id], at)
+    awaited = [False] * len(batch.events)
+    plan = await _plan_contacts(tx, batch, awaited, at)
+    writes = _writes(batch.events, plan, awaited, [()] * len(batch.events), at, offset, past=True)
+    return PastBatch(batch.events, writes, batch.orgs.counting.get(org_id))
+
+
+def entry_row(event: IdentifiedEvent, contact_id: str, active: ActiveTrigger, at_us: int) -> tuple[Any, ...]:
+    """Return a new entry as a row of the columns of `store.add_entries`."""
+    automation = active.automation_id, active.version, active.activation
+    return event.org_id, uuid7(at_us), *automation, event.event_id, contact_id, event.request_id
 
 
 def refusal_of(error: RefusedDataError) -> Problems:
@@ -94,70 +117,117 @@ def refusal_of(error: RefusedDataError) -> Problems:
     return _ATTRIBUTES_TOO_LARGE if str(error) == store.ATTRIBUTES_TOO_LARGE else (Problem("", "cannot be stored"),)
 
 
-def _claim_keys(events: Sequence[ParsedEvent], at: datetime) -> Call[int]:
-    """Return the call that claims the idempotency keys of events. Its result: the number of keys that were new."""
-    claims = _first_by_key(events)
-    return store.claim_keys(
+class _ClaimedBatch(msgspec.Struct, frozen=True):
+    """The events of a batch that hold their keys, and what the round trip that claimed the keys has read.
+
+    `recognised`: the contacts of those events whose identifiers are exactly the stored ones of one contact.
+    `mismatches`: (organization, stored event) where an event of the batch has the same key but another body.
+    """
+
+    events: Sequence[ParsedEvent]
+    recognised: Sequence[Owner | None]
+    mismatches: list[tuple[int, str]]
+    orgs: OrgEpochs
+
+
+async def _claim_keys(
+    tx: Transaction, events: Sequence[ParsedEvent], org_ids: Sequence[int], at: datetime
+) -> _ClaimedBatch:
+    """Claim the idempotency keys of events, and find out which events were stored before."""
+    claims = sorted(events, key=_KEY)  # sorted like all locks: a claim waits for another claim of the same key
+    claim = store.claim_keys(
         [event.org_id for event in claims],
         [event.key_digest for event in claims],
         [event.event_id for event in claims],
         [event.body_digest for event in claims],
         at,
     )
-
-
-async def _without_duplicates(tx: Transaction, events: Sequence[ParsedEvent], at: datetime) -> list[ParsedEvent]:
-    """Return the events that hold their keys; record the keys of the others that were sent with another body."""
+    # One round trip, the claim first: by its lock, the job that counts events finds the transactions that read an older
+    # `closed_until`.
+    claimed, orgs, owners = await run(tx, claim, store.read_epochs(org_ids), find_leading_owners(events))
+    recognised = recognise(events, owners)
+    if claimed == len(events):  # two events of a batch may have one key, so duplicates always lower this number
+        return _ClaimedBatch(events, recognised, [], orgs)
     (holders,) = await run(
         tx, store.find_key_holders([event.org_id for event in events], [event.key_digest for event in events])
     )
-    new: list[ParsedEvent] = []
-    mismatches: list[tuple[int, str]] = []
+    new, mismatches = list[int](), list[tuple[int, str]]()
     for position, event in enumerate(events):
-        holder = holders[position]
-        if holder.event_id == event.event_id:
-            new.append(event)
-        elif holder.body_digest != event.body_digest:
-            mismatches.append((event.org_id, holder.event_id))
-    if mismatches:
-        org_ids, event_ids = zip(*mismatches, strict=True)
-        await run(tx, store.add_mismatches(org_ids, [uuid7(to_us(at)) for _ in mismatches], event_ids, at))
-    return new
+        event_id, body_digest = holders[position]
+        if event_id == event.event_id:
+            new.append(position)
+        elif body_digest != event.body_digest:
+            mismatches.append((event.org_id, event_id))
+    return _ClaimedBatch(
+        [events[position] for position in new], [recognised[position] for position in new], mismatches, orgs
+    )
+
+
+async def _plan_contacts(tx: Transaction, batch: _ClaimedBatch, awaited: Sequence[bool], at: datetime) -> ContactPlan:
+    """Lock what the events of unknown contacts may change, and resolve the contacts of all events."""
+    locked_owners = {}
+    if None in batch.recognised:
+        recognised = zip(batch.recognised, awaited, strict=True)
+        written = {owner.contact_id for owner, wakes in recognised if owner and (wakes or not owner.has_attributes)}
+        locked_owners = await lock_owners(tx, batch.events, batch.recognised, written)
+    at_us = to_us(at)
+    new_ids = [uuid7(at_us) for owner in batch.recognised if owner is None]
+    return resolve_contacts(batch.events, batch.recognised, locked_owners, new_ids)
 
 
 def _writes(
     events: Sequence[ParsedEvent],
     plan: ContactPlan,
-    matches: Mapping[str, Sequence[ActiveTrigger]],
-    matcher: Matcher,
+    awaited: Iterable[bool],
+    matches: Sequence[Sequence[ActiveTrigger]],
     at: datetime,
     offset: int,
+    *,
+    past: bool = False,
 ) -> list[Call[None]]:
-    """Return the calls that write new events, their contacts and their entries."""
-    awaited = [(event.org_id, event.contact_id, event.body.name) for event in events if matcher.is_awaited(event)]
-    writes = contact_writes(plan, at, {contact_id for _, contact_id, _ in awaited})
+    """Return the calls that write new events, their contacts and their entries. `past`: created when they occurred."""
+    if not events:
+        return []
+    placed = list(zip(events, plan.contact_ids, strict=True))
+    waking = [
+        (event.org_id, contact_id, event.body.name)
+        for (event, contact_id), wakes in zip(placed, awaited, strict=True)
+        if wakes
+    ]
+    created_us: dict[str, int] = {}
+    if past:  # a contact is as old as the earliest of its events
+        new_contacts = {contact_id for _, contact_id in plan.created}
+        for event, contact_id in placed:
+            if contact_id in new_contacts:
+                created_us[contact_id] = min(event.occurred_us, created_us.get(contact_id, event.occurred_us))
+    writes = contact_writes(plan, at, {contact_id for _, contact_id, _ in waking}, created_us)
     bodies = [event.body for event in events]
-    rows = store.EventRows(
+    identifiers = [body.identifiers for body in bodies]
+    add_events = store.add_events(
         org_ids=[event.org_id for event in events],
         ids=[event.event_id for event in events],
-        contact_ids=[event.contact_id for event in events],
+        contact_ids=plan.contact_ids,
         events=[body.name for body in bodies],
         occurred_us=[event.occurred_us for event in events],
         payloads=[body.payload.decode() for body in bodies],
         idempotency_keys=[event.idempotency_key for event in events],
-        wallets=[body.identifiers.wallet for body in bodies],
-        emails=[event.email for event in events],
-        external_ids=[body.identifiers.external_id for body in bodies],
+        wallets=[sent.wallet for sent in identifiers],
+        emails=[event.emails[0] if event.emails else None for event in events],
+        external_ids=[sent.external_id for sent in identifiers],
+        created_at=None if past else at,
+        added=offset,
     )
-    writes.append(store.add_events(rows, at, offset))
-    if awaited:
-        writes.append(store.wake_waiting_entries(awaited, at))
-    entries, at_us = store.EntryRows(), to_us(at)
-    for event in events:
-        for active in matches[event.event_id]:
-            add_entry(entries, event, active, uuid7(at_us))
-    if entries.ids:
-        writes += store.add_entries(entries, at), store.WAKE_ENGINE
+    writes.append(add_events)
+    if waking:
+        writes.append(store.wake_waiting_entries(waking, at))
+    at_us = to_us(at)
+    entries = [
+        entry_row(event, contact_id, active, at_us)
+        for (event, contact_id), active_triggers in zip(placed, matches, strict=True)
+        for active in active_triggers
+    ]
+    if entries:
+        writes += store.add_entries(at, *zip(*entries, strict=True)), store.wake_engine()
     return writes
 
 
@@ -166,33 +236,30 @@ async def _judge_dry_runs(
 ) -> dict[str, Outcome]:
     """Match dry runs, and store them in their own table; return their outcomes by event id."""
     owners = await find_all_owners(tx, events)
+    contact_ids: dict[str, str] = {}
     matched: dict[str, int] = {}
     for event in events:
         # Each dry run is resolved alone, and its plan is dropped: it must not see the contacts of another one.
         own = {(event.org_id, key): owners[event.org_id, key] for key in event.keys if (event.org_id, key) in owners}
-        plan = resolve_contacts([event], own, to_us(at))
-        matched[event.event_id] = len(matcher.matches(event, plan.identifiers))
-    kept = _first_by_key(events)
-    rows = store.DryRunRows(
+        plan = resolve_contacts([event], [None], own, [uuid7(to_us(at))])
+        (contact_id,) = plan.contact_ids
+        contact_ids[event.event_id] = contact_id
+        matched[event.event_id] = len(matcher.matches(event, contact_id, plan.identifiers[contact_id]))
+    kept = sorted(events, key=_KEY)
+    add_dry_runs = store.add_dry_runs(
         org_ids=[event.org_id for event in kept],
         key_digests=[event.key_digest for event in kept],
         ids=[event.event_id for event in kept],
         events=[event.body.name for event in kept],
-        contact_ids=[event.contact_id for event in kept],
+        contact_ids=[contact_ids[event.event_id] for event in kept],
         occurred_us=[event.occurred_us for event in kept],
         payloads=[event.body.payload.decode() for event in kept],
         idempotency_keys=[event.idempotency_key for event in kept],
         matched=[matched[event.event_id] for event in kept],
+        created_at=at,
     )
-    (new_ids,) = await run(tx, store.add_dry_runs(rows, at))
+    (new_ids,) = await run(tx, add_dry_runs)
     return {
         event.event_id: DryRun(event.idempotency_key, matched[event.event_id], event.event_id not in new_ids)
         for event in events
     }
-
-
-def _first_by_key(events: Sequence[ParsedEvent]) -> list[ParsedEvent]:
-    first: dict[tuple[int, str], ParsedEvent] = {}
-    for event in events:
-        first.setdefault((event.org_id, event.key_digest), event)
-    return [first[key] for key in sorted(first)]  # sorted like all locks: claiming a key waits for its other claimant

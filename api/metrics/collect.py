@@ -1,7 +1,7 @@
 """The metrics of API processes and engine processes. Every name begins with `workbench_`.
 
-An API process also reports the delay of engines and chain followers, by the latest heartbeats in the database. It grows
-with time even without new heartbeats, so a stopped engine is visible.
+An API process also reports the delay of engines and chain followers, computed from their latest heartbeats in the
+database. The delay grows with time even without new heartbeats, so a stopped engine is visible.
 """
 
 import math
@@ -25,9 +25,10 @@ from api.ingest.pipeline import QUEUE_CAPACITY
 from api.jobs import every
 from api.process import Spans, Tally
 from api.routes.request import Services
-from api.store.chain import ChainRow, count_dead_logs, list_chains
+from api.store.chain import count_dead_logs, list_chains
 from api.store.database import Database
 from api.store.engines import Heartbeat, last_heartbeat
+from workbench.language.responses import ChainView
 
 POLL_INTERVAL_S = 5.0
 STALE_AFTER_S = 15.0
@@ -43,7 +44,7 @@ class Lag:
         self._clock = clock
         self._heartbeat: Heartbeat | None = None
         self._polled_at: datetime | None = None
-        self.chains: Sequence[ChainRow] = ()
+        self.chains: Sequence[ChainView] = ()
         self.dead_logs: Mapping[int, int] = {}
 
     async def run(self) -> None:
@@ -74,14 +75,14 @@ class Lag:
 
 
 def chain_metrics(lag: Lag) -> Iterator[GaugeMetricFamily]:
-    """Yield the metrics of all chains. Without a recent poll, all are reported as troubled."""
+    """Yield the metrics of all chains. If their state is not known, each is reported as having a problem."""
 
     def family(name: str, text: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"workbench_chain_{name}", text, labels=["chain"])
 
     read_age = family("read_age_seconds", "Time since a new block of the chain was read.")
     blocks_behind = family("blocks_behind", "Blocks that the node has and that are not read yet.")
-    troubled = family("troubled", "1 while something prevents its follower from reading, or its state is unknown.")
+    problem = family("problem", "1 while something prevents its follower from reading, or its state is unknown.")
     dead_logs = family("dead_logs", "Logs that could not be stored.")
     for chain in lag.chains:
         label = [str(chain.chain_id)]
@@ -90,9 +91,9 @@ def chain_metrics(lag: Lag) -> Iterator[GaugeMetricFamily]:
         if chain.head is not None and chain.block_number is not None:
             behind = max(chain.head - chain.block_number, 0)
         blocks_behind.add_metric(label, behind)
-        troubled.add_metric(label, chain.trouble is not None or lag.is_stale())
+        problem.add_metric(label, chain.problem is not None or lag.is_stale())
         dead_logs.add_metric(label, lag.dead_logs.get(chain.chain_id, 0))
-    yield from (read_age, blocks_behind, troubled, dead_logs)
+    yield from (read_age, blocks_behind, problem, dead_logs)
 
 
 def counter(name: str, text: str, value: float) -> CounterMetricFamily:
@@ -162,7 +163,7 @@ def collect_engine(engine: Engine, databases: dict[str, Database]) -> Iterator[M
     yield tally("entries", "Entries that this engine released, by state.", counts.entries)
     yield counter("leases_lost", "Entries whose lease expired while this engine worked on them.", counts.lost)
     yield counter("leases_expired", "Entries of stopped engines that this engine made available again.", counts.rescued)
-    yield gauge("deliveries_in_flight", "Emails and webhooks that are being sent.", engine.driver.deliveries_under_way)
+    yield gauge("deliveries_in_flight", "Emails and webhooks that are being sent.", len(engine.driver.deliveries))
     yield gauge("oldest_due_seconds", "How late the oldest due entry is.", engine.lag_seconds())
     yield from pools(databases)
 

@@ -71,7 +71,7 @@ async def publish_file(process: ProcessMetrics, folder: Path) -> None:
 
 
 def read_published(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and metrics of every running process."""
+    """Yield the name and the metrics of every running process."""
     for file in sorted(folder.glob(f"*{_SUFFIX}")):
         with contextlib.suppress(OSError):
             if not _is_stale(file):
@@ -91,7 +91,7 @@ def _is_stale(file: Path) -> bool:
 
 
 class MergedMetrics:
-    """The metrics of several processes, given as (name, text), as one."""
+    """The metrics of several processes, given as (name, text), merged into one collection."""
 
     def __init__(self, published: Iterable[tuple[str, str]]) -> None:
         self._families: dict[str, Metric] = {}

@@ -8,16 +8,21 @@ import inspect
 import json
 import re
 from collections.abc import Collection, Iterable
-from functools import lru_cache
+from datetime import datetime
+from functools import lru_cache, partial
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from jinja2 import Environment, StrictUndefined
+from msgspec import UnsetType
 from sanic import Blueprint, HTTPResponse, Request, Sanic
 from sanic_routing.route import Route
 
-from api.openapi.operations import OPERATIONS, SUMMARIES, Access, Error, Operation
+from api.routes.request import Access, Operation
+from api.routes.responses import Error
+from workbench.language.body import Body, read_body, schema_overrides
 from workbench.language.codec import encode
 from workbench.language.version import VERSION
 
@@ -39,12 +44,13 @@ _KEYS = {
     "publishableKey": ("A key for browsers: pk_live_…", "bearer"),
 }
 _INTRODUCTION = (
-    "Send events, run automations on them, and query both from notebooks. Every answer carries `X-Request-Id`. Every "
+    "Send events, run automations on them, and query both from notebooks. Every response carries `X-Request-Id`. Every "
     "error has `error` (what is wrong), `field` (where), and `requestId` (how to find the request in the server's log)."
 )
 
 
 @blueprint.get("/openapi.json")
+@Operation(answer=dict)
 async def serve_document(request: Request) -> HTTPResponse:
     """Return the description of this API as OpenAPI 3.1."""
     document, _ = _built(request.app)
@@ -52,6 +58,7 @@ async def serve_document(request: Request) -> HTTPResponse:
 
 
 @blueprint.get("/docs")
+@Operation(media="text/html")
 async def serve_page(request: Request) -> HTTPResponse:
     """Return the description of this API as a page."""
     _, page = _built(request.app)
@@ -64,21 +71,25 @@ def _built(app: "Sanic[Any, Any]") -> tuple[bytes, str]:
     return encode(document), render_page(document)
 
 
-def documented_routes(routes: Iterable[Route]) -> dict[str, Route]:
+def documented_routes(routes: Iterable[Route]) -> dict[str, tuple[Route, Operation]]:
     """Return the routes by `<blueprint>.<handler>`, without CORS preflights."""
-    return {route.name.partition(".")[2]: route for route in routes if "OPTIONS" not in route.methods}
+    named = {route.name.partition(".")[2]: route for route in routes if "OPTIONS" not in route.methods}
+    return {name: (route, _handler(route).operation) for name, route in named.items()}
+
+
+def _handler(route: Route) -> Any:
+    # Sanic wraps the handler of a WebSocket in a `partial`, as its first argument.
+    return route.handler.args[0] if isinstance(route.handler, partial) else route.handler
 
 
 def build_document(routes: Iterable[Route], version: str) -> Object:
-    """Return the OpenAPI document; a route without an entry in OPERATIONS has only its summary."""
-    routes_by_name = documented_routes(routes)
-    operations = {name: OPERATIONS.get(name, Operation()) for name in routes_by_name}
-    schemas = _Schemas(operations.values())
+    documented = documented_routes(routes)
+    schemas = _Schemas([described for _, described in documented.values()])
     paths: Object = {}
-    for name, route in sorted(routes_by_name.items(), key=lambda item: item[1].path):
+    for name, (route, described) in sorted(documented.items(), key=lambda item: (item[1][0].path, item[0])):
         methods = paths.setdefault("/" + _PATH_PARAMETER.sub(r"{\1}", route.path), {})
         for method in sorted(route.methods):
-            methods[method.lower()] = _operation(name, route, operations[name], schemas)
+            methods[method.lower()] = _operation(name, route, described, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Event Workbench", "version": version, "description": _INTRODUCTION},
@@ -105,10 +116,26 @@ class _Schemas:
             if operation.query is not None:
                 queries.add(operation.query.__name__)
         generated = msgspec.json.schema_components(types, ref_template=_REF)
-        text = re.sub(r'("#/components/schemas/|"title": ")(\w+?)(?:View|Row)"', r'\1\2"', json.dumps(generated))
+        answers = [Error, *(described.answer for described in operations if described.answer is not None)]
+        answers += [answer for described in operations for answer in described.other_answers.values()]
+        _complete_answers(generated[1], answers)
+        for kind in types:
+            if isinstance(kind, type) and kind.__name__ in generated[1]:
+                generated[1][kind.__name__]["properties"] |= schema_overrides(kind)
+        text = re.sub(r'("#/components/schemas/|"title":")(\w+?)(?:View|Row)"', r'\1\2"', encode(generated).decode())
         schemas, components = json.loads(text)
-        self.components = {re.sub(r"(View|Row)$", "", name): schema for name, schema in components.items()}
+        self.components: Object = {
+            re.sub(r"(View|Row)$", "", name): _with_json_names(schema) for name, schema in components.items()
+        }
         assert len(self.components) == len(components), "two structs give the same component name"
+        # Keep the components that the schemas refer to, and those that these refer to.
+        reached: set[str] = set()
+        references = re.compile(rf'"{_REF.format(name="(.+?)")}"')
+        pending = set(references.findall(json.dumps(schemas)))
+        while pending:
+            reached |= pending
+            pending = set(references.findall(json.dumps([self.components[name] for name in pending]))) - reached
+        self.components = {name: self.components[name] for name in sorted(reached)}
         self._queries = {name: self.components.pop(name) for name in queries}
         self._by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
 
@@ -119,15 +146,56 @@ class _Schemas:
     def parameters(self, query: type) -> list[Object]:
         schema = self._queries[query.__name__]
         required = schema.get("required", ())
+        # A parameter can be absent, but not null.
+        fields = {
+            name: field["anyOf"][0] if "anyOf" in field else field for name, field in schema["properties"].items()
+        }
         return [
             {"name": name, "in": "query", "required": name in required, "schema": field}
-            for name, field in schema["properties"].items()
+            for name, field in fields.items()
         ]
 
 
-def _operation(name: str, route: Route, operation: Operation, schemas: _Schemas) -> Object:
-    access = operation.access
-    summary, _, details = (SUMMARIES.get(name) or inspect.getdoc(route.handler) or "").partition("\n")
+def _complete_answers(components: Object, answers: Iterable[Any]) -> None:
+    """Add to the schemas of answers what msgspec leaves out: the format of times, and that a default is sent, too."""
+    pending: list[Any] = [*msgspec.inspect.multi_type_info(answers)]
+    seen: set[type] = set()
+    while pending:
+        info = pending.pop()
+        if not isinstance(info, msgspec.inspect.StructType):
+            parts = msgspec.structs.astuple(info) if isinstance(info, msgspec.inspect.Type) else info
+            pending += [part for part in parts if isinstance(part, (msgspec.inspect.Type, tuple))]
+            continue
+        if info.cls in seen:
+            continue
+        seen.add(info.cls)
+        pending += [field.type for field in info.fields]
+        schema = components[info.cls.__name__]
+        for field in msgspec.structs.fields(info.cls):
+            hints, property_schema = get_args(field.type) or (field.type,), schema["properties"][field.encode_name]
+            if datetime in hints:
+                property_schema.get("anyOf", [property_schema])[0]["format"] = "date-time"
+            if not field.required and UnsetType not in hints and not info.cls.__struct_config__.omit_defaults:
+                schema.setdefault("required", []).append(field.encode_name)
+                property_schema.pop("default", None)
+
+
+def _with_json_names(schema: Object) -> Object:
+    """Return the schema of a struct, with the Python names in its docstring as they are in JSON."""
+
+    def json_name(word: re.Match[str]) -> str:
+        name = re.sub("_([a-z])", lambda part: part[1].upper(), word[1])
+        return f"`{name}`" if name in schema.get("properties", ()) else word[0]
+
+    text = re.sub(r"`(\w+)`", json_name, inspect.cleandoc(schema.get("description", "")))
+    for python, json_value in {"None": "null", "True": "true", "False": "false"}.items():
+        text = re.sub(rf"\b{python}\b", json_value, text)
+    return schema | {"description": text}
+
+
+def _operation(name: str, route: Route, described: Operation, schemas: _Schemas) -> Object:
+    access = described.access
+    summary, _, details = (inspect.getdoc(_handler(route)) or "").partition("\n")
     path_parameters = [
         {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for parameter in _PATH_PARAMETER.findall(route.path)
@@ -137,7 +205,7 @@ def _operation(name: str, route: Route, operation: Operation, schemas: _Schemas)
         "tags": [name.partition(".")[0]],
         "summary": summary,
         "parameters": path_parameters,
-        "responses": _responses(operation, schemas),
+        "responses": _responses(described, schemas),
         "security": [],
     }
     if access.kinds:
@@ -145,26 +213,31 @@ def _operation(name: str, route: Route, operation: Operation, schemas: _Schemas)
         fields["security"] = [{scheme: [scope]} for scope in access.scopes] or [{scheme: []}]  # alternatives
     if description := "\n\n".join(filter(None, (details.strip(), _requirements(access)))):
         fields["description"] = description
-    if operation.query is not None:
-        fields["parameters"] += schemas.parameters(operation.query)
-    if operation.body is not None:
-        content = {"application/json": {"schema": schemas.of(operation.body)}}
-        fields["requestBody"] = {"required": operation.body_required, "content": content}
+    if described.query is not None:
+        fields["parameters"] += schemas.parameters(described.query)
+    if described.body is not None:
+        content = {"application/json": {"schema": schemas.of(described.body)}}
+        required = not issubclass(described.body, Body) or isinstance(read_body(described.body, b""), tuple)
+        fields["requestBody"] = {"required": required, "content": content}
     return fields
 
 
-def _responses(operation: Operation, schemas: _Schemas) -> Object:
+def _responses(described: Operation, schemas: _Schemas) -> Object:
     content: Object = {}
-    if operation.answer is not None:
-        content["application/json"] = {"schema": schemas.of(operation.answer)}
-    if operation.media is not None:
-        content[operation.media] = {"schema": {"type": "string"}}
-    responses = {str(operation.status): _response("OK", content)}
+    if described.answer is not None:
+        schema = schemas.of(described.answer)
+        if described.field is not None:
+            schema = {"type": "object", "properties": {described.field: schema}, "required": [described.field]}
+        content["application/json"] = {"schema": schema}
+    if described.media is not None:
+        content[described.media] = {"schema": {"type": "string"}}
+    responses = {str(described.status): _response(HTTPStatus(described.status).phrase, content)}
     for status, text in _ERRORS.items():
         responses[status] = _response(text, {"application/json": {"schema": schemas.of(Error)}})
-    for other_status, kind in operation.other_answers.items():
-        text = "OK" if other_status < 400 else _ERRORS["503"]
-        responses[str(other_status)] = _response(text, {"application/json": {"schema": schemas.of(kind)}})
+    for other_status, kind in described.other_answers.items():
+        responses[str(other_status)] = _response(
+            HTTPStatus(other_status).phrase, {"application/json": {"schema": schemas.of(kind)}}
+        )
     return responses
 
 

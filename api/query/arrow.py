@@ -26,7 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from api.query.cells import BINARY_READERS, ReadColumn, array_elements, as_text
+from api.query.gateway import InvalidQueryError
 from api.store.analyst import Cells, ResultColumn
+from workbench.language.problem import Problem
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 ARRAY_OIDS = frozenset({1002, 1003, 1009, 1014, 1015, 2951})  # of text, names, characters and uuids
@@ -48,10 +50,6 @@ _TYPES: dict[int, pa.DataType] = {
 }
 
 
-class NoArrowError(Exception):
-    """A value or column has no Arrow form."""
-
-
 class ArrowStream:
     """Writes one stream: `batch` for each batch, then `end`. With zstd, events take a third of their size."""
 
@@ -62,7 +60,7 @@ class ArrowStream:
     def __init__(self, columns: tuple[ResultColumn, ...]) -> None:
         names = [column.name for column in columns]
         if duplicate := next((name for name in names if names.count(name) > 1), None):
-            raise NoArrowError(f'two columns are named "{duplicate}"; rename one of them with AS')
+            raise InvalidQueryError(Problem("sql", f'two columns are named "{duplicate}"; rename one of them with AS'))
         self._columns = columns
         self._readers = [_reader(column) for column in columns]
         self._schema = pa.schema(
@@ -73,16 +71,17 @@ class ArrowStream:
         self._writer = pa.ipc.new_stream(self._sink, self._schema, options=options)
 
     def batch(self, rows: int, columns: list[Cells]) -> bytes:
-        """Return the bytes for `rows` rows, given as the cells of each column; raise NoArrowError."""
+        """Return the bytes for `rows` rows, given as the cells of each column; raise InvalidQueryError."""
         arrays = []
         for column, read, cells in zip(self._columns, self._readers, columns, strict=True):
             try:
                 arrays.append(read(cells))
             except (pa.ArrowInvalid, ArithmeticError) as error:
-                raise NoArrowError(
+                reason = (
                     f'column "{column.name}" has a value that does not fit {arrow_type(column)}; '
                     "cast it to text, or to float8 if it is a number"
-                ) from error
+                )
+                raise InvalidQueryError(Problem("sql", reason)) from error
         if rows:
             self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
         return self._sink.take()

@@ -135,7 +135,7 @@ def _valid_bytes(cells: Cells) -> memoryview:
 
 
 def _with_nulls(values: pa.Array, cells: Cells) -> pa.Array:
-    """Return `values`, which has one value for each cell that is not null, with the nulls of `cells` put in."""
+    """Return `values`, which has one value for each cell that is not null, with the nulls of `cells` inserted."""
     if not cells.null_count:
         return values
     valid = cells.is_valid()

@@ -2,7 +2,8 @@
 
 JSON is `{"columns": […], "rows": [[…], …]}`: timestamps in RFC 3339, with Z for timestamptz, jsonb as JSON, arrays of
 text as arrays, NaN and infinities as strings (like Postgres's to_json). CSV follows RFC 4180: null is an empty field,
-an empty string is `""`. Arrow is in `api.query.arrow`.
+an empty string is `""`. Spreadsheets run cells that begin with `=`, and customers write texts, so CSV for spreadsheets
+has an apostrophe before such texts. Arrow is in `api.query.arrow`.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ _NUMBERS = frozenset({700, 701, 1700})
 _BOOL, _TIMESTAMP, _TIMESTAMPTZ = 16, 1114, 1184
 _JSON = frozenset({114, 3802})
 _CSV_SPECIAL = re.compile(rb'[",\r\n]')
+_FORMULA_STARTS = (b"=", b"+", b"-", b"@", b"\t", b"\r")
 _PIECE_BYTES = 128 * 1024
 
 
@@ -44,8 +46,6 @@ class ResultWriter(Protocol):
 
 
 class JsonText:
-    """Writes a result as JSON."""
-
     media_type = "application/json"
     binary: Collection[int] = ()
 
@@ -68,14 +68,12 @@ class JsonText:
 
 
 class CsvText:
-    """Writes a result as CSV with a header line."""
-
     media_type = "text/csv; charset=utf-8; header=present"
     binary: Collection[int] = ()
 
     def __init__(self, columns: tuple[ResultColumn, ...]) -> None:
-        self._writes = [_csv_write(column) for column in columns]
-        self._header = b",".join(_csv_quoted(column.name.encode()) for column in columns) + b"\r\n"
+        self._writes = [_csv_write(column, self._text) for column in columns]
+        self._header = b",".join(self._text(column.name.encode()) for column in columns) + b"\r\n"
 
     def batch(self, rows: int, columns: list[Cells]) -> bytes:
         texts = [_cell_texts(write, cells, b"") for write, cells in zip(self._writes, columns, strict=True)]
@@ -86,12 +84,26 @@ class CsvText:
     def end(self) -> bytes:
         return b""
 
+    @staticmethod
+    def _text(cell: bytes) -> bytes:
+        if cell and not _CSV_SPECIAL.search(cell):
+            return cell
+        return b'"' + cell.replace(b'"', b'""') + b'"'
+
+
+class SpreadsheetCsv(CsvText):
+    @staticmethod
+    def _text(cell: bytes) -> bytes:
+        return CsvText._text(b"'" + cell if cell.startswith(_FORMULA_STARTS) else cell)
+
 
 FORMATS: dict[str, type[ResultWriter]] = {"application/json": JsonText, MEDIA_TYPE: ArrowStream, "text/csv": CsvText}
 
 
-def writer_for(media_type: str, accept_encoding: str) -> type[ResultWriter]:
+def writer_for(media_type: str, accept_encoding: str, *, spreadsheet: bool = False) -> type[ResultWriter]:
     """Return the writer of a media type for a client that sends this `Accept-Encoding` header."""
+    if media_type == "text/csv" and spreadsheet:
+        return SpreadsheetCsv
     if media_type == MEDIA_TYPE and accept_encoding.strip().lower() == "identity":
         return PlainArrowStream
     return FORMATS[media_type]
@@ -105,7 +117,7 @@ async def stream(result: QueryResult, writer_type: type[ResultWriter]) -> AsyncI
         return writer.batch(batch.rows, result.visible_columns(batch))
 
     async for batch in result.batches():
-        # Runs in a thread, so the event loop stays free and Postgres makes the next batch at the same time.
+        # Runs in a thread, so that the event loop stays free while Postgres prepares the next batch.
         text = await asyncio.to_thread(write, batch)
         # Yield pieces: the server copies each one, and copying a megabyte to newly mapped pages takes ten times as
         # long.
@@ -139,14 +151,14 @@ def _json_write(column: ResultColumn) -> WriteCell | None:
     return lambda cell: encode(cell.decode())
 
 
-def _csv_write(column: ResultColumn) -> WriteCell | None:
+def _csv_write(column: ResultColumn, text: WriteCell) -> WriteCell | None:
     if column.oid in _INTEGERS or column.oid in _NUMBERS:
         return None
     if column.oid == _BOOL:
         return lambda cell: b"true" if cell == b"t" else b"false"
     if column.oid in (_TIMESTAMP, _TIMESTAMPTZ):
         return _rfc3339
-    return _csv_quoted
+    return text
 
 
 def _rfc3339(cell: bytes) -> bytes:
@@ -155,9 +167,3 @@ def _rfc3339(cell: bytes) -> bytes:
     if not space or b" " in time:  # infinity, or a date BC: RFC 3339 has no form for them
         return cell
     return date + b"T" + (time.removesuffix(b"+00") + b"Z" if time.endswith(b"+00") else time)
-
-
-def _csv_quoted(cell: bytes) -> bytes:
-    if cell and not _CSV_SPECIAL.search(cell):
-        return cell
-    return b'"' + cell.replace(b'"', b'""') + b'"'

@@ -1,4 +1,4 @@
-"""The way of an analyst's query to the database: check, bind, resolve `asOf`, wait for a slot, run.
+"""The path of an analyst's query to the database: check, bind, resolve `asOf`, wait for a slot, run.
 
 The result is returned after its first rows have been read, so every error of the statement itself comes before the
 first byte of a response. The isolation of organizations from each other is in `api.store.sql_roles`.
@@ -8,10 +8,12 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from api.crypto import Keyring
+from api.crypto import EmailDisplay, Keyring
 from api.query.limits import ConcurrencyLimits, QuerySlots, check_functions
 from api.query.parameters import BoundStatement, bind
 from api.query.results import EmailReplacer, QueryResult, read_watermark, write_watermark
@@ -32,6 +34,8 @@ from workbench.language.problem import Problem
 from workbench.language.sql import tokenize
 
 MAX_SQL_CHARACTERS = 100_000
+Sql = Annotated[str, Meta(min_length=1, max_length=MAX_SQL_CHARACTERS, pattern=r"\S")]
+"""The text of a query in the body of a request."""
 
 _MAX_ATTEMPTS = 3
 _UNDEFINED_TABLE = "42P01"
@@ -92,18 +96,24 @@ class Gateway:
         `binary`: types (oids) that the caller takes in Postgres's binary form; used if all columns are of these types.
         Raises InvalidQueryError, QueryError, ReaderError or DatabaseUnavailableError.
         """
-        if not query.sql.strip():
-            raise InvalidQueryError(Problem("sql", "must not be empty"))
-        if len(query.sql) > MAX_SQL_CHARACTERS:
-            raise InvalidQueryError(Problem("sql", f"must have at most {MAX_SQL_CHARACTERS} characters"))
-        if "\0" in query.sql:
-            raise InvalidQueryError(Problem("sql", "contains U+0000"))
         statement = bind(query.sql, query.params, self._keyring.of(query.org_id).seal_email)
         if isinstance(statement, Problem):
             raise InvalidQueryError(statement)
         snapshot = None if query.as_of is None else await self._resolve_as_of(query, query.as_of)
         async with self._slots.acquire(query.org_id):
-            reader = await self._find_reader(query)
+            try:
+                reader = await self._readers.of(query.org_id)
+            except ReaderBusyError as error:
+                raise TooManyQueriesError(str(error)) from error
+            if not reader.confined:
+                if not self._warned:
+                    self._warned = True
+                    _log.warning(
+                        "sql_not_hardened: sql/hardening.sql did not run as a superuser; "
+                        "SQL is limited to listed functions"
+                    )
+                if problem := check_functions(query.sql):
+                    raise InvalidQueryError(problem)
             try:
                 async with AsyncExitStack() as stack:
                     yield await self._start(stack, query, statement, snapshot, reader, binary)
@@ -113,7 +123,7 @@ class Gateway:
                 raise
 
     async def _resolve_as_of(self, query: AnalystQuery, watermark: str) -> Snapshot:
-        """Return the part of the watermark's snapshot that this database has."""
+        """Return the part of a watermark's snapshot that this database has (`resolve_snapshot`)."""
         try:
             snapshot = read_watermark(watermark, self._keyring.of(query.org_id))
         except ValueError:
@@ -135,21 +145,6 @@ class Gateway:
                 Problem("asOf", "is from a database that diverged from this one (a copy, or the original of a copy)")
             )
         return available
-
-    async def _find_reader(self, query: AnalystQuery) -> ReaderRole:
-        try:
-            reader = await self._readers.of(query.org_id)
-        except ReaderBusyError as error:
-            raise TooManyQueriesError(str(error)) from error
-        if not reader.confined:
-            if not self._warned:
-                self._warned = True
-                _log.warning(
-                    "sql_not_hardened: sql/hardening.sql did not run as a superuser; SQL is limited to listed functions"
-                )
-            if problem := check_functions(query.sql):
-                raise InvalidQueryError(problem)
-        return reader
 
     async def _start(
         self,
@@ -174,7 +169,8 @@ class Gateway:
                         first = await anext(rest)
                     await stack.enter_async_context(attempt_stack.pop_all())
                 watermark = query.as_of if snapshot is None else write_watermark(snapshot, keys)
-                return QueryResult(watermark, cursor.columns, first, rest, EmailReplacer(keys, query.clear_emails))
+                emails = EmailReplacer(EmailDisplay(keys, query.clear_emails))
+                return QueryResult(watermark, cursor.columns, first, rest, emails)
             except ReplicaConflictError:
                 # A standby cancels queries that hold up the replay of the primary's changes. No row was returned yet.
                 if attempt == _MAX_ATTEMPTS:

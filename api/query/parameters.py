@@ -1,7 +1,7 @@
 """Binding of the caller's values to a statement: a list to `$1…`, an object to `:name`.
 
 Strings and null are sent without a type, so Postgres infers it from the context (`created_at > :since` takes an RFC
-3339 string). Booleans, numbers and objects (jsonb) are sent with theirs; a list becomes an array of its elements' type.
+3339 string). Booleans, numbers and objects (jsonb) are sent with a type; a list becomes an array of its elements' type.
 
 Email addresses are stored sealed, so a value that is as a whole a valid address is sealed, too: `where email =
 :address` finds the contact. An address written into the statement itself stays clear text, for comparing with a
@@ -15,7 +15,7 @@ import msgspec
 
 from api.store.analyst import BoundParameter
 from workbench.language.codec import Json, encode, storage_problem
-from workbench.language.event import normalise_email
+from workbench.language.event import normalize_email
 from workbench.language.problem import Problem
 from workbench.language.sql import tokenize
 
@@ -55,7 +55,14 @@ def bind(text: str, params: object, seal: Seal) -> BoundStatement | Problem:
     """Return the statement to send, or what is wrong with the parameters."""
     match params:
         case list() if len(params) <= MAX_PARAMETERS:
-            return _bind_list(text, params, seal)
+            used = {int(token.text[1:]) for token in tokenize(text) if token.kind == "positional"}
+            if missing := sorted(number for number in used if not 1 <= number <= len(params)):
+                return Problem("params", f"${missing[0]} has no value, {len(params)} given")
+            if unused := sorted(set(range(1, len(params) + 1)) - used):
+                return Problem(f"params[{unused[0] - 1}]", f"is not used: the statement has no ${unused[0]}")
+            values = _bound_values({f"params[{index}]": value for index, value in enumerate(params)}, seal)
+            names = [f"${number}" for number in range(1, len(params) + 1)]
+            return values if isinstance(values, Problem) else BoundStatement(text, values, names, [])
         case dict() if len(params) <= MAX_PARAMETERS:
             return _bind_names(text, params, seal)
         case None:
@@ -64,17 +71,6 @@ def bind(text: str, params: object, seal: Seal) -> BoundStatement | Problem:
             return Problem("params", f"at most {MAX_PARAMETERS} parameters are allowed")
         case _:
             return Problem("params", "must be a list for $1, $2, … or an object for :name")
-
-
-def _bind_list(text: str, params: list[Json], seal: Seal) -> BoundStatement | Problem:
-    used = {int(token.text[1:]) for token in tokenize(text) if token.kind == "positional"}
-    if missing := sorted(number for number in used if not 1 <= number <= len(params)):
-        return Problem("params", f"${missing[0]} has no value, {len(params)} given")
-    if unused := sorted(set(range(1, len(params) + 1)) - used):
-        return Problem(f"params[{unused[0] - 1}]", f"is not used: the statement has no ${unused[0]}")
-    values = _bound_values({f"params[{index}]": value for index, value in enumerate(params)}, seal)
-    names = [f"${number}" for number in range(1, len(params) + 1)]
-    return values if isinstance(values, Problem) else BoundStatement(text, values, names, [])
 
 
 def _bind_names(text: str, params: dict[str, Json], seal: Seal) -> BoundStatement | Problem:
@@ -148,7 +144,7 @@ def _text(value: Json, seal: Seal) -> str | None:
         case bool():
             return "true" if value else "false"
         case str():
-            address = normalise_email(value)
+            address = normalize_email(value)
             return value if address is None else seal(address)
         case int() | Decimal():
             return str(value)

@@ -4,7 +4,7 @@ Email addresses are stored sealed and shown in clear only for a key with `pii:re
 (`a•••@example.com`). Every sealed address in a text is replaced, wherever in the text it is, so a result never carries
 the sealed form.
 
-A watermark is `2026-11-21T12:00:00.000000Z~…`: the time, for people, and the snapshot, sealed because its transaction
+A watermark is `2026-11-21T12:00:00.000000Z~…`: a readable time, and the snapshot, sealed because its transaction
 numbers count the transactions of all organizations. The seal covers the time, too.
 """
 
@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from api.crypto import OrgKeys
+from api.crypto import EmailDisplay, OrgKeys
 from api.store.analyst import Cells, ResultColumn, RowBatch, Snapshot
-from workbench.language.event import mask_email
 
 _SEALED = re.compile(rb"enc[1-9][0-9]?_(?:[0-9a-f]{2})+")
 _MAX_CACHED_EMAILS = 20_000
@@ -28,9 +27,8 @@ _OIDS_WITHOUT_EMAILS = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114
 class EmailReplacer:
     """Replaces the sealed addresses of one organization by clear or masked ones."""
 
-    def __init__(self, keys: OrgKeys, clear: bool) -> None:
-        self._keys = keys
-        self._clear = clear
+    def __init__(self, show: EmailDisplay) -> None:
+        self._show = show
         self._cache: dict[bytes, bytes] = {}
 
     def replace(self, columns: tuple[ResultColumn, ...], batch: list[Cells]) -> list[Cells]:
@@ -56,8 +54,7 @@ class EmailReplacer:
         visible = self._cache.get(sealed[0])
         if visible is None:
             try:
-                address = self._keys.open_email(sealed[0].decode())
-                visible = (address if self._clear else mask_email(address)).encode()
+                visible = self._show(sealed[0].decode()).encode()
             except ValueError:  # other text that happens to look like a sealed address
                 visible = sealed[0]
             if len(self._cache) >= _MAX_CACHED_EMAILS:

@@ -1,1 +1,1 @@
-"""HTTP: each route parses, calls one use case and shapes the answer. No rules, no SQL."""
+"""HTTP: each route parses, calls one use case and shapes the response. No rules, no SQL."""

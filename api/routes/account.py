@@ -4,54 +4,80 @@ A workbench key sees the changes of objects that it may read, or all changes wit
 messages per month and channel; incoming events are never metered.
 """
 
-import re
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from itertools import chain
+from typing import Annotated
 
-from sanic import Blueprint, HTTPResponse, Request
+import msgspec
+from msgspec import Meta
+from sanic import Blueprint, Request
 
-from api.automations import audit
-from api.routes.parameters import query_id, query_number, query_text
-from api.routes.request import require, require_workbench_key, services
-from api.routes.responses import RequestRefusedError, answer
-from api.store.automations import AuditQuery
+from api.routes.request import READ_EVENTS, Access, Operation, principal_of, services
+from api.store.automations import ChangesQuery, list_audit
 from api.store.messages import count_sent
-from workbench.language.problem import Problem
-from workbench.language.run import CHANNELS
+from workbench.language.body import Body
+from workbench.language.channel import CHANNELS
+from workbench.language.responses import AuditView
 
 blueprint = Blueprint("account", url_prefix="/api/v1")
 
-_MAX_CHANGES = 500
-_AUDIT_SCOPES = tuple(
-    dict.fromkeys([audit.ADMIN, *(scope for scopes in audit.KIND_SCOPES.values() for scope in scopes)])
-)
-_MONTH = re.compile(r"2[0-9]{3}-(0[1-9]|1[0-2])", re.ASCII)
+_SEES_ALL = "keys:admin"
+# By the kind of object (the first word of an action): any one of these scopes is enough to see its changes.
+_KIND_SCOPES: Mapping[str, tuple[str, ...]] = {
+    "automation": ("automations:write", "automations:publish", "events:read"),
+    "entry": ("automations:write", "automations:publish", "events:read"),
+    "segment": ("contacts:read", "sql:read", "automations:write"),
+    "contact": ("contacts:read",),
+}
+_AUDIT = Access(("workbench",), tuple(dict.fromkeys([_SEES_ALL, *chain.from_iterable(_KIND_SCOPES.values())])))
+
+
+class UsageQuery(Body, frozen=True):
+    month: (
+        Annotated[
+            str,
+            Meta(
+                max_length=7, pattern="^2[0-9]{3}-(0[1-9]|1[0-2])$", extra={"reason": "must be a month, like 2026-11"}
+            ),
+        ]
+        | None
+    ) = None
+
+
+class UsageResponse(msgspec.Struct, frozen=True):
+    """Messages sent in a month, by channel."""
+
+    month: str
+    messages: dict[str, int]
+    total: int
 
 
 @blueprint.get("/audit")
-async def list_changes(request: Request) -> HTTPResponse:
-    """List changes, newest first, optionally of a `subjectId` or `action`; `before` is the previous page's last id."""
-    principal = await require_workbench_key(request, _AUDIT_SCOPES, "changes")
-    query = AuditQuery(
-        query_number(request, "limit", 50, _MAX_CHANGES),
-        audit.visible_kinds(principal.scopes),
-        query_id(request, "subjectId"),
-        query_text(request, "action"),
-        query_id(request, "before"),
-    )
-    return answer({"changes": await audit.list_changes(services(request).database, principal.org_id, query)})
+@Operation(_AUDIT, field="changes")
+async def list_changes(request: Request, query: ChangesQuery) -> list[AuditView]:
+    """List changes, newest first, optionally of a `subjectId` or `action`."""
+    principal = principal_of(request)
+    async with services(request).database.transaction() as tx:
+        return await list_audit(tx, principal.org_id, visible_kinds(principal.scopes), query)
+
+
+def visible_kinds(scopes: Collection[str]) -> list[str] | None:
+    """Return the kinds of objects whose changes a key with these scopes may see; None means all kinds."""
+    if _SEES_ALL in scopes:
+        return None
+    return [kind for kind, any_of in _KIND_SCOPES.items() if not set(scopes).isdisjoint(any_of)]
 
 
 @blueprint.get("/usage")
-async def usage(request: Request) -> HTTPResponse:
+@Operation(READ_EVENTS)
+async def usage(request: Request, query: UsageQuery) -> UsageResponse:
     """Count the messages sent in a UTC `month` like 2026-11, by default the current one."""
-    principal = await require(request, "events:read")
-    text = query_text(request, "month") or f"{services(request).clock.now():%Y-%m}"
-    if not _MONTH.fullmatch(text):
-        raise RequestRefusedError(400, Problem("month", "must be a month, like 2026-11"))
-    year, month = map(int, text.split("-"))
+    month_text = query.month or f"{services(request).clock.now():%Y-%m}"
+    year, month = map(int, month_text.split("-"))
     since = datetime(year, month, 1, tzinfo=UTC)
     until = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
     async with services(request).database.transaction() as tx:
-        sent = await count_sent(tx, principal.org_id, since, until)
+        sent = await count_sent(tx, principal_of(request).org_id, since, until)
     channels = {channel: sent.get(channel, 0) for channel in CHANNELS}
-    return answer({"month": text, "messages": channels, "total": sum(channels.values())})
+    return UsageResponse(month_text, channels, sum(channels.values()))

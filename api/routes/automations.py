@@ -7,278 +7,259 @@ Reading a draft and viewing an automation compile templates (64 KB of expression
 """
 
 import asyncio
+from typing import Annotated, Literal
 
-from sanic import Blueprint, HTTPResponse, Request
+from msgspec import Meta
+from sanic import Blueprint, Request
 
-from api.auth.verify import Principal
 from api.automations import automations, entries, goals, trial
 from api.automations.automations import Refusal, unknown
-from api.automations.body import read_draft, read_edit
-from api.automations.test_send import AllowedReceivers, TestSendServices, read_test_request, send_test
-from api.automations.trial import TrialContext
-from api.automations.views import (
-    AutomationView,
-    PublishedView,
-    automation_view,
-    change_view,
-    impact_view,
-    published_view,
-    version_view,
-)
-from api.routes.parameters import (
-    body_fields,
-    path_id,
-    query_flag,
-    query_id,
-    query_number,
-    query_page,
-    query_text,
-    refuse_problems,
-    replay_cause,
-    unwrap,
-    valid,
-)
+from api.automations.body import AutomationEdit, NewAutomation
+from api.automations.test_send import TestBody, TestSendServices, send_test
+from api.automations.trial import TrialBody, TrialContext, TrialView, UnsavedTrialBody
+from api.automations.views import PublishedView, StatsView, automation_view, impact_view, published_view
+from api.routes.entries import CauseBody
 from api.routes.request import (
     PUBLISH,
     READ,
     SWITCH,
     WRITE,
+    Operation,
     author_of,
-    expect_json,
-    require_author,
-    require_workbench_key,
+    email_display,
+    principal_of,
     services,
+    unwrap,
+    valid,
 )
-from api.routes.responses import answer
 from api.store import automations as store
-from api.store.automations import AutomationRow
+from api.store.automations import AutomationRow, EntriesQuery, VersionRow
+from workbench.language.body import Body, LastId, Number
+from workbench.language.channel import RetryPolicy
+from workbench.language.responses import AutomationView, ChangeView, EntryView, GoalView, ImpactView, TestMessageView
 
 blueprint = Blueprint("automations", url_prefix="/api/v1")
 
-_SUBJECT = "automation"
-_MAX_LISTED = 100
-_MAX_ENTRIES = 500
+_RESOURCE = "automation"
+
+
+class LimitQuery(Body, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+class AutomationsQuery(LimitQuery, frozen=True):
+    name: str | None = None
+    archived: bool = False
+    before: LastId | None = None
+
+
+class GoalQuery(Body, frozen=True):
+    days: Annotated[int, Meta(ge=1, le=goals.MAX_DAYS)] = 30
+
+
+class PublishBody(Body, frozen=True):
+    """`revision`: publish only if the draft is still at this revision."""
+
+    revision: Number | None = None
+
+
+class RollbackBody(Body, frozen=True):
+    """The version to publish again."""
+
+    version: Number
+
+
+class ResumeBody(Body, frozen=True):
+    """`overdue`: run or cancel the entries that came due during the pause."""
+
+    overdue: Literal["run", "cancel"] = "run"
 
 
 @blueprint.post("/automations")
-async def create(request: Request) -> HTTPResponse:
-    """Create an automation: 201."""
-    author = await require_author(request, WRITE)
-    expect_json(request)
-    draft = valid(await asyncio.to_thread(read_draft, request.body))  # compiles templates
-    return answer(await _view(await automations.create(services(request).database, author, draft)), 201)
+@Operation(WRITE, status=201)
+async def create(request: Request, body: NewAutomation) -> AutomationView:
+    """Create an automation."""
+    return await _view(await automations.create(services(request).database, author_of(request), body))
 
 
 @blueprint.get("/automations")
-async def list_all(request: Request) -> HTTPResponse:
-    """List automations, newest first; `before` is the last id of the previous page.
-
-    `name` selects by name; `archived=true` lists archived ones.
-    """
-    principal = await require_workbench_key(request, READ)
-    name, archived = query_text(request, "name"), query_flag(request, "archived")
-    limit, before = query_number(request, "limit", 50, _MAX_LISTED), query_id(request, "before")
+@Operation(READ, field="automations")
+async def list_all(request: Request, query: AutomationsQuery) -> list[AutomationView]:
+    """List automations, newest first, optionally of one `name`; `archived=true` lists the archived ones."""
+    org_id, selection = principal_of(request).org_id, (query.name, query.archived, query.limit, query.before)
     async with services(request).database.transaction() as tx:
-        rows = await store.list_automations(tx, principal.org_id, name, archived, limit, before)
-    return answer({"automations": [await _view(row) for row in rows]})
+        rows = await store.list_automations(tx, org_id, *selection)
+    return [await _view(row) for row in rows]
 
 
 @blueprint.get("/automations/<automation_id:str>")
-async def read(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(READ)
+async def read(request: Request, automation_id: str) -> AutomationView:
     """Return one automation."""
-    principal = await require_workbench_key(request, READ)
     async with services(request).database.transaction() as tx:
-        row = await store.find_automation(tx, principal.org_id, path_id(automation_id, _SUBJECT))
-    return answer(await _view(row or unknown(_SUBJECT)))
+        row = await store.find_automation(tx, principal_of(request).org_id, automation_id)
+    return await _view(row or unknown(_RESOURCE))
 
 
 @blueprint.put("/automations/<automation_id:str>")
-async def update(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(WRITE)
+async def update(request: Request, automation_id: str, body: AutomationEdit) -> AutomationView:
     """Change the draft; 409 unless `revision` is the current one."""
-    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
-    expect_json(request)
-    edit = valid(await asyncio.to_thread(read_edit, request.body))
-    return answer(await _view(await automations.update(services(request).database, author, valid_id, edit)))
+    return await _view(await automations.update(services(request).database, author_of(request), automation_id, body))
 
 
 @blueprint.post("/automations/<automation_id:str>/publish")
-async def publish(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(PUBLISH)
+async def publish(request: Request, automation_id: str, body: PublishBody) -> PublishedView:
     """Publish the draft and return its impact on entries that are under way; 400 lists the errors in the draft."""
-    author, valid_id = await require_author(request, PUBLISH), path_id(automation_id, _SUBJECT)
-    fields = body_fields(request)
-    revision = fields.number("revision")
-    refuse_problems(fields)
-    row = await automations.publish(services(request).database, author, valid_id, revision)
-    return answer(await _published(request, row))
+    database, author = services(request).database, author_of(request)
+    return await _published(request, await automations.publish(database, author, automation_id, body.revision))
 
 
 @blueprint.post("/automations/<automation_id:str>/rollback")
-async def rollback(request: Request, automation_id: str) -> HTTPResponse:
-    """Publish an old version again, as a new version, and return its impact on entries that are under way."""
-    author, valid_id = await require_author(request, PUBLISH), path_id(automation_id, _SUBJECT)
-    fields = body_fields(request)
-    fields.require("version")
-    version = fields.number("version")
-    refuse_problems(fields)
-    assert version is not None
-    row = await automations.rollback(services(request).database, author, valid_id, version)
-    return answer(await _published(request, row))
+@Operation(PUBLISH)
+async def rollback(request: Request, automation_id: str, body: RollbackBody) -> PublishedView:
+    """Publish an old version as a new version, and return its impact on entries that are under way."""
+    database, author = services(request).database, author_of(request)
+    return await _published(request, await automations.rollback(database, author, automation_id, body.version))
 
 
 @blueprint.post("/automations/<automation_id:str>/activate")
-async def activate(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(SWITCH)
+async def activate(request: Request, automation_id: str) -> AutomationView:
     """Activate the automation: from now on events start entries."""
-    author, valid_id = await require_author(request, SWITCH), path_id(automation_id, _SUBJECT)
-    return answer(await _view(await automations.activate(services(request).database, author, valid_id)))
+    return await _view(await automations.activate(services(request).database, author_of(request), automation_id))
 
 
 @blueprint.post("/automations/<automation_id:str>/deactivate")
-async def deactivate(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(WRITE)
+async def deactivate(request: Request, automation_id: str) -> AutomationView:
     """Deactivate the automation: no new entries, and entries that are waiting are cancelled."""
-    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
-    return answer(await _view(await automations.deactivate(services(request).database, author, valid_id)))
+    return await _view(await automations.deactivate(services(request).database, author_of(request), automation_id))
 
 
 @blueprint.post("/automations/<automation_id:str>/pause")
-async def pause(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(SWITCH)
+async def pause(request: Request, automation_id: str) -> AutomationView:
     """Pause the automation until it is resumed; 409 unless it is active."""
-    author, valid_id = await require_author(request, SWITCH), path_id(automation_id, _SUBJECT)
-    return answer(await _view(await automations.pause(services(request).database, author, valid_id)))
+    return await _view(await automations.pause(services(request).database, author_of(request), automation_id))
 
 
 @blueprint.post("/automations/<automation_id:str>/resume")
-async def resume(request: Request, automation_id: str) -> HTTPResponse:
-    """Resume a paused automation; `overdue` (run or cancel) decides about entries that came due in the meantime."""
-    author, valid_id = await require_author(request, SWITCH), path_id(automation_id, _SUBJECT)
-    fields = body_fields(request)
-    overdue = fields.value("overdue") or "run"
-    if overdue not in ("run", "cancel"):
-        fields.refuse("overdue", "must be run or cancel")
-    refuse_problems(fields)
-    cancel_overdue = overdue == "cancel"
-    database = services(request).database
-    return answer(await _view(await automations.resume(database, author, valid_id, cancel_overdue=cancel_overdue)))
+@Operation(SWITCH)
+async def resume(request: Request, automation_id: str, body: ResumeBody) -> AutomationView:
+    """Resume a paused automation; `overdue`: run or cancel the entries that came due during the pause."""
+    database, author, cancels = services(request).database, author_of(request), body.overdue == "cancel"
+    return await _view(await automations.resume(database, author, automation_id, cancel_overdue=cancels))
 
 
 @blueprint.post("/automations/<automation_id:str>/archive")
-async def archive(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(WRITE)
+async def archive(request: Request, automation_id: str) -> AutomationView:
     """Archive the automation: it stays readable and cannot be activated again."""
-    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
-    return answer(await _view(await automations.archive(services(request).database, author, valid_id)))
+    return await _view(await automations.archive(services(request).database, author_of(request), automation_id))
 
 
 @blueprint.get("/automations/<automation_id:str>/versions")
-async def list_versions(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(READ, field="versions")
+async def list_versions(request: Request, automation_id: str, query: LimitQuery) -> list[VersionRow]:
     """List the published versions, newest first."""
-    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
-    limit = query_number(request, "limit", 50, _MAX_LISTED)
+    org_id = principal_of(request).org_id
     async with services(request).database.transaction() as tx:
-        row = await store.find_automation(tx, principal.org_id, valid_id)
-        versions = await store.list_versions(tx, principal.org_id, valid_id, limit)
-    unwrap(row or unknown(_SUBJECT))
-    return answer({"versions": [version_view(version) for version in versions]})
+        unwrap(await store.find_automation(tx, org_id, automation_id) or unknown(_RESOURCE))
+        return await store.list_versions(tx, org_id, automation_id, query.limit)
 
 
 @blueprint.get("/automations/<automation_id:str>/changes")
-async def list_changes(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(READ, field="changes")
+async def list_changes(request: Request, automation_id: str, query: LimitQuery) -> list[ChangeView]:
     """List the changes of the automation with the key that made each, newest first."""
-    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
-    limit = query_number(request, "limit", 50, _MAX_LISTED)
+    org_id = principal_of(request).org_id
     async with services(request).database.transaction() as tx:
-        unwrap(await store.find_automation(tx, principal.org_id, valid_id) or unknown(_SUBJECT))
-        changes = await store.list_changes(tx, principal.org_id, valid_id, limit)
-    return answer({"changes": [change_view(change) for change in changes]})
+        unwrap(await store.find_automation(tx, org_id, automation_id) or unknown(_RESOURCE))
+        return await store.list_changes(tx, org_id, automation_id, query.limit)
 
 
 @blueprint.get("/automations/<automation_id:str>/stats")
-async def stats(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(READ)
+async def stats(request: Request, automation_id: str) -> StatsView | Refusal:
     """Count entries by state, and steps by node and outcome."""
-    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
-    return answer(unwrap(await entries.count_stats(services(request).database, principal.org_id, valid_id)))
+    return await entries.count_stats(services(request).database, principal_of(request).org_id, automation_id)
 
 
 @blueprint.get("/automations/<automation_id:str>/goal")
-async def goal(request: Request, automation_id: str) -> HTTPResponse:
-    """Measure the goal: how many of the contacts that entered in the last `days` reached it, and the uplift."""
-    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
-    context, days = services(request), query_number(request, "days", 30, goals.MAX_DAYS)
-    retries = trial.retry_policy(context.settings.retry_delays)
-    goal_request = goals.GoalRequest(valid_id, days, context.clock.now(), retries=retries)
-    keys = context.keyring.of(principal.org_id)
-    return answer(unwrap(await goals.measure_goal(context.database, principal.org_id, keys, goal_request)))
+@Operation(READ)
+async def goal(request: Request, automation_id: str, query: GoalQuery) -> GoalView | Refusal:
+    """Measure the goal: how many of the contacts that entered in the last `days` reached it, and the lift."""
+    org_id, context = principal_of(request).org_id, services(request)
+    retries = RetryPolicy(context.settings.retry_delays)
+    keys, now = context.keyring.of(org_id), context.clock.now()
+    return await goals.measure_goal(context.database, org_id, keys, automation_id, query.days, now, retries)
 
 
 @blueprint.get("/automations/<automation_id:str>/impact")
-async def impact(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(READ, field="impact")
+async def impact(request: Request, automation_id: str) -> ImpactView:
     """Return the impact of publishing the draft now: entries that have not ended, by version and node."""
-    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
+    org_id = principal_of(request).org_id
     async with services(request).database.transaction() as tx:
-        row = unwrap(await store.find_automation(tx, principal.org_id, valid_id) or unknown(_SUBJECT))
-        earlier = await store.count_entries_of_other_versions(
-            tx, principal.org_id, valid_id, (row.published_version or 0) + 1
-        )
-    return answer({"impact": impact_view(earlier, active=True)})
+        row = unwrap(await store.find_automation(tx, org_id, automation_id) or unknown(_RESOURCE))
+        next_version = (row.published_version or 0) + 1
+        earlier = await store.count_entries_of_other_versions(tx, org_id, automation_id, next_version)
+    return impact_view(earlier, active=True)
 
 
 @blueprint.get("/automations/<automation_id:str>/entries")
-async def list_entries(request: Request, automation_id: str) -> HTTPResponse:
-    """List entries, newest first; `after` is the last id of the previous page."""
-    principal, valid_id = await require_workbench_key(request, READ), path_id(automation_id, _SUBJECT)
-    page = query_page(request, 50, _MAX_ENTRIES)
-    return answer(
-        {"entries": unwrap(await entries.list_entries(services(request).database, principal.org_id, valid_id, page))}
-    )
+@Operation(READ, field="entries")
+async def list_entries(request: Request, automation_id: str, query: EntriesQuery) -> list[EntryView] | Refusal:
+    """List the entries of an automation, newest first, optionally in one state."""
+    org_id = principal_of(request).org_id
+    return await entries.list_entries(services(request).database, org_id, automation_id, query)
 
 
 @blueprint.post("/automations/<automation_id:str>/replay")
-async def replay(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(WRITE, field="replayed")
+async def replay(request: Request, automation_id: str, body: CauseBody) -> int | Refusal:
     """Replay every dead entry, or those of one cause."""
-    author, valid_id = await require_author(request, WRITE), path_id(automation_id, _SUBJECT)
-    fields = body_fields(request)
-    cause = replay_cause(fields)
-    refuse_problems(fields)
-    return answer({"replayed": unwrap(await entries.replay_all(services(request).database, author, valid_id, cause))})
+    return await entries.replay_all(services(request).database, author_of(request), automation_id, body.cause)
 
 
 @blueprint.post("/automations/<automation_id:str>/simulate")
-async def simulate(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(WRITE)
+async def simulate(request: Request, automation_id: str, body: TrialBody) -> TrialView:
     """Simulate the automation for an event. Nothing is stored or sent."""
-    principal, valid_id = await require_workbench_key(request, WRITE), path_id(automation_id, _SUBJECT)
-    expect_json(request)
-    event_trial = valid(trial.read_trial(request.body, services(request).clock.now()))
-    context = _trial_context(request, principal)
-    trace = await trial.simulate_stored(services(request).database, context, valid_id, event_trial)
-    return answer(trial.trial_view(unwrap(trace), services(request).settings.email_from))
+    context = services(request)
+    event_trial = valid(trial.trial_of(body, context.clock.now()))
+    trace = await trial.simulate_trial(context.database, _trial_context(request), automation_id, event_trial)
+    return trial.trial_view(unwrap(trace), context.settings.email_from)
 
 
 @blueprint.post("/simulate")
-async def simulate_unsaved(request: Request) -> HTTPResponse:
+@Operation(WRITE)
+async def simulate_unsaved(request: Request, body: UnsavedTrialBody) -> TrialView:
     """Simulate an automation that comes with the request and is not stored."""
-    principal = await require_workbench_key(request, WRITE)
-    expect_json(request)
-    unsaved = valid(await asyncio.to_thread(trial.read_unsaved_trial, request.body, services(request).clock.now()))
-    trace = await trial.simulate_unsaved(services(request).database, _trial_context(request, principal), unsaved)
-    return answer(trial.trial_view(unwrap(trace), services(request).settings.email_from))
+    context = services(request)
+    event_trial = valid(trial.trial_of(body, context.clock.now()))
+    trace = await trial.simulate_trial(context.database, _trial_context(request), body, event_trial)
+    return trial.trial_view(unwrap(trace), context.settings.email_from)
 
 
 @blueprint.post("/automations/<automation_id:str>/test")
-async def send_test_messages(request: Request, automation_id: str) -> HTTPResponse:
+@Operation(WRITE, field="messages")
+async def send_test_messages(request: Request, automation_id: str, body: TestBody) -> list[TestMessageView] | Refusal:
     """Send the messages of a simulation to test receivers and return the result of each within 20 seconds.
 
     429 after ten tests in a minute. Receivers are contacts of the organization, hosts that its published automations
     send to, and those that the operator allows.
     """
-    principal, valid_id = await require_workbench_key(request, WRITE), path_id(automation_id, _SUBJECT)
-    expect_json(request)
     context = services(request)
-    test_request = valid(await asyncio.to_thread(read_test_request, request.body, context.clock.now()))
-    trial_context, author = _trial_context(request, principal), author_of(request, principal)
-    receivers = AllowedReceivers(
-        frozenset(context.settings.test_receivers), emails_stay_local=context.settings.smtp is None
-    )
+    event_trial = valid(trial.trial_of(body, context.clock.now()))
+    receivers = frozenset(context.settings.test_receivers)
     send_services = TestSendServices(context.database, context.keyring, context.clock, context.transports, receivers)
-    results = await send_test(send_services, author, trial_context, valid_id, test_request)
-    return answer({"messages": unwrap(results)})
+    test = body.to, body.node_id
+    return await send_test(
+        send_services, author_of(request), _trial_context(request), automation_id, event_trial, *test
+    )
 
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:
@@ -293,7 +274,6 @@ async def _published(request: Request, result: AutomationRow | Refusal) -> Publi
     return await asyncio.to_thread(published_view, row, earlier)
 
 
-def _trial_context(request: Request, principal: Principal) -> TrialContext:
-    keys = services(request).keyring.of(principal.org_id)
-    retries = trial.retry_policy(services(request).settings.retry_delays)
-    return TrialContext(principal.org_id, keys, retries, "pii:read" in principal.scopes)
+def _trial_context(request: Request) -> TrialContext:
+    retries = RetryPolicy(services(request).settings.retry_delays)
+    return TrialContext(principal_of(request).org_id, email_display(request), retries)

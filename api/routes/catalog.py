@@ -4,23 +4,26 @@ Contract: docs/contract.md 4.3. Types are evidence from stored payloads, never a
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
-from sanic import Blueprint, HTTPResponse, Request
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from sanic import Blueprint, Request
 
-from api.routes.parameters import query_flag, query_number, query_text
-from api.routes.request import require, services
-from api.routes.responses import RequestRefusedError, answer
+from api.routes.request import READ_EVENTS, Operation, principal_of, services
+from api.routes.responses import RequestRefusedError
 from api.store import events as store
-from api.store.events import StoredEvent
+from api.store.events import EventRow, EventSpan
 from workbench.language import payload_schema
+from workbench.language.body import Body
 from workbench.language.codec import decode
 from workbench.language.event import EVENT_NAME
 from workbench.language.payload_schema import summarise_paths
+from workbench.language.responses import EventCountView
 
 blueprint = Blueprint("catalog", url_prefix="/api/v1/events/catalog")
 
@@ -33,70 +36,92 @@ RECENT_FRACTION = 10  # drift compares the last tenth of the window with the res
 _EARLIER_PARTS, _PAYLOADS_PER_PART = 25, 20  # the rest is sampled evenly: 20 payloads from each of 25 parts
 
 
+class DaysQuery(Body, frozen=True):
+    days: Annotated[int, Meta(ge=1, le=MAX_WINDOW_DAYS)] = MAX_WINDOW_DAYS
+
+
+class CatalogQuery(DaysQuery, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=MAX_NAMES)] = MAX_NAMES
+    prefix: str = ""
+    detail: bool = False
+
+
+class CatalogResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """Event names, most frequent first. `days`, only with `detail`: the UTC days that `perDay` counts."""
+
+    events: list[EventCountView]
+    window_days: int
+    days: list[str] | UnsetType = UNSET
+
+
+class EventDescription(msgspec.Struct, frozen=True, rename="camel"):
+    """One event. `days`: the UTC days that `perDay` counts. `sampled`: how many of the newest payloads were read.
+
+    `paths`: the properties of these payloads. `samples`: the newest of them. `drift`: recent changes of structure.
+    """
+
+    event: str
+    count: int
+    first_seen: datetime | None
+    last_seen: datetime | None
+    window_days: int
+    days: list[str]
+    per_day: list[int]
+    sampled: int
+    paths: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+    drift: dict[str, Any]
+
+
 @blueprint.get("")
-async def list_events(request: Request) -> HTTPResponse:
+@Operation(READ_EVENTS)
+async def list_events(request: Request, query: CatalogQuery) -> CatalogResponse:
     """List event names with their counts over the last days, most frequent first.
 
     With `detail=true` also the first and last occurrence and the counts per day.
     """
-    principal = await require(request, "events:read")
-    days = query_number(request, "days", MAX_WINDOW_DAYS, MAX_WINDOW_DAYS)
-    limit = query_number(request, "limit", MAX_NAMES, MAX_NAMES)
-    prefix = (query_text(request, "prefix") or "").lower()
-    detail = query_flag(request, "detail")
-    now = services(request).clock.now()
-    since = now - timedelta(days=days)
+    org_id, now = principal_of(request).org_id, services(request).clock.now()
+    since = now - timedelta(days=query.days)
     async with services(request).database.transaction() as tx:
-        counts = await store.count_events(tx, principal.org_id, since, prefix, limit)
+        counts = await store.count_events(tx, org_id, since, query.prefix.lower(), query.limit)
         names = [count.event for count in counts]
-        spans = await store.find_first_and_last(tx, principal.org_id, names, since) if detail else []
-    events: list[dict[str, Any]] = [{"event": count.event, "count": count.count} for count in counts]
-    if not detail:
-        return answer({"events": events, "windowDays": days})
+        spans = await store.find_first_and_last(tx, org_id, names, since) if query.detail else []
+    if not query.detail:
+        return CatalogResponse([EventCountView(count.event, count.count) for count in counts], query.days)
     window = _window(since, now)
-    for event, count, (first, last) in zip(events, counts, spans, strict=True):
-        event |= {"firstSeen": first, "lastSeen": last, "perDay": _per_day(window, count.days)}
-    return answer({"events": events, "days": _dates(window), "windowDays": days})
+    events = [
+        EventCountView(count.event, count.count, first, last, _per_day(window, count.days))
+        for count, (first, last) in zip(counts, spans, strict=True)
+    ]
+    return CatalogResponse(events, query.days, _dates(window))
 
 
 @blueprint.get("/<event:str>")
-async def describe(request: Request, event: str) -> HTTPResponse:
+@Operation(READ_EVENTS)
+async def describe(request: Request, event: str, query: DaysQuery) -> EventDescription:
     """Describe one event: property paths of its newest 1,000 payloads, counts per day, samples and drift."""
-    principal = await require(request, "events:read")
-    days = query_number(request, "days", MAX_WINDOW_DAYS, MAX_WINDOW_DAYS)
+    org_id, days = principal_of(request).org_id, query.days
     name = unquote(event).lower()
     if not EVENT_NAME.fullmatch(name):
         raise RequestRefusedError(404, f"{name!r} is not a valid event name")
     now = services(request).clock.now()
     since, recent_since = now - timedelta(days=days), now - timedelta(days=days) / RECENT_FRACTION
     async with services(request).database.transaction() as tx:
-        counts = await store.count_event(tx, principal.org_id, name, since)
+        counts = await store.count_event(tx, org_id, name, since)
         if not counts.count:
             raise RequestRefusedError(404, f"no event {name!r} was received in the last {days} days")
-        ((first, last),) = await store.find_first_and_last(tx, principal.org_id, [name], since)
-        newest = await store.list_newest_events(tx, principal.org_id, name, since, SAMPLED_EVENTS)
-        span = since, recent_since
-        earlier = await store.sample_payloads(tx, principal.org_id, name, span, _EARLIER_PARTS, _PAYLOADS_PER_PART)
+        ((first, last),) = await store.find_first_and_last(tx, org_id, [name], since)
+        newest = await store.list_newest_events(tx, org_id, name, since, SAMPLED_EVENTS)
+        span = EventSpan(since, recent_since)
+        earlier = await store.sample_payloads(tx, org_id, name, span, _EARLIER_PARTS, _PAYLOADS_PER_PART)
     window = _window(since, now)
     # Runs in a thread, because decoding and typing the samples may take a second.
     structure = await asyncio.to_thread(_describe_payloads, newest, earlier, recent_since)
-    return answer(
-        {
-            "event": name,
-            "count": counts.count,
-            "firstSeen": first,
-            "lastSeen": last,
-            "windowDays": days,
-            "days": _dates(window),
-            "perDay": _per_day(window, counts.days),
-            **structure,
-        }
-    )
+    per_day = _per_day(window, counts.days)
+    return EventDescription(name, counts.count, first, last, days, _dates(window), per_day, **structure)
 
 
-def _describe_payloads(
-    newest: Sequence[StoredEvent], earlier: Sequence[bytes], recent_since: datetime
-) -> dict[str, Any]:
+def _describe_payloads(newest: Sequence[EventRow], earlier: Sequence[bytes], recent_since: datetime) -> dict[str, Any]:
     sampled = [(event, decode(event.payload)) for event in newest[: _sample_size([event.payload for event in newest])]]
     recent_payloads = [payload for event, payload in sampled if event.created_at >= recent_since]
     earlier_payloads = [decode(payload) for payload in earlier[: _sample_size(earlier)]]
@@ -116,7 +141,7 @@ def _describe_payloads(
     }
 
 
-def _sample_size(payloads: Sequence[bytes]) -> int:
+def _sample_size(payloads: Sequence[Sized]) -> int:
     """Return how many payloads fit into SAMPLED_BYTES, but at least the ones that are shown."""
     sizes = accumulate(len(payload) for payload in payloads)
     return max(sum(size <= SAMPLED_BYTES for size in sizes), min(len(payloads), SHOWN_SAMPLES))

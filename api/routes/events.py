@@ -10,11 +10,21 @@ stops, when its key ends, or after `seconds`; a client that reconnects with the 
 import asyncio
 import logging
 from contextlib import aclosing
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.catalog.tail import MAX_EVENTS, OUTCOMES, Cursor, Tail, TailItem, TooManyFollowersError, read_cursor
+from api.catalog.tail import (
+    MAX_EVENTS,
+    OUTCOMES,
+    Cursor,
+    Tail,
+    TailItem,
+    TooManyFollowersError,
+    read_cursor,
+)
 from api.clock import monotonic_ns
 from api.ingest.parse import (
     Accepted,
@@ -26,11 +36,13 @@ from api.ingest.parse import (
     Rejected,
     Unavailable,
 )
-from api.routes.parameters import query_flag, query_number
-from api.routes.request import expect_json, is_still_allowed, require, services
-from api.routes.responses import RequestRefusedError, answer, refusal
-from workbench.language.codec import encode, replace_lone_surrogates, truncate_depth
+from api.routes.request import READ_EVENTS, Access, Operation, expect_json, is_still_allowed, principal_of, services
+from api.routes.responses import Code, RequestRefusedError, answer, refusal
+from workbench.language.body import Body
+from workbench.language.codec import encode, malformed_json, replace_lone_surrogates, truncate_depth
+from workbench.language.event import EventBody
 from workbench.language.problem import Problem, Problems
+from workbench.language.responses import EventOutcome, EventResponse, RecentEvent
 
 blueprint = Blueprint("events", url_prefix="/api/v1")
 
@@ -38,8 +50,8 @@ INGEST_PATHS = frozenset({"/api/v1/events", "/api/v1/events/batch"})
 MAX_BATCH_EVENTS = 100
 SPLIT_IN_THREAD_BYTES = 1_048_576  # splitting a larger body would delay other requests noticeably
 RECENT_EVENTS = 50
-HEARTBEAT_SECONDS = 15
-MAX_STREAM_SECONDS = 86_400
+HEARTBEAT_S = 15
+MAX_STREAM_S = 86_400
 
 _RATE_LIMITED = "rate limit exceeded, back off exponentially and retry"
 _UNAVAILABLE = "ingestion temporarily unavailable, retry with the same idempotencyKey"
@@ -49,8 +61,34 @@ _UNBUFFERED = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx 
 _log = logging.getLogger("workbench.recent")
 
 
+INGEST = Access(("live", "test"), ("ingest",))
+
+
+class BatchBody(msgspec.Struct):
+    """Up to 100 events."""
+
+    events: Annotated[list[EventBody], Meta(max_length=MAX_BATCH_EVENTS)]
+
+
+class RecentQuery(Body, frozen=True):
+    outcome: (
+        Annotated[list[EventOutcome], Meta(extra={"reason": f"must be one or more of {', '.join(OUTCOMES)}"})] | None
+    ) = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_EVENTS)] | None = None
+    after: Annotated[str, Meta(description="The cursor of an earlier response, or the id of an event.")] | None = None
+    follow: Annotated[bool, Meta(description="Answer with a stream of Server-Sent Events.")] = False
+    seconds: Annotated[int, Meta(ge=1, le=MAX_STREAM_S)] = MAX_STREAM_S
+
+
+class RecentResponse(msgspec.Struct, frozen=True):
+    """Events, oldest first, and the cursor that resumes after them."""
+
+    events: list[RecentEvent]
+    cursor: str
+
+
 class _Batch(msgspec.Struct):
-    events: list[msgspec.Raw]
+    events: list[msgspec.Raw]  # each is read on its own, so that one that is not valid does not affect the others
 
 
 _BATCH = msgspec.json.Decoder(_Batch)
@@ -58,11 +96,10 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @blueprint.post("/events")
+@Operation(INGEST, body=EventBody, answer=EventResponse, status=202)
 async def ingest_one(request: Request) -> HTTPResponse:
-    """Ingest one event."""
-    since_ns = monotonic_ns()
-    principal = await require(request, "ingest")
-    body = request.body
+    """Ingest one event; the response is sent after its commit."""
+    principal, body = principal_of(request), request.body
     try:
         expect_json(request)
         if body.lstrip(b" \t\r\n")[:1] != b"{":
@@ -72,18 +109,17 @@ async def ingest_one(request: Request) -> HTTPResponse:
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
     pipeline = services(request).pipeline
-    (outcome,) = await pipeline.ingest(principal.org_id, [body], principal.test, since_ns, str(request.id))
+    (outcome,) = await pipeline.ingest(principal.org_id, [body], principal.test, request.ctx.since_ns, str(request.id))
     if isinstance(outcome, Refused):
         return refusal(request, *refused_answer(outcome))
     return answer(accepted_answer(outcome), 202)
 
 
 @blueprint.post("/events/batch")
-async def ingest_batch(request: Request) -> HTTPResponse:
+@Operation(INGEST, body=BatchBody, answer=list[EventResponse], field="results", status=202)
+async def ingest_batch(request: Request) -> list[EventResponse]:
     """Ingest up to 100 events; an invalid event does not affect the others."""
-    since_ns = monotonic_ns()
-    principal = await require(request, "ingest")
-    body = request.body
+    principal, body = principal_of(request), request.body
     try:
         expect_json(request)
         events = _split(body) if len(body) < SPLIT_IN_THREAD_BYTES else await asyncio.to_thread(_split, body)
@@ -91,39 +127,30 @@ async def ingest_batch(request: Request) -> HTTPResponse:
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
     pipeline = services(request).pipeline
-    outcomes = await pipeline.ingest(principal.org_id, events, principal.test, since_ns, str(request.id))
-    # A status for the whole batch tells clients that do not read the results to send it again.
-    if outcomes and all(isinstance(outcome, Unavailable) for outcome in outcomes):
-        return refusal(request, 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE")
-    results: list[dict[str, object]] = []
+    outcomes = await pipeline.ingest(principal.org_id, events, principal.test, request.ctx.since_ns, str(request.id))
+    results: list[EventResponse] = []
     for outcome in outcomes:
         if isinstance(outcome, Refused):
             _, problems, code = refused_answer(outcome)
             reason = f"{code}: {problems[0]}" if code else str(problems[0])
-            results.append({"accepted": False, "deduplicated": False, "error": reason})
+            results.append(EventResponse(False, False, error=reason))
         else:
             results.append(accepted_answer(outcome))
-    return answer({"results": results}, 202)
+    return results
 
 
-def accepted_answer(outcome: Accepted) -> dict[str, object]:
+def accepted_answer(outcome: Accepted) -> EventResponse:
     """Return the body for an event that was stored, was stored before, or was evaluated as a dry run."""
     match outcome:
         case AcceptedEvent(idempotency_key=key):
-            return {"accepted": True, "deduplicated": False, "idempotencyKey": key}
+            return EventResponse(True, False, key)
         case Duplicate(idempotency_key=key):
-            return {"accepted": True, "deduplicated": True, "idempotencyKey": key}
+            return EventResponse(True, True, key)
         case DryRun(idempotency_key=key, matched=matched, deduplicated=deduplicated):
-            return {
-                "accepted": True,
-                "deduplicated": deduplicated,
-                "idempotencyKey": key,
-                "dryRun": True,
-                "matchedAutomations": matched,
-            }
+            return EventResponse(True, deduplicated, key, dry_run=True, matched_automations=matched)
 
 
-def refused_answer(outcome: Refused) -> tuple[int, Problems, str | None]:
+def refused_answer(outcome: Refused) -> tuple[int, Problems, Code | None]:
     """Return status, problems and code for an event that was not stored."""
     match outcome:
         case Rejected(problems=problems):
@@ -153,7 +180,7 @@ def _split(body: bytes) -> list[bytes]:
         is_missing = "events" not in fields or bytes(fields["events"]) == b"null"
         raise RequestRefusedError(400, Problem("events", "is required" if is_missing else "must be an array")) from None
     except ValueError as error:
-        raise RequestRefusedError(400, f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+        raise RequestRefusedError(400, malformed_json(error)) from None
     if len(events) > MAX_BATCH_EVENTS:
         reason = f"has {len(events)} events, at most {MAX_BATCH_EVENTS} are allowed"
         raise RequestRefusedError(400, Problem("events", reason))
@@ -161,19 +188,22 @@ def _split(body: bytes) -> list[bytes]:
 
 
 @blueprint.get("/events/recent")
-async def recent(request: Request) -> HTTPResponse | None:
+@Operation(READ_EVENTS, media="text/event-stream")
+async def recent(request: Request, query: RecentQuery) -> RecentResponse | None:
     """List the newest events, or those after a cursor; with `follow`, stream new events as they arrive."""
-    principal = await require(request, "events:read")
-    outcomes = tuple(name for text in request.args.getlist("outcome", []) for name in text.split(","))
-    if not set(outcomes) <= set(OUTCOMES):
-        raise RequestRefusedError(400, Problem("outcome", f"must be one or more of {', '.join(OUTCOMES)}"))
-    tail = Tail(services(request).database, services(request).clock, principal.org_id, outcomes or OUTCOMES)
-    limit, cursor = query_number(request, "limit", RECENT_EVENTS, MAX_EVENTS), _read_cursor(request)
+    principal = principal_of(request)
+    tail = Tail(services(request).database, services(request).clock, principal.org_id, query.outcome or OUTCOMES)
+    # `Last-Event-ID` is sent by an EventSource that reconnects; it is newer than the URL's `after`.
+    after = request.headers.get("last-event-id") or query.after
+    cursor, limit = read_cursor(after) if after else None, query.limit or RECENT_EVENTS
+    if after and cursor is None:
+        reason = "must be the cursor of an earlier response, or the id of an event"
+        raise RequestRefusedError(400, Problem("after", reason))
     wants_stream = request.accept.match("application/json", _EVENT_STREAM).mime == _EVENT_STREAM
-    if query_flag(request, "follow") or wants_stream:
+    if query.follow or wants_stream:
         try:
             with services(request).followers.join(principal.org_id):
-                await _stream(request, tail, cursor, limit if "limit" in request.args else 0)
+                await _stream(request, tail, cursor, query)
                 return None
         except TooManyFollowersError:
             raise RequestRefusedError(429, "too many open streams; close one and retry", "RATE_LIMITED") from None
@@ -182,46 +212,33 @@ async def recent(request: Request) -> HTTPResponse | None:
     else:
         await tail.resume(cursor)
         events = await tail.more(limit)
-    return answer({"events": [event for event, _ in events], "cursor": str(tail.cursor)})
+    return RecentResponse([event for event, _ in events], str(tail.cursor))
 
 
-def _read_cursor(request: Request) -> Cursor | None:
-    # `Last-Event-ID` is sent by an EventSource that reconnects; it is newer than the URL's `after`.
-    text = request.headers.get("last-event-id") or request.args.get("after")
-    if not text:
-        return None
-    cursor = read_cursor(text)
-    if cursor is None:
-        reason = "must be the cursor of an earlier answer, or the id of an event"
-        raise RequestRefusedError(400, Problem("after", reason))
-    return cursor
-
-
-async def _stream(request: Request, tail: Tail, cursor: Cursor | None, past_events: int) -> None:
-    seconds = query_number(request, "seconds", MAX_STREAM_SECONDS, MAX_STREAM_SECONDS)
+async def _stream(request: Request, tail: Tail, cursor: Cursor | None, query: RecentQuery) -> None:
     events: list[TailItem] = []
     if cursor is None:
-        events = await tail.begin(past_events)
+        events = await tail.begin(query.limit or 0)
     else:
         await tail.resume(cursor)
     response = await request.respond(content_type=_EVENT_STREAM, headers=_UNBUFFERED)
     try:
         await response.send(f"id: {tail.cursor}\n\n" + _sse(events))
         last_sent_ns = monotonic_ns()
-        until_ns = last_sent_ns + seconds * 1_000_000_000
+        until_ns = last_sent_ns + query.seconds * 1_000_000_000
         async with aclosing(services(request).followers.follow(tail)) as polls:
             async for events in polls:
-                if not await is_still_allowed(request, "events:read"):
+                if not await is_still_allowed(request, READ_EVENTS):
                     break
                 now_ns = monotonic_ns()
-                if events or now_ns - last_sent_ns >= HEARTBEAT_SECONDS * 1_000_000_000:
+                if events or now_ns - last_sent_ns >= HEARTBEAT_S * 1_000_000_000:
                     last_sent_ns = now_ns
                     # A comment keeps proxies from closing an idle connection.
                     await response.send(_sse(events) or ":\n\n")
                 if now_ns >= until_ns:
                     break
         await response.eof()
-    except Exception as error:  # noqa: BLE001 - the answer has begun: only closing the connection can show the failure
+    except Exception as error:  # noqa: BLE001 - the response has begun: only closing the connection can show the failure
         _log.warning("recent_stream_broken: %s", error, extra={"request_id": str(request.id)})
         request.transport.abort()  # type: ignore[attr-defined]
 

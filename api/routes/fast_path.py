@@ -3,30 +3,26 @@
 On the ordinary path half of an event's CPU time is Sanic's: a task, a request and a response object. The fast path
 takes only the usual case: `POST /api/v1/events` with a Content-Length, JSON, a key that was verified a moment ago, a
 valid event, and room in the queue. Everything else, and so every error of the client, is handed to Sanic with its
-bytes untouched.
+bytes untouched. `WORKBENCH_FAST_PATH=off` leaves all requests to Sanic.
 """
 
 from asyncio import TimerHandle
 from functools import lru_cache
 from http import HTTPStatus
-from time import monotonic
 from typing import Any
 
 import msgspec
-from sanic.http import Stage
 
-from api import process
 from api.clock import monotonic_ns, uuid7
 from api.ingest.parse import Outcome, Refused
-from api.routes.access_log import span_attributes
+from api.routes.access_log import ReceivedRequest
 from api.routes.events import accepted_answer, refused_answer
 from api.routes.request import Services
 from api.routes.responses import HEADERS, refusal_body
-from api.wire.connection import HttpConnection
+from api.wire.connection import MIN_ADMITTED_BYTES, HttpConnection
 from api.wire.http1 import MAX_HEAD_BYTES, Head, caller_request_id, read_head
 from workbench.language.codec import encode
 
-MAX_BODY_BYTES = 65_536
 BODY_TIMEOUT_S = 0.5  # for a body that arrives after its head; later, Sanic waits for it
 _ROUTE = "/api/v1/events"
 _REQUEST_LINE = b"POST /api/v1/events HTTP/1.1\r\n"
@@ -41,16 +37,15 @@ class _PartialRequest(msgspec.Struct):
     timer: TimerHandle
 
 
-class ExpressConnection(HttpConnection):
+class FastPathConnection(HttpConnection):
     """A connection with the fast path. One request is processed at a time; bytes after it wait in Sanic's buffer."""
 
-    __slots__ = ("_is_queued", "_partial", "_request_id", "_services", "_since_ns")
+    __slots__ = ("_is_queued", "_partial", "_request", "_services")
 
     def connection_made(self, transport: Any) -> None:
         self._partial: _PartialRequest | None = None
         self._is_queued = False  # an event of this connection is in the queue and not answered yet
-        self._request_id = ""
-        self._since_ns = 0
+        self._request = ReceivedRequest("POST", _ROUTE, "")
         self._services: Services = self.app.ctx.services
         super().connection_made(transport)
 
@@ -60,21 +55,19 @@ class ExpressConnection(HttpConnection):
             if len(self.recv_buffer) >= self.app.config.REQUEST_BUFFER_SIZE and self.transport is not None:
                 self.transport.pause_reading()
         elif self._partial is not None:
-            self._continue(self._partial.raw + data, self._partial)
-        elif not (data.startswith(_REQUEST_LINE) and self._is_idle and self._accept(data)):
+            raw, partial = self._partial.raw + data, self._partial
+            if len(raw) < partial.size:
+                partial.raw = raw
+                return
+            partial.timer.cancel()
+            self._partial = None
+            if len(raw) > partial.size or not self._accept(raw):
+                super().data_received(raw)  # type: ignore[no-untyped-call]
+        elif not (data.startswith(_REQUEST_LINE) and self.is_idle and self._accept(data)):
             super().data_received(data)  # type: ignore[no-untyped-call]
 
     def close_if_idle(self) -> bool:
-        """Close the connection unless a request is under way; return whether it was closed."""
-        if self._is_queued or self._partial is not None:
-            return False
-        return bool(super().close_if_idle())  # type: ignore[no-untyped-call]
-
-    @property
-    def _is_idle(self) -> bool:
-        """Whether Sanic has answered every earlier request, and the client has read the answers."""
-        http = self.http
-        return http is not None and http.stage is Stage.IDLE and not self.recv_buffer and self._can_write.is_set()
+        return not self._is_queued and self._partial is None and super().close_if_idle()
 
     def _accept(self, raw: bytes) -> bool:
         """Queue the event, or wait for the rest of its body; False if the request is one for Sanic."""
@@ -82,7 +75,7 @@ class ExpressConnection(HttpConnection):
         head = _usual_head(raw[: body_start - 4]) if body_start > 3 else None
         if head is None or not self.app.config.KEEP_ALIVE:
             return False
-        authorization, content_length, client_request_id = head
+        authorization, content_length, client_request_id, traceparent = head
         principal = self._services.verifier.cached_principal(authorization)
         size = body_start + content_length
         if principal is None or "ingest" not in principal.scopes or len(raw) > size:
@@ -93,22 +86,13 @@ class ExpressConnection(HttpConnection):
             return True
         if raw[body_start : body_start + 1] != b"{":
             return False
-        request_id = self._request_id = client_request_id or uuid7(self._services.clock.now_us())
-        since_ns = self._since_ns = monotonic_ns()
+        request_id, since_ns = client_request_id or uuid7(self._services.clock.now_us()), monotonic_ns()
+        self._request = ReceivedRequest("POST", _ROUTE, request_id, since_ns, principal, traceparent)
         self._is_queued = self._services.pipeline.accept(
             principal.org_id, raw[body_start:], principal.test, since_ns, self._answer, request_id
         )
-        self._time = monotonic()
+        self.restart_timer()
         return self._is_queued
-
-    def _continue(self, raw: bytes, partial: _PartialRequest) -> None:
-        if len(raw) < partial.size:
-            partial.raw = raw
-            return
-        partial.timer.cancel()
-        self._partial = None
-        if len(raw) > partial.size or not self._accept(raw):
-            super().data_received(raw)  # type: ignore[no-untyped-call]
 
     def _hand_over(self) -> None:
         """Give an incomplete request to Sanic, which waits longer and answers 408."""
@@ -125,14 +109,13 @@ class ExpressConnection(HttpConnection):
         (outcome,) = outcomes
         if isinstance(outcome, Refused):
             status, problems, code = refused_answer(outcome)
-            body = refusal_body(problems, code, self._request_id)
+            body = refusal_body(problems, code, self._request.request_id)
         else:
             status, body = 202, encode(accepted_answer(outcome))
-        self._services.access_log.record("POST", _ROUTE, status, self._request_id)
-        process.record("request", self._since_ns, span_attributes(_ROUTE, status, self._request_id))
-        fields = f"x-request-id: {self._request_id}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        self._services.access_log.record(self._request, status)
+        fields = f"x-request-id: {self._request.request_id}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         transport.write(_response_head(status, keep_alive) + fields + body)
-        self._time = monotonic()
+        self.restart_timer()
         if not keep_alive:
             self.close()
         elif self.recv_buffer:
@@ -143,10 +126,10 @@ class ExpressConnection(HttpConnection):
 
 
 @lru_cache(maxsize=512)  # a client sends nearly the same head with every event
-def _usual_head(raw: bytes) -> tuple[str, int, str | None] | None:
-    """Return `Authorization`, Content-Length and the client's request id; None if anything in the head is unusual."""
+def _usual_head(raw: bytes) -> tuple[str, int, str | None, str | None] | None:
+    """Return `Authorization`, Content-Length, request id and `traceparent`; None if anything in the head is unusual."""
     head = read_head(raw)
-    if not isinstance(head, Head) or head.content_length is None or not 0 < head.content_length <= MAX_BODY_BYTES:
+    if not isinstance(head, Head) or head.content_length is None or not 0 < head.content_length <= MIN_ADMITTED_BYTES:
         return None
     fields = dict(head.fields)
     has_duplicates = len(fields) != len(head.fields)
@@ -154,7 +137,7 @@ def _usual_head(raw: bytes) -> tuple[str, int, str | None] | None:
         return None
     if fields.get("content-type", "application/json") != "application/json" or "authorization" not in fields:
         return None
-    return fields["authorization"], head.content_length, caller_request_id(head.fields)
+    return fields["authorization"], head.content_length, caller_request_id(head.fields), fields.get("traceparent")
 
 
 @lru_cache  # a few statuses, with and without keep-alive

@@ -3,10 +3,14 @@
 An API without an engine still accepts events and loses none, so a stopped engine does not make the API unready.
 """
 
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.routes.events import INGEST_PATHS
-from api.routes.request import services
+from api.routes.request import Operation, services
 from api.routes.responses import RequestRefusedError, answer
 from api.store.chain import list_chains
 from api.store.database import DatabaseUnavailableError
@@ -17,13 +21,46 @@ from workbench.language.version import VERSION, VERSION_HEADER, incompatibility,
 blueprint = Blueprint("health")
 
 
+class Health(msgspec.Struct, frozen=True):
+    """The process is alive."""
+
+    status: Literal["ok"]
+
+
+class Readiness(msgspec.Struct, frozen=True, rename="camel"):
+    """Whether events can be accepted; `engine`, `engineLagSeconds` and `chains` have no influence on `status`."""
+
+    status: Literal["ready", "unavailable"]
+    database: str
+    writer: str
+    engine: str
+    engine_lag_seconds: float | UnsetType | None = UNSET
+    chains: dict[str, str] | UnsetType = UNSET
+
+
+class NotebookVersions(msgspec.Struct, frozen=True):
+    """Versions of the notebook package, like `0.1`."""
+
+    oldest: str
+    newest: str
+
+
+class VersionResponse(msgspec.Struct, frozen=True):
+    """The version of the server, and of the notebook packages that it serves."""
+
+    version: str
+    notebooks: NotebookVersions
+
+
 @blueprint.get("/healthz")
-async def healthz(request: Request) -> HTTPResponse:
+@Operation()
+async def healthz(request: Request) -> Health:
     """Return 200 if the process is alive."""
-    return answer({"status": "ok"})
+    return Health("ok")
 
 
 @blueprint.get("/readyz")
+@Operation(answer=Readiness, other_answers={503: Readiness})
 async def readyz(request: Request) -> HTTPResponse:
     """Return 200 if events can be accepted: the database answers and the writer runs; 503 otherwise."""
     try:
@@ -31,7 +68,7 @@ async def readyz(request: Request) -> HTTPResponse:
             beat = await last_heartbeat(tx)
             chains = await list_chains(tx, services(request).clock.now())
     except DatabaseUnavailableError:  # the reason names hosts, so it is only logged (and shown by `workbench doctor`)
-        return answer({"status": "unavailable", "database": "away", "writer": "waiting", "engine": "unknown"}, 503)
+        return answer(Readiness("unavailable", "away", "waiting", "unknown"), 503)
     now = services(request).clock.now()
     is_writing = services(request).pipeline.alive
     engine = "not running"
@@ -39,26 +76,26 @@ async def readyz(request: Request) -> HTTPResponse:
         engine = f"last seen {beat.seen_at.isoformat()}" if beat.is_silent(now) else "ok"
     chain_statuses = {}
     for chain in chains:
-        status = chain.trouble or "ok"
-        if chain.trouble is not None and chain.read_at is not None:
-            status = f"{chain.trouble}; nothing new read since {chain.read_at.isoformat()}"
+        status = chain.problem or "ok"
+        if chain.problem is not None and chain.read_at is not None:
+            status = f"{chain.problem}; nothing new read since {chain.read_at.isoformat()}"
         chain_statuses[str(chain.chain_id)] = status
-    body = {
-        "status": "ready" if is_writing else "unavailable",
-        "database": "ok",
-        "writer": "ok" if is_writing else "stopped",
-        "engine": engine,
-        "engineLagSeconds": None if beat is None else round(beat.lag_seconds(now), 3),
-        "chains": chain_statuses,
-    }
-    return answer(body, 200 if is_writing else 503)
+    readiness = Readiness(
+        "ready" if is_writing else "unavailable",
+        "ok",
+        "ok" if is_writing else "stopped",
+        engine,
+        None if beat is None else round(beat.lag_seconds(now), 3),
+        chain_statuses,
+    )
+    return answer(readiness, 200 if is_writing else 503)
 
 
 @blueprint.get("/api/v1/version")
-async def version(request: Request) -> HTTPResponse:
+@Operation()
+async def version(request: Request) -> VersionResponse:
     """Return the version of the server, and the oldest and newest notebook package that it serves."""
-    oldest, newest = supported_range()
-    return answer({"version": VERSION, "notebooks": {"oldest": oldest, "newest": newest}})
+    return VersionResponse(VERSION, NotebookVersions(*supported_range()))
 
 
 async def refuse_unsupported_notebook(request: Request) -> None:

@@ -1,26 +1,31 @@
 """`/api/v1/inapp/*` and `/inapp/*`: wallet sign-in, the message socket, the browser SDK and its demo page.
 
-Browsers call the API from other origins, so these routes speak CORS: an answer names the calling origin only if the
-organization allows it. A preflight names any origin, because it carries no key and so no organization; it reveals
-nothing. Neither a cookie nor a token in a URL is ever read.
+Browsers call the API from other origins, so these routes speak CORS: a response names the calling origin only if the
+organization allows it. The response to a preflight request names any origin, because such a request carries no key and
+so no organization; it reveals nothing. Neither a cookie nor a token in a URL is ever read.
 """
 
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.auth.key_format import Kind
 from api.auth.verify import Principal, Unauthorized
-from api.inapp.sign_in import format_message, is_loopback, is_origin_allowed, is_wallet_address, parse_origin
-from api.routes.request import PRIVATE, json_body, services
-from api.routes.responses import RequestRefusedError, answer
+from api.inapp.sign_in import WALLET_ADDRESS, format_message, is_loopback, is_origin_allowed, parse_origin
+from api.routes.request import Access, Operation, body_of, services
+from api.routes.responses import RequestRefusedError
 from api.wire.connection import WebSocket
-from workbench.language.problem import Problem
+from workbench.language.body import Body
 
 blueprint = Blueprint("inapp")
 
-_PUBLISHABLE: frozenset[Kind] = frozenset({"publishable"})
-_MAX_CHAIN_ID = 2**53  # the largest integer that JSON carries safely into JavaScript
+_PUBLISHABLE: tuple[Kind, ...] = ("publishable",)
+_BROWSER = Access(_PUBLISHABLE)
+_MAX_CHAIN_ID = 2**53 - 1  # the largest integer that JSON carries safely into JavaScript
 _PREFLIGHT = {
     "access-control-allow-methods": "POST",
     "access-control-allow-headers": "authorization, content-type",
@@ -44,42 +49,74 @@ _DEMO_HEADERS = {
 }
 
 
+class ChallengeBody(Body, frozen=True, rename="camel"):
+    """The wallet that will sign."""
+
+    wallet_address: Annotated[
+        str,
+        Meta(
+            max_length=42,
+            pattern=f"^{WALLET_ADDRESS.pattern}$",
+            extra={"reason": "must be an address of 0x and 40 hexadecimal digits"},
+        ),
+    ]
+    chain_id: Annotated[int, Meta(ge=1, le=_MAX_CHAIN_ID)] = 1
+
+
+class ChallengeResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """The text to sign (EIP-4361)."""
+
+    message: str
+    nonce: str
+    expires_at: datetime | None
+
+
+class SessionBody(Body, frozen=True):
+    """The signed text and its signature."""
+
+    message: str
+    signature: str
+
+
+class SessionResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """The token that opens the socket."""
+
+    token: str
+    wallet_address: str
+    expires_at: datetime
+
+
+# The origin is checked before the body is read, so that a page may read why its body was refused.
+
+
 @blueprint.post("/api/v1/inapp/challenge")
-async def challenge(request: Request) -> HTTPResponse:
+@Operation(_BROWSER, body=ChallengeBody, private=True)
+async def challenge(request: Request) -> ChallengeResponse:
     """Return the text that a wallet has to sign."""
     principal = await _require_publishable_key(request)
     origin = await _sign_in_origin(request, principal)
-    body = json_body(request)
-    address, chain_id = body.get("walletAddress"), body.get("chainId", 1)
-    if not isinstance(address, str) or not is_wallet_address(address):
-        raise RequestRefusedError(400, Problem("walletAddress", "must be an address of 0x and 40 hexadecimal digits"))
-    if type(chain_id) is not int or not 0 < chain_id < _MAX_CHAIN_ID:
-        raise RequestRefusedError(400, Problem("chainId", "must be a positive whole number"))
+    body = await body_of(request, ChallengeBody)
     key = principal.org_id, principal.key_id
-    message = await services(request).sessions.challenge(key, address, origin, chain_id)
-    body = {"message": format_message(message), "nonce": message.nonce, "expiresAt": message.expires_at}
-    return answer(body, headers=PRIVATE)
+    message = await services(request).sessions.challenge(key, body.wallet_address, origin, body.chain_id)
+    return ChallengeResponse(format_message(message), message.nonce, message.expires_at)
 
 
 @blueprint.post("/api/v1/inapp/session")
-async def session(request: Request) -> HTTPResponse:
+@Operation(body=SessionBody, private=True)
+async def session(request: Request) -> SessionResponse:
     """Return a session token for a signed challenge; each challenge can be used once."""
     origin = _origin(request)
     principal = await _require_publishable_key(request) if "authorization" in request.headers else None
     if principal is not None:
         await _sign_in_origin(request, principal)
-    body = json_body(request)
-    for field in ("message", "signature"):
-        if not isinstance(body.get(field), str):
-            raise RequestRefusedError(400, Problem(field, "must be a string"))
+    body = await body_of(request, SessionBody)
     org_id = None if principal is None else principal.org_id
-    inapp_session = await services(request).sessions.create(body["message"], body["signature"], origin, org_id)
+    inapp_session = await services(request).sessions.create(body.message, body.signature, origin, org_id)
     if inapp_session is None:
-        raise RequestRefusedError(401, "the message or its signature is not valid, or it was used already")
+        raise RequestRefusedError(401, "the message or its signature is not valid, or it has already been used")
     request.ctx.allowed_origin = origin
     token = services(request).sessions.seal(inapp_session)
-    body = {"token": token, "walletAddress": inapp_session.wallet, "expiresAt": inapp_session.ends_at}
-    return answer(body, headers=PRIVATE)
+    return SessionResponse(token, inapp_session.wallet, inapp_session.ends_at)
 
 
 @blueprint.options("/api/v1/inapp/challenge", name="preflight_challenge")
@@ -92,18 +129,21 @@ async def preflight(request: Request) -> HTTPResponse:
 
 
 @blueprint.websocket("/api/v1/inapp/socket")  # type: ignore[untyped-decorator]
+@Operation(status=101)
 async def socket(request: Request, websocket: WebSocket) -> None:
-    """Open the message socket; the first frame must be the token, within five seconds."""
+    """Open the WebSocket of in-app messages; its first message must be the token, within five seconds."""
     await services(request).feed.serve(websocket, request.ctx.origin)
 
 
 @blueprint.get("/inapp/client.js")
+@Operation(media="text/javascript")
 async def client(request: Request) -> HTTPResponse:
     """Return the browser SDK, an ES module that any page may import."""
     return HTTPResponse(_CLIENT, content_type="text/javascript; charset=utf-8", headers=_CLIENT_HEADERS)
 
 
 @blueprint.get("/inapp/demo")
+@Operation(media="text/html")
 async def demo(request: Request) -> HTTPResponse:
     """Return the demo page."""
     return HTTPResponse(_DEMO, content_type="text/html; charset=utf-8", headers=_DEMO_HEADERS)
@@ -121,7 +161,7 @@ async def check_socket(request: Request) -> None:
 
 @blueprint.on_response  # type: ignore[untyped-decorator]
 async def allow_origin(request: Request, response: HTTPResponse | None) -> None:
-    """Let the calling page read the answer, if its origin is allowed."""
+    """Let the calling page read the response, if its origin is allowed."""
     if response is not None and (origin := getattr(request.ctx, "allowed_origin", None)) is not None:
         response.headers["access-control-allow-origin"] = origin
         response.headers["vary"] = "origin"
@@ -129,7 +169,7 @@ async def allow_origin(request: Request, response: HTTPResponse | None) -> None:
 
 async def _require_publishable_key(request: Request) -> Principal:
     verifier = services(request).verifier
-    principal = await verifier.principal(request.headers.getall("authorization", []), _PUBLISHABLE)
+    principal = await verifier.principal(request.headers.getall("authorization", []), frozenset(_PUBLISHABLE))
     if isinstance(principal, Unauthorized):
         raise RequestRefusedError(401, "the publishable key is missing, invalid or revoked")
     return principal
@@ -138,8 +178,8 @@ async def _require_publishable_key(request: Request) -> Principal:
 async def _sign_in_origin(request: Request, principal: Principal) -> str:
     """Return the origin that a wallet signs in to: the calling page's; 403 if the organization does not allow it.
 
-    A client outside a browser sends no origin. It signs in to this server if that is local, else to the first allowed
-    origin.
+    A client outside a browser sends no origin: it signs in to this server if the server is local, otherwise to the
+    first allowed origin.
     """
     allowed = await services(request).sessions.origins(principal.org_id)
     origin = _origin(request)

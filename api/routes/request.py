@@ -1,44 +1,73 @@
-"""The inputs of every route: the services of the process, the caller's key, and the body.
+"""The inputs and the response of a route, stated once: applied to every request, and shown in the OpenAPI document.
+
+`@Operation(access)` checks the key, and reads the ids in the path, the query and the body before the handler runs.
+Their types are those in the handler's signature, and what the handler returns is encoded as the response:
+
+    @blueprint.put("/automations/<automation_id:str>")
+    @Operation(WRITE)
+    async def update(request: Request, automation_id: str, body: AutomationEdit) -> AutomationView | Refusal:
 
 Authentication errors are exceptions, because every route treats them alike: 401 without a valid key, 403 without the
 scope or the kind of key. `api.app` shapes the response.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+import operator
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from sanic import Request
+from sanic import HTTPResponse, Request
 
+from api.auth.key_format import Kind, prefix
 from api.auth.verify import Principal, Unauthorized, Verifier
-from api.automations.automations import Author
+from api.automations.automations import Author, Reason, Refusal
 from api.catalog.tail import Followers
+from api.channels.outgoing import Transports
 from api.clock import Clock
-from api.crypto import Keyring
-from api.engine.deliver import Transports
+from api.crypto import EmailDisplay, Keyring
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
 from api.ingest.pipeline import Pipeline
 from api.ingest.rejected import Notices
 from api.query.gateway import Gateway
 from api.routes.access_log import AccessLog
-from api.routes.responses import RequestRefusedError
+from api.routes.responses import RequestRefusedError, answer
 from api.segments.candidates import SegmentServices
 from api.settings import Settings
 from api.store.database import Database, DatabaseUnavailableError
 from api.store.query import TenantDatabase, act_for
-from workbench.language.codec import MalformedJsonError, decode
-from workbench.language.event import mask_email
+from workbench.language.body import Body, is_id, read_body, read_query
+from workbench.language.problem import Problems
 
-PRIVATE = {"cache-control": "no-store"}  # answers with personal data or secrets
+PRIVATE = {"cache-control": "no-store"}  # responses with personal data or secrets
+READ_IN_THREAD_BYTES = 512  # reading compiles templates: 2 KB of expressions take up to 25 ms, 64 KB 1.7 s
 
-# Scopes of automations and their entries: one of each tuple is enough.
-READ = ("automations:write", "automations:publish", "events:read")
-WRITE = ("automations:write",)
-PUBLISH = ("automations:publish",)
-SWITCH = ("automations:write", "automations:publish")
+Media = Literal["text/html", "text/javascript", "text/event-stream"]
+Handler = Callable[..., Awaitable[Any]]
+
+_STATUS: dict[Reason, int] = {"unknown": 404, "conflict": 409, "invalid": 400, "limited": 429}
+_T = TypeVar("_T")
+_Body = TypeVar("_Body", bound=Body)
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The kinds of keys that may call a route, with one of the scopes. No kinds: public."""
+
+    kinds: tuple[Kind, ...] = ()
+    scopes: tuple[str, ...] = ()
+
+
+PUBLIC = Access()
+READ_EVENTS = Access(("live", "test", "workbench"), ("events:read",))
+# Automations and their entries
+READ = Access(("workbench",), ("automations:write", "automations:publish", "events:read"))
+WRITE = Access(("workbench",), ("automations:write",))
+PUBLISH = Access(("workbench",), ("automations:publish",))
+SWITCH = Access(("workbench",), ("automations:write", "automations:publish"))
 
 KEY_CHECK_INTERVAL_S = 2.0  # a revoked key ends everywhere within 5 s: 2 s here, 2 s in the verifier's cache
 
@@ -80,58 +109,31 @@ async def identify(request: Request) -> Principal:
     return principal
 
 
-async def require(request: Request, *scopes: str) -> Principal:
-    """Return the principal if its key has one of `scopes`; 403 otherwise."""
+async def require(request: Request, access: Access) -> Principal:
+    """Return the principal of a key that may call the route; 403 for other kinds of keys, and without the scopes."""
     principal = await identify(request)
-    if principal.scopes.isdisjoint(scopes):
-        raise RequestRefusedError(403, f"this key lacks the scope {' or '.join(scopes)}")
+    if principal.scopes.isdisjoint(access.scopes):
+        raise RequestRefusedError(403, f"this key lacks the scope {' or '.join(access.scopes)}")
+    if principal.kind not in access.kinds:
+        kinds = " or ".join(f"{kind} ({prefix(kind, principal.org_name)}…)" for kind in access.kinds)
+        raise RequestRefusedError(403, f"this route requires a {kinds} key")
     return principal
 
 
-async def require_workbench_key(request: Request, scopes: tuple[str, ...], subject: str = "automations") -> Principal:
-    """Return the principal of a workbench key with one of `scopes`; 403 for any other kind, whatever scopes it has."""
-    principal = await require(request, *scopes)
-    if principal.kind != "workbench":
-        raise RequestRefusedError(403, f"{subject} require a workbench key (wb_…)")
-    return principal
+def principal_of(request: Request) -> Principal:
+    """Return the principal of a request whose key was checked."""
+    return request.ctx.principal  # type: ignore[no-any-return]
 
 
-async def require_contact_access(request: Request, scopes: tuple[str, ...]) -> Principal:
-    """Return the principal of a live or workbench key with one of `scopes`; 403 for test keys."""
-    principal = await require(request, *scopes)
-    if principal.test:
-        raise RequestRefusedError(403, "test keys cannot read or change contacts")
-    return principal
-
-
-async def require_author(request: Request, scopes: tuple[str, ...]) -> Author:
-    """Return the author of a change, if it is a workbench key with one of `scopes`."""
-    return author_of(request, await require_workbench_key(request, scopes))
-
-
-def author_of(request: Request, principal: Principal) -> Author:
+def author_of(request: Request) -> Author:
     """Return the author of a change that this request makes now."""
+    principal = principal_of(request)
     return Author(principal.org_id, principal.key_id, services(request).clock.unique_now_us())
 
 
-def email_display(request: Request, principal: Principal) -> Callable[[str], str]:
-    """Return how the principal sees a sealed email address: in clear with `pii:read`, masked without it."""
-    keys = services(request).keyring.of(principal.org_id)
-    if "pii:read" in principal.scopes:
-        return keys.open_email
-    return lambda sealed: mask_email(keys.open_email(sealed))
-
-
-def json_body(request: Request) -> dict[str, Any]:
-    """Return the decoded body; 415 unless it is declared as JSON, 400 unless it is an object."""
-    expect_json(request)
-    try:
-        body = decode(request.body)
-    except MalformedJsonError as error:
-        raise RequestRefusedError(400, f"malformed JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise RequestRefusedError(400, "the body must be a JSON object")
-    return body
+def email_display(request: Request) -> EmailDisplay:
+    principal = principal_of(request)
+    return EmailDisplay(services(request).keyring.of(principal.org_id), "pii:read" in principal.scopes)
 
 
 def expect_json(request: Request) -> None:
@@ -144,14 +146,14 @@ def expect_json(request: Request) -> None:
         charset = parameters.replace(" ", "").replace('"', "")
         if media.strip() != "application/json" or charset not in ("", "charset=utf-8"):
             raise RequestRefusedError(415, "Content-Type must be application/json")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if (request.headers.get("content-encoding") or "identity").lower() != "identity":
         raise RequestRefusedError(415, "Content-Encoding is not supported")
 
 
-async def is_still_allowed(request: Request, *scopes: str) -> bool:
+async def is_still_allowed(request: Request, access: Access) -> bool:
     """Return whether the key of a long request still has its scope."""
     try:
-        await require(request, *scopes)
+        await require(request, access)
     except RequestRefusedError:
         return False
     except DatabaseUnavailableError:
@@ -160,7 +162,7 @@ async def is_still_allowed(request: Request, *scopes: str) -> bool:
 
 
 @asynccontextmanager
-async def cancel_when_key_ends(request: Request, *scopes: str) -> AsyncIterator[None]:
+async def cancel_when_key_ends(request: Request, access: Access) -> AsyncIterator[None]:
     """Cancel the block when the key is revoked or expires.
 
     The client gets 401, or a closed connection if the response has begun.
@@ -172,7 +174,7 @@ async def cancel_when_key_ends(request: Request, *scopes: str) -> AsyncIterator[
         allowed = True
         while allowed:
             await asyncio.sleep(KEY_CHECK_INTERVAL_S)
-            allowed = await is_still_allowed(request, *scopes)
+            allowed = await is_still_allowed(request, access)
         key_ended.set()
         task.cancel()
 
@@ -188,3 +190,88 @@ async def cancel_when_key_ends(request: Request, *scopes: str) -> AsyncIterator[
         raise RequestRefusedError(401, "the key was revoked or has expired") from None
     finally:
         watcher.cancel()
+
+
+# --- Operations
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One route. As a decorator of the handler, it does what is common to all handlers.
+
+    `answer`: the type of the JSON answer, or of its only field, `field`. `query`, `body` and `answer` are read from the
+    signature of the handler, except those that it reads and writes by itself. `media` is another form of the answer.
+    `private`: the answer has personal data or secrets. `other_answers` are by status.
+    """
+
+    access: Access = PUBLIC
+    field: str | None = None
+    private: bool = False
+    query: type[Body] | None = None
+    body: type[msgspec.Struct] | None = None
+    answer: Any = None
+    media: Media | None = None
+    status: int = 200
+    other_answers: Mapping[int, Any] = {}
+
+    def __call__(self, handler: Handler) -> Handler:
+        access, field, hints = self.access, self.field, get_type_hints(handler)
+        query, body, result_type = hints.get("query"), hints.get("body"), self.answer
+        if result_type is None:
+            hint = hints["return"]
+            members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+            encoded = [member for member in members if member not in (Refusal, HTTPResponse, types.NoneType)]
+            result_type = functools.reduce(operator.or_, encoded) if encoded else None
+
+        @functools.wraps(handler)
+        async def respond(request: Request, *arguments: Any, **path: Any) -> HTTPResponse | None:
+            if access.kinds and "publishable" not in access.kinds:  # which `inapp` checks, together with the origin
+                await require(request, access)
+            for name, text in path.items():
+                if name.endswith("_id"):
+                    path[name] = path_id(text, name.removesuffix("_id"))
+            if query is not None:
+                path["query"] = valid(read_query(query, dict(request.args)))
+            if body is not None:
+                path["body"] = await body_of(request, body)
+            result = await handler(request, *arguments, **path)
+            if result is None or isinstance(result, HTTPResponse):
+                return result
+            value = unwrap(result)
+            return answer(value if field is None else {field: value}, self.status, PRIVATE if self.private else None)
+
+        respond.operation = msgspec.structs.replace(  # type: ignore[attr-defined]
+            self, query=query, body=body or self.body, answer=result_type
+        )
+        return respond
+
+
+async def body_of(request: Request, kind: type[_Body]) -> _Body:
+    """Return the body, which may be empty. If it is not valid, refuse with 415, or with 400 and all its problems."""
+    if request.body:
+        expect_json(request)
+    if len(request.body) > READ_IN_THREAD_BYTES:
+        return valid(await asyncio.to_thread(read_body, kind, request.body))
+    return valid(read_body(kind, request.body))
+
+
+def path_id(text: str, resource: str) -> str:
+    """Return an id from the path in lower case; 404 `<resource> not found` for a text that is not a UUID."""
+    if not is_id(text):
+        raise RequestRefusedError(404, f"{resource} not found")
+    return text.lower()
+
+
+def valid(value: _T | Problems) -> _T:
+    """Return a parsed value; raise its problems as 400."""
+    if isinstance(value, tuple):
+        raise RequestRefusedError(400, value)
+    return value
+
+
+def unwrap(value: _T | Refusal) -> _T:
+    """Return the value of a use case; raise its refusal as 404, 409, 400 or 429."""
+    if isinstance(value, Refusal):
+        raise RequestRefusedError(
+            _STATUS[value.reason], value.problems, "RATE_LIMITED" if value.reason == "limited" else None
+        )
+    return value

@@ -1,7 +1,9 @@
 """Responses as JSON, and the one shape of every refusal: `{"error", "field"?, "code"?, "errors"?, "requestId"}`."""
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from sanic import HTTPResponse, Request
 
 from workbench.language.codec import encode
@@ -11,10 +13,33 @@ _JSON = "application/json"
 HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
 
 
+class FieldError(msgspec.Struct, frozen=True):
+    """One of several problems with a request."""
+
+    error: str
+    field: str
+
+
+Code = Literal["RATE_LIMITED", "INGEST_UNAVAILABLE"]
+
+
+class Error(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A refused request. `error` says what is wrong, `field` where; `errors` lists all problems if there are several.
+
+    `requestId` finds the request in the server's log.
+    """
+
+    error: str
+    field: str | UnsetType = UNSET
+    code: Code | UnsetType = UNSET
+    errors: tuple[FieldError, ...] | UnsetType = UNSET
+    request_id: str
+
+
 class RequestRefusedError(Exception):
     """Raised by a route to answer with a refusal; `api.app` turns it into the response."""
 
-    def __init__(self, status: int, problems: Problem | Problems | str, code: str | None = None) -> None:
+    def __init__(self, status: int, problems: Problem | Problems | str, code: Code | None = None) -> None:
         if isinstance(problems, str):
             problems = Problem("", problems)
         self.status = status
@@ -27,20 +52,20 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
     return HTTPResponse(encode(value), status=status, content_type=_JSON, headers=headers)
 
 
-def refusal(request: Request, status: int, problems: Problems, code: str | None = None) -> HTTPResponse:
+def refusal(request: Request, status: int, problems: Problems, code: Code | None = None) -> HTTPResponse:
     body = refusal_body(problems, code, str(request.id))
     return HTTPResponse(body, status=status, content_type=_JSON, headers=HEADERS.get(status))
 
 
-def refusal_body(problems: Problems, code: str | None, request_id: str) -> bytes:
+def refusal_body(problems: Problems, code: Code | None, request_id: str) -> bytes:
     """Return the JSON text of a refusal: the first problem, and the list of all if there are several."""
-    first = problems[0]
-    body: dict[str, Any] = {"error": str(first)}
-    if first.field:
-        body["field"] = first.field
-    if code:
-        body["code"] = code
-    if len(problems) > 1:
-        body["errors"] = [{"error": str(problem), "field": problem.field} for problem in problems]
-    body["requestId"] = request_id
-    return encode(body)
+    first, errors = problems[0], tuple(FieldError(str(problem), problem.field) for problem in problems)
+    return encode(
+        Error(
+            error=str(first),
+            field=first.field or UNSET,
+            code=code or UNSET,
+            errors=errors if len(problems) > 1 else UNSET,
+            request_id=request_id,
+        )
+    )

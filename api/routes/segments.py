@@ -1,167 +1,126 @@
 """`/api/v1/segments`: named groups of contacts, defined by a query or by a list of contacts.
 
-Workbench keys. Reading needs one of contacts:read, sql:read, automations:write; previewing a query sql:read; changes
-automations:write, and also sql:read where they bring a query, since its size tells something about the data.
+Requires a workbench key. Reading needs one of the scopes contacts:read, sql:read and automations:write. Previewing a
+query needs sql:read. A change needs automations:write, and sql:read as well if it contains a query, because the size of
+a segment reveals something about the data.
 """
-
-import asyncio
-from collections.abc import Awaitable
 
 from sanic import Blueprint, HTTPResponse, Request
 
-from api.auth.verify import Principal
-from api.automations.automations import Author, Refusal, unknown
-from api.routes.parameters import unwrap, valid
+from api.automations.automations import Refusal, unknown
 from api.routes.request import (
+    WRITE,
+    Access,
+    Operation,
     author_of,
     cancel_when_key_ends,
     email_display,
-    expect_json,
-    require_workbench_key,
+    principal_of,
     services,
+    unwrap,
 )
 from api.routes.responses import RequestRefusedError, answer
-from api.routes.sql import refuse_sql_errors
-from api.segments import definition, segments
-from api.segments.definition import AudienceDraft
-from api.segments.segments import SegmentResult
-from api.segments.views import (
-    segment_detail_view,
-    segment_list_item,
-    segment_preview_view,
-    segment_result_view,
-    segment_view,
-)
+from api.routes.sql import SQL
+from api.segments import segments
+from api.segments.definition import AudiencePart, SegmentBody, SegmentEdit, SegmentPreviewBody, is_name
+from api.segments.segments import SegmentPreview, SegmentResult, segment_view
 from api.store import segments as store
+from workbench.language.responses import SegmentView
 
 blueprint = Blueprint("segments", url_prefix="/api/v1/segments")
 
-_READ = ("contacts:read", "sql:read", "automations:write")
-_PREVIEW, _WRITE = ("sql:read",), ("automations:write",)
+_READ = Access(("workbench",), ("contacts:read", "sql:read", "automations:write"))
 _LISTED_DAYS = 30
 _MAX_SIZES = 1_000
 
 
 @blueprint.post("")
-async def create(request: Request) -> HTTPResponse | None:
+@Operation(WRITE, answer=SegmentView, status=201, other_answers={200: SegmentView})
+async def create(request: Request, body: SegmentBody) -> HTTPResponse:
     """Create a segment from its `sql` or `contactIds`: 201. With `revision`, replace an audience's contacts: 200."""
-    principal, author = await _require_author(request)
-    expect_json(request)
-    new = await asyncio.to_thread(definition.read_new, request.body)
-    if isinstance(new, tuple):
-        raise RequestRefusedError(400, new)
-    segment_services = services(request).segments
-    if isinstance(new, AudienceDraft):
-        status = 200 if new.revision else 201
-        return await _answer_result(request, principal, segments.save_audience(segment_services, author, new), status)
-    _require_sql(principal)
-    return await _answer_result(request, principal, segments.create(segment_services, author, new), 201)
+    segment_services, author, status = services(request).segments, author_of(request), 201
+    if body.contact_ids is not None:
+        result, status = await segments.save_audience(segment_services, author, body), 200 if body.revision else 201
+    else:
+        _require_sql(request)
+        result = await segments.create(segment_services, author, body)
+    return answer(_view(request, result), status)
 
 
 @blueprint.get("")
-async def list_all(request: Request) -> HTTPResponse:
+@Operation(_READ, field="segments")
+async def list_all(request: Request) -> list[SegmentView]:
     """List all segments by name, with their sizes over the last 30 days."""
-    principal = await require_workbench_key(request, _READ, "segments")
+    org_id, show = principal_of(request).org_id, email_display(request)
     async with services(request).database.transaction() as tx:
-        rows = await store.list_segments(tx, principal.org_id)
-        sizes = await store.list_daily_sizes(tx, principal.org_id, services(request).clock.now(), _LISTED_DAYS)
-    shown = email_display(request, principal)
-    return answer({"segments": [segment_list_item(row, sizes.get(row.id, []), shown) for row in rows]})
+        rows = await store.list_segments(tx, org_id)
+        sizes = await store.list_daily_sizes(tx, org_id, services(request).clock.now(), _LISTED_DAYS)
+    return [segment_view(row, show, daily=sizes.get(row.id, [])) for row in rows]
 
 
 @blueprint.post("/preview")
-async def preview(request: Request) -> HTTPResponse | None:
+@Operation(SQL)
+async def preview(request: Request, body: SegmentPreviewBody) -> SegmentPreview:
     """Preview a query: the number of its contacts, some of them, and the difference from the segment `name`."""
-    principal = await require_workbench_key(request, _PREVIEW, "segments")
-    expect_json(request)
-    preview_request = valid(definition.read_preview(request.body))
-
-    async def run() -> HTTPResponse:
-        return answer(
-            segment_preview_view(await segments.preview(services(request).segments, principal.org_id, preview_request))
-        )
-
-    async with cancel_when_key_ends(request, *_PREVIEW):
-        return await refuse_sql_errors(request, run())
+    async with cancel_when_key_ends(request, SQL):
+        return await segments.preview(services(request).segments, principal_of(request).org_id, body)
 
 
 @blueprint.get("/<name:str>")
-async def read(request: Request, name: str) -> HTTPResponse:
+@Operation(_READ)
+async def read(request: Request, name: str) -> SegmentView:
     """Return one segment with its newest 1,000 sizes."""
-    principal = await require_workbench_key(request, _READ, "segments")
     async with services(request).database.transaction() as tx:
-        row = await store.find_segment(tx, principal.org_id, _segment_name(name))
+        row = await store.find_segment(tx, principal_of(request).org_id, _segment_name(name))
         history = [] if row is None else await store.list_sizes(tx, row, _MAX_SIZES)
-    return answer(segment_detail_view(unwrap(row or unknown("segment")), history, email_display(request, principal)))
+    return segment_view(unwrap(row or unknown("segment")), email_display(request), history=history)
 
 
 @blueprint.put("/<name:str>")
-async def update(request: Request, name: str) -> HTTPResponse | None:
+@Operation(WRITE)
+async def update(request: Request, name: str, body: SegmentEdit) -> SegmentView:
     """Change the definition of a segment; 409 unless `revision` is the current one."""
-    principal, author = await _require_author(request)
     segment_name = _segment_name(name)
-    expect_json(request)
-    edit = valid(definition.read_edit(request.body))
-    if edit.query is not None:
-        _require_sql(principal)
-    return await _answer_result(
-        request, principal, segments.update(services(request).segments, author, segment_name, edit)
-    )
+    if body.query is not None:
+        _require_sql(request)
+    return _view(request, await segments.update(services(request).segments, author_of(request), segment_name, body))
 
 
 @blueprint.delete("/<name:str>")
-async def delete(request: Request, name: str) -> HTTPResponse | None:
+@Operation(WRITE)
+async def delete(request: Request, name: str) -> SegmentView:
     """Archive a segment; 409 names the automations and segments that use it."""
-    principal, author = await _require_author(request)
-    segment_name = _segment_name(name)
-
-    async def archive() -> HTTPResponse:
-        row = unwrap(await segments.archive(services(request).segments, author, segment_name))
-        return answer(segment_view(row, email_display(request, principal)))
-
-    return await refuse_sql_errors(request, archive())
+    row = await segments.archive(services(request).segments, author_of(request), _segment_name(name))
+    return segment_view(unwrap(row), email_display(request))
 
 
 @blueprint.post("/<name:str>/refresh")
-async def refresh(request: Request, name: str) -> HTTPResponse | None:
+@Operation(WRITE)
+async def refresh(request: Request, name: str) -> SegmentView:
     """Refresh a segment now."""
-    principal, author = await _require_author(request)
-    work = segments.refresh_by_name(services(request).segments, author, _segment_name(name))
-    return await _answer_result(request, principal, work)
+    work = segments.refresh_by_name(services(request).segments, author_of(request), _segment_name(name))
+    return _view(request, await work)
 
 
 @blueprint.post("/<name:str>/contacts")
-async def extend(request: Request, name: str) -> HTTPResponse | None:
+@Operation(WRITE)
+async def extend(request: Request, name: str, body: AudiencePart) -> SegmentView:
     """Add the next `contactIds` to an audience that was created with `more`."""
-    principal, author = await _require_author(request)
-    segment_name = _segment_name(name)
-    expect_json(request)
-    part = valid(await asyncio.to_thread(definition.read_part, request.body))
-    return await _answer_result(
-        request, principal, segments.add_part(services(request).segments, author, segment_name, part)
-    )
+    work = segments.add_part(services(request).segments, author_of(request), _segment_name(name), body)
+    return _view(request, await work)
 
 
-async def _require_author(request: Request) -> tuple[Principal, Author]:
-    principal = await require_workbench_key(request, _WRITE, "segments")
-    return principal, author_of(request, principal)
-
-
-def _require_sql(principal: Principal) -> None:
-    if "sql:read" not in principal.scopes:
+def _require_sql(request: Request) -> None:
+    if "sql:read" not in principal_of(request).scopes:
         raise RequestRefusedError(403, "this key lacks the scope sql:read")
 
 
 def _segment_name(name: str) -> str:
-    if not definition.is_name(name):
+    if not is_name(name):
         raise RequestRefusedError(404, "segment not found")
     return name
 
 
-async def _answer_result(
-    request: Request, principal: Principal, work: Awaitable[SegmentResult | Refusal], status: int = 200
-) -> HTTPResponse | None:
-    async def run() -> HTTPResponse:
-        return answer(segment_result_view(unwrap(await work), email_display(request, principal)), status)
-
-    return await refuse_sql_errors(request, run())
+def _view(request: Request, result: SegmentResult | Refusal) -> SegmentView:
+    result = unwrap(result)
+    return segment_view(result.row, email_display(request), counts=result.counts, change=result.change)

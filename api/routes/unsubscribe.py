@@ -4,15 +4,19 @@ A POST unsubscribes whatever its body is, as one-click unsubscribe (RFC 8058) re
 confirmation, because mail scanners follow every link.
 """
 
+from typing import Annotated
+
+from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 from sanic.response import html
 
 from api.channels.signing import Unsubscription, read_unsubscribe_token
-from api.routes.request import services
+from api.routes.request import Operation, services
 from api.routes.responses import RequestRefusedError
 from api.store import messages as store
 from api.store.contacts import opt_out_of_emails
 from api.store.query import act_for
+from workbench.language.body import Body
 from workbench.language.problem import Problem
 
 blueprint = Blueprint("unsubscribe", url_prefix="/api/v1")
@@ -37,17 +41,23 @@ _QUESTION = _PAGE.format('<p>Stop these emails?</p><form method="post"><button>U
 _DONE = _PAGE.format("<p>You are unsubscribed.</p>")
 
 
+class TokenQuery(Body, frozen=True):
+    token: Annotated[str, Meta(description="The token in the link of an email.")]
+
+
 @blueprint.get("/unsubscribe")
-async def confirm(request: Request) -> HTTPResponse:
+@Operation(media="text/html")
+async def confirm(request: Request, query: TokenQuery) -> HTTPResponse:
     """Return a page with a button to unsubscribe."""
-    _read_token(request)
+    _read_token(request, query)
     return html(_QUESTION, headers=_HEADERS)
 
 
 @blueprint.post("/unsubscribe")
-async def unsubscribe(request: Request) -> HTTPResponse:
+@Operation(media="text/html")
+async def unsubscribe(request: Request, query: TokenQuery) -> HTTPResponse:
     """Stop emails of the organization to this address and to the contact that has it."""
-    token = _read_token(request)
+    token = _read_token(request, query)
     act_for(token.org_id)
     now = services(request).clock.now()
     async with services(request).database.transaction() as tx:
@@ -56,8 +66,8 @@ async def unsubscribe(request: Request) -> HTTPResponse:
     return html(_DONE, headers=_HEADERS)
 
 
-def _read_token(request: Request) -> Unsubscription:
-    token = read_unsubscribe_token(services(request).keyring, request.args.get("token") or "")
+def _read_token(request: Request, query: TokenQuery) -> Unsubscription:
+    token = read_unsubscribe_token(services(request).keyring, query.token)
     if token is None:
         raise RequestRefusedError(400, Problem("token", "is not a valid unsubscribe token"))
     return token

@@ -22,6 +22,7 @@ from api.store import segments as store
 from api.store.analyst import QueryTimeoutError, ResultColumn, ResultTooLargeError
 from api.store.database import Database, Transaction
 from workbench.language.problem import Problem
+from workbench.language.responses import CandidateCounts
 
 MAX_ROWS = 10_000_000  # 440 MB of temporary rows; Postgres's temp_file_limit does not count temporary tables
 
@@ -42,19 +43,6 @@ class SegmentServices(msgspec.Struct, frozen=True):
     query_timeout_s: float
     slots: QuerySlots
     max_rows: int = MAX_ROWS
-
-
-class CandidateCounts(msgspec.Struct, frozen=True):
-    """Counts of candidates.
-
-    `size`: distinct contacts. `rows`: rows returned. `nulls`: rows without a contact_id. `unknown`: ids of no contact,
-    or of an erased contact.
-    """
-
-    size: int
-    rows: int
-    nulls: int
-    unknown: int
 
 
 @asynccontextmanager
@@ -100,7 +88,10 @@ async def query_candidates(
 async def load_candidates(
     services: SegmentServices, org_id: int, contact_ids: Sequence[str]
 ) -> AsyncIterator[tuple[Transaction, CandidateCounts]]:
-    """Yield the same for ids that a client sent; raise TooManyQueriesError or DatabaseUnavailableError."""
+    """Yield a transaction with the contacts of `contact_ids`, and their counts.
+
+    Raises TooManyQueriesError or DatabaseUnavailableError.
+    """
 
     async def blocks() -> AsyncIterator[bytes]:
         for start in range(0, len(contact_ids), _IDS_PER_BLOCK):

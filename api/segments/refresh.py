@@ -32,7 +32,7 @@ RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots, a conflict, or a l
 
 _MAX_RETRY_DELAY = timedelta(hours=6)  # for a segment that keeps failing, unless its own interval is longer
 _DATA_ERROR_CLASS = "22"  # SQLSTATEs; these messages contain values of the data, after ": " or in quotes
-_QUOTED = re.compile('".*"')  # up to the last quote, as the value may contain some
+_QUOTED = re.compile('".*"')  # up to the last quote, as the value may contain quotes
 
 _log = logging.getLogger("workbench.segments")
 
@@ -54,27 +54,23 @@ async def refresh_due(services: SegmentServices, clock: Clock) -> int:
                     break
         if row is None:
             return count
-        await _refresh(services, row, clock)
-        count += 1
-
-
-async def _refresh(services: SegmentServices, row: SegmentRow, clock: Clock) -> None:
-    try:
-        result = await refresh(services, row, clock.now())
-        if isinstance(result, Refusal):
+        try:
+            result = await refresh(services, row, clock.now())
+            if isinstance(result, Refusal):
+                await _postpone(services, row, clock.now())
+        except (TooManyQueriesError, TransactionConflictError) as error:
+            await _postpone(services, row, clock.now(), describe_error(error))
+        except asyncio.CancelledError:
+            # This process stops. Release the lease, so that another process need not wait until it expires.
             await _postpone(services, row, clock.now())
-    except (TooManyQueriesError, TransactionConflictError) as error:
-        await _postpone(services, row, clock.now(), describe_error(error))
-    except asyncio.CancelledError:
-        # This process stops. Give the lease back, so that another process need not wait for its end.
-        await _postpone(services, row, clock.now())
-        raise
-    except (StatementError, InvalidQueryError, QueryTimeoutError, ResultTooLargeError, ReaderError) as error:
-        _log.info("segment_failed", extra={"org_id": row.org_id, "segment": row.id, "reason": type(error).__name__})
-        await _record_failure(services, row, describe_error(error), clock.now(), interval(row))
-    except DatabaseUnavailableError as error:
-        _log.warning("segment_interrupted", extra={"org_id": row.org_id, "segment": row.id, "reason": str(error)})
-        await _record_failure(services, row, describe_error(error), clock.now(), RETRY_DELAY)
+            raise
+        except (StatementError, InvalidQueryError, QueryTimeoutError, ResultTooLargeError, ReaderError) as error:
+            _log.info("segment_failed", extra={"org_id": row.org_id, "segment": row.id, "reason": type(error).__name__})
+            await _record_failure(services, row, describe_error(error), clock.now(), interval(row))
+        except DatabaseUnavailableError as error:
+            _log.warning("segment_interrupted", extra={"org_id": row.org_id, "segment": row.id, "reason": str(error)})
+            await _record_failure(services, row, describe_error(error), clock.now(), RETRY_DELAY)
+        count += 1
 
 
 async def _postpone(services: SegmentServices, row: SegmentRow, now: datetime, reason: str | None = None) -> None:
@@ -105,6 +101,6 @@ def describe_error(error: Exception) -> str:
         case DatabaseUnavailableError():
             return "the database connection was lost, or the statement timed out"
         case TransactionConflictError():
-            return "the contacts of the segment are being changed all the time"
+            return "the members of the segment were changed by others at every attempt"
         case _:
             return str(error)

@@ -4,10 +4,10 @@ A definition takes effect together with its members: the query runs first, and o
 the members and the audit row. So no segment is stored with a query that never worked, and no reader sees a new
 definition with old members.
 
-A large audience comes in parts, a transaction each. They are stored under the revision that the first part made. The
-last part makes all of them the members at once; until then the members are the previous ones. So contacts in both have
-no gap in their membership, and two uploads never mix. Merged contacts count as the contact they were merged into; ids
-of no contact, or of an erased one, are left out and counted.
+A large audience arrives in parts, one transaction each. They are stored under the revision that the first part made.
+The last part makes all of them the members at once; until then the previous members stay. A contact that stays a
+member therefore has no gap in its membership, and two uploads never mix. Merged contacts count as the contact they
+were merged into; ids of no contact, or of an erased one, are left out and counted.
 """
 
 import asyncio
@@ -17,16 +17,18 @@ from typing import Any
 
 import msgspec
 
-from api.automations.automations import Author, Refusal, conflict, invalid, record, retried, unknown
+from api.automations.automations import Author, Refusal, conflict, invalid, record, retry_conflicts, unknown
 from api.clock import monotonic_ns, uuid7
-from api.segments.candidates import CandidateCounts, SegmentServices, load_candidates, query_candidates
+from api.crypto import EmailDisplay
+from api.segments.candidates import SegmentServices, load_candidates, query_candidates
 from api.segments.definition import (
-    AudienceDraft,
+    DEFAULT_INTERVAL_S,
     AudiencePart,
-    PreviewRequest,
-    SegmentDraft,
+    SegmentBody,
     SegmentEdit,
+    SegmentPreviewBody,
     SegmentQuery,
+    open_params,
     query_of,
     seal_params,
 )
@@ -34,11 +36,12 @@ from api.store import segments as store
 from api.store.database import Database, Transaction
 from api.store.locks import hold_members
 from api.store.query import run
-from api.store.segments import MembersChange, NewSegment, RefreshResult, SegmentKey, SegmentRow
+from api.store.segments import NewSegment, RefreshResult, SegmentKey, SegmentRow
 from workbench.language.check import segments_of
 from workbench.language.codec import decode, encode
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem
+from workbench.language.responses import CandidateCounts, MembersChange, SegmentView
 
 AUDIENCE_INTERVAL = timedelta(hours=1)  # audiences are recounted: erasures and merges change them
 
@@ -54,17 +57,27 @@ class SegmentResult(msgspec.Struct, frozen=True):
     change: MembersChange | None = None
 
 
-class SegmentPreview(msgspec.Struct, frozen=True):
-    """The result of trying a query: counts, some contact ids, and the change in the segment that it is meant for."""
+class SegmentPreview(CandidateCounts, frozen=True):
+    """Counts of a query, some of its contacts, its duration, and how it would change the segment named in the body."""
 
-    counts: CandidateCounts
     sample: list[str]
     seconds: float
     change: MembersChange | None
 
 
-@retried
-async def create(services: SegmentServices, author: Author, draft: SegmentDraft) -> SegmentResult | Refusal:
+def segment_view(row: SegmentRow, show: EmailDisplay, **extra: Any) -> SegmentView:
+    """Return a segment as callers see it. `extra`: the fields that not every response has."""
+    columns = set(SegmentView.__struct_fields__) & set(SegmentRow.__struct_fields__)
+    provenance = decode(row.provenance)
+    if "params" in provenance:
+        provenance["params"] = open_params(provenance["params"], show)
+    params = None if row.params is None else open_params(decode(row.params), show)
+    fields = {name: getattr(row, name) for name in columns} | extra
+    return SegmentView(**fields | {"params": params, "provenance": provenance, "next_at": row.due_at})
+
+
+@retry_conflicts
+async def create(services: SegmentServices, author: Author, draft: SegmentBody) -> SegmentResult | Refusal:
     if await _find(services, author.org_id, draft.name) is not None:
         return _name_taken(draft.name)
     params = seal_params(draft.query.params, services.keyring.of(author.org_id))
@@ -75,7 +88,7 @@ async def create(services: SegmentServices, author: Author, draft: SegmentDraft)
         kind="query",
         sql=draft.query.sql,
         params=None if params is None else encode(params).decode(),
-        every_seconds=draft.every_seconds,
+        every_seconds=draft.every_seconds or DEFAULT_INTERVAL_S,
         provenance="{}",
         key_id=author.key_id,
         at=author.now,
@@ -89,7 +102,7 @@ async def create(services: SegmentServices, author: Author, draft: SegmentDraft)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
-@retried
+@retry_conflicts
 async def update(services: SegmentServices, author: Author, name: str, edit: SegmentEdit) -> SegmentResult | Refusal:
     row = _editable(await _find(services, author.org_id, name), edit)
     if isinstance(row, Refusal):
@@ -123,7 +136,7 @@ async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> 
     async with query_candidates(services, row.org_id, query_of(row)) as (tx, counts):
         locked = await store.lock_segment(tx, row.org_id, row.name)
         if locked is None or (locked.id, locked.revision) != (row.id, row.revision):
-            # These are candidates of the previous query.
+            # The candidates come from the query as it was before that change.
             return conflict("the segment was changed by another request; try again")
         if locked.refreshed_at is not None and locked.refreshed_at > now:
             return SegmentResult(locked)  # a refresh that began later was faster
@@ -131,26 +144,27 @@ async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> 
     return SegmentResult(await repair(services.database, row, now), counts, change)
 
 
-@retried
+@retry_conflicts
 async def refresh_by_name(services: SegmentServices, author: Author, name: str) -> SegmentResult | Refusal:
     row = await _find(services, author.org_id, name)
     return unknown("segment") if row is None else await refresh(services, row, author.now)
 
 
-async def preview(services: SegmentServices, org_id: int, request: PreviewRequest) -> SegmentPreview:
-    """Run a query and compare its contacts with the members of the segment it is meant for. Nothing is written."""
+async def preview(services: SegmentServices, org_id: int, request: SegmentPreviewBody) -> SegmentPreview:
+    """Run a query and compare its contacts with the members of the segment named in the request. Writes nothing."""
     start_ns = monotonic_ns()
     async with query_candidates(services, org_id, request.query) as (tx, counts):
         sample = await store.sample_members(tx, _SAMPLE_SIZE)
         row = None if request.name is None else await store.find_segment(tx, org_id, request.name)
         change = None if row is None else await store.compare_members(tx, SegmentKey(org_id, row.name))
-    return SegmentPreview(counts, sample, (monotonic_ns() - start_ns) / 1e9, change)
+    seconds = round((monotonic_ns() - start_ns) / 1e9, 3)
+    return SegmentPreview(**msgspec.structs.asdict(counts), sample=sample, seconds=seconds, change=change)
 
 
 async def archive(services: SegmentServices, author: Author, name: str) -> SegmentRow | Refusal:
     """Archive a segment and remove its members; refused while automations or other segments use it."""
 
-    @retried
+    @retry_conflicts
     async def archive_unused() -> SegmentRow | Refusal:
         async with services.database.transaction() as tx:
             row = await store.lock_segment(tx, author.org_id, name)
@@ -164,9 +178,9 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
             await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
         return msgspec.structs.replace(row, archived_at=author.now, revision=row.revision + 1, size=0)
 
-    @retried
+    @retry_conflicts
     async def remove_remaining_members(row: SegmentRow) -> None:
-        # `remove_all_members` skips the members that a merge or an erasure is changing; this waits for it.
+        # `remove_all_members` skips the members that a merge or an erasure is changing; this function waits for them.
         async with services.database.transaction() as tx:
             await run(tx, hold_members(row.org_id))
             await store.clear_members(tx, SegmentKey(row.org_id, row.name))
@@ -178,9 +192,9 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
     return row
 
 
-@retried
-async def save_audience(services: SegmentServices, author: Author, draft: AudienceDraft) -> SegmentResult | Refusal:
-    async with load_candidates(services, author.org_id, draft.contact_ids) as (tx, counts):
+@retry_conflicts
+async def save_audience(services: SegmentServices, author: Author, draft: SegmentBody) -> SegmentResult | Refusal:
+    async with load_candidates(services, author.org_id, draft.contact_ids or []) as (tx, counts):
         provenance = draft.provenance
         if (params := provenance.get("params")) is not None:
             provenance = provenance | {"params": seal_params(params, services.keyring.of(author.org_id))}
@@ -194,7 +208,7 @@ async def save_audience(services: SegmentServices, author: Author, draft: Audien
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
-@retried
+@retry_conflicts
 async def add_part(services: SegmentServices, author: Author, name: str, part: AudiencePart) -> SegmentResult | Refusal:
     """Add the next part of an audience; without `more` it is the last one, and the parts become the members."""
     async with load_candidates(services, author.org_id, part.contact_ids) as (tx, counts):
@@ -226,11 +240,11 @@ async def replace_members(tx: Transaction, row: SegmentRow, counts: CandidateCou
     """Make the candidates the members of a locked segment. Call `repair` after the commit."""
     change = await store.change_members(tx, SegmentKey(row.org_id, row.name), at)
     refreshed = RefreshResult(counts.size, change.entered, change.departed, at, at + interval(row))
-    await store.record_refresh(tx, row, refreshed)
+    await store.record_refresh(tx, row.org_id, row.id, refreshed)
     return change
 
 
-@retried
+@retry_conflicts
 async def repair(database: Database, row: SegmentRow, since: datetime) -> SegmentRow:
     """Apply the erasures and merges since `since` to the members, and return the segment.
 
@@ -281,7 +295,7 @@ async def _write(tx: Transaction, author: Author, row: SegmentRow, action: str, 
     await record(tx, author, action, row.id, {"name": row.name, **detail, "revision": row.revision})
 
 
-@retried
+@retry_conflicts
 async def _recount_audience(database: Database, row: SegmentRow, now: datetime) -> SegmentResult | Refusal:
     async with database.transaction() as tx:
         locked = await store.lock_segment(tx, row.org_id, row.name)
@@ -290,7 +304,7 @@ async def _recount_audience(database: Database, row: SegmentRow, now: datetime) 
         size = await store.count_members(tx, SegmentKey(row.org_id, row.name))
         change = MembersChange(0, max(0, locked.size - size))
         refreshed = RefreshResult(size, 0, change.departed, now, now + AUDIENCE_INTERVAL)
-        await store.record_refresh(tx, locked, refreshed)
+        await store.record_refresh(tx, row.org_id, locked.id, refreshed)
         return SegmentResult(await store.find_segment(tx, row.org_id, row.name) or locked, None, change)
 
 
@@ -303,7 +317,7 @@ async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
 
     users = [f"the automation {automation!r}" for automation in await asyncio.to_thread(automations_using_it)]
     for row in await store.list_segments(tx, org_id):
-        # A query that reads members and has the name among its literals or values.
+        # A segment uses this one if its query reads `segment_members` and has the name as a literal or a parameter.
         if row.name == name or row.sql is None or not re.search(r"\bsegment_members\b", row.sql, re.IGNORECASE):
             continue
         if f"'{name}'" in row.sql or f'"{name}"'.encode() in (row.params or b""):
@@ -312,7 +326,7 @@ async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
 
 
 async def _create_or_lock_audience(
-    tx: Transaction, author: Author, draft: AudienceDraft, provenance: dict[str, Any]
+    tx: Transaction, author: Author, draft: SegmentBody, provenance: dict[str, Any]
 ) -> SegmentRow | Refusal:
     """Return the locked audience at its new revision, with its current members; create it if it does not exist."""
     text = encode(provenance)

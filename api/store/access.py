@@ -7,24 +7,25 @@ a rotation that was interrupted starts over.
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-from psycopg.rows import kwargs_row
 
 from api.crypto import OrgKeys
 from api.store.database import APPLICATION_NAME, Transaction, load
+from api.store.query import Uuid, query
+from workbench.language.channel import CHANNELS
 from workbench.language.codec import decode, encode
 
 _SQL = load("access")
 
 
-class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
+class KeyRow(msgspec.Struct, frozen=True):
     """An API key as stored: only the key's hash, never the key."""
 
     org_id: int
     org_name: str
-    id: str
+    id: Uuid
     kind: str
     key_hash: bytes
     prefix: str
@@ -37,71 +38,54 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
     last_used_at: datetime | None = None
 
 
+@query
 async def insert_organization(tx: Transaction, name: str, created_at: datetime) -> int | None:
     """Create an organization and return its id; None if the name is taken."""
-    return await _one(tx, "insert_organization", {"name": name, "created_at": created_at})
 
 
-async def find_organization(tx: Transaction, name: str) -> int | None:
-    return await _one(tx, "find_organization", {"name": name})
+@query
+async def find_organization(tx: Transaction, name: str) -> int | None: ...
 
 
-async def list_organizations(tx: Transaction) -> list[int]:
-    return [row[0] for row in await (await tx.execute(_SQL["list_organizations"])).fetchall()]
+@query
+async def list_organizations(tx: Transaction) -> list[int]: ...
 
 
-async def insert_key(tx: Transaction, key: KeyRow) -> None:
-    values = msgspec.structs.asdict(key)
-    await tx.execute(_SQL["insert_key"], values | {"scopes": list(key.scopes)})
+@query
+async def insert_key(tx: Transaction, key: KeyRow) -> None: ...
 
 
+@query
 async def find_keys(tx: Transaction, key_hashes: Sequence[bytes]) -> list[KeyRow]:
     """Return the keys that have one of the hashes, also expired and revoked ones."""
-    return await _keys(tx, "find_keys", {"key_hashes": list(key_hashes)})
 
 
-async def find_key_by_id(tx: Transaction, key_id: str) -> KeyRow | None:
-    rows = await _keys(tx, "find_key_by_id", {"id": key_id})
-    return rows[0] if rows else None
+@query
+async def find_key_by_id(tx: Transaction, key_id: Uuid) -> KeyRow | None: ...
 
 
-async def find_organization_key(tx: Transaction, org_id: int, key_id: str) -> KeyRow | None:
-    rows = await _keys(tx, "find_organization_key", {"org_id": org_id, "id": key_id})
-    return rows[0] if rows else None
+@query
+async def find_organization_key(tx: Transaction, org_id: int, key_id: Uuid) -> KeyRow | None: ...
 
 
+@query
 async def list_keys(tx: Transaction, org_id: int) -> list[KeyRow]:
     """Return all keys of an organization, oldest first."""
-    return await _keys(tx, "list_keys", {"org_id": org_id})
 
 
-async def expire_key(tx: Transaction, org_id: int, key_id: str, expires_at: datetime) -> None:
+@query
+async def expire_key(tx: Transaction, org_id: int, key_id: Uuid, expires_at: datetime) -> None:
     """Let a key expire at `expires_at`, or at its own earlier time."""
-    await tx.execute(_SQL["expire_key"], {"org_id": org_id, "id": key_id, "expires_at": expires_at})
 
 
-async def revoke_key(tx: Transaction, org_id: int, key_id: str, revoked_at: datetime) -> None:
+@query
+async def revoke_key(tx: Transaction, org_id: int, key_id: Uuid, revoked_at: datetime) -> None:
     """Revoke a key; an earlier revocation stays on record."""
-    await tx.execute(_SQL["revoke_key"], {"org_id": org_id, "id": key_id, "revoked_at": revoked_at})
 
 
-async def touch_key(tx: Transaction, org_id: int, key_id: str, used_at: datetime) -> None:
+@query
+async def touch_key(tx: Transaction, org_id: int, key_id: Uuid, used_at: datetime) -> None:
     """Record a use of a key, unless one within the last minute is on record."""
-    await tx.execute(_SQL["touch_key"], {"org_id": org_id, "id": key_id, "used_at": used_at})
-
-
-async def _one(tx: Transaction, name: str, values: dict[str, Any]) -> int | None:
-    row = await (await tx.execute(_SQL[name], values)).fetchone()
-    return None if row is None else int(row[0])
-
-
-async def _keys(tx: Transaction, name: str, values: dict[str, Any]) -> list[KeyRow]:
-    def key_row(**columns: Any) -> KeyRow:
-        return KeyRow(**columns | {"scopes": tuple(columns["scopes"])})
-
-    async with tx.cursor(row_factory=kwargs_row(key_row)) as cursor:
-        await cursor.execute(_SQL[name], values)
-        return await cursor.fetchall()
 
 
 # --- Rotation of the secret
@@ -113,7 +97,7 @@ INDEXED_TABLES: tuple[tuple[IndexedTable, int | str], ...] = (
     ("identities", 1),
     ("identities", 2),
     ("identities", 3),
-    ("suppressions", "email"),
+    *(("suppressions", name) for name, channel in CHANNELS.items() if channel.unsubscribes),
     ("endpoints", "webhook"),
 )
 """Tables that are looked up by blind index, with the kind or channel of their rows. Each pair has its own pages."""
@@ -128,9 +112,9 @@ class Org(msgspec.Struct, frozen=True):
     keys: OrgKeys
 
 
-async def count_other_generations(tx: Transaction, mark: str) -> int:
-    """Return the number of connections of processes with other secrets than processes with `mark`."""
-    return int(await tx.fetch_value(_SQL["count_other_generations"], {"name": APPLICATION_NAME, "mark": mark}))
+@query
+async def count_other_generations(tx: Transaction, mark: str, name: str = APPLICATION_NAME) -> int:
+    """Count the connections of processes whose secrets are not those that `mark` identifies."""
 
 
 async def rotate_indexes(
@@ -169,13 +153,14 @@ async def rotate_conflict_indexes(tx: Transaction, after: str, *, org: Org, numb
 
 async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedTable) -> str | None:
     """Seal the next emails of a table with the current secret."""
-    page = {"org_id": org.id, "after": after, "prefix": org.keys.email_prefix, "limit": _PAGE}
+    channels = [name for name, channel in CHANNELS.items() if channel.is_sealed]
+    page = {"org_id": org.id, "after": after, "prefix": org.keys.email_prefix, "limit": _PAGE, "channels": channels}
     rows = await (await tx.execute(_SQL[f"find_{table}"], page)).fetchall()
     if not rows:
         return None
     ids, old = zip(*rows, strict=True)
     new = [org.keys.reseal(email) for email in old]
-    # `old`: requests write emails at the same time, and an email that has changed must not be overwritten.
+    # Requests write emails at the same time: only an email that still has its `old` text is overwritten.
     await tx.execute(_SQL[f"change_{table}"], {"org_id": org.id, "ids": [*ids], "old": [*old], "new": new})
     return str(ids[-1])
 
@@ -197,9 +182,9 @@ async def reseal_merges(
 
 
 async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes], bytes | None]) -> None:
-    """Seal the parameters of segments and the webhook secret with the current secret, and raise the hashes of API keys.
+    """Seal parameters of segments and webhook secrets with the current secret, and replace older hashes of API keys.
 
-    `later_hash` returns the hash of a key in the current generation, None for a hash that is of it already.
+    `later_hash` returns the hash of the current generation for an older hash, and None for a current one.
     """
     for segment_id, params in await (await tx.execute(_SQL["find_segments"], {"org_id": org.id})).fetchall():
         changed = org.keys.reseal(params.decode())

@@ -14,11 +14,11 @@ apart, both in C, a few hundred rows at a time while they are in the processor's
 binary form.
 
 **Snapshots.** A query sees the snapshot of a transaction of the application, taken over before it begins, because
-readers may not list the current transactions. With a snapshot of the past (`as_of`) the names of tables mean the views
+readers may not list the current transactions. With a snapshot of the past (`as_of`), table names resolve to the views
 of `analyst_past`.
 
 **Standby.** Queries run on the primary, or on a standby once it has replayed everything that was committed when the
-query arrived. An answer is therefore never older than its question, and a login role that was just created exists. If
+query arrived. A result is therefore never older than its query, and a login role that was just created exists. If
 the standby takes too long, the query is refused; it never falls back to the primary, which the standby is there to
 protect.
 """
@@ -56,7 +56,7 @@ _CITUS = load("citus")
 
 # --- Snapshots
 
-_ATTEMPTS, _ATTEMPT_PAUSE_SECONDS = 20, 0.002  # on a standby: until no transaction is open
+_ATTEMPTS, _ATTEMPT_PAUSE_S = 20, 0.002  # on a standby: until no transaction is open
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -84,15 +84,15 @@ async def export_snapshot(tx: Transaction) -> tuple[str, Snapshot] | None:
         name, system_identifier, first_number, end, open_numbers, at, complete = row
         if complete:
             return name, Snapshot(system_identifier, first_number, end, tuple(open_numbers), at)
-        await asyncio.sleep(_ATTEMPT_PAUSE_SECONDS)
+        await asyncio.sleep(_ATTEMPT_PAUSE_S)
     return None
 
 
 async def resolve_snapshot(tx: Transaction, snapshot: Snapshot) -> Snapshot | None:
-    """Return the part of a snapshot that this database has; None if the snapshot is of another database.
+    """Return the part of a snapshot that this database has; None if the snapshot is of a database that diverged.
 
-    A snapshot of an earlier cluster ends where the next cluster began. A snapshot that was taken there after that
-    belongs to a copy of the database that continued without this one.
+    Of a snapshot of an earlier cluster, this database has the transactions with numbers below the first number of the
+    next cluster. If the snapshot was taken after the next cluster was registered, the two databases have diverged.
     """
     cluster = {"system_identifier": snapshot.system_identifier, "first_number": snapshot.first_number}
     row = await (await tx.execute(_CITUS["find_cluster"], cluster)).fetchone()
@@ -204,7 +204,7 @@ class BoundParameter(msgspec.Struct, frozen=True):
 
 
 class QueryError(Exception):
-    """A query has no (further) rows."""
+    """A query failed, perhaps after it returned some of its rows."""
 
 
 class StatementError(QueryError):
@@ -242,7 +242,7 @@ _MAX_ROWS = 4096
 _TARGET_BYTES = 2_000_000
 _CHUNKS_PER_FETCH = 8
 _FETCHES_AHEAD = 2  # Postgres prepares one while the other is on its way
-_CONNECT_PAUSE_SECONDS = 0.05
+_CONNECT_PAUSE_S = 0.05
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
@@ -276,7 +276,12 @@ class AnalystCursor:
         DatabaseUnavailableError.
         """
         await self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())
-        snapshot = await self._take_over_snapshot() if self._as_of is None else None
+        snapshot: Snapshot | None = None
+        if self._as_of is None:
+            async with self._database.transaction() as tx:
+                if (shared := await export_snapshot(tx)) is not None:
+                    name, snapshot = shared
+                    await self._execute(f"SET TRANSACTION SNAPSHOT '{name}'", ())
         await self._execute(_PREFIX + statement, parameters)
         with self._step():
             columns = await self._connection.wait(_describe(self._connection.pgconn))
@@ -288,17 +293,8 @@ class AnalystCursor:
     def columns(self) -> tuple[ResultColumn, ...]:
         return self._blocks.columns
 
-    async def _take_over_snapshot(self) -> Snapshot | None:
-        async with self._database.transaction() as tx:
-            shared = await export_snapshot(tx)
-            if shared is None:
-                return None
-            name, snapshot = shared
-            await self._execute(f"SET TRANSACTION SNAPSHOT '{name}'", ())
-        return snapshot
-
     async def batches(self) -> AsyncGenerator[RowBatch, None]:
-        """Yield the rows in batches: at least one, which may be empty. Postgres prepares the next two in advance."""
+        """Yield the rows in batches: at least one, which may be empty. The next two are requested in advance."""
         with self._step():
             self._connection.pgconn.enter_pipeline_mode()
         under_way = deque([self._fetch(_FIRST_ROWS)])
@@ -337,7 +333,7 @@ class AnalystCursor:
                     batch.add(self._blocks.block(_checked(result)))
                     if batch.nbytes > self._limits.fetch_bytes:
                         raise ResultTooLargeError(
-                            f"{batch.rows} rows are larger than {self._limits.fetch_bytes} bytes together"
+                            f"{batch.rows} rows are larger than {self._limits.fetch_bytes} bytes in total"
                         )
                     await asyncio.sleep(0)
                 await self._connection.wait(_next(pgconn, arrived))  # the result of the sync
@@ -358,7 +354,7 @@ class AnalystCursor:
         except errors.Error as error:
             if self._stopped:
                 raise _timeout(self._limits) from error
-            raise DatabaseUnavailableError("the connection to the database broke") from error
+            raise DatabaseUnavailableError("the connection to the database was lost") from error
         finally:
             watch.cancel()
 
@@ -436,7 +432,7 @@ async def _connect(
                 raise DatabaseUnavailableError("the database refused the reader's connection") from error
             if monotonic_ns() - started_ns > limits.connect_seconds * 1e9:
                 raise TooManyQueriesError("too many queries of this organization are running") from error
-        await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+        await asyncio.sleep(_CONNECT_PAUSE_S)
 
 
 def _execute(pgconn: PGconn, statement: str, parameters: Sequence[BoundParameter]) -> PQGen[None]:
@@ -490,13 +486,13 @@ def _timeout(limits: QueryLimits) -> QueryTimeoutError:
 
 def _classified(error: StatementError, limits: QueryLimits, *, stopped: bool) -> Exception:
     match error.sqlstate:
-        case "57P01" if not stopped:  # admin_shutdown, and not by `_watch`
+        case "57P01" if not stopped:  # admin_shutdown that `_watch` did not cause
             return DatabaseUnavailableError("the database ended the connection")
         case "57014" | "57P01" | "25P03":  # query_canceled, admin_shutdown, idle_in_transaction_session_timeout
             return _timeout(limits)
         case "55P03" | "53300":  # lock_not_available, too_many_connections
             return TooManyQueriesError("the tables are busy; try again")
-        case "40001" | "40P01":  # by these a standby reports a conflict with changes that it has to apply
+        case "40001" | "40P01":  # a standby ended the query, because it conflicts with replayed changes
             return ReplicaConflictError("the read replica had to apply changes that conflict with the query; try again")
         case "57P02" | "57P03" | "57P05":  # crash_shutdown, cannot_connect_now, idle_session_timeout
             return DatabaseUnavailableError("the database is stopping")
@@ -506,8 +502,8 @@ def _classified(error: StatementError, limits: QueryLimits, *, stopped: bool) ->
 
 # --- Primary or standby
 
-_CATCH_UP_SECONDS = 5.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1
+_CATCH_UP_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 
 
 class ReplicaError(ReaderError):
@@ -539,7 +535,7 @@ class QuerySource:
 
 
 async def _catch_up(standby: Database, lsn: str, system_identifier: int) -> None:
-    started_ns, pause = monotonic_ns(), _FIRST_PAUSE_SECONDS
+    started_ns, pause = monotonic_ns(), _FIRST_PAUSE_S
     while True:
         async with standby.transaction() as tx:
             row = await (await tx.execute(_SQL["replayed_up_to"], {"lsn": lsn})).fetchone()
@@ -549,8 +545,8 @@ async def _catch_up(standby: Database, lsn: str, system_identifier: int) -> None
             raise ReplicaError("WORKBENCH_READ_URL is not a standby of the server in DATABASE_URL")
         if caught_up:
             return
-        if monotonic_ns() - started_ns > _CATCH_UP_SECONDS * 1e9:
+        if monotonic_ns() - started_ns > _CATCH_UP_S * 1e9:
             behind = "" if behind_seconds is None else f"; its newest transaction is {behind_seconds:.0f} s old"
-            raise ReplicaError(f"the read replica is more than {_CATCH_UP_SECONDS:g} s behind{behind}; try again")
+            raise ReplicaError(f"the read replica is more than {_CATCH_UP_S:g} s behind{behind}; try again")
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)

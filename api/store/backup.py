@@ -39,11 +39,11 @@ class DumpSnapshot(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def hold_snapshot(dsn: str) -> AsyncIterator[DumpSnapshot]:
-    """Export a snapshot that other sessions can take over until the block ends. Raises IncompleteDumpError."""
+    """Export a snapshot that other sessions can use until the block ends. Raises IncompleteDumpError."""
     async with _connected(dsn, IsolationLevel.REPEATABLE_READ) as tx:
         # pg_dump reads the shards of Citus under row-level security, which only a superuser (or BYPASSRLS) passes.
         if await is_distributed(tx) and await (await tx.execute(_SQL["bypasses_rls"])).fetchone() != (True,):
-            raise IncompleteDumpError("on Citus only a superuser can dump all rows; use a superuser's address")
+            raise IncompleteDumpError("on Citus only a superuser can dump all rows; use a superuser's database URL")
         row = await (await tx.execute(_SQL["hold_snapshot"])).fetchone()
         assert row is not None
         snapshot, at = row
@@ -81,7 +81,7 @@ async def drop_schemas(dsn: str) -> None:
 
 
 def split_password(dsn: str) -> tuple[str, str | None]:
-    """Return an address without its password, as Postgres's programs take it, and the password, if there is one."""
+    """Return a database URL without its password, as Postgres's programs take it, and the password, if there is one."""
     parts = conninfo_to_dict(libpq_dsn(dsn))
     password = parts.pop("password", None)
     return make_conninfo("", **parts), None if password is None else str(password)

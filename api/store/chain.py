@@ -1,373 +1,222 @@
-"""Chains: following them, storing their logs, taking back what a reorganization removes, and showing them to people.
+"""Chains: following them, storing their logs, dropping those that a reorganization removes, and showing them to users.
 
 A chain has one follower at a time. Each of its writes runs after `renew_chain` in the same transaction; `renew_chain`
 finds no row for a follower that lost the chain to another one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
 
 import msgspec
 
-from api.store.database import Transaction, load
-from api.store.query import Call, Rows, joined, nothing, plain, quoted, records, statements, uuids
-
-_SQL = load("chain")
-
-_CALLS = statements("chain")
-
+from api.store.database import Transaction
+from api.store.events import ActiveAutomation
+from api.store.query import JsonTexts, RowCount, Uuid, call, query
+from workbench.language.onchain import ONCHAIN_EVENT
+from workbench.language.responses import ChainView, LogCountView, UnknownWalletView
+from workbench.language.responses import UnknownWalletOutcome as UnknownWalletOutcome
 
 # --- Following a chain
 
 LEASE_DURATION = timedelta(seconds=5)
 
 
-class FollowerLease(msgspec.Struct, frozen=True):
-    chain_id: int
-    token: int
-
-
 class ChainLease(msgspec.Struct, frozen=True):
-    """A chain that this process follows; `block_number`: the last block read, None if reading has not begun.
+    """A chain that this process follows.
 
-    `dropping_above`: logs of later blocks were still to be taken back when the last follower ended.
+    `block_number`: the last block read when the lease began, None if reading has not begun.
+    `dropping_above`: the block above which logs still have to be dropped, None if no drop was interrupted.
     """
 
-    lease: FollowerLease
-    block_number: int | None
-    dropping_above: int | None = None
-
-
-class ChainRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The progress of a chain; `trouble`: what prevents its follower from reading, or None."""
-
     chain_id: int
+    token: int
     block_number: int | None
-    head: int | None
-    read_at: datetime | None
-    trouble: str | None
+    dropping_above: int | None
 
 
-def claim_chain(chain_id: int, now: datetime, lease_until: datetime) -> Call[ChainLease | None]:
+@call
+def claim_chain(chain_id: int, now: datetime, lease_until: datetime) -> ChainLease | None:
     """Claim a chain; None while another process follows it. Leases that end by `now` have expired."""
-    return Call(
-        _CALLS["claim_chain"],
-        lambda rows: ChainLease(FollowerLease(chain_id, rows[0][0]), *rows[0][1:]) if rows else None,
-        chain_id=chain_id,
-        now=now,
-        lease_until=lease_until,
-    )
 
 
-def renew_chain(lease: FollowerLease, lease_until: datetime) -> Call[bool]:
-    """Extend the lease; False if another process has claimed the chain."""
-    return Call(_CALLS["renew_chain"], bool, chain_id=lease.chain_id, token=lease.token, lease_until=lease_until)
+@call
+def renew_chain(lease: ChainLease, lease_until: datetime) -> bool:
+    """Extend the lease; return False if another process has claimed the chain."""
 
 
-def release_chain(lease: FollowerLease, now: datetime) -> Call[None]:
-    return Call(_CALLS["release_chain"], nothing, chain_id=lease.chain_id, token=lease.token, now=now)
+@call
+def release_chain(lease: ChainLease, now: datetime) -> None: ...
 
 
-def advance_chain(lease: FollowerLease, block_number: int, head: int, at: datetime) -> Call[None]:
+@call
+def advance_chain(lease: ChainLease, block_number: int, head: int, at: datetime) -> None:
     """Record that all logs up to a block are stored."""
-    return Call(
-        _CALLS["advance_chain"],
-        nothing,
-        chain_id=lease.chain_id,
-        token=lease.token,
-        block_number=block_number,
-        head=head,
-        at=at,
-    )
 
 
-def begin_dropping(lease: FollowerLease, above: int) -> Call[None]:
+@call
+def begin_dropping(lease: ChainLease, above: int) -> None:
     """Record that the logs of blocks above this one must be dropped before anything else is read."""
-    return Call(_CALLS["begin_dropping"], nothing, chain_id=lease.chain_id, token=lease.token, above=above)
 
 
-def end_dropping(lease: FollowerLease) -> Call[None]:
+@call
+def end_dropping(lease: ChainLease) -> None:
     """Record that all the logs of `begin_dropping` are dropped."""
-    return Call(_CALLS["end_dropping"], nothing, chain_id=lease.chain_id, token=lease.token)
 
 
-def last_read_block(chain_id: int) -> Call[int | None]:
-    return Call(_CALLS["last_read_block"], lambda rows: rows[0][0] if rows else None, chain_id=chain_id)
+@call
+def last_read_block(chain_id: int) -> int | None: ...
 
 
-def set_chain_trouble(lease: FollowerLease, trouble: str | None) -> Call[None]:
-    return Call(_CALLS["set_chain_trouble"], nothing, chain_id=lease.chain_id, token=lease.token, trouble=trouble)
+@call
+def set_chain_problem(lease: ChainLease, problem: str | None) -> None: ...
 
 
-async def list_chains(tx: Transaction, now: datetime) -> list[ChainRow]:
-    return await tx.fetch_all(ChainRow, _SQL["list_chains"], {"now": now})
+@query
+async def list_chains(tx: Transaction, now: datetime) -> list[ChainView]: ...
 
 
-def add_blocks(chain_id: int, blocks: Sequence[tuple[int, str]]) -> Call[None]:
-    """Store (number, hash) pairs of blocks."""
-    return Call(
-        _CALLS["add_blocks"],
-        nothing,
-        chain_id=chain_id,
-        numbers=plain(number for number, _ in blocks),
-        hashes=quoted([block_hash for _, block_hash in blocks]),
-    )
+@call
+def add_blocks(chain_id: int, numbers: Sequence[int], hashes: Sequence[str]) -> None: ...
 
 
-def delete_blocks(chain_id: int, above: int, below: int) -> Call[None]:
+@call
+def delete_blocks(chain_id: int, above: int, below: int) -> None:
     """Delete blocks above one, and blocks below another except the first of the chain."""
-    return Call(_CALLS["delete_blocks"], nothing, chain_id=chain_id, above=above, below=below)
 
 
-def list_blocks(chain_id: int) -> Call[list[tuple[int, str]]]:
+@call
+def list_blocks(chain_id: int) -> list[tuple[int, str]]:
     """Read the (number, hash) pairs of stored blocks, in order."""
-    return Call(_CALLS["list_blocks"], lambda rows: [(row[0], row[1]) for row in rows], chain_id=chain_id)
 
 
 # --- What to look for
 
 
-class OnChainAutomationRow(msgspec.Struct, frozen=True):
-    """An automation that starts from logs; `trigger_spec` is JSON text.
-
-    `published_version` None: its entries complete at once.
-
-    `live_since`: logs of earlier blocks do not start it. `earlier_confirmations`: an earlier version required this
-    many, more than the current one. `paused`: its logs are kept and start nothing.
-    """
+class Watch(msgspec.Struct, frozen=True):
+    """An event of a contract that is stored without an automation; `wallet_arg`: the parameter with the wallet."""
 
     org_id: int
-    id: str
-    published_version: int | None
-    activation: int
-    trigger_spec: bytes
-    live_since: datetime
-    earlier_confirmations: int | None
-    paused: bool
-
-
-class WatchRow(msgspec.Struct, frozen=True):
-    """An event of a contract that is stored without an automation."""
-
-    org_id: int
+    chain_id: int
     contract: str
     signature: str
     wallet_arg: str | None
     created_at: datetime
 
 
-class ContractEventKey(msgspec.Struct, frozen=True):
-    """An event of a contract; `wallet_arg`: the parameter with the wallet of the contact."""
+class Lookback(msgspec.Struct, frozen=True):
+    """A version of an automation that looks back once, to logs that waited for more confirmations."""
 
-    chain_id: int
-    contract: str
-    signature: str
-    wallet_arg: str | None = None
+    org_id: int
+    automation_id: Uuid
+    version: int
 
 
-def watch_epoch() -> Call[int]:
+@call
+def watch_epoch() -> int:
     """Read a number that grows with every change of automations and watches."""
-    return Call(_CALLS["watch_epoch"], _number)
 
 
-def watch_epochs() -> Call[dict[int, int]]:
-    return Call(_CALLS["watch_epochs"], lambda rows: {row[0]: row[1] for row in rows})
+@call
+def watch_epochs() -> dict[int, int]: ...
 
 
-def chain_automations(chain_id: int, org_ids: Sequence[int]) -> Call[list[OnChainAutomationRow]]:
-    return Call(
-        _CALLS["chain_automations"],
-        lambda rows: [OnChainAutomationRow(*row) for row in rows],
-        chain_id=str(chain_id),  # compared with the JSON of the trigger
-        org_ids=plain(org_ids),
-    )
+@call
+def chain_automations(chain_id: int, org_ids: Sequence[int]) -> list[ActiveAutomation]: ...
 
 
-def chain_watches(chain_id: int, org_ids: Sequence[int]) -> Call[list[WatchRow]]:
-    return Call(
-        _CALLS["chain_watches"],
-        lambda rows: [WatchRow(*row) for row in rows],
-        chain_id=chain_id,
-        org_ids=plain(org_ids),
-    )
+@call
+def chain_watches(chain_id: int, org_ids: Sequence[int]) -> list[Watch]: ...
 
 
-def awaited_logs(org_ids: Sequence[int]) -> Call[dict[int, frozenset[str]]]:
+@call
+def awaited_logs(org_ids: Sequence[int]) -> dict[int, list[str]]:
     """Read the names (`LOG_NAME`) of logs that entries can wait for, by organization."""
-    return Call(
-        _CALLS["awaited_logs"],
-        lambda rows: {row[0]: frozenset(row[1].split(",")) for row in rows},
-        org_ids=plain(org_ids),
-    )
 
 
-def finish_lookback(settled: Sequence[tuple[int, str, int]]) -> Call[None]:
-    """Record that (organization, automation, version)s have looked back, unless another version was published since."""
-    return Call(
-        _CALLS["finish_lookback"],
-        nothing,
-        org_ids=plain(org_id for org_id, _, _ in settled),
-        ids=joined([automation_id for _, automation_id, _ in settled]),
-        versions=plain(version for _, _, version in settled),
-    )
+@call
+def finish_lookback(lookbacks: Sequence[Lookback]) -> None:
+    """Record that the lookbacks are done, except for automations that have published another version since."""
 
 
-async def add_watch(tx: Transaction, org_id: int, watch: ContractEventKey, at: datetime) -> None:
+@query
+async def add_watch(tx: Transaction, watch: Watch) -> None:
     """Store the logs of an event from now on."""
-    await tx.execute(_SQL["add_watch"], {**msgspec.structs.asdict(watch), "org_id": org_id, "created_at": at})
 
 
-async def remove_watch(tx: Transaction, org_id: int, watch: ContractEventKey) -> bool:
-    """Stop storing them; return whether the event was watched."""
-    values = {"org_id": org_id, "chain_id": watch.chain_id, "contract": watch.contract, "signature": watch.signature}
-    return await (await tx.execute(_SQL["remove_watch"], values)).fetchone() is not None
+@query
+async def remove_watch(tx: Transaction, watch: Watch) -> bool:
+    """Stop storing the logs of an event; return whether it was watched."""
 
 
-async def list_watches(tx: Transaction, org_id: int) -> list[ContractEventKey]:
-    return await tx.fetch_all(ContractEventKey, _SQL["list_watches"], {"org_id": org_id})
+@query
+async def list_watches(tx: Transaction, org_id: int) -> list[Watch]: ...
 
 
 # --- Storing logs
 
 
-class DroppedLog(msgspec.Struct, frozen=True):
-    """A log of a block that left the chain: its last position, and its digest (in hex) within its transaction."""
+class StoredLog(msgspec.Struct, gc=False):
+    """A log as one organization stores it; `args`: its decoded parameters by name, as JSON text.
+
+    `id`: of its row, and of the event of the entries that it starts. `seconds`: the timestamp of its block, since the
+    epoch. `digest`: of its content. `contact_id`: set before the log is written, and None when it is read.
+    """
 
     org_id: int
-    tx_hash: str
-    log_index: int
-    id: str
-    digest: str
-
-
-class StoredLog(msgspec.Struct, frozen=True):
-    """A log as stored; `args` is JSON text, `seconds` the time of its block (since the epoch)."""
-
-    org_id: int
-    id: str
+    id: Uuid
     contract: str
     event: str
     signature: str
     tx_hash: str
     log_index: int
     block_number: int
-    args: bytes
     seconds: int
+    args: str
+    digest: Uuid
+    block_hash: str
+    contact_id: Uuid | None = None
 
 
-class LogRows(msgspec.Struct):
-    """Columns of logs to store."""
-
-    org_ids: list[int] = []
-    ids: list[str] = []
-    contact_ids: list[str | None] = []
-    contracts: list[str] = []
-    events: list[str] = []
-    signatures: list[str] = []
-    tx_hashes: list[str] = []
-    log_indexes: list[int] = []
-    digests: list[str] = []
-    block_numbers: list[int] = []
-    block_hashes: list[str] = []
-    block_seconds: list[int] = []
-    args: list[str] = []
-
-
-class DeadLog(msgspec.Struct, frozen=True):
-    """A log that cannot be stored; `reason`: the rule it breaks, without its values."""
+class KnownLog(msgspec.Struct, frozen=True):
+    """The last position of a stored log; `removed`: its block left the chain."""
 
     org_id: int
     tx_hash: str
     log_index: int
-    contract: str
-    signature: str
-    block_number: int
-    reason: str
+    id: Uuid
+    digest: str
+    removed: bool
 
 
-def find_logs(chain_id: int, logs: Sequence[tuple[int, str, int]]) -> Call[frozenset[int]]:
-    """Find which (organization, transaction, index) triples are stored and in the chain; returns their positions."""
-    return Call(
-        _CALLS["find_logs"],
-        lambda rows: frozenset(row[0] for row in rows),
-        chain_id=chain_id,
-        org_ids=plain(org_id for org_id, _, _ in logs),
-        tx_hashes=quoted([tx_hash for _, tx_hash, _ in logs]),
-        log_indexes=plain(index for _, _, index in logs),
-    )
+class BlockRange(msgspec.Struct, frozen=True):
+    """The blocks above the block `above`, up to `until`, and the logs of one organization in them."""
+
+    org_id: int
+    above: int
+    until: int
 
 
-def dropped_logs(chain_id: int, transactions: Sequence[tuple[int, str]]) -> Call[list[DroppedLog]]:
-    """Find the dropped logs of these (organization, transaction) pairs."""
-    return Call(
-        _CALLS["dropped_logs"],
-        lambda rows: [DroppedLog(*row) for row in rows],
-        chain_id=chain_id,
-        org_ids=plain(org_id for org_id, _ in transactions),
-        tx_hashes=quoted([tx_hash for _, tx_hash in transactions]),
-    )
+@call
+def known_logs(chain_id: int, logs: Sequence[StoredLog]) -> list[KnownLog]:
+    """Find the stored logs of the transactions of `logs`."""
 
 
-def confirmed_logs(chain_id: int, ranges: Sequence[tuple[int, int, int]]) -> Call[list[StoredLog]]:
-    """Read the logs in ranges: (organization, above this block, up to that block)."""
-    return Call(
-        _CALLS["confirmed_logs"],
-        lambda rows: [StoredLog(*row) for row in rows],
-        chain_id=chain_id,
-        org_ids=plain(org_id for org_id, _, _ in ranges),
-        afters=plain(after for _, after, _ in ranges),
-        untils=plain(until for _, _, until in ranges),
-    )
+@call
+def confirmed_logs(chain_id: int, ranges: Sequence[BlockRange]) -> list[StoredLog]: ...
 
 
-def add_logs(chain_id: int, rows: LogRows, at: datetime) -> Call[None]:
-    return Call(
-        _CALLS["add_logs"],
-        nothing,
-        chain_id=chain_id,
-        at=at,
-        org_ids=plain(rows.org_ids),
-        ids=uuids(rows.ids),
-        contact_ids=plain(rows.contact_ids),
-        contracts=quoted(rows.contracts),
-        events=quoted(rows.events),
-        signatures=quoted(rows.signatures),
-        tx_hashes=quoted(rows.tx_hashes),
-        log_indexes=plain(rows.log_indexes),
-        digests=uuids(rows.digests),  # 16 bytes, the size of a uuid
-        block_numbers=plain(rows.block_numbers),
-        block_hashes=quoted(rows.block_hashes),
-        block_seconds=plain(rows.block_seconds),
-        args=records(rows.args),
-    )
+@call
+def add_logs(chain_id: int, logs: Sequence[StoredLog], args: JsonTexts, at: datetime) -> None: ...
 
 
-def add_dead_logs(chain_id: int, dead: Sequence[DeadLog], at: datetime) -> Call[None]:
-    return Call(
-        _CALLS["add_dead_logs"],
-        nothing,
-        chain_id=chain_id,
-        at=at,
-        org_ids=plain(log.org_id for log in dead),
-        tx_hashes=quoted([log.tx_hash for log in dead]),
-        log_indexes=plain(log.log_index for log in dead),
-        contracts=quoted([log.contract for log in dead]),
-        signatures=quoted([log.signature for log in dead]),
-        block_numbers=plain(log.block_number for log in dead),
-        reasons=quoted([log.reason for log in dead]),
-    )
+@call
+def add_dead_logs(chain_id: int, dead: Sequence[StoredLog], reasons: Sequence[str], at: datetime) -> None:
+    """Record logs that cannot be stored, each with the rule that it breaks, without its values."""
 
 
-def set_log_contacts(rows: Sequence[tuple[int, str, str]]) -> Call[None]:
-    """Set the contacts of logs that have none: (organization, log, contact) triples."""
-    return Call(
-        _CALLS["set_log_contacts"],
-        nothing,
-        org_ids=plain(org_id for org_id, _, _ in rows),
-        ids=joined([log_id for _, log_id, _ in rows]),
-        contact_ids=joined([contact_id for _, _, contact_id in rows]),
-    )
+@call
+def set_log_contacts(logs: Sequence[StoredLog]) -> None:
+    """Set the contacts of logs that have none."""
 
 
 # --- Reorganizations
@@ -384,68 +233,34 @@ class DroppedLogs(msgspec.Struct, frozen=True):
     block_number: int | None
 
 
-def find_organizations_above(chain_id: int, above: int) -> Call[list[int]]:
+@call
+def find_organizations_above(chain_id: int, above: int) -> list[int]:
     """Find the organizations with logs above a block."""
-    return Call(
-        _CALLS["find_organizations_above"], lambda rows: [row[0] for row in rows], chain_id=chain_id, above=above
-    )
 
 
-def drop_logs(org_id: int, chain_id: int, above: int, limit: int, at: datetime) -> Call[DroppedLogs]:
+@call
+def drop_logs(org_id: int, chain_id: int, above: int, limit: int, at: datetime) -> DroppedLogs:
     """Mark the next `limit` logs above a block as removed, and cancel the entries that they started."""
-    return Call(
-        _CALLS["drop_logs"],
-        lambda rows: DroppedLogs(*rows[0]),
-        org_id=org_id,
-        chain_id=chain_id,
-        above=above,
-        limit=limit,
-        at=at,
-    )
 
 
-def restore_logs(rows: LogRows) -> Call[None]:
+@call
+def restore_logs(logs: Sequence[StoredLog]) -> None:
     """Restore dropped logs that returned to the chain, with their new positions."""
-    return Call(
-        _CALLS["restore_logs"],
-        nothing,
-        org_ids=plain(rows.org_ids),
-        ids=uuids(rows.ids),
-        log_indexes=plain(rows.log_indexes),
-        block_numbers=plain(rows.block_numbers),
-        block_hashes=quoted(rows.block_hashes),
-        block_seconds=plain(rows.block_seconds),
-    )
 
 
-def restore_entries(org_id: int, event_ids: Sequence[str], at: datetime) -> Call[int]:
-    """Resume the entries that ended when these logs were dropped; returns how many."""
-    return Call(_CALLS["restore_entries"], _number, org_id=org_id, event_ids=joined(event_ids), at=at)
-
-
-def _number(rows: Rows) -> int:
-    return int(rows[0][0])
+@call
+def restore_entries(org_id: int, event_ids: Sequence[Uuid], at: datetime) -> int:
+    """Resume the entries that ended when these logs were dropped; return their number."""
 
 
 # --- Wallets without a contact
 
 RETENTION = timedelta(days=7)
-UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
-"""The outcome for a wallet without a contact.
-
-It became a contact (`created`), or the automation takes only existing contacts (`unknown`), it reached its limit of new
-contacts for this hour (`limit`), the wallet is the zero address, or its contact was erased.
-"""
-
-# Counts by organization, automation and outcome.
-UnknownWalletCounts: TypeAlias = Mapping[tuple[int, str, UnknownWalletOutcome], int]
 
 
-class UnknownWalletRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The number of such wallets for an automation."""
-
-    automation_id: str
-    automation: str
+class WalletOutcomeCount(msgspec.Struct, frozen=True):
+    org_id: int
+    automation_id: Uuid
     what: UnknownWalletOutcome
     count: int
 
@@ -454,79 +269,55 @@ def hour_of(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
 
 
-def find_erased_wallets(wallets: Sequence[tuple[int, str]]) -> Call[dict[int, float]]:
-    """Find the (organization, digest) pairs that are wallets of erased contacts.
+@call
+def find_erased_wallets(org_ids: Sequence[int], digests: Sequence[Uuid]) -> dict[int, float]:
+    """Return when the contacts of erased wallets were erased, in seconds since the epoch.
 
-    Returns the time of the erasure, in seconds since the epoch, by position (from 0).
+    The keys are positions (from 0) in the arguments; other wallets are left out.
     """
-    return Call(
-        _CALLS["find_erased_wallets"],
-        lambda rows: {row[0]: row[1] for row in rows},
-        org_ids=plain(org_id for org_id, _ in wallets),
-        digests=uuids([digest for _, digest in wallets]),
-    )
 
 
-def count_created(automations: Sequence[tuple[int, str]], at: datetime) -> Call[dict[str, int]]:
-    """Read how many contacts automations have created in this hour: by automation."""
-    return Call(
-        _CALLS["count_created"],
-        lambda rows: {row[0]: row[1] for row in rows},
-        org_ids=plain(org_id for org_id, _ in automations),
-        automation_ids=joined([automation_id for _, automation_id in automations]),
-        hour=hour_of(at),
-    )
+@call
+def count_created(org_ids: Sequence[int], automation_ids: Sequence[Uuid], hour: datetime) -> dict[str, int]:
+    """Return how many contacts each of these automations has created in an hour."""
 
 
-def add_unknown_wallets(counts: UnknownWalletCounts, at: datetime) -> Call[None]:
-    """Add to the counts of this hour."""
-    return Call(
-        _CALLS["add_unknown_wallets"],
-        nothing,
-        hour=hour_of(at),
-        org_ids=plain(org_id for org_id, _, _ in counts),
-        automation_ids=joined([automation_id for _, automation_id, _ in counts]),
-        whats=joined([what for _, _, what in counts]),
-        counts=plain(counts.values()),
-    )
+@call
+def add_unknown_wallets(counts: Sequence[WalletOutcomeCount], hour: datetime) -> None:
+    """Add to the hourly counts of logs about unknown wallets."""
 
 
-async def list_unknown_wallets(tx: Transaction, org_id: int, since: datetime) -> list[UnknownWalletRow]:
+@query
+async def list_unknown_wallets(tx: Transaction, org_id: int, since: datetime) -> list[UnknownWalletView]:
     """Return the counts of an organization since a time, highest first."""
-    return await tx.fetch_all(UnknownWalletRow, _SQL["list_unknown_wallets"], {"org_id": org_id, "since": since})
 
 
-async def delete_old_unknown_wallets(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    values = {"org_id": org_id, "before": now - RETENTION, "limit": limit}
-    return (await tx.execute(_SQL["delete_old_unknown_wallets"], values)).rowcount
+@query
+async def delete_old_unknown_wallets(
+    tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = RETENTION
+) -> RowCount: ...
 
 
 # --- Logs for users
 
 
-class LogRow(msgspec.Struct, frozen=True):
-    """A log; `args` is JSON text."""
+class LogRow(msgspec.Struct, frozen=True, rename="camel"):
+    """A log, in the form that a simulation takes as its event. `created_at`: when it was first seen."""
 
-    id: str
+    created_at: datetime
+    id: Uuid
     chain_id: int
     contract: str
     event: str
     signature: str
-    args: bytes
     tx_hash: str
     log_index: int
     block_number: int
     block_time: datetime
     removed: bool
-    contact_id: str | None
-
-
-class LogCountRow(msgspec.Struct, frozen=True, rename="camel"):
-    chain_id: int
-    contract: str
-    event: str
-    signature: str
-    count: int
+    contact_id: Uuid | None
+    args: msgspec.Raw
+    type: str = ONCHAIN_EVENT
 
 
 class DeadLogRow(msgspec.Struct, frozen=True):
@@ -543,31 +334,27 @@ class DeadLogRow(msgspec.Struct, frozen=True):
     died_at: datetime
 
 
-class LogSelection(msgspec.Struct, frozen=True):
-    """Logs of an organization: of a contract, of an event, or before the one with id `before`; None: all."""
-
-    contract: str | None = None
-    event: str | None = None
-    before: str | None = None
+@query
+async def recent_logs(tx: Transaction, org_id: int, event: str | None, before: Uuid | None, limit: int) -> list[LogRow]:
+    """Return the newest logs, newest first, optionally of one event, and before the log with id `before`."""
 
 
-async def recent_logs(tx: Transaction, org_id: int, selection: LogSelection, limit: int) -> list[LogRow]:
-    """Return the newest selected logs, newest first."""
-    values = {"org_id": org_id, **msgspec.structs.asdict(selection), "limit": limit}
-    name = "recent_logs" if selection.contract is None else "recent_logs_of_contract"
-    return await tx.fetch_all(LogRow, _SQL[name], values)
+@query
+async def recent_logs_of_contract(
+    tx: Transaction, org_id: int, contract: str, event: str | None, before: Uuid | None, limit: int
+) -> list[LogRow]: ...
 
 
-async def count_logs(tx: Transaction, org_id: int, limit: int) -> list[LogCountRow]:
+@query
+async def count_logs(tx: Transaction, org_id: int, limit: int) -> list[LogCountView]:
     """Count the logs of each event among the newest `limit`."""
-    return await tx.fetch_all(LogCountRow, _SQL["count_logs"], {"org_id": org_id, "limit": limit})
 
 
+@query
 async def count_dead_logs(tx: Transaction) -> dict[int, int]:
     """Return how many logs of each chain could not be stored."""
-    return {row[0]: row[1] async for row in await tx.execute(_SQL["count_dead_logs"])}
 
 
+@query
 async def list_dead_logs(tx: Transaction, limit: int) -> list[DeadLogRow]:
     """Return the newest logs that could not be stored, of all organizations."""
-    return await tx.fetch_all(DeadLogRow, _SQL["list_dead_logs"], {"limit": limit})

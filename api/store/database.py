@@ -18,18 +18,18 @@ unknown) and, after a rollback, `TransactionConflictError` and `RefusedDataError
 
 **Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction
 counter, perhaps below the ids under which its rows were stored. A transaction's number is therefore its id plus an
-offset of its cluster, which `migrate` registers once. With these numbers, "stored before" stays true after a restore.
+offset of its cluster, which `migrate` registers once. With these numbers, the order of transactions survives a restore.
 """
 
 import hashlib
 import re
 import select
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import msgspec
 import psycopg
@@ -38,6 +38,7 @@ from psycopg.adapt import Loader, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
+from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import asyncpg as asyncpg_dialect
@@ -90,7 +91,11 @@ _OUTSIDE_TRANSACTION = re.compile(r"^-- outside a transaction$", re.MULTILINE)
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One file of `sql/migrations`. `needs`: before a contracting one, all running code must include this migration."""
+    """One file of `sql/migrations`.
+
+    `needs`: the migration that all running code must include before this one may be applied; only a migration that
+    removes something has it.
+    """
 
     name: str
     text: str
@@ -112,8 +117,8 @@ class Migration(msgspec.Struct, frozen=True):
 class MigrationStatus(msgspec.Struct, frozen=True):
     """The migrations of this code compared with those of a database, as lists of names.
 
-    `missing`: the code needs them and the database lacks them. `contracts`: may be applied once no older code runs.
-    `beyond`: applied migrations that removed something this code still uses.
+    `missing`: the code needs them and the database lacks them. `contracts`: migrations that may be applied only when
+    no older code runs. `beyond`: applied migrations that removed something this code still uses.
     """
 
     missing: list[str]
@@ -166,7 +171,7 @@ class TooSlowError(DatabaseUnavailableError):
 
 
 class TransactionConflictError(Exception):
-    """The transaction lost against another one and was rolled back; it may be tried again."""
+    """The transaction conflicted with another one and was rolled back; it may be tried again."""
 
 
 class LockedError(TransactionConflictError):
@@ -183,7 +188,7 @@ APPLICATION_NAME = "event-workbench "
 """The `application_name` of our connections begins with this, followed by the newest migration of their code."""
 
 ALL_ORGANIZATIONS, NO_ORGANIZATION = "*", ""
-"""Values of the setting `workbench.org`, which otherwise is the id of an organization (`sql/wall.sql`)."""
+"""Values of the setting `workbench.org`, which otherwise is the id of an organization (`sql/row_security.sql`)."""
 
 _SESSION_OPTIONS = (
     "-c statement_timeout={statement_ms} -c lock_timeout={lock_ms} -c idle_in_transaction_session_timeout=5000 "
@@ -198,9 +203,7 @@ _INDEX_ONLY_OPTIONS = (
 _TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
 
 _CITUS = load("citus")
-_SLOW_CALIBRATION_NS = 1_000_000_000  # a slower answer would move the clock by up to half of its round trip
-
-_Row = TypeVar("_Row")
+_SLOW_CALIBRATION_NS = 1_000_000_000  # a slower response would move the clock by up to half of its round trip
 
 
 class Transaction(psycopg.AsyncConnection[TupleRow]):
@@ -212,7 +215,7 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.adapters.register_loader("uuid", _TextUuid)
+        self.adapters.register_loader("uuid", TextLoader)  # ids are text: they come from our own clock and go into JSON
         self.adapters.register_loader("jsonb", _RawJson)
         self.prepared: set[bytes] = set()
         self.prepared_until_ns = 0
@@ -232,18 +235,6 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
         """Execute a statement; return the first column of its first row, or None without rows."""
         row = await (await self.execute(query, values)).fetchone()
         return None if row is None else row[0]
-
-    async def fetch_one(
-        self, build_row: Callable[..., _Row], query: str, values: Mapping[str, Any] | None = None
-    ) -> _Row | None:
-        """Execute a statement; return its first row, or None without rows."""
-        row = await (await self.execute(query, values)).fetchone()
-        return None if row is None else build_row(*row)
-
-    async def fetch_all(
-        self, build_row: Callable[..., _Row], query: str, values: Mapping[str, Any] | None = None
-    ) -> list[_Row]:
-        return [build_row(*row) async for row in await self.execute(query, values)]
 
     async def begin(self) -> None:
         """Run the `opening` statements if no transaction is open. psycopg itself sends BEGIN before the first one."""
@@ -269,13 +260,6 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
             self.prepared.clear()  # as after a rollback
 
 
-class _TextUuid(Loader):
-    """Ids are text in Python: they come from our own clock and go into JSON."""
-
-    def load(self, data: Any) -> str:
-        return bytes(data).decode()
-
-
 class _RawJson(Loader):
     """jsonb arrives as the bytes of its text; `language.codec` decodes it and keeps every number exact."""
 
@@ -294,9 +278,9 @@ class PoolLoad(msgspec.Struct, frozen=True):
 class Database:
     """A pool of connections to one database.
 
-    `hot`: for statements that read every table by key. The planner may then only use indexes, and joins in the order in
-    which they are written, so a table without statistics, or one that has grown since the plan was made, never turns a
-    lookup into a scan (measured on a fresh database: 5 ms per event instead of 0.1 ms). `org`: the value of
+    `hot`: for statements that read every table by key. The planner then uses only indexes, and joins tables in the
+    order in which they are written, so a table without statistics, or one that has grown since the plan was made, never
+    turns a lookup into a scan (measured on a fresh database: 5 ms per event instead of 0.1 ms). `org`: the value of
     `workbench.org`, which decides which organization's rows sessions see. `store.query.TenantDatabase` sets it per
     transaction.
     """
@@ -340,13 +324,20 @@ class Database:
     async def close(self) -> None:
         await self._pool.close(timeout=5.0)
 
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
     def load(self) -> PoolLoad:
         stats = self._pool.get_stats()
         size = stats["pool_size"]
         return PoolLoad(size, size - stats["pool_available"], stats["requests_waiting"])
 
     async def _check(self, connection: Transaction) -> None:
-        # A connection that ended while idle has something to read. Polling its socket costs no round trip.
+        # The socket of a connection that ended while idle is readable. Polling it costs no round trip.
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         if poll.poll(0):
@@ -399,7 +390,7 @@ class Database:
             await tx.begin()
 
     async def calibrate(self, clock: Clock) -> datetime:
-        """Set `clock` by the database's clock, unless the answer took over a second. Return the database's time."""
+        """Set `clock` by the database's clock, unless the response took over a second. Return the database's time."""
         async with self.transaction() as tx:
             await tx.execute("SELECT 1")  # so that connecting is not part of the measured round trip
             sent = monotonic_ns()
@@ -415,7 +406,7 @@ class Database:
 
 
 async def register_cluster(tx: Transaction) -> None:
-    """Begin a new series of numbers if the database has moved to another cluster; only then this reads all events."""
+    """Begin a new series of numbers if the database has moved to another cluster; only then are all events read."""
     await tx.execute(_CITUS["register_cluster"])
 
 
@@ -496,10 +487,10 @@ def with_application_name(url: str, name: str) -> str:
 
 # --- Postgres errors, classified
 
-# psycopg counts 54000 and its kin (a row too large for an index, too many columns) as operational, but a value causes
-# them.
+# psycopg counts 54000 and similar errors (a row too large for an index, too many columns) as operational, but a value
+# causes them.
 _REFUSED = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.StatementTooComplex)
-# Postgres's queue of notifications is full: reported as 54000 from this source file, and no value is to blame.
+# Postgres's queue of notifications is full: reported as 54000 from this source file, and not caused by a value.
 _NOTIFICATION_SOURCE = "async.c"
 # A server that became a standby refuses to write, and the session of a process that was frozen is ended. Both pass.
 _UNAVAILABLE = (
@@ -509,8 +500,8 @@ _UNAVAILABLE = (
     errors.ReadOnlySqlTransaction,
     errors.IdleInTransactionSessionTimeout,
 )
-# Citus ends the youngest transaction of a deadlock across nodes by cancelling it, with the words of a user's cancel
-# request.
+# Citus ends the youngest transaction of a deadlock across nodes by cancelling it; the message is the same as for a
+# user's cancel request.
 _CITUS_DEADLOCK = "canceling statement due to user request"
 
 _VIOLATIONS = {
@@ -526,7 +517,7 @@ _PLACE = re.compile(r'(table|relation|column|constraint) "(\w+?)(?:_\d{6,})?"') 
 def is_violation(error: psycopg.Error) -> bool:
     """Return whether rows broke a constraint.
 
-    When a Citus worker refuses them, the coordinator may pass on only the text.
+    When a Citus worker refuses them, the coordinator may pass on only the text of the error.
     """
     return isinstance(error, errors.IntegrityError) or _violation(error) is not None
 

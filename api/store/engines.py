@@ -1,4 +1,4 @@
-"""Heartbeats of engine processes, and notifications that wake processes which wait for work.
+"""Heartbeats of engine processes, and notifications that wake processes waiting for work.
 
 A notification is only a hint. Every process that waits also polls, so a lost notification costs a poll and never an
 entry.
@@ -14,11 +14,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from api.store.database import Transaction, libpq_dsn, load
+from api.store.database import Transaction, libpq_dsn
+from api.store.query import query
 
-_SQL = load("engines")
-
-_FORGOTTEN_AFTER = timedelta(days=1)
 _SILENT_AFTER = timedelta(seconds=15)
 
 
@@ -42,22 +40,24 @@ class Heartbeat(msgspec.Struct, frozen=True):
         return now - self.seen_at >= _SILENT_AFTER
 
 
-async def record_heartbeat(tx: Transaction, engine_id: str, now: datetime, next_due_at: datetime | None) -> None:
-    await tx.execute(_SQL["record_heartbeat"], {"id": engine_id, "now": now, "next_due_at": next_due_at})
+@query
+async def record_heartbeat(tx: Transaction, engine_id: str, now: datetime, next_due_at: datetime | None) -> None: ...
 
 
-async def remove_engine(tx: Transaction, engine_id: str, now: datetime) -> None:
+@query
+async def remove_engine(
+    tx: Transaction, engine_id: str, now: datetime, forgotten_after: timedelta = timedelta(days=1)
+) -> None:
     """Remove an engine that stops, and those without a heartbeat for a day."""
-    await tx.execute(_SQL["remove_engine"], {"id": engine_id, "long_ago": now - _FORGOTTEN_AFTER})
 
 
-async def last_heartbeat(tx: Transaction) -> Heartbeat | None:
-    return await tx.fetch_one(Heartbeat, _SQL["last_heartbeat"])
+@query
+async def last_heartbeat(tx: Transaction) -> Heartbeat | None: ...
 
 
 ENTRIES_CHANNEL = "workbench_entries"
 FindChannel = Callable[[psycopg.AsyncConnection[TupleRow]], Awaitable[str]]
-_RECONNECT_SECONDS = 1.0
+_RECONNECT_S = 1.0
 
 
 class Listener:
@@ -97,7 +97,7 @@ class Listener:
                     self._notify("")
                     async for notification in connection.notifies():
                         self._notify(notification.payload)
-            await asyncio.sleep(_RECONNECT_SECONDS)
+            await asyncio.sleep(_RECONNECT_S)
 
     def _notify(self, payload: str) -> None:
         if self._heard is not None:

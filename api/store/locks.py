@@ -8,21 +8,14 @@ from collections.abc import Iterable
 
 from api.crypto import INDEX
 from api.store.database import Transaction
-from api.store.query import Call, nothing, plain, run, statements
+from api.store.query import Call, call, query
 from workbench.language.contact import IdentifierKey
-
-_CALLS = statements("locks")
 
 REFRESHING, COUNTING, TESTING = 7_300_455, 7_300_456, 7_300_457  # one process at a time for an organization
 
 
-async def lock_identifiers(tx: Transaction, keys: Iterable[tuple[int, IdentifierKey]]) -> None:
-    """Lock (organization, identifier) pairs until the transaction ends."""
-    await run(tx, hold_identifiers(keys))
-
-
 def hold_identifiers(keys: Iterable[tuple[int, IdentifierKey]]) -> Call[None]:
-    """`lock_identifiers` as a call."""
+    """Lock (organization, identifier) pairs until the transaction ends."""
     return _hold(
         {
             (int(key[1][at : at + 16], 16) ^ org_id ^ key[0]) >> 1
@@ -33,13 +26,8 @@ def hold_identifiers(keys: Iterable[tuple[int, IdentifierKey]]) -> Call[None]:
     )
 
 
-async def lock_contacts(tx: Transaction, contact_ids: Iterable[str]) -> None:
-    """Lock contacts until the transaction ends. Every write to a contact happens under its lock."""
-    await run(tx, hold_contacts(contact_ids))
-
-
 def hold_contacts(contact_ids: Iterable[str]) -> Call[None]:
-    """`lock_contacts` as a call."""
+    """Lock contacts until the transaction ends. Every write to a contact happens under its lock."""
     # The last 62 random bits of a UUIDv7.
     return _hold({-1 - (int(contact_id[19:].replace("-", ""), 16) & 0x3FFFFFFFFFFFFFFF) for contact_id in contact_ids})
 
@@ -47,25 +35,28 @@ def hold_contacts(contact_ids: Iterable[str]) -> Call[None]:
 def _hold(locks: set[int]) -> Call[None]:
     # Sorted, so two transactions never wait for each other. Identifiers are positive and contacts negative, so they
     # never collide.
-    return Call(_CALLS["lock_keys"], nothing, keys=plain(sorted(locks)))
+    return lock_keys(sorted(locks))
 
 
-def share_members(org_id: int) -> Call[None]:
+@call
+def lock_keys(keys: list[int]) -> None: ...
+
+
+@call
+def share_members(org_id: int) -> None:
     """Take the shared lock under which the segments of single contacts change."""
-    return Call(_CALLS["share_members"], nothing, org_id=org_id)
 
 
-def hold_members(org_id: int) -> Call[None]:
-    """Wait until no transaction shares that lock, and keep others out until this transaction ends."""
-    return Call(_CALLS["hold_members"], nothing, org_id=org_id)
+@call
+def hold_members(org_id: int) -> None:
+    """Wait until no transaction shares the lock of `share_members`, and exclude others until this transaction ends."""
 
 
+@query
 async def take_turn(tx: Transaction, work: int, org_id: int) -> None:
     """Wait for an organization's turn at a kind of work, and hold it until the transaction ends."""
-    await run(tx, Call(_CALLS["take_turn"], nothing, work=work, org_id=org_id))
 
 
+@query
 async def try_turn(tx: Transaction, work: int, org_id: int) -> bool:
     """Take an organization's turn at a kind of work until the transaction ends; False if another transaction has it."""
-    (taken,) = await run(tx, Call(_CALLS["try_turn"], lambda rows: rows[0][0] is True, work=work, org_id=org_id))
-    return taken

@@ -7,48 +7,49 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from api.crypto import INDEX, Keyring
+from api.crypto import Keyring
 from api.store.database import Transaction, load
-from api.store.query import Call, joined, nothing, plain, quoted, run, statements
-
-_SQL = load("messages")
-
-_CALLS = statements("messages")
-
+from api.store.query import Digests, Json, RowCount, Uuid, call, query, run
+from workbench.language.channel import ChannelName
 
 # --- Outgoing emails and webhooks
 
-OutboxChannel: TypeAlias = Literal["email", "webhook"]
 DeliveryStatus: TypeAlias = Literal["queued", "sent", "failed", "skipped", "unknown"]
 
 
-class OutgoingRow(msgspec.Struct, frozen=True):
-    """One email or webhook; `recipient` is a sealed address or a URL, `token` belongs to the claim that sends it."""
+class NewMessage(msgspec.Struct, frozen=True):
+    """A message of an entry, with the columns that its channel uses; the recipient of an email is sealed.
 
-    id: str
-    contact_id: str
-    automation_id: str
-    entry_id: str
+    `token` belongs to the claim that sends it. `cause`: in one word, why the message is not sent at all.
+    """
+
+    id: Uuid
+    contact_id: Uuid
+    automation_id: Uuid
+    entry_id: Uuid
     node_id: str
-    token: int
-    channel: OutboxChannel
-    recipient: str
-    subject: str | None
-    body: str
-    html: bool
+    channel: str
+    token: int = 0
+    wallet_address: str | None = None
+    recipient: str | None = None
+    subject: str | None = None
+    body: str | None = None
+    html: bool = False
+    data: str | None = None
+    cause: str | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
     """The message to send, as it was first stored. `opted_out`: its contact has opted out of the channel."""
 
     id: str
-    channel: OutboxChannel
+    channel: ChannelName
     recipient: str
     subject: str | None
     body: str
@@ -69,74 +70,61 @@ class AttemptResult(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class SkippedMessageRow(msgspec.Struct, frozen=True):
-    """A message that is not sent at all; `cause` is the reason, in one word."""
+@call
+def add_outgoing(org_id: int, rows: Sequence[NewMessage], at: datetime) -> None:
+    """Store messages that are not stored yet."""
+
+
+@call
+def claim_outgoing(org_id: int, rows: Sequence[NewMessage]) -> list[StoredMessage]:
+    """Start sending messages; those that were sent before are left out."""
+
+
+@call
+def settle_outgoing(org_id: int, message_id: Uuid, token: int, result: AttemptResult, at: datetime) -> None:
+    """Record the result of an attempt, unless another claim has taken the message since."""
+
+
+@call
+def abandon_outgoing(org_id: int, entry_ids: Collection[Uuid], at: datetime) -> None:
+    """Give up the unsent messages of entries that have ended."""
+
+
+@call
+def add_skipped_messages(org_id: int, rows: Sequence[NewMessage], at: datetime) -> None: ...
+
+
+# --- Messages as users see them
+
+
+class MessageRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One message; `recipient` is a sealed email address or the URL of a webhook.
+
+    `html` is read for a message of an entry; `automation` (its name) and `reason` (why it was not sent or delivered)
+    for the timeline of a contact.
+    """
 
     id: str
-    contact_id: str
     automation_id: str
     entry_id: str
     node_id: str
-    channel: str
-    cause: str
+    channel: ChannelName
+    status: str
+    wallet_address: str | None
+    recipient: str | None
+    subject: str | None
+    body: str | None
+    data: msgspec.Raw | None
+    created_at: datetime
+    sent_at: datetime | None
+    delivered_at: datetime | None
+    html: bool = False
+    automation: str | None = None
+    reason: str | None = None
 
 
-def add_outgoing(org_id: int, rows: Sequence[OutgoingRow], at: datetime) -> Call[None]:
-    """Store messages that are not stored yet."""
-    return Call(
-        _CALLS["add_outgoing"],
-        nothing,
-        org_id=org_id,
-        at=at,
-        ids=plain(row.id for row in rows),
-        contact_ids=plain(row.contact_id for row in rows),
-        automation_ids=plain(row.automation_id for row in rows),
-        entry_ids=plain(row.entry_id for row in rows),
-        node_ids=quoted([row.node_id for row in rows]),
-        channels=plain(row.channel for row in rows),
-        recipients=quoted([row.recipient for row in rows]),
-        subjects=quoted([row.subject for row in rows]),
-        bodies=quoted([row.body for row in rows]),
-        htmls=plain("t" if row.html else "f" for row in rows),
-    )
-
-
-def claim_outgoing(org_id: int, rows: Sequence[OutgoingRow]) -> Call[dict[str, StoredMessage]]:
-    """Start sending messages, by id; messages that were sent before are left out."""
-    return Call(
-        _CALLS["claim_outgoing"],
-        lambda stored: {row[0]: StoredMessage(*row) for row in stored},
-        org_id=org_id,
-        ids=plain(row.id for row in rows),
-        tokens=plain(row.token for row in rows),
-    )
-
-
-def settle_outgoing(org_id: int, message_id: str, token: int, result: AttemptResult, at: datetime) -> Call[None]:
-    """Record the result of an attempt, unless another claim has taken the message since."""
-    values = msgspec.structs.asdict(result)
-    return Call(_CALLS["settle_outgoing"], nothing, org_id=org_id, id=message_id, token=token, at=at, **values)
-
-
-def abandon_outgoing(org_id: int, entry_ids: Collection[str], at: datetime) -> Call[None]:
-    """Give up the unsent messages of entries that have ended."""
-    return Call(_CALLS["abandon_outgoing"], nothing, org_id=org_id, entry_ids=plain(entry_ids), at=at)
-
-
-def add_skipped_messages(org_id: int, rows: Sequence[SkippedMessageRow], at: datetime) -> Call[None]:
-    return Call(
-        _CALLS["add_skipped_messages"],
-        nothing,
-        org_id=org_id,
-        at=at,
-        ids=plain(row.id for row in rows),
-        contact_ids=plain(row.contact_id for row in rows),
-        automation_ids=plain(row.automation_id for row in rows),
-        entry_ids=plain(row.entry_id for row in rows),
-        node_ids=quoted([row.node_id for row in rows]),
-        channels=plain(row.channel for row in rows),
-        causes=plain(row.cause for row in rows),
-    )
+@query
+async def list_messages(tx: Transaction, org_id: int, entry_id: Uuid) -> list[MessageRow]: ...
 
 
 # --- In-app messages
@@ -161,7 +149,7 @@ class WaitingMessage(msgspec.Struct, frozen=True):
     id: str
     title: str
     body: str
-    extra: bytes | None
+    extra: Json | None
     created_at: datetime
 
 
@@ -170,42 +158,49 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     id: str
 
 
+@call
+def add_inapp_messages(org_id: int, rows: Sequence[NewMessage], at: datetime) -> set[str]:
+    """Store in-app messages; return the ids of new ones."""
+
+
+@query
 async def list_origins(tx: Transaction, org_id: int) -> tuple[str, ...]:
     """Return the web origins that may ask for an organization's messages."""
-    row = await (await tx.execute(_SQL["list_origins"], {"org_id": org_id})).fetchone()
-    return () if row is None else tuple(row[0])
 
 
-async def add_origin(tx: Transaction, org_id: int, origin: str) -> bool:
-    """Allow an origin; return whether it was new."""
-    return (await tx.execute(_SQL["add_origin"], {"org_id": org_id, "origin": origin})).rowcount == 1
+@query
+async def add_origin(tx: Transaction, org_id: int, origin: str) -> RowCount:
+    """Allow an origin; return 1 if it was new, else 0."""
 
 
-async def remove_origin(tx: Transaction, org_id: int, origin: str) -> bool:
-    """Disallow an origin; return whether it was allowed."""
-    return (await tx.execute(_SQL["remove_origin"], {"org_id": org_id, "origin": origin})).rowcount == 1
+@query
+async def remove_origin(tx: Transaction, org_id: int, origin: str) -> RowCount:
+    """Disallow an origin; return 1 if it was allowed, else 0."""
 
 
-async def add_challenge(tx: Transaction, org_id: int, nonce: str, challenge: Challenge) -> None:
-    await tx.execute(_SQL["add_challenge"], msgspec.structs.asdict(challenge) | {"org_id": org_id, "nonce": nonce})
+@query
+async def add_challenge(tx: Transaction, org_id: int, nonce: str, challenge: Challenge) -> None: ...
 
 
-async def delete_expired_challenges(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    return (
-        await tx.execute(_SQL["delete_expired_challenges"], {"org_id": org_id, "now": now, "limit": limit})
-    ).rowcount
+@query
+async def delete_expired_challenges(tx: Transaction, org_id: int, now: datetime, limit: int) -> RowCount: ...
 
 
+@query
 async def take_challenge(tx: Transaction, org_id: int, nonce: str) -> Challenge | None:
     """Delete a challenge and return it, or None if it does not exist or another request took it first."""
-    return await tx.fetch_one(Challenge, _SQL["take_challenge"], {"org_id": org_id, "nonce": nonce})
 
 
 async def find_valid_keys(tx: Transaction, keys: Collection[KeyRef], now: datetime) -> dict[KeyRef, tuple[str, ...]]:
     """Return the keys that are still valid, with the origins of their organizations."""
-    values = {"org_ids": [org_id for org_id, _ in keys], "key_ids": [key_id for _, key_id in keys], "now": now}
-    cursor = await tx.execute(_SQL["find_valid_keys"], values)
-    return {(org_id, key_id): tuple(origins) async for org_id, key_id, origins in cursor}
+    rows = await _find_valid_keys(tx, [org_id for org_id, _ in keys], [key_id for _, key_id in keys], now)
+    return {(org_id, key_id): tuple(origins) for org_id, key_id, origins in rows}
+
+
+@query
+async def _find_valid_keys(
+    tx: Transaction, org_ids: list[int], key_ids: list[Uuid], now: datetime
+) -> list[tuple[int, str, list[str]]]: ...
 
 
 async def read_inboxes(
@@ -216,48 +211,43 @@ async def read_inboxes(
     for org_id, wallet in inboxes:
         wallets[org_id].append(wallet)
     # One call per organization: every statement names one `org_id`, which also selects the node on Citus.
-    inbox_rows = await run(
-        tx,
-        *(
-            Call(
-                _CALLS["read_inboxes"],
-                list,
-                org_id=org_id,
-                wallets=quoted(org_wallets),
-                under_way=joined(list(under_way)),
-                limit=limit,
-            )
-            for org_id, org_wallets in wallets.items()
-        ),
-    )
+    calls = [_read_inboxes(org_id, org_wallets, under_way, limit) for org_id, org_wallets in wallets.items()]
     return [
-        ((org_id, wallet), WaitingMessage(*columns))
-        for org_id, rows in zip(wallets, inbox_rows, strict=True)
-        for wallet, *columns in rows
+        ((org_id, wallet), message)
+        for org_id, messages in zip(wallets, await run(tx, *calls), strict=True)
+        for wallet, wallet_messages in messages.items()
+        for message in wallet_messages
     ]
 
 
+@call
+def _read_inboxes(
+    org_id: int, wallets: list[str], under_way: Collection[Uuid], limit: int
+) -> dict[str, list[WaitingMessage]]: ...
+
+
 async def acknowledge(tx: Transaction, acknowledgements: Collection[Acknowledgement], now: datetime) -> None:
-    values = {
-        "org_ids": [item.inbox[0] for item in acknowledgements],
-        "ids": [item.id for item in acknowledgements],
-        "wallets": [item.inbox[1] for item in acknowledgements],
-        "now": now,
-    }
-    await tx.execute(_SQL["acknowledge"], values)
+    org_ids, wallets = [item.inbox[0] for item in acknowledgements], [item.inbox[1] for item in acknowledgements]
+    await _acknowledge(tx, org_ids, [item.id for item in acknowledgements], wallets, now)
+
+
+@query
+async def _acknowledge(
+    tx: Transaction, org_ids: list[int], ids: list[Uuid], wallets: list[str], now: datetime
+) -> None: ...
 
 
 async def find_inbox_channel(connection: AsyncConnection[TupleRow]) -> str:
     """Return the channel that announces waiting messages."""
     # Its name is random and stored, because direct logins may LISTEN to any channel that they can name.
-    row = await (await connection.execute(_SQL["find_inbox_channel"])).fetchone()
+    row = await (await connection.execute(load("messages")["find_inbox_channel"])).fetchone()
     assert row is not None
     return str(row[0])
 
 
-def announce_messages(org_id: int, wallets: Collection[str]) -> Call[None]:
+@call
+def announce_messages(org_id: int, wallets: Collection[str]) -> None:
     """Tell every API process, when the transaction commits, that these wallets have waiting messages."""
-    return Call(_CALLS["announce_messages"], nothing, org_id=org_id, wallets=quoted(list(wallets)))
 
 
 def wallet_mark(wallet: str) -> str:
@@ -267,87 +257,71 @@ def wallet_mark(wallet: str) -> str:
 
 # --- Suppressions, webhook secrets and endpoints
 
-SuppressedChannel: TypeAlias = Literal["email"]
-AddressKey: TypeAlias = tuple[int, str]  # organization, blind index of an address
 
-
-class SecretRotation(msgspec.Struct, frozen=True):
-    """When a webhook secret was replaced, and until when the previous one still signs."""
-
-    at: datetime
-    previous_until: datetime
-
-
+@query
 async def suppress(
-    tx: Transaction, org_id: int, channel: SuppressedChannel, address_digest: str, now: datetime
+    tx: Transaction,
+    org_id: int,
+    channel: ChannelName,
+    address_digests: Digests,
+    created_at: datetime,
+    reason: str = "unsubscribed",
 ) -> None:
     """Stop messages of a channel to an address, because its owner unsubscribed."""
-    values = {"org_id": org_id, "channel": channel, "address_digests": _indexes(address_digest)}
-    await tx.execute(_SQL["suppress"], values | {"reason": "unsubscribed", "created_at": now})
 
 
+@query
 async def find_suppressed(
-    tx: Transaction, channel: SuppressedChannel, addresses: Collection[AddressKey]
-) -> set[AddressKey]:
-    """Return the addresses that get no more messages of a channel."""
-    values = {"channel": channel, **_columns("address_digests", addresses)}
-    return await _addressed(tx, "find_suppressed", values)
+    tx: Transaction, org_id: int, channel: ChannelName, address_digests: Collection[Uuid]
+) -> set[str]:
+    """Return the addresses, as blind indexes, that get no more messages of a channel."""
 
 
 async def insert_webhook_secret(tx: Transaction, keyring: Keyring, org_id: int, secret: str, now: datetime) -> None:
     """Store an organization's first webhook secret, unless it has one."""
-    sealed = keyring.of(org_id).seal_webhook_secret(secret)
-    await tx.execute(_SQL["insert_webhook_secret"], {"org_id": org_id, "secret": sealed, "created_at": now})
+    await _insert_webhook_secret(tx, org_id, keyring.of(org_id).seal_webhook_secret(secret), now)
+
+
+@query
+async def _insert_webhook_secret(tx: Transaction, org_id: int, secret: bytes, created_at: datetime) -> None: ...
 
 
 async def roll_webhook_secret(
-    tx: Transaction, keyring: Keyring, org_id: int, secret: str, rotation: SecretRotation
+    tx: Transaction, keyring: Keyring, org_id: int, secret: str, at: datetime, previous_until: datetime
 ) -> None:
-    """Replace the webhook secret; the previous one signs, too, until the rotation ends."""
-    sealed = keyring.of(org_id).seal_webhook_secret(secret)
-    values = {"org_id": org_id, "secret": sealed, "created_at": rotation.at, "previous_until": rotation.previous_until}
-    await tx.execute(_SQL["roll_webhook_secret"], values)
+    """Replace the webhook secret; the previous one signs, too, until `previous_until`."""
+    await _roll_webhook_secret(tx, org_id, keyring.of(org_id).seal_webhook_secret(secret), at, previous_until)
 
 
-async def find_webhook_secrets(
-    tx: Transaction, keyring: Keyring, org_ids: Collection[int], now: datetime
-) -> dict[int, tuple[str, ...]]:
-    """Return the secrets that sign webhooks now, newest first, by organization; those without a secret are left out."""
-    cursor = await tx.execute(_SQL["find_webhook_secrets"], {"org_ids": list(org_ids), "now": now})
-    return {
-        org_id: tuple(keyring.of(org_id).open_webhook_secret(secret) for secret in sealed if secret is not None)
-        for org_id, *sealed in await cursor.fetchall()
-    }
+@query
+async def _roll_webhook_secret(
+    tx: Transaction, org_id: int, secret: bytes, at: datetime, previous_until: datetime
+) -> None: ...
 
 
-async def close_endpoint(tx: Transaction, org_id: int, url_digest: str, host: str, now: datetime) -> None:
+async def find_webhook_secrets(tx: Transaction, keyring: Keyring, org_id: int, now: datetime) -> tuple[str, ...]:
+    """Return the secrets that sign an organization's webhooks now, newest first; () before the first one is stored."""
+    sealed = await _find_webhook_secrets(tx, org_id, now) or ()
+    return tuple(keyring.of(org_id).open_webhook_secret(secret) for secret in sealed if secret is not None)
+
+
+@query
+async def _find_webhook_secrets(tx: Transaction, org_id: int, now: datetime) -> tuple[bytes, bytes | None] | None: ...
+
+
+@call
+def close_endpoint(org_id: int, url_digests: Digests, host: str, closed_at: datetime) -> None:
     """Send nothing more to a webhook URL."""
-    values = {"org_id": org_id, "url_digests": _indexes(url_digest), "host": host, "closed_at": now}
-    await tx.execute(_SQL["close_endpoint"], values)
 
 
-async def open_endpoint(tx: Transaction, org_id: int, url_digest: str) -> bool:
+@query
+async def open_endpoint(tx: Transaction, org_id: int, url_digests: Digests) -> bool:
     """Send to a webhook URL again; return whether it was closed."""
-    cursor = await tx.execute(_SQL["open_endpoint"], {"org_id": org_id, "url_digests": _indexes(url_digest)})
-    return await cursor.fetchone() is not None
 
 
-async def find_closed_endpoints(tx: Transaction, addresses: Collection[AddressKey]) -> set[AddressKey]:
-    return await _addressed(tx, "find_closed_endpoints", _columns("url_digests", addresses))
-
-
-def _indexes(digests: str) -> list[str]:
-    """Split a text of one or several blind indexes (`OrgKeys.digests`)."""
-    return [digests[start : start + INDEX] for start in range(0, len(digests), INDEX)]
-
-
-def _columns(name: str, addresses: Collection[AddressKey]) -> dict[str, Any]:
-    return {"org_ids": [org_id for org_id, _ in addresses], name: [digest for _, digest in addresses]}
-
-
-async def _addressed(tx: Transaction, name: str, values: dict[str, Any]) -> set[AddressKey]:
-    rows = await (await tx.execute(_SQL[name], values)).fetchall()
-    return {(org_id, digest.replace("-", "")) for org_id, digest in rows}
+@query
+async def find_closed_endpoints(tx: Transaction, org_id: int, url_digests: Collection[Uuid]) -> set[str]:
+    """Return the blind indexes of those webhook URLs that are closed."""
 
 
 # --- Test sends
@@ -355,50 +329,48 @@ async def _addressed(tx: Transaction, name: str, values: dict[str, Any]) -> set[
 TEST_PUSH_RETENTION = timedelta(days=1)
 
 
-class TestPushRow(msgspec.Struct, frozen=True):
-    """An in-app message for a wallet; `extra` is JSON text, `contact_id` the contact that its texts may mention."""
-
-    org_id: int
-    id: str
-    contact_id: str | None
-    wallet: str
-    title: str
-    body: str
-    extra: str
-    created_at: datetime
-
-
+@query
 async def find_published_urls(tx: Transaction, org_id: int) -> list[str]:
     """Return the webhook URLs in published automations, as templates."""
-    return [row[0] async for row in await tx.execute(_SQL["find_published_urls"], {"org_id": org_id})]
 
 
-async def count_test_sends(tx: Transaction, org_id: int, since_id: str) -> int:
+@query
+async def count_test_sends(tx: Transaction, org_id: int, since_id: Uuid) -> int:
     """Count the test sends since a time, given as an id of that time."""
-    return int(await tx.fetch_value(_SQL["count_test_sends"], {"org_id": org_id, "since_id": since_id}))
 
 
-async def add_test_push(tx: Transaction, push: TestPushRow) -> None:
-    """Store an in-app message for a wallet, apart from the messages that are counted."""
-    await tx.execute(_SQL["add_test_push"], msgspec.structs.asdict(push))
+@query
+async def add_test_push(
+    tx: Transaction,
+    org_id: int,
+    id: Uuid,  # noqa: A002  the name of the column
+    contact_id: Uuid | None,
+    wallet: str,
+    title: str,
+    body: str,
+    extra: str,
+    created_at: datetime,
+) -> None:
+    """Store an in-app message for a wallet, apart from the messages that are counted.
+
+    `extra` is JSON text, `contact_id` the contact that its texts may mention.
+    """
 
 
-async def find_old_test_pushes(tx: Transaction, now: datetime) -> list[int]:
+@query
+async def find_old_test_pushes(tx: Transaction, now: datetime, retention: timedelta = TEST_PUSH_RETENTION) -> list[int]:
     """Return the organizations that have test messages older than a day."""
-    return [
-        row[0] async for row in await tx.execute(_SQL["find_old_test_pushes"], {"before": now - TEST_PUSH_RETENTION})
-    ]
 
 
-async def delete_old_test_pushes(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
-    values = {"org_id": org_id, "before": now - TEST_PUSH_RETENTION, "limit": limit}
-    return (await tx.execute(_SQL["delete_old_test_pushes"], values)).rowcount
+@query
+async def delete_old_test_pushes(
+    tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = TEST_PUSH_RETENTION
+) -> RowCount: ...
 
 
 # --- Usage
 
 
+@query
 async def count_sent(tx: Transaction, org_id: int, since: datetime, until: datetime) -> dict[str, int]:
     """Count the messages sent from `since` until before `until`, by channel; channels without any are left out."""
-    values = {"org_id": org_id, "since": since, "until": until}
-    return {channel: count async for channel, count in await tx.execute(_SQL["count_sent"], values)}

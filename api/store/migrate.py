@@ -45,7 +45,7 @@ class MigrationError(Exception):
 # --- Applying migrations
 
 _LOCK = 7_300_451
-_LOCK_PAUSE_SECONDS = 0.1
+_LOCK_PAUSE_S = 0.1
 _MONTHS_AHEAD = 3
 
 
@@ -71,7 +71,7 @@ async def migrate(
     """Bring the database up to date with this code and its cluster; return the names of the migrations applied now.
 
     `contract`: also remove what only older code uses; refused while such code is connected. A new database is always
-    built completely. `admin_dsn`: a superuser's address, to harden SQL access. Raises MigrationError.
+    built completely. `admin_dsn`: a superuser's database URL, to harden SQL access. Raises MigrationError.
     """
     async with _locked(dsn) as connection:
         await connection.execute(f"SET lock_timeout = {wait.lock_ms}")
@@ -87,14 +87,25 @@ async def migrate(
             if migration.name not in applied and (migration.needs is None or contract or not applied)
         ]
         if contract and applied:
-            await _check_unused(connection, missing)
+            needed = max((migration.needs for migration in missing if migration.needs is not None), default="")
+            old = await _value(
+                connection,
+                "SELECT count(DISTINCT application_name) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND starts_with(application_name, %s) AND substr(application_name, %s) < %s",
+                *(APPLICATION_NAME, len(APPLICATION_NAME) + 1, needed),
+            )
+            if old:
+                raise MigrationError(f"processes of a version before {needed} are still connected; stop them first")
         for migration in missing:
             await _retry_locked(connection, migration.name, wait, partial(_apply, connection, migration))
         if await is_coordinator(connection):
             distribute = partial(_run_file, connection, "citus.sql")
             await _retry_locked(connection, "distributing the tables", wait, distribute)
-        await _retry_locked(connection, "row-level security", wait, partial(_run_file, connection, "wall.sql"))
-        await _retry_locked(connection, "adding a month", wait, partial(_add_near_months, connection))
+        await _retry_locked(connection, "row-level security", wait, partial(_run_file, connection, "row_security.sql"))
+        now = await _value(connection, "SELECT clock_timestamp()")
+        assert isinstance(now, datetime)
+        first, last = now - timedelta(days=35), now + timedelta(days=31 * _MONTHS_AHEAD)
+        await _retry_locked(connection, "adding a month", wait, partial(add_months, connection, first, last))
         async with seeing_all_organizations(connection):
             await register_cluster(connection)
     if admin_dsn is not None:
@@ -133,7 +144,7 @@ async def _locked(dsn: str) -> AsyncIterator[Transaction]:
         # Polls instead of waiting in a statement: an index build of the process that holds the lock would wait for our
         # snapshot.
         while not await _value(connection, "SELECT pg_try_advisory_lock(%s)", _LOCK):  # noqa: ASYNC110  Postgres has no event for it
-            await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+            await asyncio.sleep(_LOCK_PAUSE_S)
         await connection.execute(
             "CREATE TABLE IF NOT EXISTS public.workbench_migrations "
             "(name text PRIMARY KEY, digest text NOT NULL, needs text, applied_at timestamptz NOT NULL DEFAULT now())"
@@ -144,18 +155,6 @@ async def _locked(dsn: str) -> AsyncIterator[Transaction]:
 async def _applied_migrations(connection: Transaction) -> dict[str, tuple[str, str | None]]:
     rows = await connection.execute("SELECT name, digest, needs FROM public.workbench_migrations")
     return {name: (digest, needs) async for name, digest, needs in rows}
-
-
-async def _check_unused(connection: Transaction, missing: list[Migration]) -> None:
-    needed = max((migration.needs for migration in missing if migration.needs is not None), default="")
-    old = await _value(
-        connection,
-        "SELECT count(DISTINCT application_name) FROM pg_stat_activity WHERE datname = current_database()"
-        " AND starts_with(application_name, %s) AND substr(application_name, %s) < %s",
-        *(APPLICATION_NAME, len(APPLICATION_NAME) + 1, needed),
-    )
-    if old:
-        raise MigrationError(f"processes of a version before {needed} are still connected; end them first")
 
 
 async def _retry_locked(
@@ -208,12 +207,6 @@ async def _apply(connection: Transaction, migration: Migration) -> None:
 async def _run_file(connection: Transaction, name: str) -> None:
     async with connection.transaction():
         await connection.execute((sql_folder() / name).read_bytes())
-
-
-async def _add_near_months(connection: Transaction) -> None:
-    now = await _value(connection, "SELECT clock_timestamp()")
-    assert isinstance(now, datetime)
-    await add_months(connection, now - timedelta(days=35), now + timedelta(days=31 * _MONTHS_AHEAD))
 
 
 async def _value(connection: Transaction, statement: str, *values: object) -> object:
@@ -295,28 +288,23 @@ async def require_fit_server(dsn: str) -> None:
 
     A server that cannot be reached passes.
     """
-    database = Database(dsn, size=1)
     try:
         await require_connection(dsn)
-        await database.open()
-        async with database.transaction() as tx:
-            facts = await read_server(tx)
-        await require_known_schema(dsn)
-        async with database.transaction() as tx:
-            unprotected = [name async for (name,) in await tx.execute(_SQL["find_unprotected_tables"])]
+        async with Database(dsn, size=1) as database:
+            async with database.transaction() as tx:
+                facts = await read_server(tx)
+            await require_known_schema(dsn)
+            async with database.transaction() as tx:
+                unprotected = [name async for (name,) in await tx.execute(_SQL["find_unprotected_tables"])]
     except (DatabaseUnavailableError, psycopg.OperationalError):
         return
-    finally:
-        await database.close()
     if unprotected:
         raise MigrationError(f"row-level security does not hold for {', '.join(unprotected)}; run: workbench migrate")
     if facts.too_old is not None:
         raise UnfitServerError(f"the database is Postgres {facts.version // 10_000}; {facts.too_old}")
     if facts.switched_off:
         settings = ", ".join(facts.switched_off)
-        raise UnfitServerError(
-            f"the database may lose what it has committed: {settings} off; switch on in postgresql.conf"
-        )
+        raise UnfitServerError(f"the database may lose committed data: {settings} off; set to on in postgresql.conf")
 
 
 async def read_server(tx: Transaction) -> ServerFacts:

@@ -9,7 +9,7 @@ The names and passwords of the gateway's roles derive from the installation's se
 
 A direct login can lift every limit that is only a setting of its session. It is confined by what it cannot change: its
 rights and row policies, its limits of connections and temporary files, and a job that ends sessions which run too long
-or hold too much.
+or hold too much, and puts back the settings that later sessions begin with (every role may change its own).
 """
 
 import asyncio
@@ -37,12 +37,11 @@ _SQL = load("sql_roles")
 _TEMP_FILE_LIMIT = "512MB"
 
 # CREATE POLICY waits for every running statement on the table and makes later ones queue behind it, so ingest waits
-# with it. The code therefore waits briefly and often, instead of long and only once.
-_LOCK_TIMEOUT = "150ms"
+# with it. The code therefore makes many short attempts before a few long ones: autovacuum gives up its lock on a table
+# only after another session has waited for it for `deadlock_timeout`, 1 s.
+_LOCK_TIMEOUTS_MS = (150,) * 12 + (1500,) * 6
 
-_MAX_ATTEMPTS = 12
-
-_PAUSE_SECONDS = 0.25
+_PAUSE_S = 0.25
 
 Result = TypeVar("Result")
 
@@ -61,9 +60,10 @@ class _TryAgainError(Exception):
 
 async def change_roles(database: Database, change: Callable[[Transaction], Awaitable[Result]]) -> Result:
     """Change roles in a transaction of its own, and retry while tables are locked. Raises ReaderError."""
-    for attempt in range(1, _MAX_ATTEMPTS + 1):
+    for attempt, lock_timeout_ms in enumerate(_LOCK_TIMEOUTS_MS, 1):
         try:
             async with database.transaction() as tx:
+                await tx.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(lock_timeout_ms))
                 try:
                     return await change(tx)
                 except errors.InsufficientPrivilege as error:
@@ -73,18 +73,17 @@ async def change_roles(database: Database, change: Callable[[Transaction], Await
                         f"({reason}); run: ALTER ROLE {role} CREATEROLE"
                     ) from error
                 except (errors.LockNotAvailable, errors.UniqueViolation, errors.DuplicateObject) as error:
-                    # Our lock belongs to this database, but roles to the whole server: another database may have been
-                    # faster.
+                    # Our lock covers this database only, while roles belong to the whole server: a process of another
+                    # database may have changed the same role.
                     raise _TryAgainError from error
         except _TryAgainError:
             _log.info("roles_wait", extra={"attempt": attempt})
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_PAUSE_S)
     raise ReaderBusyError("the tables are busy, so SQL access could not be prepared; try again")
 
 
 async def lock_role_changes(tx: Transaction) -> None:
-    """Wait until no other process changes roles, and exclude others until the transaction ends. Shortens lock waits."""
-    await tx.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
+    """Wait until no other process changes roles, and exclude others until the transaction ends."""
     await tx.execute(_SQL["lock_role_changes"])
 
 
@@ -110,9 +109,9 @@ async def create_role(tx: Transaction, role: str, connections: int) -> None:
 
 
 async def set_defaults(tx: Transaction, role: str, settings: Mapping[LiteralString, LiteralString]) -> bool:
-    """Set the settings that the role's sessions begin with, and a limit of temporary files that they cannot lift.
+    """Set the settings that the role's sessions begin with, and a limit on temporary files that they cannot lift.
 
-    False if our role may not set that limit.
+    Return False if our role may not set that limit.
     """
     name = sql.Identifier(role)
     for setting, value in settings.items():
@@ -140,8 +139,8 @@ async def complete_role(tx: Transaction, role: str, org_id: int, views: list[str
     for kind, place, name in await find_missing_rights(tx, role, views):
         await tx.execute(_grant(kind, role, org_id, place, name))
     if await is_coordinator(tx):
-        # On the workers of Citus, and only there, the role needs tables by name: its queries are sent there in that
-        # form. Only the coordinator can log in to workers.
+        # Queries reach the workers of Citus with the names of tables instead of views, so there, and only there, the
+        # role needs the schema of the tables. Only the coordinator can log in to workers.
         identifier = sql.Identifier(role)
         await tx.execute(sql.SQL("GRANT USAGE ON SCHEMA workbench TO {}").format(identifier))
         await tx.execute("SET LOCAL citus.enable_ddl_propagation = off")
@@ -220,28 +219,25 @@ class Readers:
     async def of(self, org_id: int) -> ReaderRole:
         """Return an organization's role. Raises ReaderError or DatabaseUnavailableError."""
         async with self._locks[org_id]:
-            reader = self._roles.get(org_id)
-            if reader is None:
-                reader = self._roles[org_id] = await self._provide(org_id)
+            if org_id in self._roles:
+                return self._roles[org_id]
+            role = self._keyring.reader_role(org_id)
+            password = self._keyring.reader_password(role)
+
+            async def provide(tx: Transaction) -> ReaderRole:
+                await provide_reader(tx, org_id, role, password)
+                return ReaderRole(role, password, await role_is_confined(tx, role))
+
+            reader = self._roles[org_id] = await change_roles(self._database, provide)
             return reader
 
     def forget(self, org_id: int) -> None:
         """Check the role again at its next use, because it may have been dropped."""
         self._roles.pop(org_id, None)
 
-    async def _provide(self, org_id: int) -> ReaderRole:
-        role = self._keyring.reader_role(org_id)
-        password = self._keyring.reader_password(role)
-
-        async def provide(tx: Transaction) -> ReaderRole:
-            await provide_reader(tx, org_id, role, password)
-            return ReaderRole(role, password, await role_is_confined(tx, role))
-
-        return await change_roles(self._database, provide)
-
 
 async def provide_reader(tx: Transaction, org_id: int, role: str, password: str) -> None:
-    """Create the role, or grant its missing rights; without any, write nothing. Raises ReaderError."""
+    """Create the role, or grant its missing rights; write nothing if no right is missing. Raises ReaderError."""
     if unsafe := await find_unsafe_views(tx):
         raise ReaderError(f"SQL is switched off: {', '.join(unsafe)} would show rows of other organizations")
     views = await list_gateway_views(tx)
@@ -287,8 +283,8 @@ class SessionLimits(msgspec.Struct, frozen=True):
 
     Seconds of a statement and of a transaction, locks held, and the used share of the notification queue.
 
-    No lock may be of a mode that makes others wait; reading needs none. While more than `queue_share` (0 to 1) of the
-    server's queue is in use, no session may stay in a transaction.
+    No lock may be of a mode that makes other transactions wait; reading needs none. While more than `queue_share` (0
+    to 1) of the server's queue is in use, no session may stay in a transaction.
     """
 
     statement_seconds: float = 60.0
@@ -306,9 +302,9 @@ class LoginSession(msgspec.Struct, frozen=True):
 
 
 class EndedSession(msgspec.Struct, frozen=True):
-    """A session that was ended, and the reason.
+    """A session that was ended.
 
-    One of `revoked`, `elsewhere` (in another database), `statement`, `transaction`, `notifications`, `locks`.
+    `reason`: `revoked`, `elsewhere` (in another database), `statement`, `transaction`, `notifications` or `locks`.
     """
 
     role: str
@@ -327,27 +323,47 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
     if await is_open(tx, role):
         return False
     name = sql.Identifier(role)
-    if await role_exists(tx, role):
-        # An earlier holder of the login may have left settings, for all databases or for single ones.
-        await tx.execute(sql.SQL("ALTER ROLE {} RESET ALL").format(name))
-        for (database,) in await (await tx.execute(_SQL["list_databases_with_settings"], {"role": role})).fetchall():
-            await tx.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} RESET ALL").format(name, sql.Identifier(database)))
-    else:
+    if not await role_exists(tx, role):
         await create_role(tx, role, LOGIN_CONNECTIONS)
     if not await role_is_confined(tx, role) or await _number(tx, "may_make_tables", {"role": role}):
-        raise ReaderError(
-            "the server is not hardened, so a login could reach what is not its own: run workbench migrate"
-        )
+        raise ReaderError("the server is not hardened, so a login could reach data of others; run: workbench migrate")
     if await _number(tx, "prepared_transactions"):
         raise ReaderError("a login could leave prepared transactions behind: set max_prepared_transactions to 0")
     # Membership lets us see the role's sessions and end them.
     membership = _GRANT_TO_US if tx.info.server_version >= 160_000 else _GRANT_TO_US_BEFORE_16
     await tx.execute(sql.SQL(membership).format(name))
-    if not await set_defaults(tx, role, _LOGIN_SETTINGS):
+    if not await reset_login(tx, role):
         raise ReaderError(f"a login could fill the disk; run: GRANT SET ON PARAMETER temp_file_limit TO {tx.info.user}")
     await complete_role(tx, role, org_id, await list_direct_views(tx))
     await allow_login(tx, role, password)
     return True
+
+
+async def reset_login(tx: Transaction, role: str) -> bool:
+    """Give a direct login the settings that its sessions begin with, and no others; False as in `set_defaults`."""
+    name = sql.Identifier(role)
+    await tx.execute(sql.SQL("ALTER ROLE {} RESET ALL").format(name))
+    for (database,) in await (await tx.execute(_SQL["list_databases_with_settings"], {"role": role})).fetchall():
+        await tx.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} RESET ALL").format(name, sql.Identifier(database)))
+    return await set_defaults(tx, role, _LOGIN_SETTINGS)
+
+
+async def reset_changed_logins(tx: Transaction) -> list[str]:
+    """Put back the settings of direct logins that changed their own, and return the roles."""
+    settings = [f"{name}={value}" for name, value in {**_LOGIN_SETTINGS, "temp_file_limit": _TEMP_FILE_LIMIT}.items()]
+
+    async def changed() -> list[str]:
+        return [
+            row[0] for row in await (await tx.execute(_SQL["list_changed_logins"], {"settings": settings})).fetchall()
+        ]
+
+    if not await changed():
+        return []
+    await lock_role_changes(tx)
+    roles = await changed()  # another process may have put them back meanwhile
+    for role in roles:
+        await reset_login(tx, role)
+    return roles
 
 
 async def complete_login(tx: Transaction, role: str, org_id: int) -> None:

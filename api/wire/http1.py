@@ -1,34 +1,23 @@
-"""HTTP/1 with strict parsing of requests: a request is complete, valid and in time before a handler sees it.
+"""Strict parsing of HTTP/1 requests: heads and chunked bodies.
 
 A request that two servers could understand differently is refused (RFC 9112): both lengths at once, a length twice,
-every coding except `chunked`, whitespace before a colon, folded lines, control characters, a missing or second Host. In
-a chunked body a size is one to eight hex digits and nothing else, lines end in CR LF, and there are no trailers. Every
-request is parsed here: two patterns read a head, in about 4 µs for six fields.
-
-An error in the middle of a request ends the connection, because nothing says where the next request would begin.
+every coding except `chunked`, whitespace before a colon, folded lines, control characters, bare line feeds, a missing
+or second Host. What proxies send is accepted: `chunked` in any case, chunk extensions, and trailers, which are
+dropped. Two patterns read a head, in about 4 µs for six fields.
 """
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-from sanic.compat import Header
-from sanic.exceptions import SanicException
-from sanic.http import Http, Stage
-from sanic.request import Request
 
 MAX_HEAD_BYTES = 8_192
 MAX_FIELDS = 100
 TOO_MANY_FIELDS = f"there are more than {MAX_FIELDS} header fields"
-MIN_ADMITTED_BYTES = 65_536  # for a larger body, the client has to show a valid key first
+MAX_CHUNK_LINE_BYTES = 1_024  # the size of a chunk and its extensions
 REQUEST_ID_HEADER = "x-request-id"
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LINGER_S = 1.0
-_PAUSE_AFTER_503_S = 0.1
 _MAX_LENGTH_DIGITS = 18
 
 _TCHARS = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
@@ -42,8 +31,13 @@ _HOST = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]+")
 _NEVER_VALID = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
 _UNIQUE_FIELDS = ("content-length", "host", "transfer-encoding")
 
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
-_CHUNK_SIZE_PREFIX = re.compile(rb"(?:[0-9A-Fa-f]{1,8}\r?)?")
+# Groups are not repeated possessively: Python before 3.11.5 then matches what the pattern excludes (gh-106052).
+_EXTENSION = (
+    rf'[ \t]*+;[ \t]*+{_TCHARS}(?:[ \t]*+=[ \t]*+(?:{_TCHARS}|"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"))?'
+)
+_CHUNK_SIZE = re.compile(rf"([0-9A-Fa-f]{{1,8}})(?:{_EXTENSION})*\r\n".encode("latin-1"))
+_CHUNK_SIZE_PREFIX = re.compile(rb"(?:[0-9A-Fa-f]{1,8}[ \t]*+(?:;[\t -~\x80-\xff]*+)?\r?)?")
+_TRAILER = re.compile(rf"({_TCHARS}):[\t -~\x80-\xff]*+".encode("latin-1"))
 
 # 8 to 64 letters, digits, dots and hyphens. No underscore: an API key sent here by mistake must not get into logs.
 _REQUEST_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z.-]{7,63}", re.ASCII)
@@ -94,7 +88,7 @@ def read_head(head: bytes) -> Head | str:
             return "HTTP/1.0 does not support Transfer-Encoding"
         # Compared before whitespace is stripped: another server may not strip it.
         (coding,) = (value for name, value in raw_fields if name.lower() == "transfer-encoding")
-        if coding != "chunked":
+        if coding.lower() != "chunked":
             return "Transfer-Encoding can only be chunked"
 
     keep_alive = version == "1.1"
@@ -116,7 +110,7 @@ def read_head(head: bytes) -> Head | str:
 
 
 def can_never_be_valid(prefix: bytes | bytearray) -> bool:
-    """Return whether the first bytes of a head rule out that it becomes a valid one."""
+    """Return whether a head that begins with these bytes can no longer become valid."""
     return _NEVER_VALID.search(prefix) is not None
 
 
@@ -151,10 +145,12 @@ class ChunkedBody:
         self._limit = limit
 
     def take(self, buffer: bytearray) -> ChunkProgress:
-        """Move complete chunks from the start of the buffer to the body. The bytes after the last chunk stay."""
-        while (size := _CHUNK_SIZE.match(buffer)) is not None:
+        """Move complete chunks from the start of the buffer to the body. Later bytes stay in the buffer."""
+        while (size := _CHUNK_SIZE.match(buffer, 0, MAX_CHUNK_LINE_BYTES)) is not None:
             start = size.end()
             end = start + int(size[1], 16)
+            if start == end:
+                return _drop_trailers(buffer, start)
             if len(self.body) + end - start > self._limit:
                 return "too_large"
             if len(buffer) < end + 2:
@@ -163,189 +159,20 @@ class ChunkedBody:
                 return "malformed"
             self.body += buffer[start:end]
             del buffer[: end + 2]
-            if start == end:
-                return "whole"
-        return "unfinished" if _CHUNK_SIZE_PREFIX.fullmatch(buffer) else "malformed"
+        is_prefix = len(buffer) < MAX_CHUNK_LINE_BYTES and _CHUNK_SIZE_PREFIX.fullmatch(buffer)
+        return "unfinished" if is_prefix else "malformed"
 
 
-class TransportError(SanicException):
-    """A request refused before routing: 400, 408, 413, 417, 431 or 503. The message is for the client."""
-
-    quiet = True
-
-
-class LargeBodies:
-    """Admission of large bodies: `admit` raises for a client without the right, and `room` bounds bytes in memory."""
-
-    def __init__(self, admit: Callable[[Request], Awaitable[object]], room: int) -> None:
-        self.admit = admit
-        self._room = room
-
-    @contextmanager
-    def reserve(self, size: int) -> Iterator[None]:
-        """Reserve memory for a body while it is received and handled; raise TransportError if there is not enough."""
-        if size > self._room:
-            raise TransportError("too many large requests in progress, try again", 503)
-        self._room -= size
-        try:
-            yield
-        finally:
-            self._room += size
-
-
-class StrictHttp(Http):
-    """The requests of one connection, one after the other.
-
-    `REQUEST_TIMEOUT` bounds the time from the first to the last byte of a request. A body has at most
-    `BODY_LIMITS[path]` bytes, where `*` stands for one segment of the path, and otherwise `REQUEST_MAX_SIZE`. Large
-    bodies need admission by `ctx.large_bodies`.
-    """
-
-    __slots__ = ("_due", "_lingers", "_pauses")
-
-    async def http1(self) -> None:
-        """Answer requests until the connection ends."""
-        self._lingers = False
-        await super().http1()  # type: ignore[no-untyped-call]
-        if self._lingers:
-            await self._linger()
-
-    async def http1_request_header(self) -> None:
-        """Receive one request, head and body, into `self.request`."""
-        if self._pauses:
-            await asyncio.sleep(_PAUSE_AFTER_503_S)
-        self._due = self.protocol.loop.time() + self.protocol.request_timeout
-        head = await self._receive_head()
-        self._create_request(head)
-        if head.version == "1.1" and not head.expect_continue and "expect" in self.request.headers:
-            raise TransportError("Expect can only be 100-continue", 417)
-        if head.chunked or head.content_length:
-            self.request.body = await self._receive_body(head)
-
-    def init_for_request(self) -> None:
-        """Reset the state between requests."""
-        # After a 503 the connection pauses, so a client that retries at once costs little.
-        last = getattr(self, "response", None)  # unset before the first request
-        self._pauses = last is not None and last.status == 503
-        super().init_for_request()  # type: ignore[no-untyped-call]
-
-    async def error_response(self, exception: Exception) -> None:
-        """Answer an error. If the request is incomplete, the client is still sending the rest of it."""
-        self._lingers = self.stage is Stage.REQUEST
-        await super().error_response(exception)
-
-    async def _receive_head(self) -> Head:
-        buffer = self.recv_buffer
-        while (end := buffer.find(b"\r\n\r\n")) < 0 and len(buffer) <= MAX_HEAD_BYTES:
-            if can_never_be_valid(buffer):
-                raise _malformed("the head has control characters or bare line ends")
-            await self._receive_in_time()
-        if not 0 <= end <= MAX_HEAD_BYTES:
-            raise TransportError(
-                f"the head of the request is too large: at most {MAX_HEAD_BYTES} bytes are accepted", 431
-            )
-        head = read_head(bytes(buffer[:end]))
-        if head is TOO_MANY_FIELDS:
-            raise TransportError(head, 431)
-        if isinstance(head, str):
-            raise _malformed(head)
-        del buffer[: end + 4]
-        return head
-
-    def _create_request(self, head: Head) -> None:
-        protocol = self.protocol
-        request = protocol.request_class(
-            url_bytes=head.target.encode("ascii"),
-            headers=Header(head.fields),
-            version=head.version,
-            method=head.method,
-            transport=protocol.transport,  # type: ignore[arg-type]
-            app=protocol.app,
-        )
-        request._id = caller_request_id(head.fields)  # with None, Sanic creates one on demand
-        protocol.request_class._current.set(request)
-        protocol.state["requests_count"] += 1
-        request.stream = self
-        self.request = request
-        self.keep_alive = head.keep_alive and protocol.app.config.KEEP_ALIVE
-        self.head_only = head.method == "HEAD"
-        self.upgrade_websocket = request.headers.get("upgrade", "").lower() == "websocket"
-
-    async def _receive_body(self, head: Head) -> bytes:
-        limit = _body_limit(self.protocol.app.config.BODY_LIMITS, head.target) or self.protocol.request_max_size
-        length = head.content_length or 0
-        if length > limit:
-            raise _too_large(limit)
-        with ExitStack() as reserved:
-            if length > MIN_ADMITTED_BYTES:
-                await self._admit(reserved, length)
-            if head.expect_continue:
-                await self._send(_CONTINUE)
-            if head.content_length is None:
-                return await self._receive_chunks(limit, reserved)
-            buffer = self.recv_buffer
-            while len(buffer) < length:
-                await self._receive_in_time()
-            body = bytes(buffer[:length])
-            del buffer[:length]
-            return body
-
-    async def _receive_chunks(self, limit: int, reserved: ExitStack) -> bytes:
-        chunks, admitted = ChunkedBody(limit), False
-        while (progress := chunks.take(self.recv_buffer)) == "unfinished":
-            if not admitted and len(chunks.body) + len(self.recv_buffer) > MIN_ADMITTED_BYTES:
-                await self._admit(reserved, limit)  # the length is not known, so the limit is reserved
-                admitted = True
-            await self._receive_in_time()
-        match progress:
-            case "malformed":
-                raise _malformed("a chunk of the body is not valid")
-            case "too_large":
-                raise _too_large(limit)
-            case "whole":
-                return bytes(chunks.body)
-
-    async def _admit(self, reserved: ExitStack, size: int) -> None:
-        large_bodies: LargeBodies = self.protocol.app.ctx.large_bodies
-        await large_bodies.admit(self.request)
-        reserved.enter_context(large_bodies.reserve(size))
-
-    async def _receive_in_time(self) -> None:
-        try:
-            async with asyncio.timeout_at(self._due):
-                await self._receive_more()
-        except TimeoutError:
-            raise TransportError("the request did not arrive in time", 408) from None
-
-    async def _linger(self) -> None:
-        # Closing with unread bytes resets the connection, and the client could lose the answer.
-        transport = self.protocol.transport
-        if transport is None or transport.is_closing():
-            return
-        self.stage = Stage.FAILED
-        transport.write_eof()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
-                while True:
-                    self.recv_buffer.clear()
-                    await self._receive_more()
-
-
-def _body_limit(limits: Mapping[str, int], target: str) -> int | None:
-    path = target.partition("?")[0].rstrip("/")
-    if path in limits:
-        return limits[path]
-    segments = path.split("/")
-    for pattern, limit in limits.items():
-        expected = pattern.split("/")
-        if len(expected) == len(segments) and all(map(lambda part, own: part in ("*", own), expected, segments)):
-            return limit
-    return None
-
-
-def _malformed(reason: str) -> TransportError:
-    return TransportError(f"the request is not valid HTTP: {reason}", 400)
-
-
-def _too_large(limit: int) -> TransportError:
-    return TransportError(f"the body is too large: at most {limit} bytes are accepted here", 413)
+def _drop_trailers(buffer: bytearray, start: int) -> ChunkProgress:
+    """Drop the last chunk of a body, which ends at `start`, and the trailers after it, when they are complete."""
+    line = start
+    while (end := buffer.find(b"\r\n", line, start + MAX_HEAD_BYTES)) >= 0:
+        if end == line:
+            del buffer[: end + 2]
+            return "whole"
+        trailer = _TRAILER.fullmatch(buffer, line, end)
+        if trailer is None or trailer[1].decode().lower() in _UNIQUE_FIELDS:
+            return "malformed"
+        line = end + 2
+    is_hopeless = len(buffer) >= start + MAX_HEAD_BYTES or can_never_be_valid(buffer[line:])
+    return "malformed" if is_hopeless else "unfinished"

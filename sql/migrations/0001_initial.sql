@@ -46,7 +46,7 @@ CREATE TABLE workbench.contacts (
     external_id     text,
     attributes      jsonb NOT NULL DEFAULT '{}',
     tags            text[] NOT NULL DEFAULT '{}',
-    opted_out       text[] NOT NULL DEFAULT '{}' CHECK (opted_out <@ ARRAY['inapp', 'email', 'webhook']),
+    opted_out       text[] NOT NULL DEFAULT '{}',        -- channels
     created_at      timestamptz NOT NULL,
     updated_at      timestamptz NOT NULL,
     erased_at       timestamptz,                -- set when erased: the row is only counted
@@ -397,7 +397,7 @@ CREATE TABLE workbench.messages (
     entry_id        uuid NOT NULL,
     node_id         text NOT NULL,
     visit           integer NOT NULL,
-    channel         text NOT NULL CHECK (channel IN ('inapp', 'email', 'webhook')),
+    channel         text NOT NULL,              -- a name in workbench/language/channel.py, as in all tables
     status          text NOT NULL CHECK (status IN
         ('queued', 'sending', 'sent', 'delivered', 'failed', 'skipped', 'unknown')),
     wallet_address  text,
@@ -425,7 +425,7 @@ CREATE TABLE workbench.message_outcomes (
     at          timestamptz NOT NULL,
     message_id  uuid NOT NULL,
     outcome     text NOT NULL CHECK (outcome IN ('sent', 'delivered', 'retrying', 'failed', 'skipped', 'unknown')),
-    channel     text NOT NULL CHECK (channel IN ('inapp', 'email', 'webhook')),
+    channel     text NOT NULL,
     reason      text,                           -- one word, never a value of the contact
     PRIMARY KEY (org_id, at, message_id, outcome) INCLUDE (channel)
 );
@@ -435,7 +435,7 @@ CREATE TABLE workbench.message_outcomes (
 -- Addresses that get no more messages of a channel; stored as blind indexes, so a suppression survives the erasure of its contact.
 CREATE TABLE workbench.suppressions (
     org_id          bigint NOT NULL,
-    channel         text NOT NULL CHECK (channel IN ('email')),
+    channel         text NOT NULL,
     address_digest  uuid NOT NULL,
     reason          text NOT NULL CHECK (reason IN ('unsubscribed', 'opted_out')),
     created_at      timestamptz NOT NULL,
@@ -584,6 +584,20 @@ CREATE INDEX onchain_events_by_block ON workbench.onchain_events (org_id, block_
 CREATE INDEX onchain_events_by_contract ON workbench.onchain_events (org_id, contract, id);
 CREATE INDEX onchain_events_by_contact ON workbench.onchain_events (org_id, contact_id, created_at);
 
+-- Logs in the shape of events. For waits and goals: `event` is the name that they use, `payload` has all parameters. For triggers:
+-- `contract_event` is the name of the event, and `source` is what they match (`LogSource.key` in workbench/language/onchain.py); the
+-- parameters are in `args` of `log`, since each automation has names of its own for them.
+CREATE VIEW workbench.log_events WITH (security_invoker = true) AS
+    SELECT org_id, id, contact_id, contract || ':' || lower(event) AS event, block_time AS occurred_at, created_at,
+           jsonb_build_object('chainId', chain_id, 'contract', contract, 'txHash', tx_hash, 'logIndex', log_index,
+                              'blockNumber', block_number) || args AS payload,
+           chain_id || ':' || tx_hash || ':' || log_index AS idempotency_key,
+           NULL::text AS wallet_address, NULL::text AS email, NULL::text AS external_id, event AS contract_event,
+           chain_id || ':' || contract || ':' || signature AS source,
+           jsonb_build_object('chainId', chain_id, 'contract', contract, 'txHash', tx_hash, 'logIndex', log_index,
+                              'blockNumber', block_number, 'args', args) AS log, removed
+    FROM workbench.onchain_events;
+
 -- Watches: contract events that are kept although no automation starts from them.
 CREATE TABLE workbench.chain_watches (
     org_id      bigint NOT NULL REFERENCES workbench.organizations (id),
@@ -628,7 +642,7 @@ CREATE TABLE workbench.chains (
     block_number  bigint,                       -- all logs up to here are stored; null: reading begins at the head
     head          bigint,
     read_at       timestamptz,
-    trouble       text,                         -- what hinders the follower now
+    problem       text,                         -- what hinders the follower now
     dropping_above  bigint                      -- a reorganization: logs of later blocks are to be taken back first
 );
 

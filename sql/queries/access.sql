@@ -40,7 +40,7 @@ SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4
        k.created_at, k.expires_at, k.revoked_at, k.last_used_at
 FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
-WHERE k.id = :id;
+WHERE k.id = :key_id;
 
 -- find_organization_key --
 -- One key of an organization by its id.
@@ -48,7 +48,7 @@ SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4
        k.created_at, k.expires_at, k.revoked_at, k.last_used_at
 FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
-WHERE k.org_id = :org_id AND k.id = :id;
+WHERE k.org_id = :org_id AND k.id = :key_id;
 
 -- list_keys --
 -- All keys of an organization, oldest first.
@@ -61,27 +61,27 @@ ORDER BY k.created_at, k.id;
 
 -- expire_key --
 -- Let a key expire at a moment, or at its own earlier one.
-UPDATE api_keys SET expires_at = LEAST(expires_at, :expires_at) WHERE org_id = :org_id AND id = :id;
+UPDATE api_keys SET expires_at = LEAST(expires_at, :expires_at) WHERE org_id = :org_id AND id = :key_id;
 
 -- revoke_key --
 -- Revoke a key; the first revocation stays on record.
-UPDATE api_keys SET revoked_at = COALESCE(revoked_at, :revoked_at) WHERE org_id = :org_id AND id = :id;
+UPDATE api_keys SET revoked_at = COALESCE(revoked_at, :revoked_at) WHERE org_id = :org_id AND id = :key_id;
 
 -- touch_key --
 -- Record a use of a key, at most once a minute however many processes see it.
 UPDATE api_keys SET last_used_at = :used_at
-WHERE org_id = :org_id AND id = :id AND (last_used_at IS NULL OR last_used_at < :used_at ::timestamptz - INTERVAL '1 minute');
+WHERE org_id = :org_id AND id = :key_id AND (last_used_at IS NULL OR last_used_at < :used_at ::timestamptz - INTERVAL '1 minute');
 
 -- Rotation of the secret -------------------------------------------------------------------------------------------
--- A rotation replaces blind indexes (their first hexadecimal digit is the generation of the secret) and sealed
--- emails (their prefix is). It works page by page, so no transaction waits long. A page that was done before is not
+-- A rotation replaces blind indexes (the first hexadecimal digit is the generation of the secret) and sealed emails
+-- (the prefix is the generation). It works page by page, so no transaction waits long. A page that was done before is not
 -- found again or changes nothing.
 
 -- count_other_generations --
--- The number of connections of processes that hold the secrets in another state; `mark` is how the application names
--- of ours end.
+-- The number of connections of processes with another state of the secrets; the application
+-- names of processes with our state end with `mark`.
 SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND starts_with(application_name, :name) AND right(application_name, length(:mark)) <> :mark;
+WHERE datname = current_database() AND starts_with(application_name, :name) AND right(application_name, length(:mark ::text)) <> :mark;
 
 -- find_identities --
 -- The next identifiers with an index in a range, locked.
@@ -171,12 +171,12 @@ UPDATE events e SET email = r.new
 FROM unnest(:ids ::uuid[], :old ::text[], :new ::text[]) AS r (id, old, new) WHERE e.org_id = :org_id AND e.id = r.id AND e.email = r.old;
 
 -- find_messages --
--- The next emails with a recipient that is not sealed with the current secret.
+-- The next messages on channels with sealed addresses, with a recipient that is not sealed with the current secret.
 SELECT id::text, recipient FROM messages
-WHERE org_id = :org_id AND id > :after ::uuid AND channel = 'email' AND NOT starts_with(recipient, :prefix) ORDER BY id LIMIT :limit;
+WHERE org_id = :org_id AND id > :after ::uuid AND channel = ANY (:channels) AND NOT starts_with(recipient, :prefix) ORDER BY id LIMIT :limit;
 
 -- change_messages --
--- Write resealed recipients, where they did not change meanwhile.
+-- Write resealed recipients of messages that did not change meanwhile.
 UPDATE messages m SET recipient = r.new
 FROM unnest(:ids ::uuid[], :old ::text[], :new ::text[]) AS r (id, old, new)
 WHERE m.org_id = :org_id AND m.id = r.id AND m.recipient = r.old;
@@ -187,7 +187,7 @@ SELECT id::text, gained, identities FROM contact_merges
 WHERE org_id = :org_id AND id > :after ::uuid ORDER BY id LIMIT :limit FOR UPDATE;
 
 -- change_merge --
--- Write both again.
+-- Write the resealed values of a merge.
 UPDATE contact_merges SET gained = :gained ::jsonb, identities = :identities ::jsonb WHERE org_id = :org_id AND id = :id ::uuid;
 
 -- find_segments --
@@ -195,7 +195,7 @@ UPDATE contact_merges SET gained = :gained ::jsonb, identities = :identities ::j
 SELECT id::text, params FROM segments WHERE org_id = :org_id AND params IS NOT NULL ORDER BY id FOR UPDATE;
 
 -- change_segment --
--- Write the parameters again.
+-- Write the resealed parameters.
 UPDATE segments SET params = :params ::jsonb WHERE org_id = :org_id AND id = :id ::uuid;
 
 -- find_webhook_secrets --
@@ -203,7 +203,7 @@ UPDATE segments SET params = :params ::jsonb WHERE org_id = :org_id AND id = :id
 SELECT secret, previous FROM webhook_secrets WHERE org_id = :org_id FOR UPDATE;
 
 -- change_webhook_secrets --
--- Write them again.
+-- Write the resealed secrets.
 UPDATE webhook_secrets SET secret = :secret, previous = :previous WHERE org_id = :org_id;
 
 -- find_key_hashes --

@@ -1,4 +1,4 @@
--- How far a standby has come that answers analysts' queries.
+-- How far the standby that answers analysts' queries has replayed the primary's log.
 
 -- written_up_to --
 -- On the primary: the position up to which its log contains everything committed by now, and the cluster's

@@ -15,21 +15,21 @@ RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revi
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
        paused_at, live_since, earlier_confirmations
 FROM automations
-WHERE org_id = :org_id AND id = :id;
+WHERE org_id = :org_id AND id = :automation_id;
 
 -- lock_automation --
 -- One automation, locked until commit: its changes happen one after the other.
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
        paused_at, live_since, earlier_confirmations
 FROM automations
-WHERE org_id = :org_id AND id = :id
+WHERE org_id = :org_id AND id = :automation_id
 FOR UPDATE;
 
 -- lock_automation_shared --
 -- Whether an automation is active; it stays so until commit.
 SELECT active
 FROM automations
-WHERE org_id = :org_id AND id = :id
+WHERE org_id = :org_id AND id = :automation_id
 FOR SHARE;
 
 -- list_automations --
@@ -59,12 +59,7 @@ RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revi
 -- waiting entries; the language decides what the events mean to them.
 INSERT INTO automation_versions (org_id, automation_id, version, trigger_spec, graph, published_at, published_by, awaits)
 SELECT :org_id ::bigint, :automation_id ::uuid, :version ::integer, :trigger_spec ::jsonb, :graph ::jsonb, :published_at ::timestamptz,
-       :published_by ::uuid, ARRAY(
-           SELECT lower(name #>> '{}')
-           FROM jsonb_path_query(:graph ::jsonb, '$.nodes[*] ? (@.type == "wait_for_event").data.event') AS name
-           UNION
-           SELECT lower(:graph ::jsonb #>> '{settings,goal,event}')
-           WHERE :graph ::jsonb #>> '{settings,goal,event}' IS NOT NULL)
+       :published_by ::uuid, :awaits ::text[]
 RETURNING true;
 
 -- find_version --
@@ -95,10 +90,13 @@ VALUES (:org_id, :id, :key_id, :action, :subject_id, :detail ::jsonb, :created_a
 
 -- list_audit --
 -- The newest changes before one (its id); of some kinds, one subject or one action, if given. With the names of the
--- key that made them and of the automation or segment they are about.
-SELECT a.id ::text, a.created_at, a.action, a.key_id ::text, k.name, k.prefix, k.last4, a.subject_id ::text,
-       coalesce(m.name, s.name), a.detail
+-- key that made them and of the automation or segment they are about, and the live version before and after.
+SELECT a.created_at AS at, a.action, coalesce(nullif(k.name, ''), a.key_id ::text, '') AS by, a.key_id, a.detail, a.id, k.prefix || '…' || k.last4 AS key,
+       a.subject_id, coalesce(m.name, s.name) AS subject, nullif(v.version - 1, 0) AS from_version, v.version AS to_version
 FROM audit_log a
+CROSS JOIN LATERAL (    -- each publication or rollback makes the next version the live one; versions have no gaps
+    SELECT CASE WHEN a.action IN ('automation.publish', 'automation.rollback') THEN (a.detail ->> 'version') ::integer END AS version
+) v
 LEFT JOIN api_keys k ON k.org_id = :org_id AND k.id = a.key_id
 LEFT JOIN automations m ON m.org_id = :org_id AND m.id = a.subject_id
 LEFT JOIN segments s ON s.org_id = :org_id AND s.id = a.subject_id
@@ -112,7 +110,7 @@ LIMIT :limit;
 
 -- list_changes --
 -- The newest changes of an automation, with the names of the keys.
-SELECT a.created_at, a.action, a.key_id ::text, k.name, a.detail
+SELECT a.created_at AS at, a.action, coalesce(nullif(k.name, ''), a.key_id ::text, '') AS by, a.key_id, a.detail
 FROM audit_log a
 LEFT JOIN api_keys k ON k.org_id = :org_id AND k.id = a.key_id
 WHERE a.org_id = :org_id AND a.subject_id = :automation_id
@@ -144,7 +142,7 @@ ORDER BY automation_version DESC NULLS LAST, node_id NULLS FIRST, state;
 
 -- cancel_entries --
 -- Cancel the next entries (by id) of an automation that no worker holds: all of them, or those that are paused or
--- were due by a moment; how many, and the last id. Queued messages are skipped; a message that was being sent when
+-- were due by a moment. Returns how many, and the last id. Queued messages are skipped; a message that was being sent when
 -- its worker stopped may have arrived.
 WITH stopped AS (
     SELECT id, state
@@ -185,7 +183,7 @@ WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'running';
 
 -- find_stranded_entries --
 -- Automations, of any organization, that are not paused but have paused entries.
-SELECT a.org_id, a.id ::text, a.active, a.archived_at IS NOT NULL
+SELECT a.org_id, a.id AS automation_id, a.active, a.archived_at IS NOT NULL AS archived
 FROM automations a
 CROSS JOIN LATERAL (
     SELECT FROM entries e WHERE e.org_id = a.org_id AND e.automation_id = a.id AND e.state = 'paused'
@@ -196,7 +194,7 @@ ORDER BY a.org_id, a.id
 LIMIT :limit;
 
 -- resume_entries --
--- Resume the next paused entries (by id) of an automation; how many, and the last id.
+-- Resume the next paused entries (by id) of an automation; the last id.
 WITH paused AS (
     SELECT id FROM entries
     WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'paused' AND id > :after ::uuid
@@ -214,7 +212,7 @@ WITH paused AS (
     SELECT :org_id, id, 'paused', 'pending', :at FROM moved
     RETURNING true
 )
-SELECT count(*), max(id ::text) FROM moved;
+SELECT max(id ::text) FROM moved;
 
 -- Goals ------------------------------------------------------------------------------------------------------------
 -- How many contacts that entered an automation reached its goal. A contact counts once, from its first admitted
@@ -222,8 +220,8 @@ SELECT count(*), max(id ::text) FROM moved;
 
 -- list_goal_entries --
 -- The next entries of an automation, newest first.
-SELECT e.id ::text, coalesce(e.automation_version, 0), e.contact_id ::text, e.event_id ::text, e.event_created_at,
-       coalesce(e.outcome = 'holdout', false)
+SELECT e.id ::text, coalesce(e.automation_version, 0) AS version, e.contact_id ::text, e.event_id ::text, e.event_created_at AS at,
+       coalesce(e.outcome = 'holdout', false) AS held_out
 FROM entries e
 WHERE e.org_id = :org_id AND e.automation_id = :automation_id AND e.id >= :since_id ::uuid AND e.id < :before_id ::uuid
 ORDER BY e.id DESC    -- the column, not its text: this order is that of an index
@@ -247,11 +245,13 @@ GROUP BY k.contact_id;
 -- list_goal_events --
 -- For each contact: the next events of the goal's name after an event, until a moment, and the next logs about it
 -- with that name. `forms` (empty: any) are JSON objects, one of which the payload must contain.
-SELECT k.contact_id ::text, g.at, g.id ::text, g.wallet_address, g.email, g.external_id, g.payload
-FROM unnest(:contact_ids ::uuid[], :after_ids ::uuid[], :after ::timestamptz[], :until ::timestamptz[])
+SELECT k.contact_id, g.id, :goal ::text AS event, g.occurred_at, g.created_at, g.payload, g.idempotency_key, g.wallet_address, g.email,
+       g.external_id
+FROM unnest(:contact_id ::uuid[], :after_id ::uuid[], :after ::timestamptz[], :until ::timestamptz[])
     AS k (contact_id, after_id, after, until)
 CROSS JOIN LATERAL (
-    (SELECT v.created_at AS at, v.id, v.wallet_address, v.email, v.external_id, CASE WHEN :with_payload THEN v.payload END AS payload
+    (SELECT v.id, v.occurred_at, v.created_at, CASE WHEN :with_payload THEN v.payload ELSE 'null' END AS payload, v.idempotency_key,
+            v.wallet_address, v.email, v.external_id
      FROM events v
      WHERE v.org_id = :org_id AND v.contact_id = k.contact_id
          AND v.event || '' = :goal    -- keeps the planner from the index by name, which has the events of all contacts
@@ -260,26 +260,24 @@ CROSS JOIN LATERAL (
      ORDER BY v.created_at, v.id
      LIMIT :limit)
     UNION ALL
-    (SELECT o.created_at, o.id, NULL, NULL, NULL, CASE WHEN :with_payload THEN l.payload END
-     FROM onchain_events o
-     CROSS JOIN LATERAL (SELECT jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex',
-                                                   o.log_index, 'blockNumber', o.block_number) || o.args AS payload) l
-     WHERE :goal LIKE '0x%:%' AND o.org_id = :org_id AND o.contact_id = k.contact_id AND NOT o.removed
-         AND o.contract || ':' || lower(o.event) = :goal
-         AND o.created_at >= k.after AND o.created_at <= k.until AND (o.created_at, o.id) > (k.after, k.after_id)
-         AND (:forms ::jsonb[] = '{}' OR l.payload @> ANY (:forms ::jsonb[]))
-     ORDER BY o.created_at, o.id
+    (SELECT v.id, v.occurred_at, v.created_at, CASE WHEN :with_payload THEN v.payload ELSE 'null' END, v.idempotency_key,
+            v.wallet_address, v.email, v.external_id
+     FROM log_events v
+     WHERE :goal LIKE '0x%:%' AND v.org_id = :org_id AND v.contact_id = k.contact_id AND NOT v.removed AND v.event = :goal
+         AND v.created_at >= k.after AND v.created_at <= k.until AND (v.created_at, v.id) > (k.after, k.after_id)
+         AND (:forms ::jsonb[] = '{}' OR v.payload @> ANY (:forms ::jsonb[]))
+     ORDER BY v.created_at, v.id
      LIMIT :limit)
-    ORDER BY at, id
+    ORDER BY created_at, id
     LIMIT :limit
 ) g
-ORDER BY 1, 2, 3;
+ORDER BY k.contact_id, g.created_at, g.id;
 
 -- Entries as people see them ---------------------------------------------------------------------------------------
 
 -- list_entries --
 -- The newest entries of the organization.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
@@ -292,7 +290,7 @@ LIMIT :limit;
 
 -- list_entries_of_automation --
 -- The newest entries of one automation.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
@@ -305,7 +303,7 @@ LIMIT :limit;
 
 -- list_entries_of_event --
 -- The entries of one event. The index is by (automation, event), so every automation is looked up.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
 FROM automations a
 JOIN entries e ON e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id = :event_id ::uuid
@@ -335,25 +333,25 @@ ORDER BY e.id DESC
 LIMIT :limit;
 
 -- find_event_by_key --
--- The event that holds an idempotency key.
-SELECT event_id FROM idempotency_keys WHERE org_id = :org_id AND key_digest = :key_digest ::uuid;
-
--- find_log --
--- A log by its place on its chain.
-SELECT id FROM onchain_events
-WHERE org_id = :org_id AND chain_id = :chain_id AND tx_hash = :tx_hash AND log_index = :log_index;
+-- The event that holds an idempotency key, or the log with this key in `log_events`: `1:0x…:7`. After a reorganization
+-- it returns the log that has the key now.
+SELECT event_id FROM idempotency_keys WHERE org_id = :org_id AND key_digest = :key_digest ::uuid
+UNION ALL
+(SELECT o.id FROM regexp_match(lower(:key), '^([0-9]{1,18}):(0x[0-9a-f]{64}):([0-9]{1,9})$') AS place
+ JOIN onchain_events o ON o.org_id = :org_id AND o.chain_id = place[1]::bigint AND o.tx_hash = place[2] AND o.log_index = place[3]::integer
+ ORDER BY o.removed, o.id DESC)
+LIMIT 1;
 
 -- find_entry --
 -- One entry, with the event that started it.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event), e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.contract_event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at,
-       coalesce(v.idempotency_key, o.chain_id || ':' || o.tx_hash || ':' || o.log_index), coalesce(v.occurred_at, o.block_time),
-       coalesce(v.payload, jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex',
-                                              o.log_index, 'blockNumber', o.block_number) || o.args)
+       coalesce(v.idempotency_key, o.idempotency_key) AS idempotency_key, coalesce(v.occurred_at, o.occurred_at) AS occurred_at,
+       coalesce(v.payload, o.payload) AS payload
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
-LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
-WHERE e.org_id = :org_id AND e.id = :id;
+LEFT JOIN log_events o ON o.org_id = e.org_id AND o.id = e.event_id
+WHERE e.org_id = :org_id AND e.id = :entry_id;
 
 -- list_steps --
 -- The steps of an entry, in order.
@@ -361,13 +359,6 @@ SELECT node_id, kind, at, outcome, attempt, handle, detail
 FROM entry_steps
 WHERE org_id = :org_id AND entry_id = :entry_id
 ORDER BY claim, step;
-
--- list_messages --
--- The messages of an entry, in order; skipped and erased messages have no text and are left out.
-SELECT id, node_id, channel, status, wallet_address, recipient, subject, body, html, extra, created_at, sent_at, delivered_at
-FROM messages
-WHERE org_id = :org_id AND entry_id = :entry_id AND body IS NOT NULL
-ORDER BY created_at, id;
 
 -- list_transitions --
 -- The transitions of an entry between states, in order.
@@ -381,7 +372,7 @@ ORDER BY seq;
 SELECT v.graph, array_agg(e.id ::text)
 FROM entries e
 JOIN automation_versions v ON v.org_id = :org_id AND v.automation_id = e.automation_id AND v.version = e.automation_version
-WHERE e.org_id = :org_id AND e.id = ANY (:ids ::uuid[])
+WHERE e.org_id = :org_id AND e.id = ANY (:entry_ids ::uuid[])
 GROUP BY v.org_id, v.automation_id, v.version;
 
 -- count_entries_by_node --
@@ -407,8 +398,8 @@ ORDER BY s.node_id, s.outcome;
 -- count_dead --
 -- The newest dead entries of each automation (or of one) by cause and node: how many, the most attempts, the last
 -- error, and when they died.
-SELECT a.id, a.name, a.active, e.outcome, e.node_id, count(*), max(e.attempts),
-       (array_agg(e.last_error ORDER BY e.updated_at DESC, e.id DESC))[1], min(e.updated_at), max(e.updated_at)
+SELECT a.id AS automation_id, a.name AS automation, a.active, e.outcome AS cause, e.node_id, count(*) AS entries, max(e.attempts) AS attempts,
+       (array_agg(e.last_error ORDER BY e.updated_at DESC, e.id DESC))[1] AS last_error, min(e.updated_at) AS first_at, max(e.updated_at) AS last_at
 FROM automations a
 CROSS JOIN LATERAL (
     SELECT id, outcome, node_id, attempts, last_error, updated_at
@@ -425,7 +416,7 @@ ORDER BY max(e.updated_at) DESC, a.id, e.outcome, e.node_id;
 -- State and outcome of an entry, locked until commit.
 SELECT state, outcome
 FROM entries
-WHERE org_id = :org_id AND id = :id
+WHERE org_id = :org_id AND id = :entry_id
 FOR UPDATE;
 
 -- find_dead --
@@ -453,7 +444,7 @@ WITH moved AS (
     SET state = 'pending', outcome = NULL, last_error = NULL, attempts = 0, lease_until = NULL, activation = a.activation,
         due_at = :at, updated_at = :at
     FROM automations a
-    WHERE e.org_id = :org_id AND e.id = ANY(:ids ::uuid[]) AND e.state = 'dead'
+    WHERE e.org_id = :org_id AND e.id = ANY(:entry_ids ::uuid[]) AND e.state = 'dead'
         AND a.org_id = :org_id AND a.id = e.automation_id
     RETURNING e.id
 )

@@ -5,7 +5,7 @@
 SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user;
 
 -- hold_snapshot --
--- Export a snapshot that other sessions can take over as long as this transaction lasts; its moment.
+-- Export a snapshot that other sessions can take over as long as this transaction lasts. Returns its id and time.
 SELECT pg_export_snapshot(), date_trunc('second', now());
 
 -- count_rows --

@@ -9,21 +9,21 @@
 INSERT INTO chains (chain_id, token, lease_until) VALUES (:chain_id ::bigint, 1, :lease_until ::timestamptz)
 ON CONFLICT (chain_id) DO UPDATE SET token = chains.token + 1, lease_until = :lease_until ::timestamptz
 WHERE chains.lease_until <= :now ::timestamptz
-RETURNING token, block_number, dropping_above;
+RETURNING chain_id, token, block_number, dropping_above;
 
 -- renew_chain --
 -- Extend the lease; no row if another follower has claimed the chain. The row stays locked, so no other follower
 -- claims it before this transaction ends.
 UPDATE chains SET lease_until = :lease_until ::timestamptz
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint
-RETURNING token;
+RETURNING true;
 
 -- release_chain --
 -- Let another follower claim the chain at once.
 UPDATE chains SET lease_until = :now ::timestamptz WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- advance_chain --
--- All logs up to this block are stored.
+-- Record that all logs up to this block are stored.
 UPDATE chains SET block_number = :block_number ::bigint, head = :head ::bigint, read_at = :at ::timestamptz
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
@@ -34,24 +34,24 @@ UPDATE chains SET dropping_above = least(dropping_above, :above ::bigint)
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- end_dropping --
--- They are dropped.
+-- Record that all logs of `begin_dropping` are dropped.
 UPDATE chains SET dropping_above = NULL WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- last_read_block --
 -- The last block of a chain that was read.
 SELECT block_number FROM chains WHERE chain_id = :chain_id ::bigint;
 
--- set_chain_trouble --
+-- set_chain_problem --
 -- Record what prevents progress, or null.
-UPDATE chains SET trouble = :trouble ::text
+UPDATE chains SET problem = :problem ::text
 WHERE chain_id = :chain_id ::bigint AND token = :token ::bigint;
 
 -- list_chains --
 -- How far chains were read, and what prevents progress, including a missing follower.
 SELECT c.chain_id, c.block_number, c.head, c.read_at,
-       CASE WHEN c.lease_until <= :now THEN concat_ws('; ', 'no process follows it now', c.trouble)
-            WHEN c.block_number IS NULL THEN coalesce(c.trouble, 'no block was read yet')
-            ELSE c.trouble END
+       CASE WHEN c.lease_until <= :now THEN concat_ws('; ', 'no process follows it now', c.problem)
+            WHEN c.block_number IS NULL THEN coalesce(c.problem, 'no block was read yet')
+            ELSE c.problem END AS problem
 FROM chains c ORDER BY c.chain_id;
 
 -- add_blocks --
@@ -76,98 +76,89 @@ SELECT number, hash FROM chain_blocks WHERE chain_id = :chain_id ::bigint ORDER 
 SELECT coalesce(sum(epoch), 0)::bigint FROM automation_epochs WHERE org_id > 0;
 
 -- watch_epochs --
--- The same by organization.
+-- That number for each organization.
 SELECT org_id, epoch FROM automation_epochs WHERE org_id > 0;
 
 -- chain_automations --
 -- The active automations of some organizations that start from logs of a chain, with the trigger of the published
 -- version, or of the draft if none is published. A paused automation takes no entries, but its logs are stored: other
 -- entries wait for them, and it may wait for their confirmations.
-SELECT t.org_id, t.id::text, t.published_version, t.activation, t.spec, t.live_since, t.earlier_confirmations, t.paused
+SELECT t.org_id, t.id, t.published_version, t.activation, t.trigger_spec, t.live_since, t.earlier_confirmations, t.paused
 FROM (
-    SELECT a.org_id, a.id, a.published_version, a.activation, coalesce(v.trigger_spec, a.trigger_spec) AS spec,
+    SELECT a.org_id, a.id, a.published_version, a.activation, coalesce(v.trigger_spec, a.trigger_spec) AS trigger_spec,
            coalesce(a.live_since, a.created_at) AS live_since, a.earlier_confirmations, a.paused_at IS NOT NULL AS paused
     FROM automations a
     LEFT JOIN automation_versions v
         ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
     WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL
 ) t
-WHERE t.spec ->> 'type' = 'onchain_event' AND t.spec ->> 'chainId' = :chain_id ::text
+WHERE t.trigger_spec ->> 'type' = 'onchain_event' AND t.trigger_spec ->> 'chainId' = :chain_id ::text
 ORDER BY t.org_id, t.id;
 
 -- chain_watches --
 -- The events of contracts that some organizations keep without an automation.
-SELECT org_id, contract, signature, wallet_arg, created_at FROM chain_watches
+SELECT org_id, chain_id, contract, signature, wallet_arg, created_at FROM chain_watches
 WHERE org_id = ANY(:org_ids ::bigint[]) AND chain_id = :chain_id ::bigint
 ORDER BY org_id, contract, signature;
 
 -- awaited_logs --
 -- The logs that entries of any version of these organizations' automations can wait for: an address, a colon, an
 -- event in lower case.
-SELECT a.org_id, string_agg(DISTINCT awaited.event, ',')
+SELECT DISTINCT a.org_id, awaited.event
 FROM automations a
 JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
 CROSS JOIN LATERAL unnest(v.awaits) AS awaited (event)
-WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%'
-GROUP BY a.org_id;
+WHERE a.org_id = ANY(:org_ids ::bigint[]) AND a.active AND a.archived_at IS NULL AND awaited.event LIKE '0x%:%';
 
 -- finish_lookback --
--- These automations have looked back for logs that waited for the confirmations of an earlier version. If another
--- version was published since, its own look back is still to come.
+-- Record that these automations have looked back for logs that waited for the confirmations of an earlier version. If
+-- another version was published since, its own look back is still to come.
 UPDATE automations a SET earlier_confirmations = NULL
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :versions ::integer[]) AS k (org_id, id, version)
+FROM unnest(:org_id ::bigint[], :automation_id ::uuid[], :version ::integer[]) AS k (org_id, id, version)
 WHERE a.org_id = k.org_id AND a.id = k.id AND a.published_version = k.version;
 
 -- add_watch --
--- Keep a contract's event from now on.
+-- Store the logs of a contract's event from now on.
 INSERT INTO chain_watches (org_id, chain_id, contract, signature, wallet_arg, created_at)
 VALUES (:org_id, :chain_id, :contract, :signature, :wallet_arg, :created_at)
 ON CONFLICT (org_id, chain_id, contract, signature) DO UPDATE SET wallet_arg = excluded.wallet_arg;
 
 -- remove_watch --
--- Stop keeping it; logs that were kept stay.
+-- Stop storing the logs of an event; the stored logs stay.
 DELETE FROM chain_watches WHERE org_id = :org_id AND chain_id = :chain_id AND contract = :contract AND signature = :signature
-RETURNING signature;
+RETURNING true;
 
 -- list_watches --
 -- The events that an organization keeps without an automation.
-SELECT chain_id, contract, signature, wallet_arg FROM chain_watches WHERE org_id = :org_id ORDER BY chain_id, contract, signature;
+SELECT org_id, chain_id, contract, signature, wallet_arg, created_at FROM chain_watches WHERE org_id = :org_id
+ORDER BY chain_id, contract, signature;
 
 -- Storing logs -----------------------------------------------------------------------------------------------------
 
--- find_logs --
--- Which of these logs are stored and in the chain; `position` counts from 0.
+-- known_logs --
+-- The stored logs of the transactions of some logs: those in the chain, and dropped ones.
 WITH k AS MATERIALIZED (
-    SELECT :chain_id ::bigint AS chain_id, *
-    FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[]) WITH ORDINALITY
-        AS k (org_id, tx_hash, log_index, position)
+    SELECT DISTINCT :chain_id ::bigint AS chain_id, org_id, tx_hash
+    FROM unnest(:org_id ::bigint[], :tx_hash ::text[]) AS k (org_id, tx_hash)
 )
-SELECT k.position - 1
+SELECT k.org_id, k.tx_hash, v.log_index, v.id, replace(v.digest::text, '-', '') AS digest, v.removed
 FROM k CROSS JOIN LATERAL (
-    SELECT FROM onchain_events o
-    WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash
-        AND o.log_index = k.log_index AND NOT o.removed
-    ORDER BY o.tx_hash, o.log_index    -- a range and an order that only the key of logs has
-) AS v;
-
--- dropped_logs --
--- The dropped logs of these transactions.
-WITH k AS MATERIALIZED (
-    SELECT :chain_id ::bigint AS chain_id, * FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[]) AS k (org_id, tx_hash)
-)
-SELECT k.org_id, k.tx_hash, v.log_index, v.id::text, replace(v.digest::text, '-', '')
-FROM k CROSS JOIN LATERAL (
-    SELECT o.log_index, o.id, o.digest FROM onchain_events o
-    WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash AND o.removed
-    ORDER BY o.tx_hash, o.log_index    -- as in find_logs
+    (SELECT o.log_index, o.id, o.digest, o.removed FROM onchain_events o
+     WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash AND NOT o.removed
+     ORDER BY o.tx_hash, o.log_index)    -- a range and an order that only the key of logs has
+    UNION ALL
+    (SELECT o.log_index, o.id, o.digest, o.removed FROM onchain_events o
+     WHERE o.org_id = k.org_id AND o.chain_id = k.chain_id AND o.tx_hash >= k.tx_hash AND o.tx_hash <= k.tx_hash AND o.removed
+     ORDER BY o.tx_hash, o.log_index)
 ) AS v;
 
 -- confirmed_logs --
 -- The logs of organizations in blocks above one and up to another; ranges may overlap.
 SELECT DISTINCT ON (o.org_id, o.block_number, o.log_index, o.id)
-       o.org_id, o.id::text, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.args,
-       extract(epoch FROM o.block_time)::bigint
-FROM unnest(:org_ids ::bigint[], :afters ::bigint[], :untils ::bigint[]) AS k (org_id, above, until)
+       o.org_id, o.id, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number,
+       extract(epoch FROM o.block_time)::bigint AS seconds, o.args::text AS args,
+       replace(o.digest::text, '-', '') AS digest, o.block_hash
+FROM unnest(:org_id ::bigint[], :above ::bigint[], :until ::bigint[]) AS k (org_id, above, until)
 CROSS JOIN LATERAL (
     SELECT * FROM onchain_events l
     WHERE l.org_id = k.org_id AND l.chain_id = :chain_id ::bigint AND l.block_number > k.above AND l.block_number <= k.until
@@ -181,20 +172,19 @@ ORDER BY o.org_id, o.block_number, o.log_index, o.id;
 INSERT INTO onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index, digest, block_number,
                             block_hash, block_time, args, created_at)
 SELECT org_id, id, contact_id, :chain_id ::bigint, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash,
-       to_timestamp(block_seconds), args::jsonb, :at ::timestamptz
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :contracts ::text[], :events ::text[], :signatures ::text[],
-            :tx_hashes ::text[], :log_indexes ::integer[], :digests ::uuid[], :block_numbers ::bigint[], :block_hashes ::text[],
-            :block_seconds ::bigint[], string_to_array(:args, chr(30)))
-    AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash, block_seconds,
-          args)
+       to_timestamp(seconds), args::jsonb, :at ::timestamptz
+FROM unnest(:org_id ::bigint[], :id ::uuid[], :contact_id ::uuid[], :contract ::text[], :event ::text[], :signature ::text[],
+            :tx_hash ::text[], :log_index ::integer[], :digest ::uuid[], :block_number ::bigint[], :block_hash ::text[],
+            :seconds ::bigint[], string_to_array(:args, chr(30)))
+    AS l (org_id, id, contact_id, contract, event, signature, tx_hash, log_index, digest, block_number, block_hash, seconds, args)
 RETURNING true;
 
 -- add_dead_logs --
 -- Record logs that cannot be stored.
 INSERT INTO chain_dead_logs (org_id, chain_id, tx_hash, log_index, contract, signature, block_number, reason, died_at)
 SELECT org_id, :chain_id ::bigint, tx_hash, log_index, contract, signature, block_number, reason, :at ::timestamptz
-FROM unnest(:org_ids ::bigint[], :tx_hashes ::text[], :log_indexes ::integer[], :contracts ::text[], :signatures ::text[],
-            :block_numbers ::bigint[], :reasons ::text[])
+FROM unnest(:org_id ::bigint[], :tx_hash ::text[], :log_index ::integer[], :contract ::text[], :signature ::text[],
+            :block_number ::bigint[], :reasons ::text[])
     AS l (org_id, tx_hash, log_index, contract, signature, block_number, reason)
 ON CONFLICT (org_id, chain_id, tx_hash, log_index) DO UPDATE
 SET block_number = excluded.block_number, reason = excluded.reason, died_at = excluded.died_at;
@@ -202,7 +192,7 @@ SET block_number = excluded.block_number, reason = excluded.reason, died_at = ex
 -- set_log_contacts --
 -- Set the contacts of logs that had none.
 UPDATE onchain_events o SET contact_id = k.contact_id
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[]) AS k (org_id, id, contact_id)
+FROM unnest(:org_id ::bigint[], :id ::uuid[], :contact_id ::uuid[]) AS k (org_id, id, contact_id)
 WHERE o.org_id = k.org_id AND o.id = k.id AND coalesce(o.contact_id, k.contact_id) = k.contact_id;    -- an expression: only the primary key fits
 
 -- Reorganizations --------------------------------------------------------------------------------------------------
@@ -216,9 +206,9 @@ WHERE g.id IN (
 ORDER BY g.id;
 
 -- drop_logs --
--- The blocks above one left the chain: mark an organization's next logs in them as removed, and cancel
--- the unfinished entries that they started, also those that a worker holds. Queued messages are skipped; messages
--- being sent may arrive. How many logs and entries, and up to which block.
+-- The blocks above this one left the chain: mark an organization's next logs in them as removed, and cancel the
+-- unfinished entries that they started, also those that a worker holds. Queued messages are skipped; messages being
+-- sent may arrive. Returns the numbers of logs and entries, and the last block.
 WITH page AS MATERIALIZED (
     SELECT o.id, o.block_number FROM onchain_events o
     WHERE o.org_id = :org_id ::bigint AND o.block_number > :above ::bigint AND NOT o.removed
@@ -269,16 +259,15 @@ WITH page AS MATERIALIZED (
     SELECT :org_id ::bigint, :at ::timestamptz, id, status, channel, 'chain_reorg' FROM unsent
     RETURNING true
 )
-SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM moved), (SELECT max(block_number) FROM page);
+SELECT (SELECT count(*) FROM page) AS logs, (SELECT count(*) FROM moved) AS entries, (SELECT max(block_number) FROM page) AS block_number;
 
 -- restore_logs --
 -- Restore dropped logs that returned, in another block or at another position in it.
 UPDATE onchain_events o
 SET removed = false, log_index = k.log_index, block_number = k.block_number, block_hash = k.block_hash,
-    block_time = to_timestamp(k.block_seconds)
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :log_indexes ::integer[], :block_numbers ::bigint[], :block_hashes ::text[],
-            :block_seconds ::bigint[])
-    AS k (org_id, id, log_index, block_number, block_hash, block_seconds)
+    block_time = to_timestamp(k.seconds)
+FROM unnest(:org_id ::bigint[], :id ::uuid[], :log_index ::integer[], :block_number ::bigint[], :block_hash ::text[], :seconds ::bigint[])
+    AS k (org_id, id, log_index, block_number, block_hash, seconds)
 WHERE o.org_id = k.org_id AND o.id = k.id;
 
 -- restore_entries --
@@ -318,8 +307,8 @@ WITH page AS MATERIALIZED (
 SELECT count(*) FROM moved;
 
 -- Wallets that are not a contact's ---------------------------------------------------------------------------------
--- Logs that pass the filters of automations but are about wallets without a contact. `unknown_wallet_counts` has them by
--- hour.
+-- Logs that pass the filters of automations but are about wallets without a contact. `unknown_wallet_counts` has their
+-- numbers by hour.
 
 -- find_erased_wallets --
 -- Which of these wallets belong to erased contacts, and the time of the erasure (seconds since the epoch);
@@ -335,7 +324,7 @@ FROM k CROSS JOIN LATERAL (
 
 -- count_created --
 -- How many contacts automations created in an hour.
-SELECT k.automation_id::text, s.count
+SELECT k.automation_id, s.count
 FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[]) AS k (org_id, automation_id)
 CROSS JOIN LATERAL (
     SELECT c.count FROM unknown_wallet_counts c
@@ -344,17 +333,17 @@ CROSS JOIN LATERAL (
 ) AS s;
 
 -- add_unknown_wallets --
--- Add to the counts of an hour.
+-- Add to the hourly counts of logs about wallets without a contact.
 INSERT INTO unknown_wallet_counts AS s (org_id, automation_id, hour, what, count)
 SELECT org_id, automation_id, :hour ::timestamptz, what, count
-FROM unnest(:org_ids ::bigint[], :automation_ids ::uuid[], :whats ::text[], :counts ::bigint[])
+FROM unnest(:org_id ::bigint[], :automation_id ::uuid[], :what ::text[], :count ::bigint[])
     AS k (org_id, automation_id, what, count)
 ORDER BY org_id, automation_id, what
 ON CONFLICT (org_id, automation_id, hour, what) DO UPDATE SET count = s.count + excluded.count;
 
 -- list_unknown_wallets --
 -- The counts of an organization's automations since a time, highest first.
-SELECT s.automation_id, a.name, s.what, sum(s.count)::bigint
+SELECT s.automation_id, a.name AS automation, s.what, sum(s.count)::bigint AS count
 FROM unknown_wallet_counts s
 JOIN automations a ON a.org_id = s.org_id AND a.id = s.automation_id
 WHERE s.org_id = :org_id AND s.hour >= :since
@@ -364,14 +353,15 @@ ORDER BY sum(s.count) DESC, a.name, s.what;
 -- delete_old_unknown_wallets --
 -- Delete the oldest counts, which are kept for seven days.
 DELETE FROM unknown_wallet_counts s
-USING (SELECT automation_id, hour, what FROM unknown_wallet_counts WHERE org_id = :org_id AND hour < :before LIMIT :limit) old
+USING (SELECT automation_id, hour, what FROM unknown_wallet_counts WHERE org_id = :org_id AND hour < :now ::timestamptz - :retention ::interval LIMIT :limit) old
 WHERE s.org_id = :org_id AND s.automation_id = old.automation_id AND s.hour = old.hour AND s.what = old.what;
 
 -- Logs as people see them ------------------------------------------------------------------------------------------
 
 -- recent_logs --
 -- The newest logs of an organization on any chain, of one event if given, older than one (its id) if given.
-SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
+SELECT o.created_at, o.id, o.chain_id, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed,
+       o.contact_id, o.args
 FROM onchain_events o
 WHERE o.org_id = :org_id AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     AND (:event ::text IS NULL OR o.event = :event)
@@ -379,8 +369,9 @@ ORDER BY o.id DESC
 LIMIT :limit;
 
 -- recent_logs_of_contract --
--- The same for one contract.
-SELECT o.id, o.chain_id, o.contract, o.event, o.signature, o.args, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed, o.contact_id
+-- The newest logs of one contract, like `recent_logs`.
+SELECT o.created_at, o.id, o.chain_id, o.contract, o.event, o.signature, o.tx_hash, o.log_index, o.block_number, o.block_time, o.removed,
+       o.contact_id, o.args
 FROM onchain_events o
 WHERE o.org_id = :org_id AND o.contract = :contract AND o.id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     AND (:event ::text IS NULL OR o.event = :event)
@@ -389,7 +380,7 @@ LIMIT :limit;
 
 -- count_logs --
 -- The number of logs of each event among the newest of an organization.
-SELECT l.chain_id, l.contract, l.event, l.signature, count(*)
+SELECT l.chain_id, l.contract, l.event, l.signature, count(*) AS count
 FROM (
     SELECT chain_id, contract, event, signature FROM onchain_events
     WHERE org_id = :org_id AND NOT removed
@@ -404,7 +395,7 @@ SELECT chain_id, count(*) FROM chain_dead_logs WHERE org_id > 0 GROUP BY chain_i
 
 -- list_dead_logs --
 -- The newest logs that could not be stored, of all organizations.
-SELECT o.name, d.chain_id, d.tx_hash, d.log_index, d.contract, d.signature, d.block_number, d.reason, d.died_at
+SELECT o.name AS organization, d.chain_id, d.tx_hash, d.log_index, d.contract, d.signature, d.block_number, d.reason, d.died_at
 FROM chain_dead_logs d JOIN organizations o ON o.id = d.org_id
 WHERE d.org_id > 0
 ORDER BY d.died_at DESC, d.org_id, d.chain_id, d.tx_hash, d.log_index LIMIT :limit;

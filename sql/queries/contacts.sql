@@ -7,40 +7,41 @@
 -- A contact, unless it was erased or merged into another. It has also opted out of emails if one of its addresses is
 -- suppressed.
 SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attributes, c.tags,
-       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment) AS segments,
        ARRAY(SELECT unnest(c.opted_out)
              UNION
              SELECT s.channel FROM identities i
              JOIN suppressions s ON s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
              WHERE i.org_id = :org_id AND i.contact_id = c.id AND i.kind = 2
-             ORDER BY 1),
+             ORDER BY 1) AS opted_out,
        c.created_at, c.updated_at
 FROM contacts c
-WHERE c.org_id = :org_id AND c.id = :id AND c.erased_at IS NULL AND c.merged_into IS NULL;
+WHERE c.org_id = :org_id AND c.id = :contact_id AND c.erased_at IS NULL AND c.merged_into IS NULL;
 
--- find_contact_state --
+-- find_owner --
 -- The contact that owns the first of these identifiers, in the given order. Opted out: as in `find_contact`.
-SELECT c.id, c.wallet_address, c.email, c.external_id, c.wallet_raw, c.attributes, c.tags,
+SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attributes, c.tags,
        ARRAY(SELECT m.segment FROM segment_members m
-             WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
+             WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment) AS segments,
        ARRAY(SELECT unnest(c.opted_out)
              UNION
              SELECT s.channel FROM identities a
              JOIN suppressions s ON s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = a.value_digest
              WHERE a.org_id = :org_id AND a.contact_id = c.id AND a.kind = 2
-             ORDER BY 1)
+             ORDER BY 1) AS opted_out,
+       c.created_at, c.updated_at
 FROM unnest(:kinds ::smallint[], :digests ::uuid[]) WITH ORDINALITY AS k (kind, digest, position)
 JOIN identities i ON i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest
 JOIN contacts c ON c.org_id = :org_id AND c.id = i.contact_id
 ORDER BY k.position
 LIMIT 1;
 
--- find_contact_states --
+-- find_contacts --
 -- Contacts by id; erased contacts are left out.
-SELECT c.id, c.wallet_address, c.email, c.external_id, c.wallet_raw, c.attributes, c.tags,
+SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attributes, c.tags,
        ARRAY(SELECT m.segment FROM segment_members m
-             WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
-       c.opted_out
+             WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment) AS segments,
+       c.opted_out, c.created_at, c.updated_at
 FROM contacts c
 WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]) AND c.erased_at IS NULL;
 
@@ -49,21 +50,21 @@ WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]) AND c.erased_at IS NULL;
 -- set_opted_out --
 -- Set the channels that a contact opted out of; its lock is held.
 UPDATE contacts SET opted_out = :channels, updated_at = :at
-WHERE org_id = :org_id AND id = :id;
+WHERE org_id = :org_id AND id = :contact_id;
 
 -- suppress_emails_of --
 -- Suppress the addresses of a contact for emails, also if they belong to another contact later.
 INSERT INTO suppressions (org_id, channel, address_digest, reason, created_at)
 SELECT org_id, 'email', value_digest, 'opted_out', :at
 FROM identities
-WHERE org_id = :org_id AND contact_id = :id AND kind = 2
+WHERE org_id = :org_id AND contact_id = :contact_id AND kind = 2
 ON CONFLICT (org_id, channel, address_digest) DO NOTHING;
 
 -- lift_suppressions_of --
 -- Allow emails to the addresses of a contact again.
 DELETE FROM suppressions s
 USING identities i
-WHERE i.org_id = :org_id AND i.contact_id = :id AND i.kind = 2
+WHERE i.org_id = :org_id AND i.contact_id = :contact_id AND i.kind = 2
     AND s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = i.value_digest;
 
 -- find_email_owner --
@@ -74,7 +75,7 @@ WHERE org_id = :org_id AND kind = 2 AND value_digest = :address_digest ::uuid;
 -- opt_out_of_emails --
 -- Opt a contact out of emails; its lock is held.
 UPDATE contacts SET opted_out = opted_out || ARRAY['email'], updated_at = :at
-WHERE org_id = :org_id AND id = :id AND erased_at IS NULL AND 'email' <> ALL (opted_out);
+WHERE org_id = :org_id AND id = :contact_id AND erased_at IS NULL AND 'email' <> ALL (opted_out);
 
 -- Erasure ----------------------------------------------------------------------------------------------------------
 -- The rows of an erased contact stay and are counted, without anything that identifies it or shows what it did.
@@ -83,9 +84,9 @@ WHERE org_id = :org_id AND id = :id AND erased_at IS NULL AND 'email' <> ALL (op
 -- When a contact was erased, or null, and the contact it was merged into; no row if the contact does not exist. The
 -- third column is true while rows of another contact are on their way back from it (an undone merge): until then
 -- they cannot be distinguished.
-SELECT erased_at, merged_into::text, EXISTS (
+SELECT erased_at AS at, merged_into, EXISTS (
     SELECT FROM contact_merges m
-    WHERE m.org_id = :org_id AND m.keep_id = :contact_id AND m.undone_at IS NOT NULL AND m.due_at IS NOT NULL)
+    WHERE m.org_id = :org_id AND m.keep_id = :contact_id AND m.undone_at IS NOT NULL AND m.due_at IS NOT NULL) AS unsettled
 FROM contacts WHERE org_id = :org_id AND id = :contact_id;
 
 -- clear_contact --
@@ -129,7 +130,7 @@ WHERE k.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.mer
     AND (k.contact_id = c.id OR k.other_contact_id = c.id);
 
 -- clear_merges --
--- Keep only the fact of its merges; rows that are still to be moved are moved all the same.
+-- Keep only the fact that it was merged; pending rows are still moved.
 UPDATE contact_merges m SET gained = '{}', identities = '[]', absorbed = '{"attributes": {}, "tags": [], "segments": {}}'
 FROM contacts c
 WHERE m.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
@@ -140,7 +141,7 @@ WHERE m.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.mer
 DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;
 
 -- unlink_logs --
--- Logs of chains are public, but not that they are about this contact.
+-- Remove the contact from its logs: the logs are public, their contact is not.
 UPDATE onchain_events SET contact_id = NULL WHERE org_id = :org_id AND contact_id = :contact_id;
 
 -- erase_dry_runs --
@@ -159,7 +160,7 @@ UPDATE dry_runs d SET payload = '{}', idempotency_key = ''
 FROM runs r
 WHERE d.org_id = :org_id AND d.key_digest = r.key_digest;
 
--- cancel_entries --
+-- cancel_entries_of_contact --
 -- Cancel its entries, also those that a worker holds: their leases become void. Queued messages are skipped;
 -- messages being sent may arrive.
 WITH live AS (
@@ -194,7 +195,7 @@ SELECT count(*) FROM moved;
 -- the page ends. The digest of a key is kept for ever, so a retry stays a duplicate.
 WITH page AS (
     SELECT created_at, id, idempotency_key FROM events
-    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
     ORDER BY created_at, id
     LIMIT :limit
 ), notices AS (
@@ -206,13 +207,13 @@ WITH page AS (
     FROM page p
     WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at AND p.idempotency_key <> ''
 )
-SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
+SELECT created_at AS at, id FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
 
 -- erase_messages --
 -- Erase texts and addresses of its next messages; returns where the page ends.
 WITH page AS (
     SELECT created_at, id FROM messages
-    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
     ORDER BY created_at, id
     LIMIT :limit
 ), cleaned AS (
@@ -221,14 +222,14 @@ WITH page AS (
     WHERE m.org_id = :org_id AND m.id = p.id
         AND num_nonnulls(m.wallet_address, m.recipient, m.subject, m.body, m.extra) > 0
 )
-SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
+SELECT created_at AS at, id FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
 
 -- erase_entries --
 -- Erase the details of its next entries' steps and the request ids; of errors only the first word stays. Returns
 -- where the page ends.
 WITH page AS (
     SELECT created_at, id FROM entries
-    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
     ORDER BY created_at, id
     LIMIT :limit
 ), steps AS (
@@ -244,7 +245,7 @@ WITH page AS (
     FROM page p
     WHERE e.org_id = :org_id AND e.id = p.id AND (strpos(e.last_error, ':') > 0 OR e.request_id IS NOT NULL)
 )
-SELECT created_at, id::text FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
+SELECT created_at AS at, id FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
 
 -- schedule_erasure --
 -- Check an erased contact once more, later.
@@ -252,14 +253,14 @@ INSERT INTO erasures (org_id, contact_id, due_at) VALUES (:org_id, :contact_id, 
 ON CONFLICT (org_id, contact_id) DO UPDATE SET due_at = excluded.due_at;
 
 -- find_due_erasures --
--- Erased contacts, of any organization, that are due for that check, once all rows of their merges have arrived.
+-- Erased contacts, of any organization, that are due for another check, once all rows of their merges have arrived.
 SELECT e.org_id, e.contact_id::text FROM erasures e
 WHERE e.due_at <= :now AND NOT EXISTS (
     SELECT FROM contact_merges m WHERE m.org_id = e.org_id AND m.keep_id = e.contact_id AND m.due_at IS NOT NULL)
 ORDER BY e.due_at LIMIT :limit;
 
 -- finish_erasure --
--- The check is done, unless the contact was erased again meanwhile.
+-- Record that the check is done, unless the contact was erased again meanwhile.
 DELETE FROM erasures WHERE org_id = :org_id AND contact_id = :contact_id AND due_at <= :now;
 
 -- Explaining a contact's events ------------------------------------------------------------------------------------
@@ -268,23 +269,21 @@ DELETE FROM erasures WHERE org_id = :org_id AND contact_id = :contact_id AND due
 -- list_recent_events --
 -- The newest events of a contact, with dry runs and logs of chains; emails are sealed. The payload of a log is its
 -- parameters.
-SELECT id::text, event, created_at, payload, wallet_address, email, external_id, dry, signature, removed, block_time, chain_id, contract,
-       tx_hash, log_index, block_number
+SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, source, removed, dry
 FROM (
-    (SELECT id, event, created_at, payload, wallet_address, email, external_id, false AS dry, NULL AS signature, false AS removed,
-            NULL::timestamptz AS block_time, NULL::bigint AS chain_id, NULL AS contract, NULL AS tx_hash, NULL::integer AS log_index, NULL::bigint AS block_number
+    (SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, NULL AS source,
+            false AS removed, false AS dry
      FROM events
      WHERE org_id = :org_id AND contact_id = :contact_id
      ORDER BY created_at DESC, id DESC LIMIT :limit)
     UNION ALL
-    (SELECT id, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL, NULL
+    (SELECT id, event, occurred_at, created_at, payload, idempotency_key, NULL, NULL, NULL, NULL, false, true
      FROM dry_runs
      WHERE org_id = :org_id AND contact_id = :contact_id
      ORDER BY created_at DESC, id DESC LIMIT :limit)
     UNION ALL
-    (SELECT id, event, created_at, args, NULL, NULL, NULL, false, signature, removed, block_time, chain_id, contract, tx_hash, log_index,
-            block_number
-     FROM onchain_events
+    (SELECT id, contract_event, occurred_at, created_at, log, idempotency_key, NULL, NULL, NULL, source, removed, false
+     FROM log_events
      WHERE org_id = :org_id AND contact_id = :contact_id
      ORDER BY created_at DESC, id DESC LIMIT :limit)
 ) e
@@ -293,32 +292,31 @@ LIMIT :limit;
 
 -- find_event_of_contact --
 -- One event of a contact; it may be a dry run or a log.
-SELECT id::text, event, created_at, payload, wallet_address, email, external_id, false, NULL, false, NULL::timestamptz, NULL::bigint,
-       NULL, NULL, NULL::integer, NULL::bigint
+SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, NULL AS source,
+       false AS removed, false AS dry
 FROM events
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id
 UNION ALL
-SELECT id::text, event, created_at, payload, NULL, NULL, NULL, true, NULL, false, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT id, event, occurred_at, created_at, payload, idempotency_key, NULL, NULL, NULL, NULL, false, true
 FROM dry_runs
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id
 UNION ALL
-SELECT id::text, event, created_at, args, NULL, NULL, NULL, false, signature, removed, block_time, chain_id, contract, tx_hash, log_index,
-       block_number
-FROM onchain_events
+SELECT id, contract_event, occurred_at, created_at, log, idempotency_key, NULL, NULL, NULL, source, removed, false
+FROM log_events
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id;
 
 -- find_entries_of_events --
 -- The entries that events started in an automation, with the reason if the entry was refused.
-SELECT e.event_id::text, e.id::text, e.state, e.outcome,
+SELECT e.event_id, e.id, e.state, e.outcome,
        (SELECT s.detail ->> 'cause' FROM entry_steps s
         WHERE s.org_id = :org_id AND s.entry_id = e.id AND s.outcome = 'refused'
-        ORDER BY s.claim DESC, s.step DESC LIMIT 1)
+        ORDER BY s.claim DESC, s.step DESC LIMIT 1) AS cause
 FROM unnest(:event_ids ::uuid[]) AS k (event_id)
 JOIN entries e ON e.org_id = :org_id AND e.automation_id = :automation_id AND e.event_id = k.event_id;
 
 -- list_activation_changes --
 -- When an automation was activated and deactivated, in order; while it is paused it takes no entries either.
-SELECT created_at, CASE action
+SELECT created_at AS at, CASE action
            WHEN 'automation.activate' THEN true
            WHEN 'automation.deactivate' THEN false
            WHEN 'automation.archive' THEN false
@@ -338,46 +336,46 @@ ORDER BY created_at, id;
 
 -- export_events --
 -- The next events; emails are sealed.
-SELECT created_at, id, event, occurred_at, payload, idempotency_key, wallet_address, email, external_id
+SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
 FROM events
-WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at, id
 LIMIT :limit;
 
 -- export_entries --
 -- The next entries, with their steps.
-SELECT e.created_at, e.id, e.automation_id, e.automation_version, e.event_id, e.state, e.outcome, e.node_id, e.attempts, e.last_error,
-       e.updated_at,
+SELECT e.id, e.automation_id, e.automation_version, e.event_id, e.state, e.outcome, e.node_id, e.attempts, e.last_error,
+       e.created_at, e.updated_at,
        (SELECT coalesce(jsonb_agg(jsonb_build_object('nodeId', s.node_id, 'kind', s.kind, 'at', s.at, 'outcome', s.outcome,
                                                      'handle', s.handle, 'detail', s.detail) ORDER BY s.claim, s.step), '[]')
-        FROM entry_steps s WHERE s.org_id = :org_id AND s.entry_id = e.id)
+        FROM entry_steps s WHERE s.org_id = :org_id AND s.entry_id = e.id) AS steps
 FROM entries e
-WHERE e.org_id = :org_id AND e.contact_id = :contact_id AND (e.created_at, e.id) > (:after_at ::timestamptz, :after_id ::uuid)
+WHERE e.org_id = :org_id AND e.contact_id = :contact_id AND (e.created_at, e.id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY e.created_at, e.id
 LIMIT :limit;
 
 -- export_messages --
 -- The next messages; the recipient of an email is sealed.
-SELECT created_at, id, automation_id, entry_id, node_id, channel, status, wallet_address, recipient, subject, body, extra, sent_at,
+SELECT id, automation_id, entry_id, node_id, channel, status, wallet_address, recipient, subject, body, extra AS data, created_at, sent_at,
        delivered_at
 FROM messages
-WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at, id
 LIMIT :limit;
 
 -- export_absorbed --
--- The next contacts that were merged into this one, as they were; emails are sealed.
-SELECT created_at, id, wallet_address, email, external_id, attributes, tags
+-- The next contacts that were merged into this one, as they were; emails are sealed. They are in no segment any more.
+SELECT id, wallet_address, wallet_raw, email, external_id, attributes, tags, '{}'::text[] AS segments, opted_out, created_at, updated_at
 FROM contacts
-WHERE org_id = :org_id AND merged_into = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+WHERE org_id = :org_id AND merged_into = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at, id
 LIMIT :limit;
 
 -- export_logs --
 -- The next logs of chains.
-SELECT created_at, id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed
+SELECT created_at, id, chain_id, contract, event, signature, tx_hash, log_index, block_number, block_time, removed, contact_id, args
 FROM onchain_events
-WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:after_at ::timestamptz, :after_id ::uuid)
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at, id
 LIMIT :limit;
 
@@ -386,27 +384,28 @@ LIMIT :limit;
 
 -- count_contact_rows --
 -- How many events, entries, messages and identity conflicts a contact has.
-SELECT (SELECT count(*) FROM events WHERE org_id = :org_id AND contact_id = :contact_id),
-       (SELECT count(*) FROM entries WHERE org_id = :org_id AND contact_id = :contact_id),
-       (SELECT count(*) FROM messages WHERE org_id = :org_id AND contact_id = :contact_id),
+SELECT (SELECT count(*) FROM events WHERE org_id = :org_id AND contact_id = :contact_id) AS events,
+       (SELECT count(*) FROM entries WHERE org_id = :org_id AND contact_id = :contact_id) AS entries,
+       (SELECT count(*) FROM messages WHERE org_id = :org_id AND contact_id = :contact_id) AS messages,
        (SELECT count(*) FROM identity_conflicts
-        WHERE org_id = :org_id AND (contact_id = ANY (family.ids) OR other_contact_id = ANY (family.ids)))
+        WHERE org_id = :org_id AND (contact_id = ANY (family.ids) OR other_contact_id = ANY (family.ids))) AS conflicts
 FROM (SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)) family;
 
 -- timeline_events --
 -- Events.
-SELECT created_at, id, event, occurred_at, payload, idempotency_key
+SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
 FROM events
-WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at DESC, id DESC
 LIMIT :limit;
 
 -- timeline_entries --
 -- Entries, with the names of automation and event.
-SELECT e.created_at, e.id, e.automation_id, a.name, e.automation_version, e.event_id, coalesce(v.event, o.event), e.state, e.outcome
+SELECT e.id, e.automation_id, e.automation_version, e.event_id, e.state, e.outcome, e.node_id, e.attempts, e.last_error,
+       e.created_at, e.updated_at, a.name AS automation, coalesce(v.event, o.event) AS event
 FROM (
     SELECT * FROM entries
-    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
     ORDER BY created_at DESC, id DESC
     LIMIT :limit
 ) e
@@ -417,14 +416,14 @@ ORDER BY e.created_at DESC, e.id DESC;
 
 -- timeline_messages --
 -- Messages, with the last cause or error that their steps recorded.
-SELECT m.created_at, m.id, m.automation_id, a.name, m.entry_id, m.node_id, m.channel, m.status, m.subject, m.body, m.sent_at,
-       m.delivered_at,
+SELECT m.id, m.automation_id, m.entry_id, m.node_id, m.channel, m.status, m.wallet_address, m.recipient, m.subject, m.body,
+       m.extra AS data, m.created_at, m.sent_at, m.delivered_at, a.name AS automation,
        (SELECT coalesce(s.detail ->> 'cause', s.detail ->> 'error') FROM entry_steps s
         WHERE s.org_id = :org_id AND s.entry_id = m.entry_id AND s.node_id = m.node_id
-        ORDER BY s.claim DESC, s.step DESC LIMIT 1)
+        ORDER BY s.claim DESC, s.step DESC LIMIT 1) AS reason
 FROM (
     SELECT * FROM messages
-    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+    WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
     ORDER BY created_at DESC, id DESC
     LIMIT :limit
 ) m
@@ -436,22 +435,22 @@ ORDER BY m.created_at DESC, m.id DESC;
 SELECT c.created_at, c.id, c.event_id, c.contact_id, c.other_contact_id, c.kind, c.outcome, c.resolved_by
 FROM (SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)) family
 JOIN identity_conflicts c ON c.org_id = :org_id AND (c.contact_id = ANY (family.ids) OR c.other_contact_id = ANY (family.ids))
-WHERE (c.created_at, c.id) < (:before_at ::timestamptz, :before_id ::uuid)
+WHERE (c.created_at, c.id) < (:at ::timestamptz, :id ::uuid)
 ORDER BY c.created_at DESC, c.id DESC
 LIMIT :limit;
 
 -- timeline_merges --
--- Merges into it, also undone ones.
-SELECT created_at, id, absorbed_id, undone_at
+-- Merges into the contact, including undone ones.
+SELECT id, keep_id, absorbed_id, gained, identities, absorbed, created_at, undone_at
 FROM contact_merges
-WHERE org_id = :org_id AND keep_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+WHERE org_id = :org_id AND keep_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at DESC, id DESC
 LIMIT :limit;
 
 -- timeline_logs --
 -- Logs of chains about its wallets.
-SELECT created_at, id, chain_id, contract, event, tx_hash, log_index, block_number, args, removed
+SELECT created_at, id, chain_id, contract, event, signature, tx_hash, log_index, block_number, block_time, removed, contact_id, args
 FROM onchain_events
-WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:before_at ::timestamptz, :before_id ::uuid)
+WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at DESC, id DESC
 LIMIT :limit;

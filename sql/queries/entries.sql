@@ -27,13 +27,21 @@ SELECT min(least(
     (SELECT min(e.lease_until) FROM entries e WHERE e.org_id = o.org_id AND e.state = 'running')))
 FROM automation_epochs o;
 
--- claim_ready --
--- Claim due entries of one organization: they run, with one attempt more and a lease that other workers respect.
-WITH due AS (
+-- claim_entries --
+-- Claim due entries of one organization: they run, with one more attempt and a lease that other workers respect. Each
+-- lane has a partial index; only the part for the given lane runs.
+WITH ready AS (
     SELECT org_id, id, state FROM entries
-    WHERE org_id = :org_id ::bigint AND state IN ('pending', 'waiting') AND due_at <= :now ::timestamptz
+    WHERE :lane ::text = 'ready' AND org_id = :org_id ::bigint AND state IN ('pending', 'waiting') AND due_at <= :now ::timestamptz
     ORDER BY due_at LIMIT :limit
     FOR UPDATE SKIP LOCKED
+), retrying AS (
+    SELECT org_id, id, state FROM entries
+    WHERE :lane ::text = 'retrying' AND org_id = :org_id ::bigint AND state = 'retrying' AND due_at <= :now ::timestamptz
+    ORDER BY due_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+), due AS (
+    SELECT * FROM ready UNION ALL SELECT * FROM retrying
 ), claimed AS (
     UPDATE entries e
     SET state = 'running', attempts = e.attempts + 1, lease_token = e.lease_token + 1,
@@ -47,32 +55,8 @@ WITH due AS (
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
     RETURNING true
 )
-SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
-       attempts, lease_token, lease_until, since, activation, request_id, outcome
-FROM claimed;
-
--- claim_retrying --
--- The same for entries that wait for another attempt.
-WITH due AS (
-    SELECT org_id, id, state FROM entries
-    WHERE org_id = :org_id ::bigint AND state = 'retrying' AND due_at <= :now ::timestamptz
-    ORDER BY due_at LIMIT :limit
-    FOR UPDATE SKIP LOCKED
-), claimed AS (
-    UPDATE entries e
-    SET state = 'running', attempts = e.attempts + 1, lease_token = e.lease_token + 1,
-        lease_until = :lease_until ::timestamptz, updated_at = :now ::timestamptz
-    FROM due
-    WHERE e.org_id = due.org_id AND e.id = due.id
-    RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-              e.attempts, e.lease_token, e.lease_until, e.since, e.activation, e.request_id, e.outcome, due.state AS came_from
-), logged AS (
-    INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
-    SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
-    RETURNING true
-)
-SELECT id::text, automation_id::text, automation_version, event_id::text, event_created_at, contact_id::text, node_id, step,
-       attempts, lease_token, lease_until, since, activation, request_id, outcome
+SELECT id AS entry_id, automation_id, event_id, event_created_at, contact_id, node_id, automation_version AS version, step,
+       attempts AS attempt, lease_token AS token, lease_until, since, activation, request_id, outcome AS cancelled_outcome
 FROM claimed;
 
 -- rescue_entries --
@@ -99,7 +83,7 @@ SELECT count(*) FROM rescued;
 -- renew_leases --
 -- Extend leases of entries that take long; entries with another token are not returned.
 WITH k AS MATERIALIZED (
-    SELECT :org_id ::bigint AS org_id, * FROM unnest(:ids ::uuid[], :tokens ::bigint[]) AS k (id, token)
+    SELECT :org_id ::bigint AS org_id, * FROM unnest(:entry_id ::uuid[], :token ::bigint[]) AS k (id, token)
 )
 UPDATE entries e SET lease_until = :lease_until ::timestamptz
 FROM k WHERE e.org_id = k.org_id AND e.id = k.id AND e.lease_token = k.token
@@ -109,8 +93,8 @@ RETURNING e.id::text;
 
 -- load_events --
 -- The events of claimed entries.
-SELECT v.id::text, v.event, v.payload, v.wallet_address, v.email, v.external_id
-FROM unnest(:ids ::uuid[], :created ::timestamptz[]) AS k (id, created_at)
+SELECT v.id, v.event, v.occurred_at, v.created_at, v.payload, v.idempotency_key, v.wallet_address, v.email, v.external_id
+FROM unnest(:event_id ::uuid[], :event_created_at ::timestamptz[]) AS k (id, created_at)
 CROSS JOIN LATERAL (
     SELECT * FROM events e
     WHERE e.org_id = :org_id ::bigint AND e.id >= k.id AND e.id <= k.id AND e.created_at = k.created_at
@@ -120,12 +104,13 @@ CROSS JOIN LATERAL (
 -- load_logs --
 -- The logs that started claimed entries, by entry, with the wallet in the parameter that the entry's version names,
 -- and that version's signature.
-SELECT k.id::text, o.event, o.args, o.args ->> (v.trigger_spec ->> 'walletArg'), o.chain_id, o.contract, o.tx_hash, o.log_index,
-       o.block_number, v.trigger_spec ->> 'signature'
-FROM unnest(:ids ::uuid[], :event_ids ::uuid[], :automation_ids ::uuid[], :versions ::integer[])
+SELECT k.id AS entry_id, o.id, o.contract_event AS event, o.occurred_at, o.created_at, o.log AS payload, o.idempotency_key,
+       o.log -> 'args' ->> (v.trigger_spec ->> 'walletArg') AS wallet_address, NULL AS email, NULL AS external_id,
+       o.source, v.trigger_spec ->> 'signature' AS signature
+FROM unnest(:entry_id ::uuid[], :event_id ::uuid[], :automation_id ::uuid[], :version ::integer[])
     AS k (id, event_id, automation_id, version)
 CROSS JOIN LATERAL (
-    SELECT * FROM onchain_events WHERE org_id = :org_id ::bigint AND id = k.event_id LIMIT 1    -- key by key
+    SELECT * FROM log_events WHERE org_id = :org_id ::bigint AND id = k.event_id LIMIT 1    -- key by key
 ) AS o
 LEFT JOIN LATERAL (
     SELECT trigger_spec FROM automation_versions
@@ -134,9 +119,9 @@ LEFT JOIN LATERAL (
 
 -- load_contacts --
 -- Contacts with their segments; erased contacts are left out.
-SELECT c.id::text, c.wallet_address, c.email, c.external_id, c.attributes, c.tags,
-       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment || ''),
-       c.opted_out
+SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attributes, c.tags,
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment || '') AS segments,
+       c.opted_out, c.created_at, c.updated_at
 FROM unnest(:ids ::uuid[]) AS k (id)
 CROSS JOIN LATERAL (
     SELECT * FROM contacts WHERE org_id = :org_id ::bigint AND id = k.id AND erased_at IS NULL LIMIT 1    -- key by key
@@ -156,8 +141,8 @@ CROSS JOIN LATERAL (
 -- read_automation_statuses --
 -- The activation of automations, the outcome of their entries if they stopped, and whether they are paused.
 SELECT a.id::text, a.activation,
-       CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END,
-       a.paused_at IS NOT NULL
+       CASE WHEN a.archived_at IS NOT NULL THEN 'automation_archived' WHEN NOT a.active THEN 'automation_inactive' END AS stopped,
+       a.paused_at IS NOT NULL AS paused
 FROM automations a
 WHERE a.org_id = :org_id AND a.id = ANY(:ids ::uuid[]);
 
@@ -167,14 +152,13 @@ SELECT graph FROM automation_versions
 WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version;
 
 -- read_other_entries --
--- For each entry: when the contact last entered the automation with another entry, and whether one of those entries has not
--- ended.
--- Another entry counts once it has taken a step or died; while it is undecided, it counts if it was created before
--- this one. Two entries that are committed in another order than created can still not both be first: the later
--- decision sees the step of the earlier one. Only the newest entries count: while one of them has not ended, a
--- policy that looks at it lets no other take a step.
+-- For each entry: when the contact last entered the automation with another entry, and whether
+-- one of those entries has not ended. Another entry counts once it has taken a step or died; while it is undecided, it
+-- counts if it was created before this one. Even if two entries are committed in another order than they were created,
+-- only one of them is the first: the later decision sees the step of the earlier one. Only the newest entries count:
+-- while one of them has not ended, a policy that looks at it lets no other take a step.
 SELECT k.id::text, entered.at, entered.running
-FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :created ::timestamptz[])
+FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_created_at ::timestamptz[])
     AS k (id, automation_id, contact_id, created_at)
 CROSS JOIN LATERAL (
     SELECT max(counted.created_at) AS at, bool_or(counted.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')) AS running
@@ -194,23 +178,23 @@ SELECT k.id::text, (
     SELECT count(*) FROM (
         SELECT FROM entries e
         WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id
-            AND e.created_at > k.created_at - :seconds * interval '1 second'
+            AND e.created_at > k.created_at - :within ::interval
             AND (e.created_at, e.id) < (k.created_at, k.id)
         ORDER BY e.created_at DESC LIMIT :limit    -- the order of the index on contacts
     ) AS recent)
-FROM unnest(:ids ::uuid[], :automation_ids ::uuid[], :contact_ids ::uuid[], :created ::timestamptz[])
+FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_created_at ::timestamptz[])
     AS k (id, automation_id, contact_id, created_at);
 
 -- read_message_times --
--- For each entry: when messages of any automation were sent to the contact since a moment, except the one that the
--- entry's own node is trying to send.
+-- For each entry: when messages of any automation were sent to the contact since a moment, on channels that count
+-- towards a frequency cap, except the message that the entry's own node is trying to send.
 WITH k AS MATERIALIZED (
     SELECT :org_id ::bigint AS org_id, *
-    FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :node_ids ::text[], :since ::timestamptz[]) AS k (id, contact_id, node_id, since)
+    FROM unnest(:entry_id ::uuid[], :contact_id ::uuid[], :node_id ::text[], :sent_after ::timestamptz[]) AS k (id, contact_id, node_id, since)
 )
 SELECT k.id::text, m.created_at
 FROM k JOIN messages m ON m.org_id = k.org_id AND m.contact_id = k.contact_id AND m.created_at > k.since
-WHERE m.channel IN ('inapp', 'email') AND m.status NOT IN ('failed', 'skipped')
+WHERE m.channel = ANY (:channels ::text[]) AND m.status NOT IN ('failed', 'skipped')
     AND (m.entry_id <> k.id OR m.node_id IS DISTINCT FROM k.node_id)
 ORDER BY m.created_at;
 
@@ -218,35 +202,28 @@ ORDER BY m.created_at;
 -- For each entry: the newest events of some names that its contact sent after a moment, and after the event that
 -- started it; and, if a name is a contract and an event, the newest logs about the contact with that contract and
 -- event.
-SELECT k.id::text, a.created_at, a.event, a.wallet_address, a.email, a.external_id, a.payload, a.id::text
-FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :event_ids ::uuid[], :created ::timestamptz[], :since ::timestamptz[],
+SELECT k.id, a.id, a.event, a.occurred_at, a.created_at, a.payload, a.idempotency_key, a.wallet_address, a.email, a.external_id
+FROM unnest(:entry_id ::uuid[], :contact_id ::uuid[], :event_id ::uuid[], :event_created_at ::timestamptz[], :received_after ::timestamptz[],
             :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
 CROSS JOIN LATERAL (
-    SELECT v.created_at, v.event, v.wallet_address, v.email, v.external_id, v.payload, v.id
-    FROM events v
-    WHERE v.org_id = :org_id AND v.contact_id = k.contact_id AND v.event = ANY(string_to_array(k.names, ','))
-        AND v.created_at >= k.created_at AND v.created_at > coalesce(k.since, '-infinity')
-        AND (v.created_at, v.id) > (k.created_at, k.event_id)
-    ORDER BY v.created_at DESC, v.id DESC
-    LIMIT :limit
+    (SELECT v.id, v.event, v.occurred_at, v.created_at, v.payload, v.idempotency_key, v.wallet_address, v.email, v.external_id
+     FROM events v
+     WHERE v.org_id = :org_id AND v.contact_id = k.contact_id AND v.event = ANY(string_to_array(k.names, ','))
+         AND v.created_at >= k.created_at AND v.created_at > coalesce(k.since, '-infinity')
+         AND (v.created_at, v.id) > (k.created_at, k.event_id)
+     ORDER BY v.created_at DESC, v.id DESC
+     LIMIT :limit)
+    UNION ALL
+    (SELECT v.id, v.event, v.occurred_at, v.created_at, v.payload, v.idempotency_key, v.wallet_address, v.email, v.external_id
+     FROM log_events v
+     WHERE k.names LIKE '%0x%:%' AND v.org_id = :org_id AND v.contact_id = k.contact_id AND NOT v.removed
+         AND v.event = ANY(string_to_array(k.names, ','))
+         AND v.created_at >= k.created_at AND v.created_at > coalesce(k.since, '-infinity')
+         AND (v.created_at, v.id) > (k.created_at, k.event_id)
+     ORDER BY v.created_at DESC, v.id DESC
+     LIMIT :limit)
 ) AS a
-UNION ALL
-SELECT k.id::text, a.created_at, a.name, NULL, NULL, NULL, a.payload, a.id::text
-FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :event_ids ::uuid[], :created ::timestamptz[], :since ::timestamptz[],
-            :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
-CROSS JOIN LATERAL (
-    SELECT o.created_at, o.contract || ':' || lower(o.event) AS name, o.id,
-           jsonb_build_object('chainId', o.chain_id, 'contract', o.contract, 'txHash', o.tx_hash, 'logIndex', o.log_index,
-                              'blockNumber', o.block_number) || o.args AS payload
-    FROM onchain_events o
-    WHERE k.names LIKE '%0x%:%' AND o.org_id = :org_id AND o.contact_id = k.contact_id AND NOT o.removed
-        AND o.contract || ':' || lower(o.event) = ANY(string_to_array(k.names, ','))
-        AND o.created_at >= k.created_at AND o.created_at > coalesce(k.since, '-infinity')
-        AND (o.created_at, o.id) > (k.created_at, k.event_id)
-    ORDER BY o.created_at DESC, o.id DESC
-    LIMIT :limit
-) AS a
-ORDER BY 2, 8;
+ORDER BY 5, 2;
 
 -- Recording decisions ----------------------------------------------------------------------------------------------
 
@@ -255,8 +232,8 @@ ORDER BY 2, 8;
 -- that was cancelled meanwhile only ends, unless its effect happened already. A paused entry keeps its last error.
 WITH r AS MATERIALIZED (
     SELECT :org_id ::bigint AS org_id, *
-    FROM unnest(:ids ::uuid[], :tokens ::bigint[], :states ::text[], :outcomes ::text[], :node_ids ::text[], :steps ::integer[],
-                :attempts ::integer[], :due ::timestamptz[], :errors ::text[], :since ::timestamptz[], :awaits ::text[])
+    FROM unnest(:entry_id ::uuid[], :token ::bigint[], :state ::text[], :outcome ::text[], :node_id ::text[], :step ::integer[],
+                :attempt ::integer[], :due_at ::timestamptz[], :error ::text[], :since ::timestamptz[], :awaits ::text[])
         AS r (id, token, state, outcome, node_id, step, attempts, due_at, last_error, since, awaits)
 ), recorded AS (
     UPDATE entries e
@@ -281,7 +258,7 @@ SELECT id::text FROM recorded;
 -- find_cancellation --
 -- Lock an entry that a worker holds; the outcome that it was cancelled with, or null. It stays so until commit.
 SELECT outcome FROM entries
-WHERE org_id = :org_id ::bigint AND id = :id ::uuid AND lease_token = :token ::bigint AND state || '' = 'running'
+WHERE org_id = :org_id ::bigint AND id = :entry_id ::uuid AND lease_token = :token ::bigint AND state || '' = 'running'
 FOR UPDATE;
 
 -- count_paused --
@@ -295,41 +272,22 @@ SELECT count(*) FROM (
 
 -- has_step --
 -- A row if a step is logged under a claim: then everything that was written with it is stored, too.
-SELECT step FROM entry_steps
+SELECT true FROM entry_steps
 WHERE org_id = :org_id ::bigint AND entry_id = :entry_id ::uuid AND claim = :claim ::bigint AND step = :step ::integer;
 
 -- add_steps --
 -- Log the steps at nodes.
 INSERT INTO entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, at)
 SELECT :org_id ::bigint, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, :at ::timestamptz
-FROM unnest(:entry_ids ::uuid[], :claims ::bigint[], :steps ::integer[], :attempts ::integer[], :node_ids ::text[],
-            :kinds ::text[], :outcomes ::text[], :handles ::text[], :details ::jsonb[])
+FROM unnest(:entry_id ::uuid[], :claim ::bigint[], :step ::integer[], :attempt ::integer[], :node_id ::text[],
+            :kind ::text[], :outcome ::text[], :handle ::text[], :detail ::jsonb[])
     AS s (entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail)
 RETURNING true;
-
--- add_messages --
--- Store in-app messages. The id of a message never changes, so storing it twice changes nothing.
-WITH new AS (
-    INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, wallet_address,
-                          subject, body, extra, created_at, sent_at)
-    SELECT :org_id ::bigint, id, contact_id, automation_id, entry_id, node_id, 1, 'inapp', 'sent', wallet_address, subject, body,
-           extra, :at ::timestamptz, :at ::timestamptz
-    FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :automation_ids ::uuid[], :entry_ids ::uuid[], :node_ids ::text[],
-                :wallets ::text[], :subjects ::text[], :bodies ::text[], :extras ::jsonb[])
-        AS m (id, contact_id, automation_id, entry_id, node_id, wallet_address, subject, body, extra)
-    ON CONFLICT (org_id, id) DO NOTHING
-    RETURNING id
-), noted AS (
-    INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)
-    SELECT :org_id ::bigint, :at ::timestamptz, id, 'sent', 'inapp' FROM new
-    RETURNING true
-)
-SELECT id::text FROM new;
 
 -- change_tags --
 -- Remove tags (a JSON array) from contacts, then add those that they lack; the contacts' locks are held.
 WITH a AS MATERIALIZED (
-    SELECT :org_id ::bigint AS org_id, * FROM unnest(:ids ::uuid[], :removed ::jsonb[], :added ::jsonb[]) AS a (id, removed, added)
+    SELECT :org_id ::bigint AS org_id, * FROM unnest(:contact_id ::uuid[], :removed ::jsonb[], :added ::jsonb[]) AS a (id, removed, added)
 )
 UPDATE contacts c SET updated_at = :at ::timestamptz, tags =
     ARRAY(SELECT t FROM unnest(c.tags) AS t WHERE NOT a.removed ? t)

@@ -5,20 +5,23 @@
 -- never stale.
 
 -- read_epochs --
--- The epochs of some organizations (no row for one that never had an automation), and the moment up to which their
--- events are closed (see Counting). One statement for both, because another one would cost each batch 0.05 ms.
-SELECT org_id, epoch, NULL::timestamptz FROM automation_epochs WHERE org_id = ANY(:org_ids ::bigint[])
+-- The epochs of some organizations (no row for one that never had an automation), and the moments up to which their
+-- events are counted and closed (see Counting). One statement for both, because another one would cost each batch
+-- 0.05 ms.
+SELECT org_id, epoch, NULL::timestamptz, NULL::timestamptz FROM automation_epochs WHERE org_id = ANY(:org_ids ::bigint[])
 UNION ALL
-SELECT org_id, NULL, closed_until FROM event_counting WHERE org_id = ANY(:org_ids ::bigint[]);
+SELECT org_id, NULL, counted_until, closed_until FROM event_counting WHERE org_id = ANY(:org_ids ::bigint[]);
 
 -- list_active_automations --
--- All automations that take entries now, with the trigger of the published version, or of the draft if none is
--- published.
-SELECT a.id::text, a.published_version, a.activation, COALESCE(v.trigger_spec, a.trigger_spec)
+-- All automations that take entries now from events, with the trigger of the published version, or of the draft if none is
+-- published. Those that start from logs belong to the followers of chains (chain.chain_automations).
+SELECT a.org_id, a.id::text, a.published_version, a.activation, COALESCE(v.trigger_spec, a.trigger_spec) AS trigger_spec,
+       COALESCE(a.live_since, a.created_at) AS live_since
 FROM automations a
 LEFT JOIN automation_versions v
     ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
 WHERE a.org_id = :org_id AND a.active AND a.paused_at IS NULL AND a.archived_at IS NULL
+    AND COALESCE(v.trigger_spec, a.trigger_spec) ->> 'type' IS DISTINCT FROM 'onchain_event'
 ORDER BY a.id;
 
 -- find_awaited_events --
@@ -32,20 +35,16 @@ WHERE a.org_id = :org_id AND a.active AND a.archived_at IS NULL;
 -- Ingest: idempotency keys -----------------------------------------------------------------------------------------
 
 -- claim_keys --
--- Claim idempotency keys in the given order (the caller sorts them); the number of new ones.
-WITH new AS (
-    INSERT INTO idempotency_keys (org_id, key_digest, event_id, body_digest, created_at)
-    SELECT org_id, key_digest, event_id, body_digest, :created_at ::timestamptz
-    FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[], :event_ids ::uuid[], :body_digests ::uuid[])
-        AS k (org_id, key_digest, event_id, body_digest)
-    ON CONFLICT (org_id, key_digest) DO NOTHING
-    RETURNING 1
-)
-SELECT count(*) FROM new;
+-- Claim idempotency keys in the given order (the caller sorts them).
+INSERT INTO idempotency_keys (org_id, key_digest, event_id, body_digest, created_at)
+SELECT org_id, key_digest, event_id, body_digest, :created_at ::timestamptz
+FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[], :event_ids ::uuid[], :body_digests ::uuid[])
+    AS k (org_id, key_digest, event_id, body_digest)
+ON CONFLICT (org_id, key_digest) DO NOTHING;
 
 -- find_key_holders --
 -- The events that hold these idempotency keys, with the digests of their bodies; `position` counts from 0.
-SELECT k.position - 1, i.event_id::text, i.body_digest::text
+SELECT k.position - 1, i.event_id, replace(i.body_digest::text, '-', '') AS body_digest
 FROM unnest(:org_ids ::bigint[], :key_digests ::uuid[]) WITH ORDINALITY AS k (org_id, key_digest, position)
 JOIN idempotency_keys i ON i.org_id = k.org_id AND i.key_digest = k.key_digest;
 
@@ -60,20 +59,21 @@ RETURNING true;
 
 -- find_owners --
 -- The contacts that own these identifiers, and whether they already have these attributes; `position` counts from 0.
-SELECT k.position - 1, c.id::text, c.wallet_address, c.email, c.external_id,
-       coalesce(c.attributes @> k.attributes::jsonb, true)
+SELECT k.position - 1 AS position, c.id AS contact_id, c.wallet_address AS wallet, c.email, c.external_id,
+       coalesce(c.attributes @> k.attributes::jsonb, true) AS has_attributes
 FROM unnest(:org_ids ::bigint[], :kinds ::smallint[], :digests ::uuid[], string_to_array(:attributes, chr(30), ''))
     WITH ORDINALITY AS k (org_id, kind, digest, attributes, position)
 JOIN identities i ON i.org_id = k.org_id AND i.kind = k.kind AND i.value_digest = k.digest
 JOIN contacts c ON c.org_id = i.org_id AND c.id = i.contact_id;
 
 -- add_contacts --
--- Insert new contacts.
+-- Insert new contacts; moments of creation are microseconds since the epoch.
 INSERT INTO contacts (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_at, updated_at)
-SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, :created_at ::timestamptz, :created_at ::timestamptz
+SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes,
+       timestamptz 'epoch' + created_us * interval '1 microsecond', :updated_at ::timestamptz
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
-            :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[])
-    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes)
+            :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[], :created_us ::bigint[])
+    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_us)
 RETURNING true;
 
 -- remove_emails --
@@ -96,13 +96,14 @@ WHERE c.org_id = f.org_id AND c.id = f.id;
 -- merge_attributes --
 -- Merge attributes shallowly; the last write wins. Contacts that already have them are not written, nor contacts
 -- that were erased meanwhile.
--- A contact has at most 1,000 attributes and 256 KB of them. Beyond that the value is null, which the column
--- refuses. Below 8,000 bytes of text there are always fewer than 1,000 (`"ab": 1, ` takes 9 bytes, and only some
+-- A contact has at most 1,000 attributes (MAX_CONTACT_ATTRIBUTES) and 256 KB of them. Beyond that the value is null,
+-- which the column refuses. Below 8,000 bytes of text there are always fewer than 1,000 (`"ab": 1, ` takes 9 bytes, and only some
 -- hundred names are shorter), so most rows need no counting.
 UPDATE contacts c SET updated_at = :updated_at ::timestamptz, attributes = CASE
     WHEN octet_length(c.attributes::text) + octet_length(m.attributes::text) < 8000 THEN c.attributes || m.attributes
-    WHEN octet_length((c.attributes || m.attributes)::text) <= 262144
-        AND (SELECT count(*) FROM jsonb_object_keys(c.attributes || m.attributes)) <= 1000 THEN c.attributes || m.attributes
+    WHEN octet_length((c.attributes || m.attributes)::text) <= :max_bytes ::integer
+        AND (SELECT count(*) FROM jsonb_object_keys(c.attributes || m.attributes)) <= :max_attributes ::integer
+        THEN c.attributes || m.attributes
     END
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :attributes ::jsonb[]) AS m (org_id, id, attributes)
 WHERE c.org_id = m.org_id AND c.id = m.id AND c.erased_at IS NULL AND NOT c.attributes @> m.attributes;
@@ -127,13 +128,14 @@ RETURNING true;
 -- Ingest: events and entries ---------------------------------------------------------------------------------------
 
 -- add_events --
--- Insert events; moments are microseconds since the epoch. Payloads arrive as one text with record separators
--- between them: JSON never contains one, so nothing needs quoting. The transaction's number is computed once, not
--- per row.
+-- Insert events, received when they occurred unless `created_at` is given; moments are microseconds since the epoch.
+-- Payloads arrive as one text with record separators between them: JSON never contains one, so nothing needs
+-- quoting. The transaction's number is computed once, not per row.
 INSERT INTO events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
                     wallet_address, email, external_id, stored_in)
 SELECT org_id, id, contact_id, event, timestamptz 'epoch' + occurred_us * interval '1 microsecond',
-       :created_at ::timestamptz, payload::jsonb, idempotency_key, wallet_address, email, external_id,
+       coalesce(:created_at ::timestamptz, timestamptz 'epoch' + occurred_us * interval '1 microsecond'),
+       payload::jsonb, idempotency_key, wallet_address, email, external_id,
        (SELECT pg_current_xact_id()::text::bigint + :added ::bigint)
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :contact_ids ::uuid[], :events ::text[], :occurred_us ::bigint[],
             string_to_array(:payloads, chr(30)), :idempotency_keys ::text[], :wallets ::text[], :emails ::text[], :external_ids ::text[])
@@ -218,13 +220,9 @@ UPDATE event_counting SET closed_until = greatest(:until ::timestamptz, counted_
 WHERE closed_until = :resting ::timestamptz AND org_id IN (SELECT org_id FROM late_events);
 
 -- rest_counting --
--- Make an organization idle: from now on every event is noted as late. Unless something is still to be counted.
+-- Make an organization idle if nothing is left to count: from now on every event is noted as late.
 UPDATE event_counting SET closed_until = :resting ::timestamptz
 WHERE org_id = :org_id AND counted_until = closed_until AND NOT EXISTS (SELECT FROM late_events WHERE org_id = :org_id);
-
--- read_counting --
--- Up to which moments one organization is counted and closed.
-SELECT counted_until, closed_until FROM event_counting WHERE org_id = :org_id;
 
 -- list_uncounted --
 -- Organizations that are closed further than they are counted, without idle ones.
@@ -244,8 +242,8 @@ UPDATE event_counting SET counted_until = :until
 WHERE org_id = :org_id AND counted_until = :since AND closed_until >= :until;
 
 -- hold_notes --
--- Wait for imports that add to their own notes, in the order in which they do, so what is counted is what stays
--- noted.
+-- Lock the notes, in the order in which imports lock them, and wait for imports that add to them: the counts then
+-- include everything that was noted.
 SELECT FROM late_events WHERE org_id = :org_id AND at < :until
 ORDER BY source, event, at
 FOR UPDATE;
@@ -309,7 +307,7 @@ DELETE FROM event_hours WHERE org_id = :org_id AND hour < :before;
 -- Catalog ----------------------------------------------------------------------------------------------------------
 -- Events since a moment, exactly, in one statement: the days and hours counted before (api/catalog/counts.py), plus
 -- the notes of late events, plus a count of all other rows. Dry runs are not included. `first_day` and `first_hour`
--- are the first whole ones after the moment; `edge_day` and `edge_hour` are those that it cuts.
+-- are the first whole day and hour after the moment; `edge_day` and `edge_hour` are the day and hour that contain it.
 
 -- count_events --
 -- Event names received since a moment, most frequent first, ties by name, with their counts by day.
@@ -366,7 +364,7 @@ ORDER BY total DESC, event
 LIMIT :limit;
 
 -- count_event --
--- The same for one name: how often it was received on each day.
+-- How often one event name was received on each day.
 WITH reached AS (
     SELECT coalesce(max(counted_until), '-infinity') AS until FROM event_counting WHERE org_id = :org_id
 ), days AS (
@@ -400,7 +398,7 @@ ORDER BY k.position;
 
 -- list_newest_events --
 -- The newest events of one name.
-SELECT id::text, created_at, occurred_at, payload
+SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
 FROM events
 WHERE org_id = :org_id AND event = :event AND created_at >= :since
 ORDER BY created_at DESC
@@ -408,7 +406,7 @@ LIMIT :limit;
 
 -- sample_payloads --
 -- Payloads of one name between two moments: the newest of each of `parts` equal parts of that time. The parts are
--- shuffled, so the first payloads come from everywhere.
+-- shuffled, so the first payloads come from the whole period.
 SELECT sampled.payload
 FROM generate_series(0, :parts - 1) AS part
 CROSS JOIN LATERAL (
@@ -422,8 +420,8 @@ CROSS JOIN LATERAL (
 ORDER BY hashtext(part::text);
 
 -- Live tail --------------------------------------------------------------------------------------------------------
--- Accepted events, dry runs, rejected events and duplicates. Clients ask `list_ids_after` four times a second, so it
--- reads only ids. `since` lies before `after` by more than clocks differ; it excludes the partitions of earlier
+-- Accepted events, dry runs, rejected events and duplicates. Every stream runs `list_ids_after` four times a second,
+-- so it reads only ids. `since` lies before `after` by more than clocks differ; it excludes the partitions of earlier
 -- months.
 
 -- list_ids_after --
@@ -460,7 +458,7 @@ ORDER BY id DESC LIMIT :limit;
 -- read_recent --
 -- The rows with these ids, oldest first.
 SELECT id, created_at AS at, 'accepted' AS outcome, event, contact_id, idempotency_key, payload,
-       NULL::text AS field, NULL::text AS reason, NULL::jsonb AS body, NULL::integer AS matched
+       NULL::text AS field, NULL::text AS error, NULL::jsonb AS body, NULL::integer AS matched_automations
 FROM events
 WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]) AND created_at >= :since
 UNION ALL
@@ -485,7 +483,7 @@ GROUP BY e.event_id;
 
 -- unknown_tables --
 -- Tables with rows and without statistics: a new database has none until something runs ANALYZE. A table that was
--- empty when it was analyzed counts as unknown if it had no pages then; one that was emptied later has some. A
+-- analyzed without pages, because it was new, is included; one that was analyzed after it was emptied has pages. A
 -- partitioned table has no pages of its own, and autovacuum never analyzes it.
 SELECT c.relname FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -4,14 +4,14 @@
 -- Contacts and their identifiers -----------------------------------------------------------------------------------
 
 -- find_survivor --
--- The contact that this one was merged into; null if it is separate.
-SELECT merged_into FROM contacts WHERE org_id = :org_id AND id = :id;
+-- The contact that this one was merged into, or its own id.
+SELECT coalesce((SELECT merged_into FROM contacts WHERE org_id = :org_id AND id = :contact_id ::uuid), :contact_id ::uuid);
 
--- find_contacts --
--- Contacts with all that a merge looks at; emails are sealed.
-SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.email_domain, c.external_id, c.attributes, c.tags, c.opted_out,
-       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment),
-       c.merged_into, c.erased_at
+-- find_stored_contacts --
+-- Contacts with everything that a merge reads; emails are sealed.
+SELECT c.id, c.wallet_address AS wallet, c.wallet_raw, c.email, c.email_domain, c.external_id, c.attributes, c.tags, c.opted_out,
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment) AS segments,
+       c.merged_into, c.erased_at IS NOT NULL AS erased
 FROM contacts c
 WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]);
 
@@ -39,7 +39,7 @@ WHERE i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest AND i
 UPDATE contacts
 SET wallet_address = :wallet, wallet_raw = :wallet_raw, email = :email, email_domain = :email_domain, external_id = :external_id,
     attributes = :attributes ::jsonb, tags = :tags, opted_out = :opted_out, updated_at = :at
-WHERE org_id = :org_id AND id = :id;
+WHERE org_id = :org_id AND id = :contact_id;
 
 -- mark_merged --
 -- Mark a contact, and all that were merged into it, as merged into another.
@@ -49,12 +49,12 @@ WHERE org_id = :org_id AND (id = :absorbed_id OR merged_into = :absorbed_id);
 -- unmark_merged --
 -- Mark a contact as separate again, together with those that had been merged into it before.
 UPDATE contacts SET merged_into = nullif(:absorbed_id ::uuid, id)
-WHERE org_id = :org_id AND id = ANY (:ids ::uuid[]);
+WHERE org_id = :org_id AND id = ANY (:members ::uuid[]);
 
 -- list_merged_ids --
 -- A contact, and all that were merged into it, directly or not.
 WITH RECURSIVE members (id) AS (
-    SELECT :id ::uuid
+    SELECT :contact_id ::uuid
     UNION
     SELECT m.absorbed_id FROM members p
     JOIN contact_merges m ON m.org_id = :org_id AND m.keep_id = p.id AND m.undone_at IS NULL
@@ -63,38 +63,38 @@ SELECT id FROM members;
 
 -- find_memberships --
 -- The segments of a contact, and since when it is a member.
-SELECT segment, entered_at FROM segment_members WHERE org_id = :org_id AND contact_id = :id;
+SELECT segment, entered_at FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;
 
 -- join_segments --
 -- Add a contact to segments with the given entry times; segments that were archived meanwhile stay empty.
 INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
-SELECT :org_id, m.segment, :id, m.entered_at
-FROM unnest(:segments ::text[], :moments ::timestamptz[]) AS m (segment, entered_at)
+SELECT :org_id, m.segment, :contact_id, m.entered_at
+FROM unnest(:segments ::text[], :entered_at ::timestamptz[]) AS m (segment, entered_at)
 JOIN segments s ON s.org_id = :org_id AND s.name = m.segment AND s.archived_at IS NULL
 ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
 
 -- leave_segments --
 -- Remove a contact from segments.
-DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :id AND segment = ANY (:segments ::text[]);
+DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id AND segment = ANY (:segments ::text[]);
 
 -- Merge records ----------------------------------------------------------------------------------------------------
 
 -- add_merge --
 -- Record the changes of a merge.
 INSERT INTO contact_merges (org_id, id, keep_id, absorbed_id, gained, identities, absorbed, created_at, due_at)
-VALUES (:org_id, :id, :keep_id, :absorbed_id, :gained ::jsonb, :identities ::jsonb, :absorbed ::jsonb, :at, :due_at);
+VALUES (:org_id, :id, :keep_id, :absorbed_id, :gained ::jsonb, :identities ::jsonb, :absorbed ::jsonb, :created_at, :due_at);
 
 -- find_merge --
 -- One merge.
 SELECT id, keep_id, absorbed_id, gained, identities, absorbed, created_at, undone_at
 FROM contact_merges
-WHERE org_id = :org_id AND id = :id;
+WHERE org_id = :org_id AND id = :merge_id;
 
 -- hold_merge --
 -- One merge, locked until commit: no other transaction undoes it or moves rows for it.
 SELECT id, keep_id, absorbed_id, gained, identities, absorbed, created_at, undone_at
 FROM contact_merges
-WHERE org_id = :org_id AND id = :id
+WHERE org_id = :org_id AND id = :merge_id
 FOR UPDATE;
 
 -- find_merge_of --
@@ -102,22 +102,22 @@ FOR UPDATE;
 SELECT id FROM contact_merges WHERE org_id = :org_id AND absorbed_id = :absorbed_id AND undone_at IS NULL;
 
 -- mark_merge_undone --
--- A merge was undone; its rows have to move back.
-UPDATE contact_merges SET undone_at = :at, due_at = :due_at WHERE org_id = :org_id AND id = :id;
+-- Record that a merge was undone and its rows must move back.
+UPDATE contact_merges SET undone_at = :at, due_at = :due_at WHERE org_id = :org_id AND id = :merge_id;
 
 -- update_absorbed --
 -- Record what the survivor took over from the absorbed contact.
 UPDATE contact_merges SET absorbed = :absorbed ::jsonb WHERE org_id = :org_id AND id = :id;
 
 -- resolve_conflicts --
--- The conflicts between two contacts are resolved: they are one contact now.
-UPDATE identity_conflicts SET resolved_by = :merge_id
+-- Resolve the conflicts between two contacts that are now one.
+UPDATE identity_conflicts SET resolved_by = :id
 WHERE org_id = :org_id AND resolved_by IS NULL
     AND ((contact_id = :keep_id AND other_contact_id = :absorbed_id)
          OR (contact_id = :absorbed_id AND other_contact_id = :keep_id));
 
 -- reopen_conflicts --
--- They are two contacts again.
+-- Reopen the conflicts between two contacts that are separate again.
 UPDATE identity_conflicts SET resolved_by = NULL WHERE org_id = :org_id AND resolved_by = :merge_id;
 
 -- Moving rows ------------------------------------------------------------------------------------------------------
@@ -125,17 +125,17 @@ UPDATE identity_conflicts SET resolved_by = NULL WHERE org_id = :org_id AND reso
 -- (to undo a merge).
 
 -- find_due_merges --
--- Merges, of any organization, with rows to look for now.
+-- Merges, of any organization, that are due for another search for rows.
 SELECT org_id, id FROM contact_merges WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
 
 -- schedule_merge --
--- When to look for rows again; null: that was the last time.
-UPDATE contact_merges SET due_at = :due_at WHERE org_id = :org_id AND id = :id;
+-- Set when to search for rows again; null after the last search.
+UPDATE contact_merges SET due_at = :due_at WHERE org_id = :org_id AND id = :merge_id;
 
--- live_entries --
--- Entries of a contact that have not ended, locked until commit, and whether a worker holds each.
-SELECT id, state = 'running' FROM entries
-WHERE org_id = :org_id AND contact_id = :id AND state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
+-- lock_live_entries --
+-- Lock, until commit, the entries of a contact that have not ended; return whether a worker holds each.
+SELECT state = 'running' FROM entries
+WHERE org_id = :org_id AND contact_id = :from_id AND state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
     AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
 ORDER BY id
 FOR UPDATE;
@@ -152,7 +152,7 @@ WHERE org_id = :org_id AND contact_id = :from_id AND state IN ('pending', 'waiti
 -- Make entries of a contact due that wait for events: an event may have arrived at the other contact before the
 -- merge.
 UPDATE entries SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
-WHERE org_id = :org_id AND contact_id = :id AND state = 'waiting' AND awaits IS NOT NULL AND due_at > :at ::timestamptz;
+WHERE org_id = :org_id AND contact_id = :contact_id AND state = 'waiting' AND awaits IS NOT NULL AND due_at > :at ::timestamptz;
 
 -- move_events --
 -- Move the next events of a contact to another.
@@ -169,7 +169,7 @@ FROM page p
 WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at;
 
 -- move_entries --
--- Move the next entries; entries that a worker holds are left for later. Messages have no `merged_from`, they follow
+-- Move the next entries; entries that a worker holds are left for later. Messages have no `merged_from`: they follow
 -- their entry.
 WITH page AS (
     SELECT id FROM entries

@@ -10,8 +10,8 @@ INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, 
                       html, created_at)
 SELECT :org_id ::bigint, id, contact_id, automation_id, entry_id, node_id, 1, channel, 'queued', recipient, subject, body, html,
        :at ::timestamptz
-FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :automation_ids ::uuid[], :entry_ids ::uuid[], :node_ids ::text[],
-            :channels ::text[], :recipients ::text[], :subjects ::text[], :bodies ::text[], :htmls ::boolean[])
+FROM unnest(:id ::uuid[], :contact_id ::uuid[], :automation_id ::uuid[], :entry_id ::uuid[], :node_id ::text[],
+            :channel ::text[], :recipient ::text[], :subject ::text[], :body ::text[], :html ::boolean[])
     AS m (id, contact_id, automation_id, entry_id, node_id, channel, recipient, subject, body, html)
 ON CONFLICT (org_id, id) DO NOTHING;
 
@@ -20,10 +20,10 @@ ON CONFLICT (org_id, id) DO NOTHING;
 -- before are not returned.
 UPDATE messages m
 SET status = 'sending', lease_token = k.token, in_doubt = m.in_doubt OR m.status IN ('sending', 'unknown')
-FROM unnest(:ids ::uuid[], :tokens ::bigint[]) AS k (id, token)
+FROM unnest(:id ::uuid[], :token ::bigint[]) AS k (id, token)
 WHERE m.org_id = :org_id ::bigint AND m.id = k.id AND m.status IN ('queued', 'sending', 'unknown', 'failed')
-RETURNING m.id::text, m.channel, m.recipient, m.subject, m.body, m.html, m.created_at, EXISTS (
-    SELECT FROM contacts c WHERE c.org_id = :org_id ::bigint AND c.id = m.contact_id AND m.channel = ANY (c.opted_out));
+RETURNING m.id, m.channel, m.recipient, m.subject, m.body, m.html, m.created_at, EXISTS (
+    SELECT FROM contacts c WHERE c.org_id = :org_id ::bigint AND c.id = m.contact_id AND m.channel = ANY (c.opted_out)) AS opted_out;
 
 -- settle_outgoing --
 -- Record the result of an attempt, unless another claim has taken the message since. A null outcome: nothing was
@@ -33,7 +33,7 @@ WITH settled AS (
     UPDATE messages
     SET status = CASE WHEN in_doubt AND :status ::text IN ('failed', 'skipped') THEN 'unknown' ELSE :status ::text END,
         sent_at = CASE WHEN :status ::text = 'sent' THEN :at ::timestamptz END
-    WHERE org_id = :org_id ::bigint AND id = :id ::uuid AND lease_token = :token ::bigint
+    WHERE org_id = :org_id ::bigint AND id = :message_id ::uuid AND lease_token = :token ::bigint
     RETURNING id, channel, status
 )
 INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
@@ -62,8 +62,8 @@ RETURNING true;
 -- Record messages that are not sent at all, without their texts; a message that waited for another attempt is
 -- skipped now.
 WITH k AS (
-    SELECT * FROM unnest(:ids ::uuid[], :contact_ids ::uuid[], :automation_ids ::uuid[], :entry_ids ::uuid[], :node_ids ::text[],
-                         :channels ::text[], :causes ::text[])
+    SELECT * FROM unnest(:id ::uuid[], :contact_id ::uuid[], :automation_id ::uuid[], :entry_id ::uuid[], :node_id ::text[],
+                         :channel ::text[], :cause ::text[])
         AS k (id, contact_id, automation_id, entry_id, node_id, channel, cause)
 ), skipped AS (
     INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)
@@ -77,11 +77,40 @@ SELECT :org_id ::bigint, :at ::timestamptz, k.id, skipped.status, k.channel, k.c
 FROM skipped JOIN k ON k.id = skipped.id
 RETURNING true;
 
+-- Messages as users see them --------------------------------------------------------------------------------------
+
+-- list_messages --
+-- The messages of an entry, in order; skipped and erased messages have no text and are left out.
+SELECT id, automation_id, entry_id, node_id, channel, status, wallet_address, recipient, subject, body, extra AS data, created_at,
+       sent_at, delivered_at, html
+FROM messages
+WHERE org_id = :org_id AND entry_id = :entry_id AND body IS NOT NULL
+ORDER BY created_at, id;
+
 -- In-app messages --------------------------------------------------------------------------------------------------
+
+-- add_inapp_messages --
+-- Store in-app messages. The id of a message never changes, so storing it twice changes nothing.
+WITH new AS (
+    INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, wallet_address,
+                          subject, body, extra, created_at, sent_at)
+    SELECT :org_id ::bigint, id, contact_id, automation_id, entry_id, node_id, 1, 'inapp', 'sent', wallet_address, subject, body,
+           extra, :at ::timestamptz, :at ::timestamptz
+    FROM unnest(:id ::uuid[], :contact_id ::uuid[], :automation_id ::uuid[], :entry_id ::uuid[], :node_id ::text[],
+                :wallet_address ::text[], :subject ::text[], :body ::text[], :data ::jsonb[])
+        AS m (id, contact_id, automation_id, entry_id, node_id, wallet_address, subject, body, extra)
+    ON CONFLICT (org_id, id) DO NOTHING
+    RETURNING id
+), noted AS (
+    INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)
+    SELECT :org_id ::bigint, :at ::timestamptz, id, 'sent', 'inapp' FROM new
+    RETURNING true
+)
+SELECT id::text FROM new;
 
 -- list_origins --
 -- The web origins that may ask for an organization's in-app messages.
-SELECT origins FROM organizations WHERE id = :org_id;
+SELECT coalesce((SELECT origins FROM organizations WHERE id = :org_id), '{}');
 
 -- add_origin --
 -- Allow an origin.
@@ -104,7 +133,7 @@ DELETE FROM inapp_challenges WHERE org_id = :org_id AND nonce IN (
 -- take_challenge --
 -- Use up a challenge: only one request can delete its row.
 DELETE FROM inapp_challenges WHERE org_id = :org_id AND nonce = :nonce
-RETURNING wallet_address, key_id, origin, chain_id, expires_at;
+RETURNING wallet_address AS wallet, key_id, origin, chain_id, expires_at;
 
 -- find_valid_keys --
 -- The keys that are still valid, with the origins of their organizations.
@@ -117,7 +146,7 @@ WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > :now);
 -- read_inboxes --
 -- The waiting messages of wallets of one organization, test messages included, oldest first, up to a limit for each
 -- wallet; without those that are being delivered.
-SELECT k.wallet, m.id::text, m.subject, m.body, m.extra, m.created_at
+SELECT k.wallet, m.id, m.subject AS title, m.body, m.extra, m.created_at
 FROM unnest(:wallets ::text[]) WITH ORDINALITY AS k (wallet, position)
 CROSS JOIN LATERAL (
     (SELECT w.id, w.subject, w.body, w.extra, w.created_at FROM messages w
@@ -172,10 +201,10 @@ SELECT :org_id, :channel, digest, :reason, :created_at FROM unnest(CAST(:address
 ON CONFLICT (org_id, channel, address_digest) DO NOTHING;
 
 -- find_suppressed --
--- Which of these addresses, of any organizations, get no more messages of a channel.
-SELECT s.org_id, s.address_digest
-FROM unnest(CAST(:org_ids AS bigint[]), CAST(:address_digests AS uuid[])) AS k (org_id, address_digest)
-JOIN suppressions s ON s.org_id = k.org_id AND s.channel = :channel AND s.address_digest = k.address_digest;
+-- Which of these addresses get no more messages of a channel.
+SELECT replace(CAST(address_digest AS text), '-', '')
+FROM suppressions
+WHERE org_id = :org_id AND channel = :channel AND address_digest = ANY (CAST(:address_digests AS uuid[]));
 
 -- insert_webhook_secret --
 -- Store an organization's first secret, unless it has one.
@@ -186,16 +215,16 @@ ON CONFLICT (org_id) DO NOTHING;
 -- roll_webhook_secret --
 -- Replace the secret; the previous one signs, too, until the given time.
 INSERT INTO webhook_secrets (org_id, secret, created_at)
-VALUES (:org_id, :secret, :created_at)
+VALUES (:org_id, :secret, :at)
 ON CONFLICT (org_id) DO UPDATE
 SET secret = excluded.secret, created_at = excluded.created_at,
     previous = webhook_secrets.secret, previous_until = :previous_until;
 
 -- find_webhook_secrets --
--- The secrets of organizations: the current one, and the previous one while it signs.
-SELECT org_id, secret, CASE WHEN previous_until > :now THEN previous END AS previous
+-- The current secret of an organization, and the previous one while it signs.
+SELECT secret, CASE WHEN previous_until > :now THEN previous END AS previous
 FROM webhook_secrets
-WHERE org_id = ANY(CAST(:org_ids AS bigint[]));
+WHERE org_id = :org_id;
 
 -- close_endpoint --
 -- Send nothing more to a webhook URL.
@@ -207,13 +236,13 @@ ON CONFLICT (org_id, url_digest) DO NOTHING;
 -- Send to a webhook URL again; a row if it was closed.
 DELETE FROM closed_endpoints
 WHERE org_id = :org_id AND url_digest = ANY (CAST(:url_digests AS uuid[]))
-RETURNING org_id;
+RETURNING true;
 
 -- find_closed_endpoints --
--- Which of these webhook URLs, of any organizations, are closed.
-SELECT c.org_id, c.url_digest
-FROM unnest(CAST(:org_ids AS bigint[]), CAST(:url_digests AS uuid[])) AS k (org_id, url_digest)
-JOIN closed_endpoints c ON c.org_id = k.org_id AND c.url_digest = k.url_digest;
+-- Which of these webhook URLs are closed.
+SELECT replace(CAST(url_digest AS text), '-', '')
+FROM closed_endpoints
+WHERE org_id = :org_id AND url_digest = ANY (CAST(:url_digests AS uuid[]));
 
 -- Test sends -------------------------------------------------------------------------------------------------------
 -- Messages that authors send to themselves to try an automation.
@@ -237,12 +266,13 @@ VALUES (:org_id, :id, :contact_id, :wallet, :title, :body, :extra ::jsonb, :crea
 
 -- find_old_test_pushes --
 -- Organizations with test messages that were not acknowledged within a day.
-SELECT DISTINCT org_id FROM test_pushes WHERE created_at < :before ORDER BY org_id;
+SELECT DISTINCT org_id FROM test_pushes WHERE created_at < :now ::timestamptz - :retention ::interval ORDER BY org_id;
 
 -- delete_old_test_pushes --
 -- Delete test messages that were not acknowledged within a day, oldest first.
 DELETE FROM test_pushes WHERE org_id = :org_id AND id IN (
-    SELECT id FROM test_pushes WHERE org_id = :org_id AND created_at < :before ORDER BY created_at LIMIT :limit);
+    SELECT id FROM test_pushes WHERE org_id = :org_id AND created_at < :now ::timestamptz - :retention ::interval
+    ORDER BY created_at LIMIT :limit);
 
 -- Usage ------------------------------------------------------------------------------------------------------------
 -- Only sent messages are metered; incoming events never are.

@@ -14,11 +14,11 @@ FROM pg_roles r
 WHERE r.rolname = current_user;
 
 -- find_unprotected_tables --
--- Tables with rows of organizations that row-level security does not separate (see sql/wall.sql).
+-- Tables with rows of organizations that row-level security does not separate (see sql/row_security.sql).
 SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'org_id'
 WHERE c.relnamespace = 'workbench'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
     AND NOT (c.relrowsecurity AND c.relforcerowsecurity AND EXISTS (
-        SELECT FROM pg_policy WHERE polrelid = c.oid AND polname = 'wall'))
+        SELECT FROM pg_policy WHERE polrelid = c.oid AND polname = 'own_organization'))
 ORDER BY c.relname;
 
 -- seconds_since_engine --

@@ -1,4 +1,4 @@
--- The organization that a transaction acts for; the policies of sql/wall.sql read this setting.
+-- The organization that a transaction acts for; the policies of sql/row_security.sql read this setting.
 
 -- act_for --
 -- Show the rows of one organization until the transaction ends.

@@ -19,7 +19,7 @@ FROM segments
 WHERE org_id = :org_id AND name = :name AND archived_at IS NULL;
 
 -- lock_segment --
--- The same, locked until commit: changes of a segment and of its members happen one after the other.
+-- The segment with a name, locked until commit: changes of a segment and of its members happen one after the other.
 SELECT org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
        due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at
 FROM segments
@@ -35,7 +35,7 @@ WHERE org_id = :org_id AND archived_at IS NULL
 ORDER BY name;
 
 -- write_segment --
--- Change the definition of a locked segment. The new lease token makes a refresh of the earlier definition void.
+-- Change the definition of a locked segment. The new lease token invalidates a refresh of the earlier definition.
 UPDATE segments
 SET sql = :sql, params = :params ::jsonb, every_seconds = :every_seconds, provenance = :provenance ::jsonb, revision = :revision,
     refreshed_at = :refreshed_at, updated_at = :at, updated_by = :key_id, due_at = :due_at, lease_token = lease_token + 1,
@@ -70,7 +70,7 @@ ORDER BY max(attempted_at) NULLS FIRST, org_id;
 
 -- claim_due_segment --
 -- Claim the segment of an organization that has been due longest, with a lease that other processes respect, unless
--- another of its segments is leased. The organization's turn is held.
+-- another of its segments is leased. The caller holds the organization's turn.
 UPDATE segments
 SET lease_token = lease_token + 1, lease_until = :until, attempted_at = :now
 WHERE org_id = :org_id AND id = (
@@ -84,12 +84,12 @@ RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, 
 
 -- record_refresh --
 -- Record the size after a refresh, and when to refresh again; the segment's lock is held. A size is kept if it
--- changed or is the first. The new lease token makes other refreshes that began earlier void.
+-- changed or is the first. The new lease token invalidates refreshes that began earlier.
 WITH refreshed AS (
     UPDATE segments
     SET size = :size, refreshed_at = :at, last_error = NULL, failing_since = NULL, failures = 0, due_at = :due_at,
         lease_token = lease_token + 1, lease_until = NULL
-    WHERE org_id = :org_id AND id = :id
+    WHERE org_id = :org_id AND id = :segment_id
     RETURNING id
 )
 INSERT INTO segment_sizes (org_id, segment_id, at, size, entered, departed)
@@ -139,7 +139,7 @@ LIMIT :limit;
 -- delete_old_sizes --
 -- Delete the oldest sizes, which are kept for 400 days.
 DELETE FROM segment_sizes s
-USING (SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < :before LIMIT :limit) old
+USING (SELECT segment_id, at FROM segment_sizes WHERE org_id = :org_id AND at < :now ::timestamptz - :retention ::interval LIMIT :limit) old
 WHERE s.org_id = :org_id AND s.segment_id = old.segment_id AND s.at = old.at;
 
 -- Members ----------------------------------------------------------------------------------------------------------
@@ -160,16 +160,16 @@ CREATE TEMPORARY TABLE IF NOT EXISTS candidates (contact_id uuid) ON COMMIT DELE
 COPY candidates (contact_id) FROM STDIN;
 
 -- analyze_candidates --
--- Tell the planner how many there are.
+-- Tell the planner how many candidates there are.
 ANALYZE candidates;
 
 -- open_wanted --
--- The contacts among them.
+-- The wanted contacts, until the transaction ends.
 CREATE TEMPORARY TABLE IF NOT EXISTS wanted (contact_id uuid) ON COMMIT DELETE ROWS;
 
 -- resolve_members --
--- Resolve the candidates: merged contacts to their survivor. How many are unknown or erased, and how many contacts
--- are wanted.
+-- Resolve the candidates: merged contacts to their survivor. Returns how many candidates are unknown or erased, and
+-- how many contacts are wanted.
 WITH once AS MATERIALIZED (
     SELECT DISTINCT contact_id FROM candidates
 ), known AS MATERIALIZED (
@@ -180,10 +180,10 @@ WITH once AS MATERIALIZED (
     INSERT INTO wanted (contact_id) SELECT DISTINCT contact_id FROM known
     RETURNING contact_id
 )
-SELECT (SELECT count(*) FROM once) - (SELECT count(*) FROM known), (SELECT count(*) FROM kept);
+SELECT (SELECT count(*) FROM kept) AS size, (SELECT count(*) FROM once) - (SELECT count(*) FROM known) AS unknown;
 
 -- analyze_wanted --
--- Tell the planner how many there are.
+-- Tell the planner how many wanted contacts there are.
 ANALYZE wanted;
 
 -- sample_members --
@@ -197,7 +197,7 @@ SET LOCAL enable_nestloop = off;
 
 -- compare_members --
 -- How many contacts would enter the segment, and how many would leave it.
-SELECT count(*) FILTER (WHERE m.contact_id IS NULL), count(*) FILTER (WHERE w.contact_id IS NULL)
+SELECT count(*) FILTER (WHERE m.contact_id IS NULL) AS entered, count(*) FILTER (WHERE w.contact_id IS NULL) AS departed
 FROM wanted w
 FULL JOIN (SELECT contact_id FROM segment_members WHERE org_id = :org_id AND segment = :segment) m ON m.contact_id = w.contact_id;
 
@@ -231,8 +231,8 @@ WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (ARRAY(
 SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segment;
 
 -- repair_members --
--- Delete members that were erased or merged since the refresh began, and insert the survivors of merged ones; by how
--- much the size changed. The caller keeps other changes of members out.
+-- Delete members that were erased or merged since the refresh began, and insert the survivors of merged ones.
+-- Returns the change of the size. The caller keeps other changes of members out.
 WITH gone AS (
     DELETE FROM segment_members m
     USING contacts c
@@ -272,7 +272,8 @@ ON CONFLICT (org_id, segment_id, contact_id) DO NOTHING;
 DELETE FROM wanted;
 
 -- use_audience_parts --
--- Want the contacts of all parts: their survivors, without contacts that were erased since.
+-- Copy the contacts of all parts into `wanted`: their survivors, without contacts that were
+-- erased since.
 INSERT INTO wanted (contact_id)
 SELECT DISTINCT coalesce(c.merged_into, c.id)
 FROM audience_parts p JOIN contacts c ON c.org_id = p.org_id AND c.id = p.contact_id

@@ -88,6 +88,14 @@ SELECT has_database_privilege(:role, current_database(), 'TEMPORARY');
 -- How many transactions may be prepared: a prepared transaction keeps its locks without a session.
 SELECT setting::integer FROM pg_settings WHERE name = 'max_prepared_transactions';
 
+-- list_changed_logins --
+-- The direct logins to this database with other settings than those that they began with: a role may change its own.
+SELECT r.rolname::text FROM pg_roles r
+WHERE r.rolname ^@ 'wb_direct_' AND r.rolcanlogin AND has_database_privilege(r.oid, current_database(), 'CONNECT')
+  AND ARRAY(SELECT s.setdatabase || ' ' || unnest(s.setconfig) FROM pg_db_role_setting s WHERE s.setrole = r.oid ORDER BY 1)
+      <> ARRAY(SELECT '0 ' || setting FROM unnest(:settings ::text[]) setting ORDER BY 1)
+ORDER BY 1;
+
 -- list_databases_with_settings --
 -- The databases in which a role has settings of its own.
 SELECT d.datname::text FROM pg_db_role_setting s JOIN pg_roles r ON r.oid = s.setrole JOIN pg_database d ON d.oid = s.setdatabase

@@ -3,6 +3,5 @@
 SELECT c.id AS contact_id, c.wallet_address, {{ parts.address(selection, "c.email") }} AS email, c.external_id, c.metadata, c.tags, c.opted_out,
        ARRAY(SELECT m.segment FROM segment_members m WHERE m.contact_id = c.id ORDER BY m.segment) AS segments
 FROM contacts c
-WHERE c.erased_at IS NULL AND c.id IN (
-    SELECT contact_id FROM app_events
-    WHERE {{ parts.selected(selection, sample) }})
+WHERE c.erased_at IS NULL AND c.id IN (SELECT contact_id FROM (
+    {{ parts.rows(selection, sample, narrow=true) }}) e)

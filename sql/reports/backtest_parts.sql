@@ -21,21 +21,36 @@ created_at >= :since AND created_at < :until
 {% macro address(selection, column) %}
 {{ column if selection.addresses else "CASE WHEN " ~ column ~ " IS NOT NULL THEN '•••@•••' END" }}
 {%- endmacro %}
+{# Events and logs of the period that an automation may need; `narrow`: only their contacts and times. #}
+{% macro rows(selection, sample, narrow=false) %}
+{% if selection.custom_events %}
+SELECT contact_id, created_at{% if not narrow %}, id, event, payload, sent_wallet_address,
+       {{ address(selection, "sent_email") }} AS sent_email, sent_external_id, NULL::text AS source{% endif %}
+
+FROM app_events
+WHERE {{ selected(selection, sample) }}
+{{ "UNION ALL" if selection.logs }}
+{% endif %}
+{{ logs(selection, sample, narrow) if selection.logs }}
+{%- endmacro %}
 {# Logs of the period: those that may start an entry, for the contact of their wallet, and those that a step may wait for. #}
-{% macro logs(selection, sample) %}
+{# Those that start one are named by the contract's event, the others as waits name them. #}
+{% macro logs(selection, sample, narrow) %}
 {% set in_period = "o.created_at >= :since AND o.created_at < :until AND NOT o.removed" %}
-{% for start in selection.logs.starts %}
-SELECT c.id AS contact_id, o.created_at, o.id, o.event, {{ location() }} || jsonb_build_object('args', o.args) AS payload,
-       c.wallet_address AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, :{{ start.key }}::text AS source
-FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :{{ start.wallet }}
+{% for number in range(selection.log_sources) %}
+SELECT c.id AS contact_id, o.created_at{% if not narrow %}, o.id, o.event, {{ location() }} || jsonb_build_object('args', o.args) AS payload,
+       c.wallet_address AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, :key_{{ number }}::text AS source{% endif %}
+
+FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :wallet_{{ number }}
 WHERE {{ in_period }}
-    AND o.chain_id = :{{ start.chain }} AND o.contract = :{{ start.contract }} AND o.signature = :{{ start.signature }}
-    AND c.wallet_address <> :nobody
+    AND o.chain_id = :chain_{{ number }} AND o.contract = :contract_{{ number }} AND o.signature = :signature_{{ number }}
+    AND c.wallet_address <> :zero_address
     {{- in_sample(sample, "c.id") }}
 UNION ALL
 {% endfor %}
-SELECT o.contact_id, o.created_at, o.id, o.contract || ':' || lower(o.event), {{ location() }} || o.args,
-       NULL::text, NULL::text, NULL::text, NULL::text
+SELECT o.contact_id, o.created_at{% if not narrow %}, o.id, o.contract || ':' || lower(o.event) AS event, {{ location() }} || o.args AS payload,
+       NULL::text AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, NULL::text AS source{% endif %}
+
 FROM onchain_events o
 WHERE {{ in_period }}
     AND o.contact_id IS NOT NULL AND o.contract || ':' || lower(o.event) = ANY (:awaited::text[])

@@ -4,7 +4,7 @@
 WITH {{ parts.cohorts(period) }}, done AS (
     SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,
            {{ "sum(" ~ parts.number("value", "e.payload", dotted) ~ ")" if value else "count(*)" }} AS total
-    FROM people p
+    FROM members p
     JOIN app_events e ON e.contact_id = p.contact_id
     WHERE e.event = :event AND e.occurred_at >= p.began AND {{ parts.during(period, "e.") }}
     GROUP BY 1, 2

@@ -1,33 +1,33 @@
 -- Of the contacts that took the first step in the period, how many took the other steps after it, in order, within a time limit.
 -- A contact counts at a step if any of its paths leads there. Of several first steps, the latest one before a step leaves the most time,
 -- so that one is carried along. Every step of a path occurs after the previous one.
--- Events before a contact's first first step, or too long after its last one, are removed before anything is sorted.
+-- Events before a contact's earliest first step, or too long after its last one, are removed before anything is sorted.
 {% import "parts.sql" as parts %}
-WITH begun AS (
+WITH candidates AS (
     SELECT contact_id, min(occurred_at) AS first, max(occurred_at) + CAST(:within AS interval) AS last
     FROM app_events
     WHERE event = :step_1 AND {{ parts.during(period) }}
     GROUP BY contact_id
-), taken AS (
+), steps_taken AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by, dotted) ~ " AS part" if by }}
-    FROM begun b
-    JOIN app_events e ON e.contact_id = b.contact_id AND e.occurred_at BETWEEN b.first AND b.last
+    FROM candidates f
+    JOIN app_events e ON e.contact_id = f.contact_id AND e.occurred_at BETWEEN f.first AND f.last
     {{ "JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}
     WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
         AND {{ parts.during(period, "e.") }}
-), way_1 AS (
-    SELECT *, CASE WHEN event = :step_1 THEN occurred_at END AS begun_1
-    FROM taken
-){% for step in steps[1:] %}, way_{{ step }} AS (
+), reached_1 AS (
+    SELECT *, CASE WHEN event = :step_1 THEN occurred_at END AS since_1
+    FROM steps_taken
+){% for step in steps[1:] %}, reached_{{ step }} AS (
     SELECT *, CASE WHEN event = :step_{{ step }} AND occurred_at <= before_{{ step }} + CAST(:within AS interval)
-              THEN before_{{ step }} END AS begun_{{ step }}
-    FROM (SELECT *, max(begun_{{ step - 1 }}) OVER earlier AS before_{{ step }}
-          FROM way_{{ step - 1 }}
+              THEN before_{{ step }} END AS since_{{ step }}
+    FROM (SELECT *, max(since_{{ step - 1 }}) OVER earlier AS before_{{ step }}
+          FROM reached_{{ step - 1 }}
           WINDOW earlier AS (PARTITION BY contact_id ORDER BY occurred_at, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) w
-){% endfor %}, people AS (
-    SELECT contact_id{% for step in steps %}, min(occurred_at - begun_{{ step }}) AS took_{{ step }}{% endfor %}
+){% endfor %}, per_contact AS (
+    SELECT contact_id{% for step in steps %}, min(occurred_at - since_{{ step }}) AS took_{{ step }}{% endfor %}
         {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by }}
-    FROM way_{{ steps[-1] }}
+    FROM reached_{{ steps[-1] }}
     GROUP BY contact_id
     {% if not by %}
     UNION ALL SELECT NULL{% for step in steps %}, NULL{% endfor %}    -- a row of NULLs, so that a step without contacts has its row
@@ -36,7 +36,7 @@ WITH begun AS (
 ), counted AS (
     SELECT {{ "part, " if by }}s.step, s.event, count(s.took) AS contacts,
            percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM s.took)) AS seconds
-    FROM people, LATERAL (VALUES {% for step in steps %}({{ step }}, :step_{{ step }}, took_{{ step }}){{ ", " if not loop.last }}{% endfor %}) AS s (step, event, took)
+    FROM per_contact, LATERAL (VALUES {% for step in steps %}({{ step }}, :step_{{ step }}, took_{{ step }}){{ ", " if not loop.last }}{% endfor %}) AS s (step, event, took)
     GROUP BY {{ "part, " if by }}s.step, s.event
 )
 SELECT {{ "part, " if by }}step, event, contacts,

@@ -30,22 +30,22 @@ CAST(:since AS timestamptz)
 {% macro property(of, dotted) %}
 {{ at("by", "c.metadata" if of == "contact" else "e.payload", dotted, text=true) }}
 {%- endmacro %}
-{# A number at a path. One of 10^24 and more, or of a hundred decimals, is no amount: it would not fit into what is calculated with it. #}
-{# OFFSET 0: it is looked up once, not wherever it is named; half the time of a report. #}
+{# A number at a path. A number of 10^24 or more, or with a hundred decimals, is ignored: it is no amount, and does not fit into the types of the results. #}
+{# OFFSET 0 keeps the lookup in one place; without it Postgres repeats it at each mention, which doubles the time of a report. #}
 {% macro number(path, payload, dotted) %}
 (SELECT CASE WHEN jsonb_typeof(n) = 'number' THEN CASE WHEN abs(n::numeric) < 1e24 AND scale(n::numeric) < 100 THEN n::numeric END END
- FROM (SELECT {{ at(path, payload, dotted) }} AS n OFFSET 0) found)
+ FROM (SELECT {{ at(path, payload, dotted) }} AS n OFFSET 0) lookup)
 {%- endmacro %}
-{# Who began in the period, and in which day, week or month; how many they were in each. #}
+{# The contacts with their first :start in the period, by its day, week or month, and how many each cohort has. #}
 {% macro cohorts(period) %}
-people AS (
+members AS (
     SELECT contact_id, min(occurred_at) AS began, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
     FROM app_events
     WHERE event = :start AND {{ during(period) }}
     GROUP BY contact_id
 ), cohorts AS (
     SELECT cohort, count(*) AS size
-    FROM people
+    FROM members
     GROUP BY cohort
 )
 {%- endmacro %}

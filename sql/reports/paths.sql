@@ -16,14 +16,14 @@ WITH firsts AS (
     SELECT contact_id, event, row_number() OVER (PARTITION BY contact_id ORDER BY occurred_at, id) AS number
     FROM followed
     WHERE before IS DISTINCT FROM event
-), ways AS (
+), paths AS (
     SELECT contact_id, array_agg(event ORDER BY number) AS path
     FROM numbered
     WHERE number <= :steps
     GROUP BY contact_id
 )
 SELECT path, count(*) AS contacts, count(*)::float8 / sum(count(*)) OVER () AS share
-FROM ways
+FROM paths
 GROUP BY path
 ORDER BY contacts DESC, path
 LIMIT :limit

@@ -8,7 +8,7 @@ WITH {{ parts.cohorts(period) }}, back AS (
     GROUP BY 1, 2
 ), returned AS (
     SELECT p.cohort, b.at, count(*) AS contacts
-    FROM people p
+    FROM members p
     JOIN back b ON b.contact_id = p.contact_id AND b.last >= p.began
     GROUP BY p.cohort, b.at
 )

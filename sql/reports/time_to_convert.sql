@@ -16,7 +16,7 @@ WITH starts AS (
     SELECT span, coalesce(lag(span) OVER (ORDER BY span), interval '0') AS after
     FROM (SELECT unnest(CAST(:spans AS interval[])) AS span UNION SELECT CAST(:within AS interval)) AS all_spans
     WHERE span <= CAST(:within AS interval)
-), everybody AS (
+), all_starts AS (
     SELECT count(*) AS started FROM took
 )
 SELECT extract(epoch FROM s.after)::float8 AS after_seconds, extract(epoch FROM s.span)::float8 AS within_seconds,
@@ -24,7 +24,7 @@ SELECT extract(epoch FROM s.after)::float8 AS after_seconds, extract(epoch FROM 
        count(t.contact_id)::float8 / nullif(max(a.started), 0) AS share,
        (sum(count(t.contact_id)) OVER (ORDER BY s.span))::float8 / nullif(max(a.started), 0) AS share_so_far
 FROM spans s
-CROSS JOIN everybody a
+CROSS JOIN all_starts a
 LEFT JOIN took t ON t.took > s.after AND t.took <= s.span
 GROUP BY s.span, s.after
 ORDER BY s.span

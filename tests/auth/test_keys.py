@@ -13,7 +13,7 @@ from workbench.language.codec import decode
 async def test_an_organization_is_created_once(database_url: str) -> None:
     org_id = await keys.create_org(database_url, "acme")
     assert await keys.find_org(database_url, "acme") == org_id
-    with pytest.raises(AccessError, match="the organization acme exists already"):
+    with pytest.raises(AccessError, match="the organization acme already exists"):
         await keys.create_org(database_url, "acme")
 
 
@@ -51,7 +51,9 @@ async def test_a_dump_of_the_table_holds_no_usable_key(database_url: str, keyrin
     assert not any(key[at : at + 8] in row[0].removeprefix("sk_live_") for at in range(8, len(key) - 8))
 
 
-async def test_a_key_of_an_unknown_organization_says_how_to_make_one(database_url: str, keyring: Keyring) -> None:
+async def test_a_key_for_an_unknown_organization_is_refused_with_the_command_that_creates_it(
+    database_url: str, keyring: Keyring
+) -> None:
     with pytest.raises(
         AccessError, match="organization not found: nobody; create it with: workbench org create nobody"
     ):
@@ -80,7 +82,9 @@ async def test_a_revoked_key_is_kept_on_record_and_cannot_be_rolled(
 
 
 @pytest.mark.parametrize("name", ["", "nonsense", "00000000-0000-0000-0000-000000000000"])
-async def test_an_unknown_key_says_how_to_find_one(database_url: str, keyring: Keyring, name: str) -> None:
+async def test_an_unknown_key_is_refused_with_the_command_that_lists_keys(
+    database_url: str, keyring: Keyring, name: str
+) -> None:
     with pytest.raises(AccessError, match="key not found"):
         await keys.revoke(database_url, keyring, name)
 

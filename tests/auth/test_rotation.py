@@ -13,7 +13,7 @@ from api.auth.rotation import run_phase
 from api.automations.automations import Author, Refusal
 from api.clock import Clock, uuid7
 from api.contacts import merge as contacts_merge
-from api.contacts.merge import MergeView, Pair
+from api.contacts.merge import Pair
 from api.crypto import Keyring, next_chain
 from api.ingest.parse import AcceptedEvent
 from api.ingest.pipeline import Pipeline
@@ -25,6 +25,7 @@ from api.store.database import Database, with_application_name
 from api.store.messages import find_suppressed, find_webhook_secrets, insert_webhook_secret, suppress
 from workbench.language.codec import encode
 from workbench.language.event import Identifiers
+from workbench.language.responses import MergeView
 
 OLD, NEW = "the old secret of tests", "the new secret of tests"
 
@@ -43,7 +44,7 @@ class Process:
         (outcome,) = await self._pipeline.ingest(org_id, [encode({"event": "deposit", "contact": contact})], False)
         assert isinstance(outcome, AcceptedEvent), outcome
 
-    async def finds(self, org_id: int, email: str) -> str | None:
+    async def find_email(self, org_id: int, email: str) -> str | None:
         async with self.database.transaction() as tx:
             contact = await find_contact_state(tx, org_id, self.keyring.of(org_id), Identifiers(None, email, None))
         return None if contact is None else contact.identifiers.email
@@ -125,7 +126,7 @@ async def test_h5_lookups_find_every_contact_while_the_secret_is_rotated(databas
             await run_phase(database_url, after.keyring)
             await sender.switch_to(after)
             all_emails = [f"p{number}@example.com" for number in range(sender.contacts)]
-            assert [await after.finds(org_id, email) for email in all_emails] == all_emails
+            assert [await after.find_email(org_id, email) for email in all_emails] == all_emails
             before = after
         sender.stop()
         await sending
@@ -133,7 +134,7 @@ async def test_h5_lookups_find_every_contact_while_the_secret_is_rotated(databas
         await assert_only_new(before, org_id, sender.contacts)
 
 
-async def test_h5_a_merge_of_before_is_taken_back_with_the_new_secret(database_url: str) -> None:
+async def test_h5_a_merge_from_before_the_rotation_is_undone_with_the_new_secret(database_url: str) -> None:
     texts = [OLD]
     while len(texts) < 4:
         texts.append(next_chain(texts[-1], NEW))
@@ -189,6 +190,6 @@ async def assert_only_new(process: Process, org_id: int, contacts: int) -> None:
     (address,) = await process.rows("SELECT address_digest::text FROM suppressions")
     now = process.clock.now()
     async with process.database.transaction() as tx:
-        suppressed = {(org_id, process.keyring.of(org_id).digest("email", "p0@example.com"))}
-        assert await find_suppressed(tx, "email", suppressed) == suppressed == {(org_id, address[0].replace("-", ""))}
-        assert await find_webhook_secrets(tx, process.keyring, {org_id}, now) == {org_id: ("whsec_x",)}
+        suppressed = {process.keyring.of(org_id).digest("email", "p0@example.com")}
+        assert await find_suppressed(tx, org_id, "email", suppressed) == suppressed == {address[0].replace("-", "")}
+        assert await find_webhook_secrets(tx, process.keyring, org_id, now) == ("whsec_x",)

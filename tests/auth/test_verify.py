@@ -120,7 +120,7 @@ async def test_a_publishable_key_is_accepted_only_where_it_is_required(
     assert principal.scopes == frozenset()
 
 
-async def test_repeated_bad_keys_ask_the_database_once(verifier: Verifier, counting: CountingDatabase) -> None:
+async def test_a_repeated_bad_key_is_looked_up_once(verifier: Verifier, counting: CountingDatabase) -> None:
     header = [f"Bearer {make('live', '', token(RANDOM_BYTES))}"]
     for _ in range(50):
         assert await verifier.principal(header) == Unauthorized("unknown")
@@ -144,7 +144,7 @@ async def test_a_revoked_key_is_refused_once_its_two_seconds_are_over(
     assert await verifier.principal([f"Bearer {key}"]) == Unauthorized("revoked")
 
 
-async def test_a_rolled_key_works_until_its_overlap_is_over_even_from_memory(
+async def test_a_rolled_key_works_until_its_overlap_ends_even_from_the_cache(
     verifier: Verifier, clock: MovableClock, database_url: str, keyring: Keyring, org: str
 ) -> None:
     key = await keys.create(database_url, keyring, org, "live")

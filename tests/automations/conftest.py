@@ -10,18 +10,19 @@ from api import settings
 from api.auth import keys
 from api.automations import automations
 from api.automations.automations import Author
-from api.automations.body import read_draft
+from api.automations.body import NewAutomation
+from api.channels.outgoing import Transports, open_transports
 from api.clock import Clock, uuid7
-from api.crypto import Keyring, OrgKeys
-from api.engine.deliver import Transports, open_transports
+from api.crypto import EmailDisplay, Keyring, OrgKeys
 from api.engine.drive import Driver
 from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
 from api.ingest.rejected import Notices
 from api.store.automations import AutomationRow
 from api.store.database import Database
+from workbench.language.body import read_body
+from workbench.language.channel import RetryPolicy
 from workbench.language.codec import encode
-from workbench.language.run import uniform_policy
 
 GREETING: dict[str, Any] = {
     "name": "greeting",
@@ -40,19 +41,26 @@ GREETING: dict[str, Any] = {
 }
 
 
-class Desk:
+class Tenant:
     """The automations, ingest and engine of one organization."""
 
     def __init__(
-        self, database: Database, pipeline: Pipeline, org_id: int, keyring: Keyring, clock: Clock, ways: Transports
+        self,
+        database: Database,
+        pipeline: Pipeline,
+        org_id: int,
+        keyring: Keyring,
+        clock: Clock,
+        transports: Transports,
     ) -> None:
         self.database = database
         self.org_id = org_id
         self.keys: OrgKeys = keyring.of(org_id)
+        self.show = EmailDisplay(self.keys, clear=True)
         self.clock = clock
         self.key_id = uuid7(clock.unique_now_us())
         self._pipeline = pipeline
-        self._driver = Driver(database, keyring, clock, uniform_policy(()), ways)
+        self._driver = Driver(database, keyring, clock, RetryPolicy(()), transports)
 
     @property
     def author(self) -> Author:
@@ -61,7 +69,7 @@ class Desk:
 
     async def create(self, **changes: Any) -> AutomationRow:
         """Create the greeting with these changes."""
-        draft = read_draft(encode(GREETING | changes))
+        draft = read_body(NewAutomation, encode(GREETING | changes))
         assert not isinstance(draft, tuple), draft
         return await automations.create(self.database, self.author, draft)
 
@@ -78,7 +86,7 @@ class Desk:
     async def drive(self) -> int:
         """Run the engine on every entry that is due for its first attempt; return their number."""
         claimed = await self._driver.drive(self.org_id, "ready", 100)
-        await self._driver.finish_deliveries()
+        await self._driver.deliveries.stop(60)
         return claimed
 
     async def rows(self, statement: str, *values: Any) -> list[Any]:
@@ -109,7 +117,7 @@ class Desk:
         return list(row)
 
 
-Hire = Callable[[str], Awaitable[Desk]]
+NewTenant = Callable[[str], Awaitable[Tenant]]
 
 
 @pytest.fixture
@@ -126,8 +134,10 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def hire(database: Database, database_url: str, keyring: Keyring, tmp_path: Path) -> AsyncIterator[Hire]:
-    """Return a function that creates an organization with its desk."""
+async def open_tenant(
+    database: Database, database_url: str, keyring: Keyring, tmp_path: Path
+) -> AsyncIterator[NewTenant]:
+    """Return a function that opens a tenant: an organization with its services."""
     clock = Clock()
     await database.calibrate(clock)
     pipeline = Pipeline(
@@ -135,21 +145,21 @@ async def hire(database: Database, database_url: str, keyring: Keyring, tmp_path
     )
     await pipeline.start()
 
-    async def new_desk(name: str) -> Desk:
-        return Desk(database, pipeline, await keys.create_org(database_url, name), keyring, clock, ways)
+    async def new_tenant(name: str) -> Tenant:
+        return Tenant(database, pipeline, await keys.create_org(database_url, name), keyring, clock, transports)
 
-    ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
-    yield new_desk
-    await ways.close()
+    transports = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
+    yield new_tenant
+    await transports.close()
     await pipeline.stop()
 
 
 @pytest.fixture
-async def desk(hire: Hire) -> Desk:
-    return await hire("acme")
+async def tenant(open_tenant: NewTenant) -> Tenant:
+    return await open_tenant("acme")
 
 
 @pytest.fixture
-async def other_desk(hire: Hire) -> Desk:
-    """The desk of another organization."""
-    return await hire("other")
+async def other_tenant(open_tenant: NewTenant) -> Tenant:
+    """Another organization."""
+    return await open_tenant("other")

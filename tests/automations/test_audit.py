@@ -6,13 +6,13 @@ from typing import Any
 import httpx
 import pytest
 
-from api.automations.audit import visible_kinds
+from api.routes.account import visible_kinds
 from tests.automations.test_routes import DRAFT, Org, acme, client
 
 __all__ = ["acme", "client"]
 
 
-async def made(acme: Org) -> str:
+async def create_and_change(acme: Org) -> str:
     _, row = await acme.call("POST", "/automations", DRAFT)
     for verb, body in (("publish", {}), ("pause", {}), ("resume", {}), ("publish", {})):
         assert (await acme.call("POST", f"/automations/{row['id']}/{verb}", body))[0] == 200
@@ -24,7 +24,7 @@ async def made(acme: Org) -> str:
 
 
 async def test_every_change_has_its_key_action_and_versions(acme: Org) -> None:
-    automation_id = await made(acme)
+    automation_id = await create_and_change(acme)
     status, answer = await acme.call("GET", f"/audit?subjectId={automation_id}")
     assert status == 200
     assert [(change["action"], change["fromVersion"], change["toVersion"]) for change in answer["changes"]] == [
@@ -43,17 +43,17 @@ async def test_every_change_has_its_key_action_and_versions(acme: Org) -> None:
     assert [change["toVersion"] for change in page[1]["changes"]] == [2, 1]
 
 
-async def test_a_key_sees_the_changes_of_what_it_may_look_at(acme: Org, client: httpx.AsyncClient) -> None:
-    await made(acme)
+async def test_a_key_sees_the_changes_of_what_it_may_read(acme: Org, client: httpx.AsyncClient) -> None:
+    await create_and_change(acme)
 
-    async def seen(*scopes: str) -> Any:
+    async def count_visible(*scopes: str) -> Any:
         status, answer = await acme.call("GET", "/audit", key=("workbench", *scopes))
         return status if status != 200 else len(answer["changes"])
 
-    assert await seen("events:read") == 7
-    assert await seen("keys:admin") > 7  # the keys as well
-    assert await seen("contacts:read") == 0
-    assert await seen("contacts:erase") == 403
+    assert await count_visible("events:read") == 7
+    assert await count_visible("keys:admin") > 7  # the keys as well
+    assert await count_visible("contacts:read") == 0
+    assert await count_visible("contacts:erase") == 403
     assert (await acme.call("GET", "/audit", key=("live",)))[0] == 403
     assert (await acme.call("GET", "/audit?before=x"))[0] == 400
 

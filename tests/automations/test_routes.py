@@ -39,7 +39,7 @@ async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def acme(client: httpx.AsyncClient, database_url: str) -> "Org":
-    return await Org.found(client, database_url, "acme")
+    return await Org.create(client, database_url, "acme")
 
 
 class Org:
@@ -50,7 +50,7 @@ class Org:
         self._keys: dict[tuple[str, ...], str] = {}
 
     @classmethod
-    async def found(cls, client: httpx.AsyncClient, database_url: str, name: str) -> "Org":
+    async def create(cls, client: httpx.AsyncClient, database_url: str, name: str) -> "Org":
         await keys.create_org(database_url, name)
         return cls(client, database_url, name)
 
@@ -82,6 +82,19 @@ async def test_an_automation_from_draft_to_archive(acme: Org) -> None:
     assert set(version) == {"version", "publishedAt", "publishedBy", "triggerSpec", "graph"}
     assert (await acme.call("POST", f"{here}/archive"))[1]["archivedAt"] is not None
     assert (await acme.call("POST", f"{here}/publish"))[0] == 409
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({"type": "app_event", "event": "first_deposit"}, "first_deposit"),
+        ({"type": "app_event", "eventNames": ["b", "a"]}, "a, b"),
+        ({"type": "app_event"}, "Every event"),
+    ],
+)
+async def test_an_automation_is_created_without_a_name_as_in_the_contract(acme: Org, spec: Any, name: str) -> None:
+    status, made = await acme.call("POST", "/automations", {"triggerSpec": spec, "graph": GRAPH})
+    assert (status, made["name"]) == (201, name)
 
 
 async def test_the_impact_is_available_before_publishing(acme: Org) -> None:
@@ -143,7 +156,7 @@ async def test_lists_are_by_name_and_newest_first(acme: Org) -> None:
     }
 
 
-async def test_remarks_come_back_as_warnings(acme: Org) -> None:
+async def test_remarks_are_returned_as_warnings(acme: Org) -> None:
     _, made = await acme.call("POST", "/automations", {"name": "n", "triggerSpec": {"type": "app_event"}})
     assert [(warning["level"], warning.get("field")) for warning in made["warnings"]] == [
         ("error", None),
@@ -199,7 +212,9 @@ EVERY = [
 
 @pytest.mark.parametrize("kind", ["live", "test"])
 async def test_a_backends_key_does_not_author(acme: Org, kind: str) -> None:
-    assert {(await acme.call(method, path, {}, (kind,)))[0] for method, path in EVERY} == {403}
+    answers = [await acme.call(method, path, {}, (kind,)) for method, path in EVERY]
+    assert {status for status, _ in answers} == {403}
+    assert "this route requires a workbench (wb_…) key" in [body["error"] for _, body in answers]
 
 
 async def test_scopes_divide_reading_writing_and_publishing(acme: Org) -> None:
@@ -219,7 +234,7 @@ async def test_scopes_divide_reading_writing_and_publishing(acme: Org) -> None:
 
 
 async def test_ids_of_another_organization_are_unknown(acme: Org, client: httpx.AsyncClient, database_url: str) -> None:
-    other = await Org.found(client, database_url, "other")
+    other = await Org.create(client, database_url, "other")
     _, made = await acme.call("POST", "/automations", DRAFT)
     body = {"revision": 1, "version": 1, "event": EVENT}
     of_other_org, unknown = [], []
@@ -285,7 +300,7 @@ async def test_changes_and_impact_are_shown(acme: Org) -> None:
         assert (await acme.call("GET", f"/automations/{UNKNOWN}/{address}"))[0] == 404
 
 
-async def test_a_trial_may_look_at_a_moment_and_says_where_emails_come_from(acme: Org) -> None:
+async def test_a_trial_may_be_at_another_time_and_returns_the_sender_of_emails(acme: Org) -> None:
     wait = {"id": "w1", "type": "wait_for_event", "data": {"event": "b", "timeoutSeconds": 3600, "filters": [PRO]}}
     edges = [{"source": "t1", "target": "w1"}, {"source": "w1", "sourceHandle": "matched", "target": "m1"}]
     body = {

@@ -10,7 +10,7 @@ def test_a_spread_is_the_median_between_the_lowest_and_the_highest_round() -> No
     assert spread([4.0, 1.0]) == Spread(2.5, 1.0, 4.0)
 
 
-def test_ratios_are_taken_round_by_round_so_that_a_slow_minute_cancels() -> None:
+def test_ratios_are_computed_per_round_so_that_a_slow_minute_cancels_out() -> None:
     assert paired([500.0, 50.0], [1_000.0, 100.0]) == [0.5, 0.5]
 
 

@@ -1,16 +1,16 @@
 from pathlib import Path
 
 from bench import plots, record
-from bench.effort import Measured
+from bench.effort import Measurement
 from bench.figures import Slice, quantiles
 from bench.table import ratio_at_least, row
 
 SLICE = Slice(10, 10, 0, 1.0, {"202": 10}, quantiles([1.0, 2.0, 5.0]), {"service": 0.5, "postgres": 0.1, "load": 0.1})
 
 
-def measured(*names: str) -> Measured:
+def measured(*names: str) -> Measurement:
     rows = [row("  figure", "events/s", [10.0], ("reference", [20.0]), ratio_at_least(0.4)), row("plain", "ms", [1.0])]
-    return Measured(rows, {name: [SLICE, SLICE] for name in names})
+    return Measurement(rows, {name: [SLICE, SLICE] for name in names})
 
 
 def test_the_last_record_of_a_part_is_kept_with_its_verdicts(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import pytest
 from bench.figures import Slice
 from bench.table import (
     HEADER,
-    Wanted,
+    Promise,
     at_least,
     at_most,
     circumstances,
@@ -33,7 +33,7 @@ def test_a_row_compares_with_its_reference_round_by_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "is_met"),
+    ("promise", "is_met"),
     [
         (None, None),
         (ratio_at_least(0.5), True),
@@ -46,8 +46,8 @@ def test_a_row_compares_with_its_reference_round_by_round() -> None:
         (at_most(19), False),
     ],
 )
-def test_the_median_keeps_the_promise_or_does_not(wanted: Wanted | None, is_met: bool | None) -> None:
-    assert row("figure", "ms", [20.0], ("reference", [40.0]), wanted).is_met is is_met
+def test_the_median_keeps_the_promise_or_does_not(promise: Promise | None, is_met: bool | None) -> None:
+    assert row("figure", "ms", [20.0], ("reference", [40.0]), promise).is_met is is_met
 
 
 def test_a_line_shows_figure_reference_ratio_spread_and_promise() -> None:
@@ -65,7 +65,7 @@ def test_a_line_without_reference_shows_the_spread_of_the_value() -> None:
 def test_columns_are_aligned_with_their_names() -> None:
     table_row = row("figure", "ms", [20.0], ("reference", [40.0]), at_most(25))
     assert line(table_row).index("reference") == HEADER.index("reference")
-    assert line(table_row).index("≤ 25 ms") == HEADER.index("wanted")
+    assert line(table_row).index("≤ 25 ms") == HEADER.index("promise")
     assert line(table_row).index("yes") == HEADER.index("met")
 
 

@@ -18,8 +18,7 @@ from workbench.canvas.widget import Canvas
 
 STATIC = Path(__file__).parents[2] / "workbench" / "static"
 TRAITS = (
-    "kinds",
-    "operators",
+    "palette",
     "document",
     "cards",
     "routes",

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from api.cli.secret import root_secret
+from api.cli.database import root_secret
 from api.clock import Clock, token
 from api.crypto import Keyring
 from api.embedded import find
 from api.inapp.sessions import Sessions
 from api.settings import Settings
 from api.store.database import Database
-from tests.acceptance.conftest import House
 from tests.inapp.wallet import Wallet
+from tests.installation import Installation
 from tests.running import Running
 
 pytestmark = pytest.mark.browser
@@ -86,11 +86,11 @@ def extension(page: Page) -> Extension:
 
 
 @pytest.fixture
-def house(running: Running, tmp_path: Path) -> Iterator[House]:
+def installation(running: Running, tmp_path: Path) -> Iterator[Installation]:
     """More processes of the system on the same database."""
     server = find(running.folder / "data")
     assert server is not None
-    built = House(server.dsn, tmp_path)
+    built = Installation(server.dsn, tmp_path)
     yield built
     built.stop()
 
@@ -189,8 +189,10 @@ def test_a_session_is_renewed_without_the_wallet(page: Page, running: Running, e
     assert len(extension.signed) == 1
 
 
-def test_the_sdk_reconnects_after_retry_after(page: Page, running: Running, house: House, extension: Extension) -> None:
-    api = house.start_api("--workers", "2", WORKBENCH_SECRET=secret_of(running))
+def test_the_sdk_reconnects_after_retry_after(
+    page: Page, running: Running, installation: Installation, extension: Extension
+) -> None:
+    api = installation.start_api("--workers", "2", WORKBENCH_SECRET=secret_of(running))
     page.goto(f"{api.url}/inapp/demo")
     page.evaluate(WATCHING)
     page.evaluate(COUNTING, running.keys["publishable"])

@@ -112,7 +112,7 @@ class Token:
         return self._call("scatter(uint256,uint256)", _word(first) + _word(count))
 
     def scattering(self, first: int, count: int) -> dict[str, str]:
-        """Return the transaction of `scatter`."""
+        """Return the transaction that `scatter` sends."""
         return {"to": self.address, "data": self._selector("scatter(uint256,uint256)") + _word(first) + _word(count)}
 
     def together(self, *transactions: dict[str, str]) -> None:

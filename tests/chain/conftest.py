@@ -10,10 +10,10 @@ import pytest
 
 from api import settings
 from api.auth import keys
-from api.engine.deliver import open_transports
+from api.channels.outgoing import open_transports
 from api.store.database import Database
 from tests.chain.anvil import Anvil, Token, running
-from tests.chain.world import World
+from tests.chain.organization import ChainOrg
 
 ANN = "0x00000000000000000000000000000000000000aa"
 BOB = "0x00000000000000000000000000000000000000bb"
@@ -27,14 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
+async def org(database_url: str, tmp_path: Path) -> AsyncIterator[ChainOrg]:
     org_id = await keys.create_org(database_url, "chain")
     database = Database(database_url, size=6, lock_ms=10_000, hot=True)
     await database.open()
     transports = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(tmp_path)}))
-    world = World(database, org_id, transports)
-    yield world
-    await world.unfollow()
+    org = ChainOrg(database, org_id, transports)
+    yield org
+    await org.unfollow()
     await transports.close()
     await database.close()
 

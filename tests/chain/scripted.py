@@ -1,4 +1,4 @@
-"""A node with scripted responses, for behaviour that real nodes show rarely, or only providers."""
+"""A node with scripted responses, for behaviour that nodes show rarely, or that only those of providers show."""
 
 import json
 import threading

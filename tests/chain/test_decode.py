@@ -20,7 +20,7 @@ def decoder(signature: str) -> Decoder:
 
 
 def data(*parts: int | str) -> str:
-    """Return words in hex: numbers, or texts filled up on the right."""
+    """Return words in hex: numbers, or texts padded on the right."""
     words = [f"{part % 2**256:064x}" if isinstance(part, int) else part.encode().hex().ljust(64, "0") for part in parts]
     return "0x" + "".join(words)
 
@@ -100,7 +100,7 @@ def test_nested_arrays_without_data_are_refused_early() -> None:
 
 def test_a_text_with_many_pointers_to_it_is_counted_every_time() -> None:
     offsets = [1_000 * 32] * 1_000
-    with pytest.raises(UndecodableError, match="texts of more than 65,536 bytes"):
+    with pytest.raises(UndecodableError, match="strings of more than 65,536 bytes"):
         decoder("F(bytes[] a)").args(topics(), data(32, 1_000, *offsets, 1_000, *["x" * 32] * 32))
 
 

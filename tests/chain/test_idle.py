@@ -8,8 +8,8 @@ import pytest
 
 from api.chain import follow as chain_follow
 from api.chain.read import NEAR_BLOCKS
+from tests.chain.organization import ChainOrg
 from tests.chain.scripted import CONTRACT, TRANSFER, ScriptedNode, scripted
-from tests.chain.world import World
 from workbench.language.codec import encode
 
 BLOCKS = 500
@@ -26,11 +26,11 @@ def _short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_follow, "POLL_INTERVAL_S", 0.02)
 
 
-async def follow(world: World, node: ScriptedNode, block: int) -> None:
+async def follow(org: ChainOrg, node: ScriptedNode, block: int) -> None:
     """Publish an automation that is live since a block."""
     spec = {"type": "onchain_event", "chainId": node.chain_id, "contract": CONTRACT, "signature": TRANSFER}
-    values = (world.org_id, encode(spec | {"walletArg": "to"}).decode(), int(node.began + block))
-    async with world.database.transaction() as tx:
+    values = (org.org_id, encode(spec | {"walletArg": "to"}).decode(), int(node.began + block))
+    async with org.database.transaction() as tx:
         await tx.execute(
             "INSERT INTO automations SELECT"
             " %s, gen_random_uuid(), 'a', %s::jsonb, '{}', true, 1, 1, NULL, now(), now(), 1, NULL, to_timestamp(%s)",
@@ -43,20 +43,20 @@ async def follow(world: World, node: ScriptedNode, block: int) -> None:
         await tx.execute(
             "INSERT INTO automation_epochs VALUES (%s, 1)"
             " ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
-            (world.org_id,),
+            (org.org_id,),
         )
 
 
-async def test_a_chain_without_watches_is_not_read(world: World, node: ScriptedNode) -> None:
-    world.clock.ahead = timedelta(seconds=-10)
-    world.follow(node.url)
-    await world.until("SELECT count(*) FROM chains", (1,))
+async def test_a_chain_without_watches_is_not_read(org: ChainOrg, node: ScriptedNode) -> None:
+    org.clock.ahead = timedelta(seconds=-10)
+    org.follow(node.url)
+    await org.until("SELECT count(*) FROM chains", (1,))
     await count_requests(node)
     assert await count_requests(node) == 0
-    await follow(world, node, BLOCKS - 3)
-    await world.until("SELECT min(block_number), max(block_number) FROM onchain_events", (BLOCKS - 3, BLOCKS))
-    await world.execute("UPDATE automations SET archived_at = now(), active = false")
-    await world.execute("UPDATE automation_epochs SET epoch = epoch + 1")
+    await follow(org, node, BLOCKS - 3)
+    await org.until("SELECT min(block_number), max(block_number) FROM onchain_events", (BLOCKS - 3, BLOCKS))
+    await org.execute("UPDATE automations SET archived_at = now(), active = false")
+    await org.execute("UPDATE automation_epochs SET epoch = epoch + 1")
     await count_requests(node)
     assert await count_requests(node) == 0
 
@@ -68,20 +68,20 @@ async def count_requests(node: ScriptedNode) -> int:
     return len(node.requests) - before
 
 
-async def test_blocks_before_the_first_watch_are_skipped(world: World, node: ScriptedNode) -> None:
-    await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', 0)", node.chain_id)
-    await world.execute("INSERT INTO chain_blocks VALUES (%s, 0, %s)", node.chain_id, f"0x{0:064x}")
-    await follow(world, node, BLOCKS - NEAR_BLOCKS - 20)
-    world.follow(node.url)
-    await world.until("SELECT block_number FROM chains", (BLOCKS,))
-    read = await world.fetch("SELECT count(*), min(block_number) FROM onchain_events")
+async def test_blocks_before_the_first_watch_are_skipped(org: ChainOrg, node: ScriptedNode) -> None:
+    await org.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', 0)", node.chain_id)
+    await org.execute("INSERT INTO chain_blocks VALUES (%s, 0, %s)", node.chain_id, f"0x{0:064x}")
+    await follow(org, node, BLOCKS - NEAR_BLOCKS - 20)
+    org.follow(node.url)
+    await org.until("SELECT block_number FROM chains", (BLOCKS,))
+    read = await org.fetch("SELECT count(*), min(block_number) FROM onchain_events")
     assert read == [(NEAR_BLOCKS + 21, BLOCKS - NEAR_BLOCKS - 20)]
     assert sum(method == "eth_getBlockByNumber" for method, _ in node.requests) < 200
 
 
-async def test_a_watch_from_before_the_process_started_begins_at_the_head(world: World, node: ScriptedNode) -> None:
-    await follow(world, node, 10)
-    world.follow(node.url)
-    await world.until("SELECT block_number FROM chains", (BLOCKS,))
+async def test_a_watch_from_before_the_process_started_begins_at_the_head(org: ChainOrg, node: ScriptedNode) -> None:
+    await follow(org, node, 10)
+    org.follow(node.url)
+    await org.until("SELECT block_number FROM chains", (BLOCKS,))
     node.head += 2
-    await world.until("SELECT count(*), min(block_number) FROM onchain_events", (2, BLOCKS + 1))
+    await org.until("SELECT count(*), min(block_number) FROM onchain_events", (2, BLOCKS + 1))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from api.chain import follow as chain_follow
-from api.chain.store import BlockPage, LostError, PageWriter
 from api.chain.watch import read_watches
+from api.chain.write import BlockPage, LostError, PageWriter
 from api.store.chain import LEASE_DURATION, claim_chain
 from api.store.query import COMMIT, run
+from tests.chain.organization import ChainOrg
 from tests.chain.scripted import CONTRACT, TRANSFER, Refusal, ScriptedNode, scripted
-from tests.chain.world import World
 
 BLOCKS = 400
 
@@ -30,31 +30,31 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def publish(
-    world: World, node: ScriptedNode, events: Iterable[tuple[str, str]] = ((CONTRACT, TRANSFER),)
+    org: ChainOrg, node: ScriptedNode, events: Iterable[tuple[str, str]] = ((CONTRACT, TRANSFER),)
 ) -> None:
     """Publish an automation for each (contract, signature)."""
     for contract, signature in events:
         spec = {"type": "onchain_event", "chainId": node.chain_id, "contract": contract, "signature": signature}
         trigger = {"walletArg": "to" if signature == TRANSFER else "owner", "createContacts": False}
-        await world.automation([{"id": "t", "type": "onchain_event"}], [], 1, spec | trigger)
+        await org.automation([{"id": "t", "type": "onchain_event"}], [], 1, spec | trigger)
 
 
-async def publish_and_follow(world: World, node: ScriptedNode, read: int = 0) -> None:
+async def publish_and_follow(org: ChainOrg, node: ScriptedNode, read: int = 0) -> None:
     """Follow all transfers of a node; the blocks up to `read` count as read."""
-    await publish(world, node)
-    await follow(world, node, read)
+    await publish(org, node)
+    await follow(org, node, read)
 
 
-async def follow(world: World, node: ScriptedNode, read: int = 0) -> None:
+async def follow(org: ChainOrg, node: ScriptedNode, read: int = 0) -> None:
     """Follow a node; the blocks up to `read` count as read."""
-    await world.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', %s)", node.chain_id, read)
-    await world.execute("INSERT INTO chain_blocks VALUES (%s, %s, %s)", node.chain_id, read, f"0x{read:064x}")
-    world.follow(node.url)
+    await org.execute("INSERT INTO chains VALUES (%s, 1, '2000-01-01', %s)", node.chain_id, read)
+    await org.execute("INSERT INTO chain_blocks VALUES (%s, %s, %s)", node.chain_id, read, f"0x{read:064x}")
+    org.follow(node.url)
 
 
-async def check_all_logs(world: World, node: ScriptedNode, read: int = 0) -> None:
-    await world.until("SELECT block_number FROM chains", (node.head,))
-    numbers = await world.fetch("SELECT block_number FROM onchain_events ORDER BY block_number")
+async def check_all_logs(org: ChainOrg, node: ScriptedNode, read: int = 0) -> None:
+    await org.until("SELECT block_number FROM chains", (node.head,))
+    numbers = await org.fetch("SELECT block_number FROM onchain_events ORDER BY block_number")
     assert numbers == [(number,) for number in range(read + 1, node.head + 1) for _ in range(node.per_block)]
 
 
@@ -75,7 +75,7 @@ async def check_all_logs(world: World, node: ScriptedNode, read: int = 0) -> Non
     ],
 )
 async def test_ranges_adapt_to_the_limit_of_the_node(
-    world: World, node: ScriptedNode, code: int, message: str, status: int
+    org: ChainOrg, node: ScriptedNode, code: int, message: str, status: int
 ) -> None:
     def refuse_wide_ranges(method: str, params: list[Any]) -> Refusal | None:
         if method == "eth_getLogs" and "fromBlock" in params[0]:
@@ -84,8 +84,8 @@ async def test_ranges_adapt_to_the_limit_of_the_node(
         return None
 
     node.refuse = refuse_wide_ranges
-    await publish_and_follow(world, node)
-    await check_all_logs(world, node)
+    await publish_and_follow(org, node)
+    await check_all_logs(org, node)
     assert max(node.ranges()) in range(40, 51)
 
 
@@ -109,7 +109,7 @@ async def test_ranges_adapt_to_the_limit_of_the_node(
     ids=lambda refusal: (refusal.message or str(refusal.body))[:20],
 )
 async def test_a_failed_request_is_repeated(
-    world: World, node: ScriptedNode, refusal: Refusal, caplog: pytest.LogCaptureFixture
+    org: ChainOrg, node: ScriptedNode, refusal: Refusal, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests = 0
 
@@ -120,20 +120,20 @@ async def test_a_failed_request_is_repeated(
 
     node.refuse = refuse_sometimes
     with caplog.at_level(logging.INFO):
-        await publish_and_follow(world, node, BLOCKS - 8)
-        await check_all_logs(world, node, BLOCKS - 8)
+        await publish_and_follow(org, node, BLOCKS - 8)
+        await check_all_logs(org, node, BLOCKS - 8)
     output = "".join(str(vars(record)) for record in caplog.records if record.name.startswith("workbench"))
     assert "secret-of-the-operator" not in output
 
 
-async def test_a_node_that_switches_to_another_chain_changes_nothing(world: World, node: ScriptedNode) -> None:
-    await publish_and_follow(world, node, BLOCKS - 5)
-    await check_all_logs(world, node, BLOCKS - 5)
+async def test_a_node_that_switches_to_another_chain_changes_nothing(org: ChainOrg, node: ScriptedNode) -> None:
+    await publish_and_follow(org, node, BLOCKS - 5)
+    await check_all_logs(org, node, BLOCKS - 5)
     other = ScriptedNode(BLOCKS + 10, chain_id=6)
     node.answer = lambda *request: _with_other_hashes(other.answer(*request))  # type: ignore[method-assign]
-    await world.until("SELECT count(*) FROM chains WHERE chain_id = 6", (1,))
-    assert await world.fetch("SELECT count(*) FROM onchain_events WHERE removed OR chain_id = 6") == [(0,)]
-    assert await world.fetch("SELECT block_number FROM chains WHERE chain_id = 5") == [(BLOCKS,)]
+    await org.until("SELECT count(*) FROM chains WHERE chain_id = 6", (1,))
+    assert await org.fetch("SELECT count(*) FROM onchain_events WHERE removed OR chain_id = 6") == [(0,)]
+    assert await org.fetch("SELECT block_number FROM chains WHERE chain_id = 5") == [(BLOCKS,)]
 
 
 def _with_other_hashes(value: Any) -> Any:
@@ -143,12 +143,12 @@ def _with_other_hashes(value: Any) -> Any:
     return value
 
 
-async def test_a_suspended_follower_writes_nothing(world: World, node: ScriptedNode) -> None:
-    now = world.clock.now()
-    async with world.database.transaction() as tx:
+async def test_a_suspended_follower_writes_nothing(org: ChainOrg, node: ScriptedNode) -> None:
+    now = org.clock.now()
+    async with org.database.transaction() as tx:
         claim, _ = await run(tx, claim_chain(5, now, now + LEASE_DURATION), COMMIT)
     assert claim is not None
-    async with world.database.transaction() as tx:
+    async with org.database.transaction() as tx:
         second_claim, later_claim, _ = await run(
             tx,
             claim_chain(5, now, now + LEASE_DURATION),
@@ -158,23 +158,23 @@ async def test_a_suspended_follower_writes_nothing(world: World, node: ScriptedN
     assert second_claim is None
     assert later_claim is not None
     page = BlockPage(0, 1, 1, [], [(1, "0x1")])
-    async with world.database.transaction() as tx:
+    async with org.database.transaction() as tx:
         watches = await read_watches(tx, 5)
         with pytest.raises(LostError):
-            await PageWriter(world.keyring).write(tx, claim.lease, now + LEASE_DURATION, watches, page, now)
-    assert await world.fetch("SELECT block_number, token FROM chains") == [(None, later_claim.lease.token)]
+            await PageWriter(org.keyring).write(tx, claim, now + LEASE_DURATION, watches, page, now)
+    assert await org.fetch("SELECT block_number, token FROM chains") == [(None, later_claim.token)]
 
 
 @pytest.mark.chain
-async def test_a_second_node_takes_over_when_the_first_fails(world: World, node: ScriptedNode) -> None:
+async def test_a_second_node_takes_over_when_the_first_fails(org: ChainOrg, node: ScriptedNode) -> None:
     with scripted(ScriptedNode(BLOCKS)) as other:
-        await publish_and_follow(world, node, BLOCKS - 5)
-        await check_all_logs(world, node, BLOCKS - 5)
-        first = world.task
-        world.follow(other.url)
+        await publish_and_follow(org, node, BLOCKS - 5)
+        await check_all_logs(org, node, BLOCKS - 5)
+        first = org.task
+        org.follow(other.url)
         node.refuse = lambda _method, _params: Refusal(body=b"gone", status=503)
         other.head = node.head + 3
-        await check_all_logs(world, other, BLOCKS - 5)
-        await world.unfollow()
-        world.task = first
-    assert await world.fetch("SELECT token > 2 FROM chains") == [(True,)]
+        await check_all_logs(org, other, BLOCKS - 5)
+        await org.unfollow()
+        org.task = first
+    assert await org.fetch("SELECT token > 2 FROM chains") == [(True,)]

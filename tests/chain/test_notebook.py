@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.canvas.test_canvas import RecordingCanvas
 from tests.chain.anvil import Anvil
 from tests.notebooks.test_notebooks import ON_CHAIN, execute_twice
 from tests.running import Running
-from tests.workbench.test_canvas import RecordingCanvas
 
 pytestmark = pytest.mark.filterwarnings(
     "default::ResourceWarning", "default::DeprecationWarning"

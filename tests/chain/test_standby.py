@@ -1,4 +1,4 @@
-"""Nodes without progress that still answer: another one takes over, or the trouble is reported."""
+"""Nodes without progress that still answer: another one takes over, or the problem is reported."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -8,9 +8,9 @@ import pytest
 from api.chain import follow
 from api.chain.follow import STUCK_AFTER_S, Standby
 from api.store.chain import list_chains
+from tests.chain.organization import ChainOrg
 from tests.chain.scripted import ScriptedNode, scripted
 from tests.chain.test_nodes import publish_and_follow
-from tests.chain.world import World
 
 BLOCKS = 100
 
@@ -47,39 +47,39 @@ def test_a_follower_is_not_stuck_before_the_timeout() -> None:
 
 
 async def test_another_node_takes_over_from_one_without_progress(
-    world: World, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+    org: ChainOrg, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "STUCK_AFTER_S", 0.3)
     monkeypatch.setattr(follow, "STANDBY_INTERVAL_S", 0.05)
     with scripted(ScriptedNode(BLOCKS)) as other:
-        await publish_and_follow(world, node, BLOCKS - 2)
-        await world.until("SELECT block_number FROM chains", (BLOCKS,))
-        first = world.task
-        world.follow(other.url)
+        await publish_and_follow(org, node, BLOCKS - 2)
+        await org.until("SELECT block_number FROM chains", (BLOCKS,))
+        first = org.task
+        org.follow(other.url)
         other.head = BLOCKS + 5
-        await world.until("SELECT block_number FROM chains", (BLOCKS + 5,))
-        await world.until("SELECT block_number FROM onchain_events ORDER BY 1 DESC LIMIT 1", (BLOCKS + 5,))
-        await world.unfollow()
-        world.task = first
+        await org.until("SELECT block_number FROM chains", (BLOCKS + 5,))
+        await org.until("SELECT block_number FROM onchain_events ORDER BY 1 DESC LIMIT 1", (BLOCKS + 5,))
+        await org.unfollow()
+        org.task = first
 
 
-async def test_an_old_head_is_reported(world: World, node: ScriptedNode) -> None:
+async def test_an_old_head_is_reported(org: ChainOrg, node: ScriptedNode) -> None:
     node.began -= 300
-    await publish_and_follow(world, node, BLOCKS - 2)
-    await world.until("SELECT trouble LIKE 'no new block since %%UTC', block_number FROM chains", (True, BLOCKS))
+    await publish_and_follow(org, node, BLOCKS - 2)
+    await org.until("SELECT problem LIKE 'no new block since %%UTC', block_number FROM chains", (True, BLOCKS))
     node.began += 300
     node.head += 1
-    await world.until("SELECT trouble, block_number FROM chains", (None, BLOCKS + 1))
+    await org.until("SELECT problem, block_number FROM chains", (None, BLOCKS + 1))
 
 
-async def test_a_chain_without_a_follower_is_reported(world: World, node: ScriptedNode) -> None:
-    async def troubles() -> list[str | None]:
-        async with world.database.transaction() as tx:
-            return [chain.trouble for chain in await list_chains(tx, world.clock.now() + timedelta(seconds=6))]
+async def test_a_chain_without_a_follower_is_reported(org: ChainOrg, node: ScriptedNode) -> None:
+    async def problems() -> list[str | None]:
+        async with org.database.transaction() as tx:
+            return [chain.problem for chain in await list_chains(tx, org.clock.now() + timedelta(seconds=6))]
 
-    await publish_and_follow(world, node, BLOCKS - 2)
-    await world.until("SELECT trouble, block_number FROM chains", (None, BLOCKS))
-    await world.unfollow()
-    assert await troubles() == ["no process follows it now"]
-    await world.execute("UPDATE chains SET lease_until = now() + interval '1 hour', block_number = NULL")
-    assert await troubles() == ["no block was read yet"]
+    await publish_and_follow(org, node, BLOCKS - 2)
+    await org.until("SELECT problem, block_number FROM chains", (None, BLOCKS))
+    await org.unfollow()
+    assert await problems() == ["no process follows it now"]
+    await org.execute("UPDATE chains SET lease_until = now() + interval '1 hour', block_number = NULL")
+    assert await problems() == ["no block was read yet"]

@@ -3,110 +3,125 @@
 from datetime import timedelta
 
 from api.automations.automations import Author
+from api.chain.write import PageWriter
 from api.contacts.erase import erase
+from api.crypto import Keyring, next_chain
 from api.store.chain import list_unknown_wallets
+from tests.chain.organization import ChainOrg
 from tests.chain.pages import Authored, Chain, author_of, later, transfer, wallet
-from tests.chain.world import World
+from tests.engine.conftest import SECRET
 from workbench.language.onchain import ZERO_ADDRESS
 
 WALLETS = "SELECT wallet_address FROM contacts WHERE wallet_address IS NOT NULL ORDER BY 1"
 
 
-async def count_wallets(world: World) -> dict[str, int]:
+async def count_wallets(org: ChainOrg) -> dict[str, int]:
     """Return the counts of unknown wallets by outcome."""
-    async with world.database.transaction() as tx:
-        rows = await list_unknown_wallets(tx, world.org_id, world.clock.now() - timedelta(hours=2))
+    async with org.database.transaction() as tx:
+        rows = await list_unknown_wallets(tx, org.org_id, org.clock.now() - timedelta(hours=2))
     return {what: sum(row.count for row in rows if row.what == what) for what in {row.what for row in rows}}
 
 
-async def test_the_zero_address_has_no_contact(world: World) -> None:
-    await world.ingest({"event": "seen", "contact": {"walletAddress": ZERO_ADDRESS}})
-    await Authored.of(world, filters=[{"path": "value", "operator": "neq", "value": "3"}])
-    chain = await Chain.of(world)
-    at = later(world, 1)
+async def test_the_zero_address_has_no_contact(org: ChainOrg) -> None:
+    await org.ingest({"event": "seen", "contact": {"walletAddress": ZERO_ADDRESS}})
+    await Authored.of(org, filters=[{"path": "value", "operator": "neq", "value": "3"}])
+    chain = await Chain.of(org)
+    at = later(org, 1)
     await chain.store(3, transfer(1, ZERO_ADDRESS, at), transfer(2, wallet(2), at), transfer(3, ZERO_ADDRESS, at))
     assert await chain.entered() == [2]
-    assert await world.logs("contact_id IS NULL") == [(True,), (False,), (True,)]
-    assert await world.fetch(WALLETS) == [(ZERO_ADDRESS,), (wallet(2),)]
-    assert await count_wallets(world) == {"created": 1, "zero_address": 1}
+    assert await org.logs("contact_id IS NULL") == [(True,), (False,), (True,)]
+    assert await org.fetch(WALLETS) == [(ZERO_ADDRESS,), (wallet(2),)]
+    assert await count_wallets(org) == {"created": 1, "zero_address": 1}
 
 
-async def test_only_automations_that_ask_for_it_create_contacts(world: World) -> None:
-    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await Authored.of(world, createContacts=False)
-    chain = await Chain.of(world)
-    at = later(world, 1)
+async def test_only_automations_that_ask_for_it_create_contacts(org: ChainOrg) -> None:
+    await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await Authored.of(org, createContacts=False)
+    chain = await Chain.of(org)
+    at = later(org, 1)
     await chain.store(2, transfer(1, wallet(1), at), transfer(2, wallet(2), at))
     assert await chain.entered() == [1]
-    assert await world.fetch(WALLETS) == [(wallet(1),)]
-    assert await count_wallets(world) == {"unknown": 1}
+    assert await org.fetch(WALLETS) == [(wallet(1),)]
+    assert await count_wallets(org) == {"unknown": 1}
 
 
-async def test_an_automation_creates_a_limited_number_of_contacts_an_hour(world: World) -> None:
-    await Authored.of(world)
-    chain = await Chain.of(world, max_contacts_per_hour=3)
-    at = later(world, 1)
+async def test_an_automation_creates_a_limited_number_of_contacts_an_hour(org: ChainOrg) -> None:
+    await Authored.of(org)
+    chain = await Chain.of(org, max_contacts_per_hour=3)
+    at = later(org, 1)
     await chain.store(2, transfer(1, wallet(1), at), transfer(2, wallet(2), at))
     await chain.store(
         6, *(transfer(block, wallet(block // 2), at) for block in (4, 5, 6)), transfer(6, wallet(9), at, index=1)
     )
     assert await chain.entered() == [1, 2, 4, 5, 6]
-    assert await count_wallets(world) == {"created": 3, "limit": 1}
-    await chain.store(7, transfer(7, wallet(9), later(world, 3600)))
+    assert await count_wallets(org) == {"created": 3, "limit": 1}
+    await chain.store(7, transfer(7, wallet(9), later(org, 3600)))
     assert await chain.entered() == [1, 2, 4, 5, 6, 7]
 
 
-async def test_a_wallet_refused_for_one_automation_may_enter_another(world: World) -> None:
-    await Authored.of(world, createContacts=False)
-    await Authored.of(world)
-    chain = await Chain.of(world)
-    await chain.store(1, transfer(1, wallet(1), later(world, 1)))
+async def test_a_wallet_refused_for_one_automation_may_enter_another(org: ChainOrg) -> None:
+    await Authored.of(org, createContacts=False)
+    await Authored.of(org)
+    chain = await Chain.of(org)
+    await chain.store(1, transfer(1, wallet(1), later(org, 1)))
     assert await chain.entered() == [1, 1]
 
 
-async def test_a_log_does_not_recreate_an_erased_contact(world: World) -> None:
-    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await Authored.of(world, confirmations=5)
-    await Authored.of(world)
-    chain = await Chain.of(world)
-    before = later(world, 1)
+async def test_a_log_does_not_recreate_an_erased_contact(org: ChainOrg) -> None:
+    await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await Authored.of(org, confirmations=5)
+    await Authored.of(org)
+    chain = await Chain.of(org)
+    before = later(org, 1)
     await chain.store(1, transfer(1, wallet(1), before))
-    await erase_first_contact(world)
-    after = later(world, 10)
+    await erase_first_contact(org)
+    after = later(org, 10)
     await chain.store(3, transfer(2, wallet(1), before), transfer(3, wallet(1), after))
     await chain.store(9)
-    assert await world.logs("contact_id") == [(None,)] * 3
-    assert await world.fetch(WALLETS) == []
-    assert await world.fetch("SELECT DISTINCT state, outcome FROM entries") == [("cancelled", "contact_erased")]
-    assert await count_wallets(world) == {"erased": 5}
+    assert await org.logs("contact_id") == [(None,)] * 3
+    assert await org.fetch(WALLETS) == []
+    assert await org.fetch("SELECT DISTINCT state, outcome FROM entries") == [("cancelled", "contact_erased")]
+    assert await count_wallets(org) == {"erased": 5}
 
 
-async def test_an_event_with_an_erased_wallet_creates_a_new_contact(world: World) -> None:
-    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await Authored.of(world)
-    chain = await Chain.of(world)
-    before = later(world, 1)
-    await erase_first_contact(world)
-    later(world, 10)
-    await world.ingest({"event": "seen_again", "contact": {"walletAddress": wallet(1)}, "idempotencyKey": "2"})
-    await chain.store(2, transfer(1, wallet(1), before), transfer(2, wallet(1), later(world, 1)))
+async def test_an_event_with_an_erased_wallet_creates_a_new_contact(org: ChainOrg) -> None:
+    await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await Authored.of(org)
+    chain = await Chain.of(org)
+    before = later(org, 1)
+    await erase_first_contact(org)
+    later(org, 10)
+    await org.ingest({"event": "seen_again", "contact": {"walletAddress": wallet(1)}, "idempotencyKey": "2"})
+    await chain.store(2, transfer(1, wallet(1), before), transfer(2, wallet(1), later(org, 1)))
     assert await chain.entered() == [2]
-    assert await world.logs("contact_id IS NULL") == [(True,), (False,)]
+    assert await org.logs("contact_id IS NULL") == [(True,), (False,)]
 
 
-async def test_an_erasure_does_not_affect_other_organizations(world: World) -> None:
-    await world.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await erase_first_contact(world)
-    assert await world.fetch("SELECT org_id FROM erased_wallets") == [(world.org_id,)]
-    await world.execute("UPDATE erased_wallets SET org_id = org_id + 1")
-    await Authored.of(world)
-    chain = await Chain.of(world)
-    await chain.store(1, transfer(1, wallet(1), later(world, 1)))
+async def test_wallets_of_erased_contacts_are_found_while_the_secret_is_rotated(org: ChainOrg) -> None:
+    await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await Authored.of(org)
+    await erase_first_contact(org)
+    chain = await Chain.of(org)
+    chain.writer = PageWriter(Keyring(next_chain(SECRET, "the next secret of tests")))
+    at = later(org, 10)
+    await chain.store(3, transfer(1, wallet(2), at), transfer(2, wallet(1), at), transfer(3, wallet(3), at))
+    assert await chain.entered() == [1, 3]
+    assert await count_wallets(org) == {"created": 2, "erased": 1}
+
+
+async def test_an_erasure_does_not_affect_other_organizations(org: ChainOrg) -> None:
+    await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
+    await erase_first_contact(org)
+    assert await org.fetch("SELECT org_id FROM erased_wallets") == [(org.org_id,)]
+    await org.execute("UPDATE erased_wallets SET org_id = org_id + 1")
+    await Authored.of(org)
+    chain = await Chain.of(org)
+    await chain.store(1, transfer(1, wallet(1), later(org, 1)))
     assert await chain.entered() == [1]
 
 
-async def erase_first_contact(world: World) -> None:
+async def erase_first_contact(org: ChainOrg) -> None:
     """Erase the contact of the first wallet."""
-    ((contact_id,),) = await world.fetch("SELECT id::text FROM contacts WHERE wallet_address = %s", wallet(1))
-    author: Author = author_of(world)
-    await erase(world.database, author, contact_id)
+    ((contact_id,),) = await org.fetch("SELECT id::text FROM contacts WHERE wallet_address = %s", wallet(1))
+    author: Author = author_of(org)
+    await erase(org.database, author, contact_id)

@@ -18,11 +18,11 @@ import msgspec
 
 from api import settings
 from api.auth import keys
-from api.engine.deliver import open_transports
+from api.channels.outgoing import open_transports
 from api.store.database import Database
 from bench import postgres
 from tests.chain.anvil import OTHER, Anvil, Token, running
-from tests.chain.world import World
+from tests.chain.organization import ChainOrg
 from workbench.language.abi import event_topic
 
 SECRET = "engine-test-secret-of-forty-characters-x"
@@ -45,7 +45,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Killed:
-    """A follower process, killed and started again."""
+    """A follower process that can be killed and started again."""
 
     def __init__(self, dsn: str, url: str, folder: Path) -> None:
         self._environment = os.environ | {
@@ -74,17 +74,17 @@ class Killed:
         return subprocess.Popen(command, env=self._environment, stdout=self._log, stderr=self._log)
 
 
-async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: int, chance: random.Random) -> Summary:
+async def torture(org: ChainOrg, node: Anvil, folder: Path, kills: int, reorgs: int, chance: random.Random) -> Summary:
     """Run kills and reorganizations in a random order with transfers between them; return the results."""
     token = Token(node)
     node.mine(2 * DEEPEST)  # the token itself is never dropped
-    await world.on_chain(token)
-    await world.on_chain(token, confirmations=2, delay=1)
-    process = Killed(world.database.dsn, node.url, folder)
-    driving = asyncio.create_task(_drive(world))
+    await org.on_chain(token)
+    await org.on_chain(token, confirmations=2, delay=1)
+    process = Killed(org.database.dsn, node.url, folder)
+    driving = asyncio.create_task(_drive(org))
     try:
-        await world.until("SELECT count(*) FROM chains WHERE block_number IS NOT NULL", (1,))
-        await asyncio.to_thread(node.mine, 2 * DEEPEST)  # later transactions never move to a block from before
+        await org.until("SELECT count(*) FROM chains WHERE block_number IS NOT NULL", (1,))
+        await asyncio.to_thread(node.mine, 2 * DEEPEST)  # no reorganization reaches the blocks before these
         faults = ["kill"] * kills + ["reorg"] * reorgs
         chance.shuffle(faults)
         number = 1_000
@@ -97,17 +97,17 @@ async def torture(world: World, node: Anvil, folder: Path, kills: int, reorgs: i
                 await asyncio.to_thread(_reorganize, node, token, number, chance)
                 number += DEEPEST
         await asyncio.to_thread(node.mine, 3)
-        await world.until(
+        await org.until(
             "SELECT number, hash FROM chain_blocks ORDER BY number DESC LIMIT 1", node.head, _SETTLED_WITHIN
         )
-        await world.until(
+        await org.until(
             "SELECT count(*) FROM entries WHERE state NOT IN ('completed', 'cancelled')", (0,), _SETTLED_WITHIN
         )
     finally:
         driving.cancel()
         await asyncio.gather(driving, return_exceptions=True)
         process.stop()
-    return await _check_results(world, node, token)
+    return await _check_results(org, node, token)
 
 
 def _move(token: Token, number: int, chance: random.Random) -> int:
@@ -120,7 +120,7 @@ def _move(token: Token, number: int, chance: random.Random) -> int:
 
 def _reorganize(node: Anvil, token: Token, number: int, chance: random.Random) -> None:
     depth = chance.randrange(1, DEEPEST + 1)
-    if chance.random() < 0.5:  # all transactions come again, in one block behind another one
+    if chance.random() < 0.5:  # one block has a new transaction, then all the old ones
         first = token.minting(f"0x{number:040x}", 1) | {"from": OTHER}
         node.reorg(depth, [[first, 0], *([transaction, 0] for transaction in node.newest_transactions(depth))])
         return
@@ -130,29 +130,29 @@ def _reorganize(node: Anvil, token: Token, number: int, chance: random.Random) -
     node.reorg(depth, replacements)
 
 
-async def _drive(world: World) -> None:
+async def _drive(org: ChainOrg) -> None:
     while True:
-        await world.drive()
+        await org.drive()
         await asyncio.sleep(_DRIVE_EVERY)
 
 
-async def _check_results(world: World, node: Anvil, token: Token) -> Summary:
+async def _check_results(org: ChainOrg, node: Anvil, token: Token) -> Summary:
     log_filter = {"fromBlock": "0x0", "toBlock": "latest", "address": token.address}
     logs: list[dict[str, Any]] = await asyncio.to_thread(
         node.ask, "eth_getLogs", {**log_filter, "topics": [event_topic("Transfer(address,address,uint256)")]}
     )
     transfers = {(log["transactionHash"], int(log["logIndex"], 16)) for log in logs}
-    rows = await world.fetch("SELECT tx_hash, log_index, removed, id::text FROM onchain_events")
+    rows = await org.fetch("SELECT tx_hash, log_index, removed, id::text FROM onchain_events")
     live = {(tx_hash, index): row_id for tx_hash, index, removed, row_id in rows if not removed}
-    completed = await world.fetch(
+    completed = await org.fetch(
         "SELECT event_id::text, count(*) FROM entries WHERE state = 'completed' GROUP BY event_id"
     )
     entered = dict(completed)
-    doubled = await world.fetch(
+    doubled = await org.fetch(
         "SELECT e.automation_id, o.tx_hash, o.args ->> 'to' FROM messages m JOIN entries e ON e.id = m.entry_id"
         " JOIN onchain_events o ON o.id = e.event_id GROUP BY 1, 2, 3 HAVING count(*) > 1"
     )
-    ((messages,),) = await world.fetch("SELECT count(*) FROM messages")
+    ((messages,),) = await org.fetch("SELECT count(*) FROM messages")
     return Summary(
         transfers=len(transfers),
         removed=len(rows) - len(live),
@@ -186,9 +186,9 @@ async def _run(dsn: str, node: Anvil, folder: Path, args: argparse.Namespace) ->
     database = Database(dsn, size=4, lock_ms=10_000, hot=True)
     await database.open()
     transports = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
-    world = World(database, org_id, transports)
+    org = ChainOrg(database, org_id, transports)
     try:
-        return await torture(world, node, folder, args.kills, args.reorgs, random.Random(args.seed))
+        return await torture(org, node, folder, args.kills, args.reorgs, random.Random(args.seed))
     finally:
         await transports.close()
         await database.close()

@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 from api.channels.mime import AddressError, HeaderError, compose, plain_text, sender_address
-from api.channels.outcome import Mail
+from api.channels.outcome import Delivery
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-MAIL = Mail("0193-1", AT, "zoe@acme.example", "Hello", "Hi Zoë\n", False, "https://wb.example/u?token=abc")
+MAIL = Delivery(
+    7, "0193-1", AT, "zoe@acme.example", "Hello", "Hi Zoë\n", unsubscribe_url="https://wb.example/u?token=abc"
+)
 SENDER = sender_address("Acme News <news@acme.example>")
 
 
@@ -57,7 +59,7 @@ def test_an_html_body_has_a_text_part_before_it() -> None:
 def test_long_addresses_stay_in_one_piece() -> None:
     url = "https://workbench.acme.example/api/v1/unsubscribe?token=" + 54 * "a"
     recipient = 64 * "z" + "@" + 60 * "d" + ".example"
-    content = compose(msgspec.structs.replace(MAIL, unsubscribe_url=url, recipient=recipient), SENDER).decode()
+    content = compose(msgspec.structs.replace(MAIL, unsubscribe_url=url, address=recipient), SENDER).decode()
     assert f"\r\nList-Unsubscribe: <{url}>\r\n" in content
     assert f"\r\nTo: {recipient}\r\n" in content
 
@@ -92,7 +94,7 @@ def test_a_subject_arrives_as_it_was(subject: str) -> None:
         "\ud800",
     ],
 )
-@pytest.mark.parametrize("field", ["subject", "recipient", "id", "unsubscribe_url"])
+@pytest.mark.parametrize("field", ["subject", "address", "id", "unsubscribe_url"])
 def test_text_that_could_become_another_header_is_rejected(field: str, bad: str) -> None:
     with pytest.raises(HeaderError):
         composed(**{field: getattr(MAIL, field) + bad})
@@ -108,11 +110,11 @@ def test_a_sender_that_could_become_another_header_is_refused() -> None:
 )
 def test_a_recipient_that_is_not_one_address_is_rejected(address: str) -> None:
     with pytest.raises(AddressError):
-        composed(recipient=address)
+        composed(address=address)
 
 
 def test_an_international_domain_is_written_in_ascii() -> None:
-    assert composed(recipient="zoe@bücher.example")["To"] == "zoe@xn--bcher-kva.example"
+    assert composed(address="zoe@bücher.example")["To"] == "zoe@xn--bcher-kva.example"
 
 
 @pytest.mark.parametrize("body", [".", "a\n.\nb", "a\r.\rb", "a\n.\r\nMAIL FROM:<x@y>", "x" * 5_000, "\x00"])

@@ -11,22 +11,22 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
 
 from api.channels.address_guard import AddressGuard
-from api.channels.outcome import Failed, Outcome, Retry, Sent, Unknown
-from api.channels.webhook import LIMITS, MAX_BODY_BYTES, Webhook, WebhookSender, open_webhook_sender
+from api.channels.outcome import Delivery, Failed, Outcome, Retry, Sent, Unknown
+from api.channels.webhook import LIMITS, MAX_BODY_BYTES, WebhookSender, open_webhook_sender
 from api.settings import Settings
 from tests.channels.conftest import LOOPBACK, SECRET, Authority, Endpoint, endpoint, status
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def hook(url: str, body: str = '{"type":"paid","name":"Zoë"}', org_id: int = 7) -> Webhook:
-    return Webhook(org_id, "0193-1", url, body, (SECRET,))
+def delivery_to(url: str, body: str = '{"type":"paid","name":"Zoë"}', org_id: int = 7) -> Delivery:
+    return Delivery(org_id, "0193-1", NOW, url, "", body, secrets=(SECRET,))
 
 
 async def test_a_delivery_is_one_signed_post(webhooks: WebhookSender) -> None:
     now = datetime.now(UTC)
     async with endpoint(status(200)) as server:
-        assert await webhooks.send(hook(server.url(path="/hook?a=b%20c")), now) == Sent("HTTP 200")
+        assert await webhooks.send(delivery_to(server.url(path="/hook?a=b%20c")), now) == Sent("HTTP 200")
     (request,) = server.requests
     assert request.line == "POST /hook?a=b%20c HTTP/1.1"
     assert set(request.headers) == {
@@ -44,8 +44,8 @@ async def test_a_delivery_is_one_signed_post(webhooks: WebhookSender) -> None:
 
 async def test_another_attempt_has_the_same_id_and_bytes_and_a_new_timestamp(webhooks: WebhookSender) -> None:
     async with endpoint(status(500), status(204)) as server:
-        assert await webhooks.send(hook(server.url()), NOW) == Retry("refused", detail="HTTP 500")
-        assert await webhooks.send(hook(server.url()), NOW + timedelta(minutes=5)) == Sent("HTTP 204")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Retry("refused", detail="HTTP 500")
+        assert await webhooks.send(delivery_to(server.url()), NOW + timedelta(minutes=5)) == Sent("HTTP 204")
     first, second = server.requests
     assert first.body == second.body
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == "0193-1"
@@ -70,12 +70,12 @@ async def test_another_attempt_has_the_same_id_and_bytes_and_a_new_timestamp(web
 )
 async def test_statuses_map_to_outcomes(webhooks: WebhookSender, reply: bytes, outcome: Outcome) -> None:
     async with endpoint(reply) as server:
-        assert await webhooks.send(hook(server.url()), NOW) == outcome
+        assert await webhooks.send(delivery_to(server.url()), NOW) == outcome
 
 
 async def test_a_redirect_is_not_followed(webhooks: WebhookSender) -> None:
     async with endpoint(status(200)) as inside, endpoint(status(301, f"location: {inside.url()}")) as server:
-        assert await webhooks.send(hook(server.url()), NOW) == Retry("refused", detail="HTTP 301")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Retry("refused", detail="HTTP 301")
         assert inside.connections == 0
 
 
@@ -88,7 +88,7 @@ async def silence(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(60)
 
 
-async def without_end(writer: asyncio.StreamWriter) -> None:
+async def endless_body(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10737418240\r\n\r\n")
     while True:
         writer.write(bytes(65_536))
@@ -114,26 +114,26 @@ async def endless_headers(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-async def test_an_endpoint_that_breaks_off_may_have_taken_it(webhooks: WebhookSender) -> None:
+async def test_after_a_broken_connection_the_outcome_is_unknown(webhooks: WebhookSender) -> None:
     async with endpoint(reset) as server:
-        assert await webhooks.send(hook(server.url()), NOW) == Unknown("no_answer")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Unknown("no_answer")
 
 
 async def test_an_endpoint_has_until_the_deadline() -> None:
     transport = WebhookSender(AddressGuard(LOOPBACK), deadline_s=2)
     async with endpoint(silence, byte_by_byte) as server:
-        answers = await asyncio.gather(*(transport.send(hook(server.url()), NOW) for _ in range(2)))
+        answers = await asyncio.gather(*(transport.send(delivery_to(server.url()), NOW) for _ in range(2)))
         assert answers == [Unknown("no_answer")] * 2
     await transport.close()
 
 
-@pytest.mark.parametrize("reply", [without_end, slow_body])
+@pytest.mark.parametrize("reply", [endless_body, slow_body])
 async def test_a_response_body_costs_little(webhooks: WebhookSender, reply: object) -> None:
     async with endpoint(reply) as server:  # type: ignore[arg-type]
-        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Sent("HTTP 200")
 
 
-async def test_a_status_counts_whatever_the_deadline_says_to_its_body() -> None:
+async def test_a_status_counts_even_if_its_body_exceeds_the_deadline() -> None:
     transport = WebhookSender(AddressGuard(LOOPBACK), deadline_s=2)
 
     async def late(writer: asyncio.StreamWriter) -> None:
@@ -141,21 +141,21 @@ async def test_a_status_counts_whatever_the_deadline_says_to_its_body() -> None:
         await slow_body(writer)
 
     async with endpoint(late) as server:
-        assert await transport.send(hook(server.url()), NOW) == Sent("HTTP 200")
+        assert await transport.send(delivery_to(server.url()), NOW) == Sent("HTTP 200")
     await transport.close()
 
 
 async def test_headers_without_end_are_no_answer(webhooks: WebhookSender) -> None:
     async with endpoint(endless_headers) as server:
-        assert await webhooks.send(hook(server.url()), NOW) == Unknown("no_answer")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Unknown("no_answer")
 
 
 async def test_a_gzip_bomb_stays_packed(webhooks: WebhookSender) -> None:
     bomb = gzip.compress(bytes(50_000_000))
     assert len(bomb) < MAX_BODY_BYTES
     async with endpoint(status(200, "content-encoding: gzip", body=bomb)) as server:
-        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
-        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Sent("HTTP 200")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Sent("HTTP 200")
         assert server.connections == 1  # read to its end, and used again
 
 
@@ -178,19 +178,19 @@ async def test_a_gzip_bomb_stays_packed(webhooks: WebhookSender) -> None:
     ],
 )
 async def test_an_invalid_webhook_url_is_not_tried(webhooks: WebhookSender, url: str) -> None:
-    assert await webhooks.send(hook(url), NOW) == Failed("invalid_address")
+    assert await webhooks.send(delivery_to(url), NOW) == Failed("invalid_address")
 
 
-async def test_closed_unknown_and_forbidden_look_the_same(caplog: pytest.LogCaptureFixture) -> None:
+async def test_closed_unknown_and_forbidden_addresses_have_one_outcome(caplog: pytest.LogCaptureFixture) -> None:
     closed, forbidden = WebhookSender(AddressGuard(LOOPBACK)), WebhookSender(AddressGuard())
     async with endpoint(status(200)) as server:
         url = server.url()
         with caplog.at_level(logging.INFO, "workbench.delivery"):
             answers = [
-                await forbidden.send(hook(url), NOW),
-                await forbidden.send(hook("http://127.0.0.1:1/"), NOW),
-                await closed.send(hook("http://127.0.0.1:1/"), NOW),
-                await closed.send(hook("http://nowhere.invalid/"), NOW),
+                await forbidden.send(delivery_to(url), NOW),
+                await forbidden.send(delivery_to("http://127.0.0.1:1/"), NOW),
+                await closed.send(delivery_to("http://127.0.0.1:1/"), NOW),
+                await closed.send(delivery_to("http://nowhere.invalid/"), NOW),
             ]
     assert answers == [Retry("unreachable")] * 4
     assert server.connections == 0
@@ -205,10 +205,10 @@ async def test_closed_unknown_and_forbidden_look_the_same(caplog: pytest.LogCapt
 async def test_a_delivery_to_our_own_address_is_not_sent() -> None:
     async with endpoint(status(200)) as ours:
         transport = open_webhook_sender(Settings(public_url=ours.url("localhost")))
-        assert await transport.send(hook(ours.url("localhost")), NOW) == Retry("unreachable")
+        assert await transport.send(delivery_to(ours.url("localhost")), NOW) == Retry("unreachable")
         await transport.close()
         developing = open_webhook_sender(Settings(public_url=ours.url("localhost"), webhook_allow=LOOPBACK))
-        assert await developing.send(hook(ours.url("localhost")), NOW) == Sent("HTTP 200")
+        assert await developing.send(delivery_to(ours.url("localhost")), NOW) == Sent("HTTP 200")
         await developing.close()
 
 
@@ -217,7 +217,7 @@ async def test_https_verifies_the_name_of_the_checked_address(webhooks: WebhookS
     context = authority.server("localhost")
     context.sni_callback = lambda _, name, __: names.append(name)
     async with endpoint(status(200), tls=context) as server:
-        assert await webhooks.send(hook(server.url("localhost", scheme="https")), NOW) == Sent("HTTP 200")
+        assert await webhooks.send(delivery_to(server.url("localhost", scheme="https")), NOW) == Sent("HTTP 200")
     assert names == ["localhost"]
     assert server.requests[0].headers["host"] == f"localhost:{server.port}"
 
@@ -227,7 +227,7 @@ async def test_a_certificate_of_another_name_or_authority_is_not_trusted(
 ) -> None:
     for tls in (authority.server("another.example"), Authority().server("localhost")):
         async with endpoint(status(200), tls=tls) as server:
-            assert await webhooks.send(hook(server.url("localhost", scheme="https")), NOW) == Retry("tls_failed")
+            assert await webhooks.send(delivery_to(server.url("localhost", scheme="https")), NOW) == Retry("tls_failed")
             assert server.requests == []
 
 
@@ -244,7 +244,7 @@ async def test_a_server_without_tls_is_not_spoken_to_in_clear(authority: Authori
     transport = WebhookSender(AddressGuard(LOOPBACK), authority.believer, deadline_s=2)
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        assert await transport.send(hook(f"https://localhost:{port}/"), NOW) == Retry("tls_failed")
+        assert await transport.send(delivery_to(f"https://localhost:{port}/"), NOW) == Retry("tls_failed")
     assert b"POST" not in b"".join(names)
     await transport.close()
 
@@ -262,16 +262,16 @@ class Hanging:
 
 async def test_a_delivery_that_may_no_longer_leave_is_not_sent(webhooks: WebhookSender) -> None:
     async with endpoint(status(200)) as server:
-        assert await webhooks.send(hook(server.url()), NOW, lambda: False) == Retry("busy")
+        assert await webhooks.send(delivery_to(server.url()), NOW, lambda: False) == Retry("busy")
         assert server.requests == []
-        assert await webhooks.send(hook(server.url()), NOW) == Sent("HTTP 200")
+        assert await webhooks.send(delivery_to(server.url()), NOW) == Sent("HTTP 200")
 
 
 async def test_an_endpoint_that_hangs_slows_no_other(authority: Authority) -> None:
     transport, hang = WebhookSender(AddressGuard(LOOPBACK), authority.believer, stall_timeout_s=0.2), Hanging()
     async with endpoint(hang) as stuck, endpoint(status(200)) as other, lanes_full(transport, hang, stuck):
-        assert await transport.send(hook(stuck.url()), NOW) == Retry("busy")
-        assert await transport.send(hook(other.url()), NOW) == Sent("HTTP 200")
+        assert await transport.send(delivery_to(stuck.url()), NOW) == Retry("busy")
+        assert await transport.send(delivery_to(other.url()), NOW) == Sent("HTTP 200")
         assert len(stuck.requests) == LIMITS.per_endpoint
     await transport.close()
 
@@ -285,8 +285,8 @@ async def test_hanging_endpoints_of_one_organization_delay_no_other(authority: A
         ]
         other = await opened.enter_async_context(endpoint(status(200)))
         await opened.enter_async_context(lanes_full(transport, hang, *stuck))
-        assert await transport.send(hook(other.url()), NOW) == Retry("busy")
-        assert await transport.send(hook(other.url(), org_id=8), NOW) == Sent("HTTP 200")
+        assert await transport.send(delivery_to(other.url()), NOW) == Retry("busy")
+        assert await transport.send(delivery_to(other.url(), org_id=8), NOW) == Sent("HTTP 200")
     await transport.close()
 
 
@@ -294,7 +294,7 @@ async def test_hanging_endpoints_of_one_organization_delay_no_other(authority: A
 async def lanes_full(transport: WebhookSender, hang: Hanging, *stuck: Endpoint) -> AsyncIterator[None]:
     """Fill all slots with deliveries to endpoints that never answer."""
     tasks = [
-        asyncio.create_task(transport.send(hook(stuck_server.url()), NOW))
+        asyncio.create_task(transport.send(delivery_to(stuck_server.url()), NOW))
         for stuck_server in stuck
         for _ in range(LIMITS.per_endpoint)
     ]

@@ -89,7 +89,7 @@ def test_an_error_of_a_user_is_one_sentence_and_exit_code_1(
         ({"WORKBENCH_INGEST_RATE": "many"}, "workbench: WORKBENCH_INGEST_RATE: 'many' is not a number"),
     ],
 )
-def test_a_wrong_environment_is_named(workbench: Run, changes: dict[str, str], beginning: str) -> None:
+def test_an_invalid_environment_variable_is_named(workbench: Run, changes: dict[str, str], beginning: str) -> None:
     done = workbench("key", "create", "--org", "acme", "--kind", "live", **changes)
     assert done.returncode == 1
     assert done.stderr.startswith(beginning)
@@ -101,7 +101,7 @@ def test_wrong_usage_is_exit_code_2(workbench: Run) -> None:
     assert workbench().returncode == 2
 
 
-def test_a_taken_port_is_named_with_its_flag(workbench: Run) -> None:
+def test_a_port_in_use_is_named_with_its_option(workbench: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = workbench("serve", "--port", port)
@@ -128,7 +128,7 @@ def test_b14_a_server_that_may_lose_commits_is_refused(workbench: Run, database_
         connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
     done = workbench(command, *(["--port", str(free_port())] if command == "serve" else []))
     assert done.returncode == 1
-    assert "the database may lose what it has committed: synchronous_commit off" in done.stderr
+    assert "the database may lose committed data: synchronous_commit off" in done.stderr
 
 
 def test_doctor_finds_no_problem_with_a_migrated_database(workbench: Run) -> None:

@@ -1,4 +1,4 @@
-"""Errors that users can cause are recognised by the full names of their classes."""
+"""Errors that users can cause are recognized by the full names of their classes."""
 
 from pkgutil import resolve_name
 

@@ -7,9 +7,9 @@ import sys
 
 PROGRAM = """
 from types import SimpleNamespace
-from api.cli.import_ import progress_display
+from api.cli.import_ import ProgressDisplay
 
-with progress_display() as progress:
+with ProgressDisplay() as progress:
     for tenth in range(11):
         report = SimpleNamespace(read=tenth * 1000, stored=tenth * 1000, duplicates=0, rejected=0)
         progress(SimpleNamespace(share=tenth / 10, file="history.ndjson", report=report))

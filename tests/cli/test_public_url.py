@@ -9,7 +9,7 @@ import httpx
 
 from api import settings
 from api.clock import token
-from tests.acceptance.conftest import until
+from tests.installation import until
 from tests.running import Running
 
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"

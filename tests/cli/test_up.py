@@ -77,6 +77,7 @@ def test_up_is_not_shadowed_by_folders_named_api_and_workbench(data_dir: Path, p
         (folder / "__init__.py").write_text("raise RuntimeError('imported from the working directory')\n")
     up = Running(data_dir, port)
     assert "imported from the working directory" not in up.until("Ctrl-C")
+    assert network.status(port, "/readyz") == 200
     code, last = up.end(signal.SIGINT)
     assert (code, "Error" in last) == (0, False)
 
@@ -105,6 +106,20 @@ def test_up_restarts_a_killed_postgres_and_recovers(data_dir: Path, port: int) -
     up.until("Postgres stopped; restarting it")
     while network.status(port, "/readyz") != 200:
         pass
+    assert up.end(signal.SIGTERM)[0] == 0
+
+
+def test_up_outlives_the_loss_of_its_log_folder(data_dir: Path, port: int) -> None:
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    shutil.rmtree(data_dir / "logs")
+    (data_dir / "logs").write_text("in the way of the folder")
+    commands = {path.parent.name: path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline")}
+    parents = {name: Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1] for name in commands}
+    engines = [name for name, words in commands.items() if b"engine" in words and parents[name] == str(up.process.pid)]
+    os.kill(int(engines[0]), signal.SIGKILL)
+    up.until("engine writes to this terminal, because its log cannot be opened")
+    assert network.status(port, "/readyz") == 200
     assert up.end(signal.SIGTERM)[0] == 0
 
 

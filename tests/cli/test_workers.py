@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from api.cli import serve
+from api.cli.network import RestartDelay
 from api.cli.serve import ApiProcess, WorkerSlot
 from tests.cli.conftest import Run
 
@@ -76,6 +77,12 @@ def test_a_process_that_crashes_is_restarted_after_increasing_delays(
     supervise_until(slot, lambda: len(spawner.started) == 3)
     pauses = [(record.message, vars(record)["again_in_seconds"]) for record in caplog.records]
     assert pauses == [("worker_died", 0.25), ("worker_died", 0.5)]
+
+
+def test_the_pause_between_restarts_is_bounded_however_often_a_process_crashes() -> None:
+    delay = RestartDelay(0.25)
+    pauses = [delay.crashed(1.0) for _ in range(2_000)]
+    assert (pauses[:3], pauses[-1], delay.crashed(61.0)) == ([0.25, 0.5, 1.0], 30, 0.25)
 
 
 def test_a_process_that_ignores_sigterm_is_killed(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:

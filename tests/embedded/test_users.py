@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from api.embedded import EmbeddedPostgres, HomeUnusableError, cluster, postmaster
+from api.embedded import EmbeddedError, EmbeddedPostgres, cluster, postmaster
 from api.embedded.paths import server_account
 
 OTHER_USER = pwd.getpwnam("nobody")  # initdb requires a user with a name
@@ -86,7 +86,7 @@ def test_the_home_of_another_user_is_refused(public_folder: Path) -> None:
         (public_folder / "home" / "postgres").chmod(0o755)
 
     def work() -> None:
-        with pytest.raises(HomeUnusableError, match=r"belongs to another user|can be read by others"):
+        with pytest.raises(EmbeddedError, match=r"belongs to another user|can be read by others"):
             EmbeddedPostgres(public_folder / "home").start()
 
     as_other_user(work)

@@ -9,17 +9,20 @@ import pytest
 
 from api import settings
 from api.auth import keys
+from api.channels.outgoing import Transports, open_transports
 from api.clock import Clock, uuid7
 from api.crypto import Keyring
-from api.engine.deliver import Transports, open_transports
 from api.engine.drive import Driver
 from api.ingest.match import Triggers
 from api.ingest.parse import EventReader
 from api.ingest.store import store_batch
 from api.store.automations import VersionRow, insert_version
 from api.store.database import Database
-from workbench.language.codec import encode
-from workbench.language.run import uniform_policy
+from tests.language.strategies import graph_of
+from workbench.language.channel import RetryPolicy
+from workbench.language.codec import decode, encode
+
+SECRET = "engine-test-secret-of-forty-characters-x"
 
 
 class MovedClock(Clock):
@@ -41,11 +44,11 @@ class Bench:
         self.database = database
         self.org_id = org_id
         self.clock = MovedClock()
-        self.keyring = Keyring("engine-test-secret-of-forty-characters-x")
+        self.keyring = Keyring(SECRET)
         self.driver = self.new_driver()
 
     def new_driver(self) -> Driver:
-        return Driver(self.database, self.keyring, self.clock, uniform_policy((10.0, 10.0)), self.transports)
+        return Driver(self.database, self.keyring, self.clock, RetryPolicy((10.0, 10.0)), self.transports)
 
     async def automation(
         self,
@@ -78,7 +81,7 @@ class Bench:
         if version is not None:
             row = VersionRow(version, spec, graph, self.clock.now(), None)
             async with self.database.transaction() as tx:
-                await insert_version(tx, self.org_id, automation_id, row)
+                await insert_version(tx, self.org_id, automation_id, row, sorted(graph_of(decode(graph)).awaited))
         await self.execute(
             "INSERT INTO automation_epochs VALUES (%s, 1)"
             " ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",
@@ -108,7 +111,7 @@ class Bench:
         """Drive entries until none is due; return the number of claims."""
         claimed = await self.driver.drive(self.org_id, "ready", 100)
         claimed += await self.driver.drive(self.org_id, "retrying", 100)
-        await self.driver.finish_deliveries()
+        await self.driver.deliveries.stop(60)
         return claimed
 
     async def steps(self) -> list[str]:

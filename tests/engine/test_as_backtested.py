@@ -1,35 +1,39 @@
 """Events that are sent to a live automation and then backtested take the same steps at the same times."""
 
+import copy
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
-from api.engine.deliver import Transports
+from api.engine import facts
 from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
-from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
+from workbench.language import advance, timeline
+from workbench.language.channel import RetryPolicy
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
-from workbench.language.run import uniform_policy
-from workbench.language.simulate import SimulatedAutomation
+from workbench.language.simulate import SimulatedAutomation, backtest
+from workbench.language.timeline import EventRecord, SimulatedEntry
 from workbench.language.trigger import Trigger
 
 CASES = 50
 # No sum of delays equals a difference of these, so no two entries are due at the same time
-OFFSETS = (
-    0,
-    75,
-    3_690,
-    90_045,
-    500_025,
-)
+OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 500_025)
+LOOP_LIMIT = 1  # instead of 100, so that two entries within a minute are enough for the loop guard
+HOOK_GRAPH = {
+    "nodes": [{"id": "0", "type": "app_event"}, {"id": "1", "type": "send_webhook", "data": {"url": "https://a.co"}}],
+    "edges": [{"source": "0", "sourceHandle": None, "target": "1"}],
+    "settings": {},
+}
 PERIOD = timedelta(days=9)
-RETRIES = uniform_policy((10.0, 10.0))
+RETRIES = RetryPolicy((10.0, 10.0))
 Sent = tuple[int, str, dict[str, Any]]
 
 STREAMS = st.lists(
@@ -96,7 +100,7 @@ def simulated_steps(entries: list[SimulatedEntry]) -> list[tuple[Any, ...]]:
     return [
         (entry.event.id, step.node_id, step.outcome, step.handle, step.attempt, step.at)
         for entry in sorted(entries, key=lambda entry: entry.event.id)
-        for step in (record.step for record in entry.records)
+        for step in entry.steps
     ]
 
 
@@ -112,9 +116,23 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(written=sound_graphs(), shared_settings=SHARED_SETTINGS, contact=CONTACTS, stream=STREAMS)
+@example(
+    written=HOOK_GRAPH,
+    shared_settings={},
+    contact={"email": "ann@b.co"},
+    stream=[(0, "deposit", {}), (20, "deposit", {}), (90_045, "deposit", {})],
+)
 async def test_a_backtest_of_sent_events_equals_the_engine(
-    bench: Bench, written: dict[str, Any], shared_settings: dict[str, Any], contact: dict[str, str], stream: list[Sent]
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    written: dict[str, Any],
+    shared_settings: dict[str, Any],
+    contact: dict[str, str],
+    stream: list[Sent],
 ) -> None:
+    for module in (advance, timeline, facts):
+        monkeypatch.setattr(module, "LOOP_LIMIT", LOOP_LIMIT)
+    written = copy.deepcopy(written)
     written["settings"] |= shared_settings
     written["settings"].pop("quietHours", None)  # they end for all entries at one time, in no defined order
     clock = ManualClock()
@@ -122,7 +140,11 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.driver = Driver(
-        bench.database, bench.keyring, clock, RETRIES, Transports(transport, transport, "http://localhost")
+        bench.database,
+        bench.keyring,
+        clock,
+        RETRIES,
+        Transports(dict.fromkeys(OUTGOING, transport), "http://localhost"),
     )
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
@@ -137,10 +159,11 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     stored = await events(bench, identifiers)
     entries = list(
         backtest(
-            prepare_backtest(automation),
+            automation,
             ContactState(contact_id, identifiers),
             stored,
-            BacktestSettings(until, RETRIES),
+            until,
+            RETRIES,
         )
     )
     assert simulated_steps(entries) == await steps(bench)

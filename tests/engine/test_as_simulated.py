@@ -1,22 +1,23 @@
 """For random graphs, the engine on Postgres takes the steps of `simulate` and ends in the same state."""
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from api.channels.outcome import Mail, Outcome, Sent
-from api.channels.webhook import Webhook
+from api.channels.outcome import Outcome, Sent
+from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
-from api.engine.deliver import Transports
 from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
+from workbench.language.channel import RetryPolicy
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
-from workbench.language.run import TERMINAL, uniform_policy
+from workbench.language.run import TERMINAL
 from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, simulate
 from workbench.language.trigger import Trigger
 
@@ -37,7 +38,7 @@ CONTACTS = st.sampled_from(
 class AcceptingTransport:
     """A transport that accepts every message."""
 
-    async def send(self, message: Mail | Webhook, *_: Any) -> Outcome:
+    async def send(self, *_: Any) -> Outcome:
         return Sent()
 
     async def close(self) -> None:
@@ -74,7 +75,7 @@ def simulate_entry(
 ) -> Trace:
     automation_id, contact_id, entry_id = ids
     later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
-    simulation_input = SimulationInput(later=later, retries=uniform_policy((10.0, 10.0)), entry_id=entry_id)
+    simulation_input = SimulationInput(later=later, retries=RetryPolicy((10.0, 10.0)), entry_id=entry_id)
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     return simulate(
         automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + start, simulation_input
@@ -102,8 +103,8 @@ async def test_the_engine_does_what_was_simulated(
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock
     transport: Any = AcceptingTransport()
-    transports = Transports(transport, transport, "http://localhost")
-    bench.driver = Driver(bench.database, bench.keyring, clock, uniform_policy((10.0, 10.0)), transports)
+    transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
+    bench.driver = Driver(bench.database, bench.keyring, clock, RetryPolicy((10.0, 10.0)), transports)
     for table in ("entries", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
@@ -128,3 +129,50 @@ async def test_the_engine_does_what_was_simulated(
     assert await bench.entries() == [(trace.state, trace.outcome)]
     ids_sent = {row[0] for row in await bench.fetch("SELECT id FROM messages WHERE status = 'sent'")}
     assert ids_sent == {message.id for message in trace.messages}
+
+
+async def test_texts_print_payloads_and_attributes_as_they_are_stored(bench: Bench) -> None:
+    """Payload, attributes and later events with keys and numbers that jsonb writes in another way."""
+    text = "{{ payload }} {% for name in payload %}{{ name }} {% endfor %}{{ usd }} {{ contact }} {{ nested }}"
+    nodes = [
+        {"id": "t", "type": "app_event", "data": {}},
+        {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": text}},
+        {"id": "w", "type": "send_webhook", "data": {"url": "https://a.example"}},
+        {"id": "u", "type": "update_contact", "data": {"attributes": {"zz": "{{ amount }}", "b": 1}}},
+        {"id": "n", "type": "send_inapp", "data": {"title": "x", "body": "{{ contact }}"}},
+        {"id": "v", "type": "wait_for_event", "data": {"event": "later", "timeoutSeconds": 60}},
+        {"id": "o", "type": "send_inapp", "data": {"title": "x", "body": "{{ contact }}"}},
+    ]
+    edges = [("t", "m"), ("m", "w"), ("w", "u"), ("u", "n"), ("n", "v"), ("v", "o", "matched")]
+    clock = ManualClock()
+    clock.ahead = timedelta(microseconds=MovedClock().now_us())
+    bench.clock = clock
+    transport: Any = AcceptingTransport()
+    transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
+    bench.driver = Driver(bench.database, bench.keyring, clock, RetryPolicy((10.0, 10.0)), transports)
+    automation_id = await bench.automation(nodes, edges)
+    payload = {
+        "plan": "pro",
+        "amount": Decimal("1E+2"),
+        "usd": Decimal("-0.0"),
+        "nested": {"bb": 1, "a": [Decimal("2E+1")]},
+    }
+    odd = {"level": Decimal("1E+1"), "tier": Decimal("-0.00"), "é": True, "az": 1}
+    contact = {"walletAddress": "0xa"}
+    bodies = [
+        {"event": "deposit", "contact": contact, "payload": payload, "attributes": odd},
+        {"event": "later", "contact": contact, "payload": payload, "attributes": {"c": Decimal("3E+1")}},
+    ]
+    start = clock.ahead
+    await bench.ingest(bodies[0])
+    ((entry_id, contact_id),) = await bench.entries("id, contact_id")
+    await play_events(bench, clock, [(9, bodies[1])], entry_id)
+    events = [event for body in bodies if isinstance(event := read_event(encode(body), clock.now_us()), Event)]
+    written = {
+        "nodes": nodes,
+        "edges": [dict(zip(("source", "target", "sourceHandle"), edge, strict=False)) for edge in edges],
+    }
+    trace = simulate_entry(written, (automation_id, contact_id, entry_id), events, [9], start)
+    bodies_sent = dict(await bench.fetch("SELECT id::text, body FROM messages"))
+    assert bodies_sent == {message.id: message.body for message in trace.messages}
+    assert len(bodies_sent) == 4

@@ -90,7 +90,7 @@ async def test_an_entry_claimed_by_a_killed_worker_is_cancelled_too(bench: Bench
     bench.clock.ahead += timedelta(minutes=2)
     async with bench.database.transaction() as tx:
         now = bench.clock.now()
-        await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
+        await run(tx, store.claim_entries(bench.org_id, "ready", now, now + LEASE, 10), COMMIT)
     await resume(bench, automation_id, cancel_overdue=True)
     bench.clock.ahead += LEASE
     assert await bench.driver.rescue(bench.org_id, 10) == 1

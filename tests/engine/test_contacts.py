@@ -3,7 +3,7 @@
 from typing import Any
 
 from api.engine.progress import advance_slice
-from api.engine.record import Recorded
+from api.engine.record import RecordedBatch
 from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -76,7 +76,7 @@ async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: Bench) -> N
     assert await bench.steps() == ["entered", "tagged", "failed", "entered", "tagged", "updated"]
 
 
-async def test_an_update_that_became_too_large_meanwhile_is_dead_alone(bench: Bench) -> None:
+async def test_an_update_that_became_too_large_meanwhile_affects_only_its_entry(bench: Bench) -> None:
     await bench.automation([TRIGGER, update(one=1)], [("t", "u")])
     await bench.send("k1")
     await bench.send("k2", {"walletAddress": "0xB"})
@@ -88,5 +88,5 @@ async def test_an_update_that_became_too_large_meanwhile_is_dead_alone(bench: Be
     await fill(bench, 1_000)
     assert await driver._record(bench.org_id, batch, facts) is None
     for progress in batch:
-        assert await driver._record(bench.org_id, [progress], facts) == Recorded()
+        assert await driver._record(bench.org_id, [progress], facts) == RecordedBatch()
     assert await bench.entries() == [("dead", "invalid_attribute"), ("completed", "completed")]

@@ -11,8 +11,9 @@ from api.automations.automations import Author
 from api.clock import uuid7
 from api.contacts.erase import SECOND_ERASURE_DELAY, ErasedView, erase, erase_again
 from api.engine.claims import LEASE
-from api.store.locks import lock_contacts
+from api.store.locks import hold_contacts
 from api.store.messages import Acknowledgement, acknowledge
+from api.store.query import run
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 
@@ -66,12 +67,12 @@ async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
     look = bench.driver._read_facts
 
-    async def look_before_the_erasure(*args: Any) -> Any:
+    async def read_then_erase(*args: Any) -> Any:
         facts = await look(*args)
         await erase_contact(bench, claims[0].contact_id)
         return facts
 
-    bench.driver._read_facts = look_before_the_erasure  # type: ignore[method-assign]
+    bench.driver._read_facts = read_then_erase  # type: ignore[method-assign]
     await bench.driver._process(bench.org_id, claims)
     assert await bench.entries() == [("cancelled", "contact_erased")]
     assert await bench.fetch("SELECT FROM messages") == []
@@ -139,7 +140,7 @@ async def test_a_message_on_its_way_may_have_arrived(bench: Bench) -> None:
         await leaving.wait()
         await erase_contact(bench, await find_contact_id(bench))
         answer.set()
-        await bench.driver.finish_deliveries()
+        await bench.driver.deliveries.stop(60)
     bench.clock.ahead += LEASE * 2
     await bench.driver.rescue(bench.org_id, 10)
     await bench.drive()
@@ -153,7 +154,7 @@ async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
     await bench.drive()
     contact_id = await find_contact_id(bench)
     async with bench.database.transaction() as tx:
-        await lock_contacts(tx, [contact_id])
+        await run(tx, hold_contacts([contact_id]))
         erasing = asyncio.create_task(erase_contact(bench, contact_id))
         await wait_for_lock_waiters(bench, 1)
         arriving = asyncio.create_task(
@@ -161,7 +162,7 @@ async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
         )
         await wait_for_lock_waiters(bench, 2)
     await asyncio.gather(erasing, arriving)
-    # Recognised before, committed after
+    # Recognized before, committed after
     assert await bench.fetch("SELECT contact_id FROM events") == [(contact_id,)] * 2
     assert await bench.fetch("SELECT attributes FROM contacts") == [(b"{}",)]
     await bench.drive()
@@ -191,7 +192,7 @@ async def test_an_event_after_the_erasure_creates_a_new_contact(bench: Bench) ->
     await send_event(bench, "before")
     contact_id = await find_contact_id(bench)
     async with bench.database.transaction() as tx:
-        await lock_contacts(tx, [contact_id])
+        await run(tx, hold_contacts([contact_id]))
         erasing = asyncio.create_task(erase_contact(bench, contact_id))
         await wait_for_lock_waiters(bench, 1)
         arriving = asyncio.create_task(send_event(bench, "meanwhile", contact=ANN | {"email": "new@example.com"}))
@@ -205,7 +206,7 @@ async def test_an_interrupted_erasure_is_finished_by_the_next_process(bench: Ben
     await send_event(bench, "k", payload={"card": "4711"})
     contact_id = await find_contact_id(bench)
     with monkeypatch.context() as patched:
-        patched.setattr("api.contacts.erase._erase_content", _dies)
+        patched.setattr("api.contacts.erase._erase_content", _crash)
         with pytest.raises(CutShortError):
             await erase_contact(bench, contact_id)
     assert await bench.fetch("SELECT payload ->> 'card' FROM events") == [("4711",)]
@@ -236,7 +237,7 @@ class CutShortError(Exception):
     """Ends the process."""
 
 
-async def _dies(*_: Any) -> None:
+async def _crash(*_: Any) -> None:
     raise CutShortError
 
 

@@ -91,7 +91,7 @@ async def test_paused_entries_left_by_an_interrupted_deactivation_are_cancelled(
         if batches:
             raise _KilledError
         batches.append(values)
-        return await cancel_entries(*values[:-1], 2)
+        return await cancel_entries(*values[:6], 2)
 
     with monkeypatch.context() as patched:
         patched.setattr(store_automations, "cancel_entries", cancel_one_batch)

@@ -5,8 +5,9 @@ from typing import Any
 
 from api.automations.automations import Author
 from api.clock import uuid7
-from api.contacts.merge import SETTLE_DELAY, MergeView, Pair, UndoneView, merge, settle_due, undo
+from api.contacts.merge import SETTLE_DELAY, Pair, UndoneView, merge, settle_due, undo
 from tests.engine.conftest import Bench
+from workbench.language.responses import MergeView
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 WAIT = {"id": "w", "type": "wait_for_event", "data": {"event": "purchase", "timeoutSeconds": 86_400}}

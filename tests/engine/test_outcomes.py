@@ -18,7 +18,7 @@ NO_HTTP = b"SSH-2.0-OpenSSH_9.6\r\n\r\n"
 ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
 
 
-def hook(server: Endpoint) -> dict[str, Any]:
+def webhook_node(server: Endpoint) -> dict[str, Any]:
     return {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
 
 
@@ -57,7 +57,7 @@ async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> 
 
 async def test_each_failed_attempt_is_recorded(bench: Bench) -> None:
     async with endpoint(status(500), status(503), status(200)) as server:
-        await send_one(bench, hook(server))
+        await send_one(bench, webhook_node(server))
         for _ in range(2):
             bench.clock.ahead += timedelta(seconds=13)
             await bench.drive()
@@ -66,18 +66,18 @@ async def test_each_failed_attempt_is_recorded(bench: Bench) -> None:
 
 async def test_a_message_that_fails_permanently_has_the_reason(bench: Bench) -> None:
     async with endpoint(status(410)) as server:
-        await send_one(bench, hook(server))
+        await send_one(bench, webhook_node(server))
     assert await outcomes(bench) == [("failed", "gone")]
 
 
 async def test_a_delivery_of_a_dead_worker_is_unknown_when_its_entry_ends(bench: Bench) -> None:
     async with endpoint(status(200)) as server:
-        automation_id = await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+        automation_id = await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.send("k", ANN)
         dying = bench.new_driver()
-        dying._deliveries._record = _dies  # type: ignore[method-assign]
+        dying.deliveries._record = _crash  # type: ignore[method-assign]
         await dying.drive(bench.org_id, "ready", 10)
-        await dying.finish_deliveries()
+        await dying.deliveries.stop(60)
         await bench.execute("UPDATE automations SET active = false WHERE id = %s", automation_id)
         bench.clock.ahead += LEASE + timedelta(seconds=1)
         await bench.driver.rescue(bench.org_id, 10)
@@ -85,13 +85,13 @@ async def test_a_delivery_of_a_dead_worker_is_unknown_when_its_entry_ends(bench:
     assert await outcomes(bench) == [("unknown", "automation_inactive")]
 
 
-async def _dies(*_: Any) -> None:
+async def _crash(*_: Any) -> None:
     return None
 
 
 async def lose_response(bench: Bench, server: Endpoint) -> str:
     """Send a message to a receiver that answers with invalid HTTP; return the id of the automation."""
-    automation_id = await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+    automation_id = await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
     await bench.send("k", ANN)
     await bench.drive()
     bench.clock.ahead += timedelta(seconds=13)
@@ -165,7 +165,7 @@ async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: Bench) -> N
 
 async def test_an_opt_out_between_attempts_prevents_the_next_attempt(bench: Bench) -> None:
     async with endpoint(status(500)) as server:
-        await send_one(bench, hook(server))
+        await send_one(bench, webhook_node(server))
         await opt_out(bench, "webhook")
         bench.clock.ahead += timedelta(seconds=13)
         await bench.drive()
@@ -176,16 +176,16 @@ async def test_an_opt_out_between_attempts_prevents_the_next_attempt(bench: Benc
 
 async def test_an_opt_out_after_the_decision_prevents_the_message(bench: Bench) -> None:
     async with endpoint(status(200)) as server:
-        await bench.automation([TRIGGER, hook(server)], [("t", "h")])
+        await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.send("k", ANN)
         look = bench.driver._read_facts
 
-        async def look_too_early(*args: Any) -> Any:
+        async def read_then_opt_out(*args: Any) -> Any:
             facts = await look(*args)
             await opt_out(bench, "webhook")
             return facts
 
-        bench.driver._read_facts = look_too_early  # type: ignore[method-assign]
+        bench.driver._read_facts = read_then_opt_out  # type: ignore[method-assign]
         await bench.drive()
     assert server.requests == []
     assert await outcomes(bench) == [("skipped", "opted_out")]
@@ -194,7 +194,7 @@ async def test_an_opt_out_after_the_decision_prevents_the_message(bench: Bench) 
 
 async def test_a_message_is_metered_once_however_often_it_was_tried(bench: Bench) -> None:
     async with endpoint(status(500), status(200)) as server:
-        await bench.automation([TRIGGER, hook(server), INAPP, EMAIL], [("t", "h"), ("h", "i"), ("i", "e")])
+        await bench.automation([TRIGGER, webhook_node(server), INAPP, EMAIL], [("t", "h"), ("h", "i"), ("i", "e")])
         await bench.send("k", ANN)
         await bench.drive()
         bench.clock.ahead += timedelta(seconds=13)

@@ -7,9 +7,9 @@ import pytest
 
 from api.automations import automations
 from api.automations.automations import Refusal
-from api.automations.body import read_edit
+from api.automations.body import AutomationEdit
 from api.engine.claims import LEASE
-from api.engine.facts import Graphs, facts_request, read_facts
+from api.engine.facts import Graphs, read_facts
 from api.engine.progress import advance_slice
 from api.engine.record import StaleFacts, record
 from api.store import entries as store
@@ -17,11 +17,12 @@ from api.store.query import COMMIT, run
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, start_waiting
+from workbench.language.body import read_body
+from workbench.language.channel import RetryPolicy
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
 from workbench.language.graph import Graph, read_graph
-from workbench.language.run import uniform_policy
 from workbench.language.simulate import EARLIEST, ScheduledEvent, SimulatedAutomation, SimulationInput, simulate
 from workbench.language.trigger import Trigger
 
@@ -140,7 +141,7 @@ async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> 
     bench.clock.ahead += timedelta(minutes=2)
     async with bench.database.transaction() as tx:  # the worker dies after its claim
         now = bench.clock.now()
-        claims, _ = await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
+        claims, _ = await run(tx, store.claim_entries(bench.org_id, "ready", now, now + LEASE, 10), COMMIT)
     assert len(claims) == 1
     bench.clock.ahead += LEASE
     assert await bench.driver.rescue(bench.org_id, 10) == 1
@@ -155,13 +156,12 @@ async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(be
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
-    now, graphs, retries = bench.clock.now(), Graphs(bench.database), uniform_policy((10.0,))
+    now, graphs, retries = bench.clock.now(), Graphs(bench.database), RetryPolicy((10.0,))
     async with bench.database.transaction() as tx:
-        claims, _ = await run(tx, store.claim_ready(bench.org_id, now, now + LEASE, 10), COMMIT)
+        claims, _ = await run(tx, store.claim_entries(bench.org_id, "ready", now, now + LEASE, 10), COMMIT)
     await graphs.load(bench.org_id, claims)
-    requests = [facts_request(bench.org_id, claim, graphs) for claim in claims]
     async with bench.database.transaction() as tx:
-        facts = await read_facts(tx, bench.org_id, bench.keyring.of(bench.org_id), requests, retries, now)
+        facts = await read_facts(tx, bench.org_id, bench.keyring.of(bench.org_id), claims, graphs, retries, now)
     batch = advance_slice(bench.org_id, claims, graphs, facts)
     assert [progress.run.state for progress in batch] == ["paused"]
     await resume(bench, automation_id)
@@ -203,7 +203,7 @@ async def test_a_version_published_during_a_pause_applies_to_later_entries(bench
     bench.clock.ahead += timedelta(minutes=2)
     await bench.drive()
     graph = {"nodes": [TRIGGER, TAG | {"data": {"tag": "new"}}], "edges": [{"source": "t", "target": "g"}]}
-    edit = read_edit(encode({"revision": 2, "graph": graph}))
+    edit = read_body(AutomationEdit, encode({"revision": 2, "graph": graph}))
     assert not isinstance(edit, tuple)
     assert not isinstance(await automations.update(bench.database, author(bench), automation_id, edit), Refusal)
     published = await automations.publish(bench.database, author(bench), automation_id, None)

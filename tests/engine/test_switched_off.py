@@ -90,7 +90,7 @@ async def test_v15_an_entry_of_an_earlier_activation_takes_no_step(bench: Bench)
         automation_id = await post(bench, server)
         await automations.deactivate(bench.database, author(bench), automation_id)
         await automations.activate(bench.database, author(bench), automation_id)
-        # a batch that read the triggers before the deactivation and commits after it leaves such an entry
+        # A batch that read the triggers before the deactivation and commits after it leaves such an entry.
         await bench.execute("UPDATE entries SET state = 'pending', outcome = NULL, due_at = %s", bench.clock.now())
         assert await later(bench) == 1
         assert await bench.entries() == [("cancelled", "automation_inactive")]

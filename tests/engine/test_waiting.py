@@ -125,7 +125,7 @@ async def test_an_event_during_the_recording_of_a_wait_wakes_it(bench: Bench) ->
 
 
 @pytest.mark.plain
-async def test_an_event_stored_during_a_decision_is_seen_when_it_is_recorded(bench: Bench) -> None:
+async def test_an_event_stored_during_a_decision_is_noticed_when_it_is_recorded(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], goal={"event": "purchase"})
     await bench.send("k")
     await _hold_up_events(bench)

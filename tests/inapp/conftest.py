@@ -10,8 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from api.clock import token, uuid7
 from api.embedded import Server
-from api.store.entries import InappMessageRow, add_messages
-from api.store.messages import announce_messages
+from api.store.messages import NewMessage, add_inapp_messages, announce_messages
 from api.store.query import run
 from tests.conftest import clone
 from tests.inapp.wallet import Wallet
@@ -28,7 +27,7 @@ class Person:
     def __init__(self, org: Org, wallet: Wallet, page: str | None = PAGE) -> None:
         self.org, self.wallet, self.page = org, wallet, page
 
-    async def ask(self, path: str, body: Any, **headers: str) -> httpx.Response:
+    async def post_json(self, path: str, body: Any, **headers: str) -> httpx.Response:
         """Send a POST request as the page does; an empty header is left out."""
         sent = {"authorization": f"Bearer {await self.org.key('publishable')}", "content-type": "application/json"}
         if self.page is not None:
@@ -37,12 +36,12 @@ class Person:
         return await self.org.service.client.post(f"/inapp/{path}", content=encode(body), headers=sent)
 
     async def challenge(self, **more: Any) -> str:
-        response = await self.ask("challenge", {"walletAddress": self.wallet.address, **more})
+        response = await self.post_json("challenge", {"walletAddress": self.wallet.address, **more})
         assert response.status_code == 200, response.text
         return str(response.json()["message"])
 
     async def answer(self, message: str, **headers: str) -> httpx.Response:
-        return await self.ask("session", {"message": message, "signature": self.wallet.sign(message)}, **headers)
+        return await self.post_json("session", {"message": message, "signature": self.wallet.sign(message)}, **headers)
 
     async def token(self) -> str:
         response = await self.answer(await self.challenge())
@@ -50,32 +49,35 @@ class Person:
         return str(response.json()["token"])
 
     @asynccontextmanager
-    async def socket(self, session: str | None = None, **options: Any) -> AsyncIterator["Line"]:
+    async def socket(self, session: str | None = None, **options: Any) -> AsyncIterator["SocketClient"]:
         """Open a socket and authenticate it."""
         line = await self.dial(self.page, **options)
         try:
-            await line.say(type="AUTH", token=session or await self.token())
+            await line.send_frame(type="AUTH", token=session or await self.token())
             yield line
         finally:
             await line.connection.close()
 
-    async def dial(self, page: str | None, **options: Any) -> "Line":
+    async def dial(self, page: str | None, **options: Any) -> "SocketClient":
         url = f"ws://127.0.0.1:{self.org.service.port}/api/v1/inapp/socket"
-        return Line(await connect(url, origin=page, open_timeout=10, **options))
+        return SocketClient(await connect(url, origin=page, open_timeout=10, **options))
 
     async def receive(self, *titles: str, wallet: str | None = None, body: str = "b") -> list[str]:
         """Store messages, as the engine does; return their ids."""
         now = self.org.service.services.clock.unique_now_us
         rows = [
-            InappMessageRow(
-                uuid7(now()), CONTACT, CONTACT, uuid7(now()), "n", wallet or self.wallet.address, title, body, None
+            NewMessage(
+                *(uuid7(now()), CONTACT, CONTACT, uuid7(now()), "n", "inapp"),
+                wallet_address=wallet or self.wallet.address,
+                subject=title,
+                body=body,
             )
             for title in titles
         ]
         async with self.org.service.services.system_database.transaction() as tx:
             for row in rows:
-                stored = add_messages(self.org.id, [row], self.org.service.services.clock.now())
-                await run(tx, stored, announce_messages(self.org.id, [row.wallet]))
+                stored = add_inapp_messages(self.org.id, [row], self.org.service.services.clock.now())
+                await run(tx, stored, announce_messages(self.org.id, [row.wallet_address or ""]))
         return [row.id for row in rows]
 
     async def delivered(self) -> list[str]:
@@ -89,30 +91,30 @@ class Person:
         return [row[0] for row in rows]
 
 
-class Line:
+class SocketClient:
     """The client's end of a socket."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
 
-    async def say(self, **frame: Any) -> None:
+    async def send_frame(self, **frame: Any) -> None:
         await self.connection.send(encode(frame).decode())
 
-    async def hear(self) -> dict[str, Any]:
+    async def receive_frame(self) -> dict[str, Any]:
         frame: dict[str, Any] = decode(await self.connection.recv(decode=False))
         return frame
 
     async def titles(self, number: int) -> list[str]:
         """Return the titles of the next messages, which are not acknowledged."""
-        return [(await self.hear())["title"] for _ in range(number)]
+        return [(await self.receive_frame())["title"] for _ in range(number)]
 
-    async def take(self, number: int) -> list[str]:
+    async def acknowledge(self, number: int) -> list[str]:
         """Acknowledge the next messages; return their titles."""
         titles = []
         for _ in range(number):
-            frame = await self.hear()
+            frame = await self.receive_frame()
             titles.append(frame["title"])
-            await self.say(type="ACK", id=frame["id"])
+            await self.send_frame(type="ACK", id=frame["id"])
         return titles
 
     async def code(self) -> int | None:

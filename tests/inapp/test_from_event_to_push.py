@@ -12,8 +12,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from api.auth import keys
 from api.clock import token
-from tests.acceptance.conftest import Api, House
 from tests.inapp.wallet import Wallet
+from tests.installation import Api, Installation
 from workbench.language.codec import decode, encode
 
 WALLET = Wallet(token(32))
@@ -36,17 +36,17 @@ GRAPH = {
 
 
 @pytest.fixture
-def house(database_url: str, tmp_path: Path) -> Iterator[House]:
-    built = House(database_url, tmp_path)
+def installation(database_url: str, tmp_path: Path) -> Iterator[Installation]:
+    built = Installation(database_url, tmp_path)
     yield built
     built.stop()
 
 
-async def test_an_event_becomes_a_push_through_other_processes(house: House) -> None:
-    by_kind = await house.organization("acme")
-    publishable = await keys.create(house.dsn, house.keyring, "acme", "publishable", None, "")
-    first, second = house.start_api(), house.start_api()
-    house.start_engine()
+async def test_an_event_becomes_a_push_through_other_processes(installation: Installation) -> None:
+    by_kind = await installation.organization("acme")
+    publishable = await keys.create(installation.dsn, installation.keyring, "acme", "publishable", None, "")
+    first, second = installation.start_api(), installation.start_api()
+    installation.start_engine()
     _publish(first, by_kind["workbench"])
     with _signed_in(second, publishable) as line:
         for amount in (1, 2, 3):
@@ -58,10 +58,10 @@ async def test_an_event_becomes_a_push_through_other_processes(house: House) -> 
         assert [decode(line.recv(20, decode=False))["title"] for _ in range(2)] == ["Deposit of 1", "Deposit of 2"]
 
 
-async def test_a_stopping_process_closes_its_sockets(house: House) -> None:
-    await house.organization("acme")
-    publishable = await keys.create(house.dsn, house.keyring, "acme", "publishable", None, "")
-    api = house.start_api()
+async def test_a_stopping_process_closes_its_sockets(installation: Installation) -> None:
+    await installation.organization("acme")
+    publishable = await keys.create(installation.dsn, installation.keyring, "acme", "publishable", None, "")
+    api = installation.start_api()
     with _signed_in(api, publishable) as line:
         api.process.terminate()
         with pytest.raises(ConnectionClosed) as closed:

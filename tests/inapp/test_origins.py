@@ -48,7 +48,7 @@ def test_text_that_is_not_an_origin(text: str) -> None:
         ("http://127.0.0.1.evil.example", False),
     ],
 )
-def test_only_listed_pages_and_ones_own_machine_may_ask(origin: str, may: bool) -> None:
+def test_only_listed_pages_and_local_pages_are_allowed(origin: str, may: bool) -> None:
     assert is_origin_allowed(origin, ("https://app.example.com",)) is may
     assert is_loopback(origin) is (may and "example" not in origin)
 

@@ -35,7 +35,7 @@ async def test_a_socket_begins_with_a_token(ann: Person, first: str) -> None:
 async def test_a_changed_token_is_not_valid(ann: Person) -> None:
     session = await ann.token()
     line = await ann.dial(PAGE)
-    await line.say(type="AUTH", token=session[:60] + ("A" if session[60] != "A" else "B") + session[61:])
+    await line.send_frame(type="AUTH", token=session[:60] + ("A" if session[60] != "A" else "B") + session[61:])
     assert await line.code() == 4401
 
 
@@ -46,7 +46,7 @@ async def test_a_socket_without_a_token_is_ended_after_five_seconds(ann: Person)
 
 async def test_a_token_in_the_address_is_not_read(ann: Person) -> None:
     service = ann.org.service
-    answer = await service.talk(_handshake(f"/api/v1/inapp/socket?token={await ann.token()}"))
+    answer = await service.exchange(_handshake(f"/api/v1/inapp/socket?token={await ann.token()}"))
     assert answer.startswith(b"HTTP/1.1 101 ")
     assert await ann.receive("secret")
     assert b"secret" not in answer
@@ -55,7 +55,7 @@ async def test_a_token_in_the_address_is_not_read(ann: Person) -> None:
 @pytest.mark.parametrize("page", ["https://evil.example", "http://localhost:1"])
 async def test_another_pages_token_is_refused(ann: Person, page: str) -> None:
     line = await ann.dial(page)
-    await line.say(type="AUTH", token=await ann.token())
+    await line.send_frame(type="AUTH", token=await ann.token())
     assert await line.code() == 4403
 
 
@@ -72,7 +72,7 @@ async def test_an_invalid_origin_is_refused_before_the_handshake(ann: Person) ->
 )  # fmt: skip
 async def test_a_bad_handshake_is_a_400(acme: Org, fields: str) -> None:
     head = f"GET /api/v1/inapp/socket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{fields}\r\n"
-    assert (await acme.service.talk(head.encode())).startswith(b"HTTP/1.1 400 ")
+    assert (await acme.service.exchange(head.encode())).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ async def test_a_client_that_misbehaves_is_ended(ann: Person, bob: Person, frame
     async with bob.socket() as other:
         async with ann.socket() as line:
             await ann.receive("signed in")
-            await line.take(1)
+            await line.acknowledge(1)
             line.connection.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
             assert await line.code() == code
         await bob.receive("still there")
-        assert await other.take(1) == ["still there"]
+        assert await other.acknowledge(1) == ["still there"]
 
 
 async def test_frames_without_a_mask_are_refused(ann: Person) -> None:
@@ -112,12 +112,12 @@ async def test_frames_without_a_mask_are_refused(ann: Person) -> None:
 async def test_sockets_end_with_their_key(ann: Person, eve: Person) -> None:
     async with ann.socket() as line, eve.socket() as other:
         await ann.receive("1")
-        await line.take(1)
+        await line.acknowledge(1)
         await ann.org.service.rows("UPDATE api_keys SET revoked_at = now() WHERE org_id = %s", ann.org.id)
         async with asyncio.timeout(5):
             assert await line.code() == 4401
         await eve.receive("2")
-        assert await other.take(1) == ["2"]
+        assert await other.acknowledge(1) == ["2"]
 
 
 async def test_a_token_ends_with_its_key(ann: Person) -> None:
@@ -128,10 +128,10 @@ async def test_a_token_ends_with_its_key(ann: Person) -> None:
         assert await line.code() == 4401
 
 
-async def test_sockets_end_when_their_page_may_no_longer_ask(ann: Person) -> None:
+async def test_sockets_end_when_their_origin_is_removed(ann: Person) -> None:
     async with ann.socket() as line:
         await ann.receive("1")
-        await line.take(1)
+        await line.acknowledge(1)
         await ann.org.service.rows("UPDATE organizations SET origins = '{}' WHERE id = %s", ann.org.id)
         async with asyncio.timeout(5):
             assert await line.code() == 4403
@@ -141,7 +141,7 @@ async def test_a_wallet_has_twenty_sockets(ann: Person) -> None:
     session = await ann.token()
     lines = [await ann.dial(PAGE) for _ in range(21)]
     for line in lines:
-        await line.say(type="AUTH", token=session)
+        await line.send_frame(type="AUTH", token=session)
     async with asyncio.timeout(5):
         done, waiting = await asyncio.wait(
             [asyncio.ensure_future(line.code()) for line in lines], return_when=asyncio.FIRST_COMPLETED
@@ -160,7 +160,7 @@ async def test_a_client_that_does_not_read_is_dropped_and_catches_up(ann: Person
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         await ann.receive(*titles, body="x" * 100_000)
         await bob.receive("not held up")
-        assert await other.take(1) == ["not held up"]
+        assert await other.acknowledge(1) == ["not held up"]
         async with asyncio.timeout(15):
             while len(ann.org.service.services.feed.sockets) > 1:
                 await asyncio.sleep(0.05)
@@ -168,7 +168,7 @@ async def test_a_client_that_does_not_read_is_dropped_and_catches_up(ann: Person
         with suppress(ConnectionError):
             await reader.read(1)
     async with ann.socket() as line:
-        assert await line.take(200) == titles
+        assert await line.acknowledge(200) == titles
 
 
 async def test_a_client_that_vanished_is_dropped_and_loses_nothing(ann: Person) -> None:
@@ -184,17 +184,17 @@ async def test_a_client_that_vanished_is_dropped_and_loses_nothing(ann: Person) 
                 while len(sockets) > 1:
                     await asyncio.sleep(0.05)
             await ann.receive("2")
-            assert await line.take(1) == ["2"]
+            assert await line.acknowledge(1) == ["2"]
         writer.close()
         async with ann.socket() as line:
-            assert await line.take(1) == ["1"]
+            assert await line.acknowledge(1) == ["1"]
 
 
-async def test_the_number_of_sockets_goes_back_to_what_it_was(ann: Person) -> None:
+async def test_closed_sockets_no_longer_count(ann: Person) -> None:
     sockets = ann.org.service.services.feed.sockets
     async with ann.socket() as line:
         await ann.receive("1")
-        await line.take(1)
+        await line.acknowledge(1)
         assert len(sockets) >= 1
     async with asyncio.timeout(5):
         while len(sockets):

@@ -30,18 +30,18 @@ def session_of(person: Person, frame: dict[str, Any]) -> InappSession:
 
 async def test_a_session_that_is_about_to_end_is_renewed_over_its_socket(ann: Person) -> None:
     async with ann.socket(await sealed(ann, RENEWAL_LEAD - SOON)) as line:
-        frame = await line.hear()
+        frame = await line.receive_frame()
     assert frame["type"] == "SESSION"
     async with ann.socket(frame["token"]) as line:
         await ann.receive("1")
-        assert await line.take(1) == ["1"]  # no SESSION frame before it: the session is not due for renewal
+        assert await line.acknowledge(1) == ["1"]  # no SESSION frame before it: the session is not due for renewal
     left = session_of(ann, frame).ends_us - ann.org.service.services.clock.now_us()
     assert SESSION_LIFETIME - timedelta(minutes=1) < timedelta(microseconds=left) <= SESSION_LIFETIME
 
 
 async def test_a_week_after_the_signature_the_wallet_signs_again(ann: Person) -> None:
     async with ann.socket(await sealed(ann, SOON, SIGNATURE_LIFETIME - 2 * SOON)) as line:
-        last = session_of(ann, await line.hear())
+        last = session_of(ann, await line.receive_frame())
         assert last.ends_us - last.signed_us == SIGNATURE_LIFETIME // timedelta(microseconds=1)
         assert await line.code() == 4401
 

@@ -11,7 +11,7 @@ from tests.routes.conftest import serving
 async def test_a_message_is_pushed_at_once(ann: Person) -> None:
     async with ann.socket() as line:
         (message_id,) = await ann.receive("hello", body="<b>you</b>")
-        frame = await line.hear()
+        frame = await line.receive_frame()
     assert frame.pop("createdAt").endswith("Z")
     assert frame == {"type": "PUSH", "id": message_id, "title": "hello", "body": "<b>you</b>", "data": None}
 
@@ -25,14 +25,14 @@ async def test_earlier_messages_are_replayed_in_order(ann: Person) -> None:
 async def test_an_acknowledged_message_is_delivered_once_and_for_all(ann: Person) -> None:
     await ann.receive("1", "2")
     async with ann.socket() as line:
-        assert await line.take(1) == ["1"]
+        assert await line.acknowledge(1) == ["1"]
         assert await line.titles(1) == ["2"]
         await ann.receive("3")
         assert await line.titles(1) == ["3"]
     async with ann.socket() as line:
-        assert await line.take(2) == ["2", "3"]
+        assert await line.acknowledge(2) == ["2", "3"]
         await ann.receive("4")
-        assert await line.take(1) == ["4"]
+        assert await line.acknowledge(1) == ["4"]
     await delivered(ann, ["1", "2", "3", "4"])
 
 
@@ -48,7 +48,7 @@ async def test_an_acknowledgement_counts_on_a_later_socket(ann: Person) -> None:
     async with ann.socket() as line:
         await line.titles(1)
     async with ann.socket() as line:
-        await line.say(type="ACK", id=message_id)
+        await line.send_frame(type="ACK", id=message_id)
         await delivered(ann, ["1"])
 
 
@@ -74,8 +74,8 @@ async def test_an_acknowledgement_counts_only_for_the_own_wallet(ann: Person, bo
     (message_id,) = await ann.receive("1")
     await bob.receive("2")
     async with bob.socket() as line:
-        await line.say(type="ACK", id=message_id)
-        assert await line.take(1) == ["2"]
+        await line.send_frame(type="ACK", id=message_id)
+        assert await line.acknowledge(1) == ["2"]
         await delivered(bob, ["2"])
     assert await ann.delivered() == []
 
@@ -84,25 +84,25 @@ async def test_a_long_replay_continues_where_it_was_cut_off(ann: Person) -> None
     titles = [str(number) for number in range(1_000)]
     await ann.receive(*titles)
     async with ann.socket() as line:
-        assert await line.take(300) == titles[:300]
+        assert await line.acknowledge(300) == titles[:300]
         await delivered(ann, titles[:300])
     async with ann.socket() as line:
-        assert await line.take(700) == titles[300:]
+        assert await line.acknowledge(700) == titles[300:]
     await delivered(ann, titles)
 
 
 async def test_a_client_that_acknowledges_nothing_gets_a_thousand_messages(ann: Person) -> None:
     await ann.receive(*(str(number) for number in range(1_010)))
     async with ann.socket() as line:
-        frames = [await line.hear() for _ in range(1_000)]
-        await line.say(type="ACK", id=frames[0]["id"])
+        frames = [await line.receive_frame() for _ in range(1_000)]
+        await line.send_frame(type="ACK", id=frames[0]["id"])
         assert await line.titles(1) == ["1000"]
 
 
-async def test_a_message_comes_without_a_notification(ann: Person) -> None:
+async def test_a_message_arrives_without_a_notification(ann: Person) -> None:
     async with ann.socket() as line:
         await ann.receive("first")
-        await line.take(1)
+        await line.acknowledge(1)
         await ann.org.service.rows(
             "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status,"
             " wallet_address, subject, body, created_at)"
@@ -116,7 +116,7 @@ async def test_a_message_comes_without_a_notification(ann: Person) -> None:
 async def test_messages_continue_after_a_lost_database_connection(ann: Person) -> None:
     async with ann.socket() as line:
         await ann.receive("1")
-        await line.take(1)
+        await line.acknowledge(1)
         await ann.org.service.rows(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             " AND usename = current_user AND pid <> pg_backend_pid()"
@@ -138,7 +138,7 @@ async def test_any_process_holds_the_socket(ann: Person) -> None:
         async with ann.socket(session) as line:
             ann.org.service = service
             await ann.receive("through another process")
-            assert await line.take(1) == ["through another process"]
+            assert await line.acknowledge(1) == ["through another process"]
             await delivered(ann, ["through another process"])
 
 
@@ -146,7 +146,7 @@ async def test_any_process_holds_the_socket(ann: Person) -> None:
 async def test_many_messages_of_any_size_arrive(ann: Person, size: int) -> None:
     await ann.receive(*(str(number) for number in range(20)), body="é" * size)
     async with ann.socket(max_size=2**20) as line:
-        assert await line.take(20) == [str(number) for number in range(20)]
+        assert await line.acknowledge(20) == [str(number) for number in range(20)]
 
 
 async def delivered(person: Person, titles: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime
 from itertools import count
 from typing import Any
 
@@ -10,12 +9,10 @@ import pytest
 
 from api.automations import automations
 from api.automations.automations import Author
-from api.automations.body import read_draft
+from api.automations.body import NewAutomation
 from api.clock import Clock, token, uuid7
 from api.crypto import Keyring
 from api.embedded import Server
-from api.imports.chunk import BatchResult, ImportTarget, claim_keys, store_early, store_in_turn
-from api.imports.rows import PastEvents
 from api.ingest.match import Triggers
 from api.ingest.parse import EventReader, Outcome, ParsedEvent
 from api.ingest.pipeline import Pipeline
@@ -24,9 +21,9 @@ from api.ingest.rejected import Notices
 from api.ingest.store import store_batch
 from api.store.access import insert_organization
 from api.store.automations import AutomationRow
-from api.store.database import Database, Transaction
-from api.store.query import run
+from api.store.database import Database
 from tests.conftest import clone
+from workbench.language.body import read_body
 from workbench.language.codec import decode, encode
 
 _numbers = count(1)
@@ -102,7 +99,9 @@ class Org:
         trigger = {"type": "app_event", "event": name or None, "filters": list(filters)}
         nodes = [{"id": "t", "type": "app_event", "data": {}}, {"id": "x", "type": "add_tag", "data": {"tag": "seen"}}]
         graph = {"nodes": nodes, "edges": [{"id": "e", "source": "t", "target": "x"}]}
-        draft = read_draft(encode({"name": name or "all", "triggerSpec": trigger, "graph": graph, "active": True}))
+        draft = read_body(
+            NewAutomation, encode({"name": name or "all", "triggerSpec": trigger, "graph": graph, "active": True})
+        )
         assert not isinstance(draft, tuple), draft
         row = await automations.create(self.intake.database, self.author, draft)
         if publish:
@@ -172,14 +171,3 @@ async def acme(intake: Intake) -> Org:
 async def globex(intake: Intake) -> Org:
     """Another organization."""
     return await intake.organization()
-
-
-async def store_past(
-    tx: Transaction, target: ImportTarget, events: PastEvents, at: datetime, *, early: bool = False
-) -> BatchResult:
-    """Store events as an import does, in one transaction; `early`: store those of expected contacts early."""
-    claimed = await claim_keys(tx, target, events, at)
-    expected = await store_early(tx, target, claimed) if early else [""] * len(claimed.events)
-    result = await store_in_turn(tx, target, events, claimed, expected, at)
-    await run(tx, *result.writes)
-    return result

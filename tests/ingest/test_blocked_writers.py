@@ -56,11 +56,13 @@ async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Or
     await pipeline.stop()
 
 
-async def test_a_refused_event_costs_its_batch_a_few_transactions(alone: Intake) -> None:
-    acme, globex = await alone.organization(), await alone.organization()
-    await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
-    database = Counting(alone.dsn, size=1, hot=True)
-    pipeline = Pipeline(database, alone.keyring, alone.clock, TokenBuckets(0, 1), alone.notices, writers=1)
+async def test_a_refused_event_costs_its_batch_a_few_transactions(own_intake: Intake) -> None:
+    acme, globex = await own_intake.organization(), await own_intake.organization()
+    await own_intake.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
+    database = Counting(own_intake.dsn, size=1, hot=True)
+    pipeline = Pipeline(
+        database, own_intake.keyring, own_intake.clock, TokenBuckets(0, 1), own_intake.notices, writers=1
+    )
     await pipeline.start()
     await globex.send(event("warm"), through=pipeline)
     database.count = 0
@@ -74,9 +76,9 @@ async def test_a_refused_event_costs_its_batch_a_few_transactions(alone: Intake)
     await pipeline.stop()
 
 
-async def test_a_refused_event_does_not_affect_its_batch(alone: Intake) -> None:
-    acme = await alone.organization()
-    await alone.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
+async def test_a_refused_event_does_not_affect_its_batch(own_intake: Intake) -> None:
+    acme = await own_intake.organization()
+    await own_intake.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
     outcomes = await acme.send(*[event(f"{n}", event="poison" if n in (3, 70) else "fine") for n in range(100)])
     assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Rejected)] == [3, 70]
     assert sum(isinstance(outcome, AcceptedEvent) for outcome in outcomes) == 98
@@ -92,9 +94,9 @@ def key_held(intake: Intake, org: Org, key: str) -> Any:
         holder.rollback()
 
 
-async def test_a_lock_stops_only_the_organization_that_waits_for_it(alone: Intake) -> None:
-    acme, globex = await alone.organization(), await alone.organization()
-    with key_held(alone, acme, "held"):
+async def test_a_lock_stops_only_the_organization_that_waits_for_it(own_intake: Intake) -> None:
+    acme, globex = await own_intake.organization(), await own_intake.organization()
+    with key_held(own_intake, acme, "held"):
         waiting = asyncio.create_task(acme.send(event("held")))
         await asyncio.sleep(0.05)
         assert [await globex.send(event(f"g{n}")) for n in range(3)] == [[AcceptedEvent(f"g{n}")] for n in range(3)]
@@ -104,13 +106,20 @@ async def test_a_lock_stops_only_the_organization_that_waits_for_it(alone: Intak
     assert await acme.send(event("held")) == [AcceptedEvent("held")]
 
 
-async def test_stopping_does_not_wait_for_a_hanging_backend(alone: Intake) -> None:
-    acme = await alone.organization()
-    pipeline = Pipeline(Database(alone.dsn, size=1), alone.keyring, alone.clock, TokenBuckets(0, 1), alone.notices, 1)
+async def test_stopping_does_not_wait_for_a_hanging_backend(own_intake: Intake) -> None:
+    acme = await own_intake.organization()
+    pipeline = Pipeline(
+        Database(own_intake.dsn, size=1),
+        own_intake.keyring,
+        own_intake.clock,
+        TokenBuckets(0, 1),
+        own_intake.notices,
+        1,
+    )
     await pipeline.start()
     await acme.send(event("1"), through=pipeline)
     pids = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query = 'COMMIT'"
-    standing = [pid for (pid,) in await alone.rows(pids)]
+    standing = [pid for (pid,) in await own_intake.rows(pids)]
     assert standing
     try:
         for pid in standing:
@@ -125,10 +134,10 @@ async def test_stopping_does_not_wait_for_a_hanging_backend(alone: Intake) -> No
     assert isinstance((await waiting)[0], Unavailable)
 
 
-async def test_the_queue_is_bounded_in_bytes_too(alone: Intake) -> None:
-    acme = await alone.organization()
+async def test_the_queue_is_bounded_in_bytes_too(own_intake: Intake) -> None:
+    acme = await own_intake.organization()
     large = {"text": "x" * 16_000}
-    with key_held(alone, acme, "held"):
+    with key_held(own_intake, acme, "held"):
         sending = [asyncio.create_task(acme.send(event("held"))) for _ in range(2)]  # one for each writer
         await asyncio.sleep(0.05)
         sending += [asyncio.create_task(acme.send(event(f"{n}", payload=large))) for n in range(QUEUE_CAPACITY // 4)]
@@ -138,7 +147,7 @@ async def test_the_queue_is_bounded_in_bytes_too(alone: Intake) -> None:
 
 
 @pytest.fixture
-async def alone(database_url: str) -> AsyncIterator[Intake]:
+async def own_intake(database_url: str) -> AsyncIterator[Intake]:
     """An intake with its own database."""
     started = Intake(database_url)
     await started.start()

@@ -1,14 +1,18 @@
 """The rules of docs/contract.md 4.5 select the contact of an event."""
 
 import asyncio
+import os
 from random import Random
 from typing import Any
 
 import pytest
 
+from api.ingest.identity import lock_identifiers
 from api.ingest.parse import AcceptedEvent
+from tests.imports.test_history import POOLS, Fold
 from tests.ingest.conftest import Intake, Org, event
-from tests.ingest.test_history import POOLS, Fold
+from workbench.language.contact import ContactState, IdentifierKind, apply_event, identifier_values
+from workbench.language.event import Identifiers
 
 A, B = "a@example.com", "b@example.com"
 
@@ -34,6 +38,25 @@ async def test_h2_an_email_sent_with_a_wallet_replaces_the_contacts_own(acme: Or
     await acme.send(event("3", email=A))  # the old one still leads here
     assert await acme.contacts() == [{"wallet": "0xa", "email": B}]
     assert await conflicts(acme) == [(2, "replaced", False)]
+
+
+async def test_h2_an_email_that_returns_is_stored_again(acme: Org) -> None:
+    for emails in ((A, B, A), (B, A)):  # one by one, and within a batch
+        await acme.send(*[event(wallet="0xA", email=email) for email in emails])
+        assert await acme.contacts() == [{"wallet": "0xa", "email": A}]
+    await acme.send(event(wallet="0xA", email=B))
+    await acme.send(event(email=A))  # without the wallet, it only leads to the contact
+    assert await acme.contacts() == [{"wallet": "0xa", "email": B}]
+    assert await conflicts(acme) == [(2, "replaced", False)] * 5
+
+
+async def test_an_email_that_was_replaced_fills_in_for_one_that_moved_away(acme: Org) -> None:
+    for email in (A, B):
+        await acme.send(event(wallet="0xA", email=email))
+    await acme.send(event(wallet="0xB"), event(wallet="0xB", email=B))
+    assert await acme.contacts() == [{"wallet": "0xa"}, {"wallet": "0xb", "email": B}]
+    await acme.send(event(email=A))
+    assert await acme.contacts() == [{"wallet": "0xa", "email": A}, {"wallet": "0xb", "email": B}]
 
 
 async def test_h3_an_external_id_is_not_overwritten(acme: Org) -> None:
@@ -73,7 +96,7 @@ async def test_g1_g5_another_organization_has_its_own_contacts(acme: Org, globex
     mine, theirs = await acme.rows("*", "contacts"), await globex.rows("*", "contacts")
     assert len(mine) == len(theirs) == 1
     assert await globex.contacts() == [{"wallet": "0xa", "email": A, "external_id": "u1"}]
-    # Sealed and indexed by different keys
+    # They are sealed and indexed with different keys.
     for column, table in (
         ("email", "contacts"),
         ("value_digest", "identities"),
@@ -130,15 +153,51 @@ async def test_c13_of_two_external_ids_for_one_contact_one_stays(acme: Org) -> N
 @pytest.mark.parametrize("seed", range(4))
 async def test_batches_of_any_size_give_the_contacts_that_events_one_by_one_give(acme: Org, seed: int) -> None:
     chance = Random(seed)
-    events = [wanderer(chance, number) for number in range(250)]
+    events = [event_of_random_identifiers(chance, number) for number in range(250)]
     expected = Fold(acme)  # type: ignore[arg-type]
     for sent in events:
-        expected.take(sent)
+        expected.apply_event(sent)
     while events:
         size = chance.choice((1, 2, 7, 60))
         await acme.send(*events[:size])
         del events[:size]
     assert await stored_contacts(acme) == expected.contacts()
+
+
+async def test_sequences_of_identifiers_give_the_contacts_of_the_model(acme: Org) -> None:
+    """`IDENTITY_SEQUENCES=10000` runs as many; each has identifiers of its own, and eight events."""
+    chance, model = Random(17), Fold(acme)  # type: ignore[arg-type]
+    sequences = [
+        [of_sequence(event_of_random_identifiers(chance, 8 * number + n), number) for n in range(8)]
+        for number in range(int(os.environ.get("IDENTITY_SEQUENCES", "150")))
+    ]
+    for start in range(0, len(sequences), 50):
+        events = [event for step in zip(*sequences[start : start + 50], strict=True) for event in step]
+        while events:
+            size = chance.choice((1, 7, 60, 100))
+            await acme.send(*events[:size])
+            for sent in events[:size]:
+                simulate_and_apply(model, sent)
+            del events[:size]
+    assert await stored_contacts(acme) == model.contacts()
+
+
+def of_sequence(sent: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return the event with identifiers that only this sequence has."""
+    return {**sent, "contact": {name: f"{number}-{value}" for name, value in sent["contact"].items()}}
+
+
+def simulate_and_apply(model: Fold, sent: dict[str, Any]) -> None:
+    """Apply an event to the model; a simulation of it must show the same contact."""
+    identifiers = Identifiers(*map(sent["contact"].get, ("walletAddress", "email", "externalId")))
+    owners = {key: model.owners[key] for key in identifier_values(identifiers) if key in model.owners}
+    columns = {contact_id: dict(model.columns[contact_id]) for contact_id in owners.values()}
+    contact_id = model.apply_event(sent)
+    before, after = (
+        ContactState(contact_id, Identifiers(*map(contact.get, IdentifierKind)))
+        for contact in (columns.get(contact_id, {}), model.columns[contact_id])
+    )
+    assert apply_event(before, identifiers, {}, owners) == after, sent
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -148,12 +207,38 @@ async def test_v7_contacts_own_the_identifiers_that_lead_to_them_in_any_order(
     chance = Random(seed)
     other = Intake(intake.dsn)
     await other.start()
-    batches = [[wanderer(chance, batch * 10 + n) for n in range(10)] for batch in range(30)]
+    batches = [[event_of_random_identifiers(chance, batch * 10 + n) for n in range(10)] for batch in range(30)]
     pipelines = [process.pipeline for process in (intake, other)]
     await asyncio.gather(*[acme.send(*batch, through=pipelines[n % 2]) for n, batch in enumerate(batches)])
     await other.stop()
     assert (await acme.traces())["events"] == 300
     assert await intake.rows(ASTRAY, org_id=acme.id) == []
+
+
+async def test_v7_an_email_that_moves_while_its_contact_is_locked_is_moved_back_and_recorded(
+    acme: Org, intake: Intake
+) -> None:
+    await acme.send(event("0", wallet="0xB"), event("1", wallet="0xA", email=A))
+    other = Intake(intake.dsn)
+    await other.start()
+    async with intake.database.transaction() as tx:
+        await lock_identifiers(tx, [acme.arrival(event(email=B))])
+        # The batch recognises the first event, and waits for the lock of the second one's email.
+        batch = asyncio.create_task(
+            acme.send(event("2", wallet="0xA", email=A), event("3", wallet="0xA", email=B), through=other.pipeline)
+        )
+        await until_a_writer_waits(intake)
+        (outcome,) = await acme.send(event("4", wallet="0xB", email=A))
+    outcomes = [outcome, *await batch]
+    assert all(isinstance(outcome, AcceptedEvent) for outcome in outcomes), outcomes
+    await other.stop()
+    assert await acme.contacts() == [{"wallet": "0xa", "email": B}, {"wallet": "0xb"}]
+    assert sorted(await conflicts(acme)) == [(2, "moved", True), (2, "moved", True), (2, "replaced", False)]
+
+
+async def until_a_writer_waits(intake: Intake) -> None:
+    while not await intake.rows("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+        pass
 
 
 ASTRAY = """
@@ -172,7 +257,7 @@ ASTRAY = """
     GROUP BY email HAVING count(*) > 1"""
 
 
-def wanderer(chance: Random, number: int) -> dict[str, Any]:
+def event_of_random_identifiers(chance: Random, number: int) -> dict[str, Any]:
     """Return an event of a contact that uses different combinations of its identifiers."""
     while True:
         wallet, email, external_id = (chance.choice((None, None, *pool)) for pool in POOLS)

@@ -1,16 +1,17 @@
 """Provides strategies for random automations, contacts and events, as JSON and as values."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import strategies as st
 
-from workbench.language.codec import encode, normalise
+from workbench.language.codec import encode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.filter import OPERATORS
 from workbench.language.graph import Graph, read_graph
-from workbench.language.simulate import ScheduledEvent
+from workbench.language.simulate import ScheduledEvent, read_contact
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 EVENTS = ("paid", "bought", "sold")
@@ -140,7 +141,7 @@ def any_graphs(draw: st.DrawFn) -> dict[str, Any]:
 
 def graph_of(written: dict[str, Any]) -> Graph:
     """Return the graph that is read from JSON."""
-    graph = read_graph(normalise(written))
+    graph = read_graph(normalize(written))
     assert isinstance(graph, Graph), graph
     return graph
 
@@ -173,3 +174,11 @@ def events(draw: st.DrawFn) -> Event:
 
 offsets = st.sampled_from([1, 59, 60, 3_600, 90_000, 500_000]).map(lambda seconds: timedelta(seconds=seconds))
 later = st.lists(st.tuples(offsets, events()).map(lambda parts: ScheduledEvent(*parts)), max_size=4)
+
+
+def contact_from(value: Mapping[str, Any] | None) -> ContactState:
+    """Return a described contact; raise ValueError with its problems."""
+    contact = read_contact(value)
+    if isinstance(contact, ContactState):
+        return contact
+    raise ValueError("; ".join(map(str, contact)))

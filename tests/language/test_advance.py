@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from workbench.language.actions import Action, AddTag, Condition, Exit, InvalidAction, SendInapp, TriggerNode
 from workbench.language.advance import advance
+from workbench.language.channel import InappMessage, RetryPolicy
 from workbench.language.contact import ContactState, merge_identifiers
 from workbench.language.decision import Decision
 from workbench.language.event import Identifiers
@@ -17,18 +18,7 @@ from workbench.language.facts import Facts, apply_effects, full_context
 from workbench.language.filter import Filter
 from workbench.language.graph import Edge, Graph, Node
 from workbench.language.problem import Problem
-from workbench.language.run import (
-    TRANSITIONS,
-    Effect,
-    InappMessage,
-    RetryPolicy,
-    Run,
-    State,
-    Step,
-    TagAdded,
-    delay_after,
-    message_id,
-)
+from workbench.language.run import TRANSITIONS, Effect, Run, State, Step, TagAdded, delay_after, message_id
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 ANN = ContactState("c1", Identifiers("0xc", "ann@b.co", "u1"), {"tier": "gold"}, ("old",), ("whales",))

@@ -1,4 +1,4 @@
-"""A check reports the errors that refuse publication, and warnings. Every diagnostic names its node or field."""
+"""A check reports the errors that prevent publication, and warnings. Every diagnostic names its node or field."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_an_empty_graph_is_refused() -> None:
     assert reports(remarks([]), "error", None, "is empty")
 
 
-def test_a_trigger_alone_is_refused() -> None:
+def test_a_trigger_without_steps_is_refused() -> None:
     assert reports(remarks([T]), "error", "t", "nothing follows")
 
 
@@ -307,3 +307,24 @@ def test_a_comparison_with_a_list_of_the_contact_is_a_warning() -> None:
     for operator, value in (("contains", "whales"), ("eq", ["whales"]), ("exists", None)):
         node = condition("c", ("contact.tags", operator, value))
         assert remarks([T, node, TAG], "t>c", "c:true>tag") == []
+
+
+def test_in_without_an_array_is_a_warning() -> None:
+    trigger = Trigger(frozenset({"paid"}), (Filter("asset", "in", "USDC"),))
+    assert reports(remarks([T, TAG], "t>tag", trigger=trigger), "warning", None, "needs an array of values")
+    listed = Trigger(frozenset({"paid"}), (Filter("asset", "in", ["USDC"]),))
+    assert remarks([T, TAG], "t>tag", trigger=listed) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "trigger", "part"),
+    [("refund", PAID, "starts on paid"), ("refund", Trigger(), "starts on every event"), ("Paid", PAID, None)],
+)
+def test_an_event_of_the_trigger_node_that_contradicts_the_trigger_is_a_warning(
+    name: str, trigger: Trigger, part: str | None
+) -> None:
+    node = T | {"data": {"actionType": "app_event", "event": name}}
+    named = [text for level, node_id, text in remarks([node, TAG], "t>tag", trigger=trigger) if node_id == "t"]
+    assert named == (
+        [] if part is None else [f"names the event {name!r}, but triggerSpec decides: the automation {part}"]
+    )

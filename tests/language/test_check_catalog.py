@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from workbench.language.check import CatalogFacts, ChainFacts, check_against, events_of, segments_of, uses_chain
-from workbench.language.codec import normalise
+from workbench.language.codec import normalize
 from workbench.language.filter import Filter
 from workbench.language.graph import Graph, read_graph
 from workbench.language.trigger import Trigger, read_trigger
@@ -23,7 +23,7 @@ def exists(path: str) -> list[dict[str, Any]]:
 
 def graph(*nodes: dict[str, Any], **settings: Any) -> Graph:
     numbered = [node | {"id": str(number)} for number, node in enumerate(nodes)]
-    parsed = read_graph(normalise({"nodes": numbered, "edges": [], "settings": settings or None}))
+    parsed = read_graph(normalize({"nodes": numbered, "edges": [], "settings": settings or None}))
     assert isinstance(parsed, Graph), parsed
     return parsed
 
@@ -135,14 +135,14 @@ def test_events_of_returns_every_name_once() -> None:
     assert events_of(trigger(), graph(WAIT, WAIT, goal={"event": "deposit"})) == ("deposit", "purchas")
 
 
-def asks_for(name: object, operator: str = "contains") -> dict[str, Any]:
+def segment_condition(name: object, operator: str = "contains") -> dict[str, Any]:
     filters = [{"path": "contact.segments", "operator": operator, "value": name}]
     return {"type": "condition", "data": {"filters": filters}}
 
 
 def test_an_undefined_segment_is_reported_with_the_nearest_name() -> None:
     catalog = msgspec.structs.replace(SEEN, segments=("whales",))
-    shape = graph(asks_for("wales"), asks_for("whales"), asks_for("x"), asks_for(5))
+    shape = graph(segment_condition("wales"), segment_condition("whales"), segment_condition("x"), segment_condition(5))
     assert warnings(trigger(), shape, catalog) == [
         ("0", None, "unknown segment 'wales'; did you mean 'whales'?"),
         ("2", None, "unknown segment 'x': no contact is in it"),

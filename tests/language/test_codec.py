@@ -1,16 +1,22 @@
 """The codec keeps exact numbers, refuses invalid texts, and compares without coercion."""
 
 from decimal import Decimal
+from typing import Any
 
+import msgspec
+import psycopg
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from workbench.language.codec import (
     MalformedJsonError,
+    as_stored,
     compact,
     decode,
     encode,
     json_equal,
-    normalise,
+    normalize,
     replace_lone_surrogates,
     storage_problem,
 )
@@ -47,7 +53,7 @@ def test_a_number_past_1e308_is_refused_in_every_form(number: bytes) -> None:
 
 
 @pytest.mark.parametrize(("digits", "fits"), [(308, True), (309, True), (310, False), (4_000, False)])
-def test_a_long_integer_is_judged_by_its_value(digits: int, fits: bool) -> None:
+def test_a_long_integer_is_accepted_by_its_value(digits: int, fits: bool) -> None:
     assert (storage_problem(decode(b"9" * digits)) is None) is fits
 
 
@@ -124,8 +130,8 @@ def test_a_compact_text_keeps_decimals_as_they_were_written() -> None:
     )
 
 
-def test_python_values_are_normalised_as_the_service_would_receive_them() -> None:
-    assert normalise({"a": 0.1, "b": (1, 2), "c": 1e22}) == {"a": Decimal("0.1"), "b": [1, 2], "c": Decimal("1e22")}
+def test_python_values_are_normalized_as_the_service_would_receive_them() -> None:
+    assert normalize({"a": 0.1, "b": (1, 2), "c": 1e22}) == {"a": Decimal("0.1"), "b": [1, 2], "c": Decimal("1e22")}
 
 
 @pytest.mark.parametrize(
@@ -164,3 +170,26 @@ def test_json_values_are_equal_by_value(left: object, right: object) -> None:
 def test_json_values_of_different_types_are_never_equal(left: object, right: object) -> None:
     assert not json_equal(left, right)  # type: ignore[arg-type]
     assert not json_equal(right, left)  # type: ignore[arg-type]
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4)
+NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,5})?([eE][-+]?[0-9]{1,2})?", fullmatch=True)
+SCALARS = st.none() | st.booleans() | TEXTS | NUMBERS.map(lambda number: msgspec.Raw(number.encode()))
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=6))
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.lists(VALUES, min_size=50, max_size=50))
+def test_values_are_given_back_as_jsonb_does(database_url: str, values: list[Any]) -> None:
+    sent = [encode(value) for value in values]
+    sent.append(
+        b'{"b": 1, "b": {"plan": 1E+2, "usd": -0.0, "z": -0e5, "aa": 1.50e1, "a": 2}, "\xc3\xa9": 0, "zz": [1e30]}'
+    )
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute(
+            "SELECT t::jsonb::text FROM unnest(%s::text[]) WITH ORDINALITY AS v (t, n) ORDER BY n",
+            ([raw.decode() for raw in sent],),
+        ).fetchall()
+    for raw, (stored,) in zip(sent, rows, strict=True):
+        expected, value = decode(stored.encode()), as_stored(decode(raw))
+        assert (encode(value), repr(value)) == (encode(expected), repr(expected))

@@ -74,7 +74,7 @@ def test_the_limits_are_those_of_the_code(name: str, bounds: list[int]) -> None:
         ("more than 32 levels of nesting", [codec.MAX_DEPTH]),
         ("Keys of attributes have", [event.MAX_ATTRIBUTE_KEY]),
         ("A payload of more than", [event.MAX_RAW_PAYLOAD_BYTES, event.MAX_ATTRIBUTES_BYTES]),
-        ("A contact holds", [contact.MAX_CONTACT_ATTRIBUTES, contact.MAX_CONTACT_ATTRIBUTES_BYTES]),
+        ("A contact has at most", [contact.MAX_CONTACT_ATTRIBUTES, contact.MAX_CONTACT_ATTRIBUTES_BYTES]),
     ],
 )
 def test_the_bounds_of_values_are_those_of_the_code(start: str, bounds: list[int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.language.event import Event, Identifiers, normalise_email, parse_timestamp, read_event
+from workbench.language.event import Event, Identifiers, normalize_email, parse_timestamp, read_event
 
 NOW = datetime.fromisoformat("2026-11-20T10:00:00+00:00")
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -77,7 +77,7 @@ def test_null_identifiers_are_absent() -> None:
     ],
 )
 def test_e6_valid_addresses_are_accepted(email: str) -> None:
-    assert accepted(contact={"email": email}).identifiers.email == normalise_email(email)
+    assert accepted(contact={"email": email}).identifiers.email == normalize_email(email)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,9 @@ def test_e6_valid_addresses_are_accepted(email: str) -> None:
         "a@b.co.",
         "<a@b.co>",
         "a@b_c.co",
+        "a@ä_c.co",
+        "a@ä..co",
+        "a@☕.example",  # IDNA 2008 has no symbols
     ],
 )
 def test_e6_invalid_addresses_are_refused(email: str) -> None:
@@ -132,13 +135,22 @@ def test_e6_an_address_has_at_most_320_characters() -> None:
     ],
 )
 def test_e7_variants_of_an_address_have_one_normal_form(one: str, other: str) -> None:
-    assert normalise_email(one) == normalise_email(other) is not None
+    assert normalize_email(one) == normalize_email(other) is not None
+
+
+def test_domains_that_idna_2008_distinguishes_stay_distinct() -> None:
+    assert normalize_email("a@straße.de") == "a@xn--strae-oqa.de"
+    assert normalize_email("a@σς.gr") == "a@xn--3xab.gr"
+
+
+def test_a_domain_in_ascii_is_kept_whatever_the_local_part() -> None:
+    assert normalize_email("zoë@R3---sn.example") == "zoë@r3---sn.example"
 
 
 @pytest.mark.parametrize("odd", ["\u200b", "\0", "\u202e", "\n", "\u00a0", "\u2028", "\ufeff", "\u0085", "\ud800"])
 def test_e8_invisible_characters_in_an_address_are_refused(odd: str) -> None:
-    assert normalise_email(f"a{odd}b@c.co") is None
-    assert normalise_email(f"ab@c{odd}d.co") is None
+    assert normalize_email(f"a{odd}b@c.co") is None
+    assert normalize_email(f"ab@c{odd}d.co") is None
     assert read({"contact": {"email": f"a{odd}b@c.co"}}) == ["contact.email"]
 
 
@@ -265,10 +277,20 @@ def test_history_may_be_old_but_not_in_the_future() -> None:
         ("2026-11-20T10:00:00.5Z", "2026-11-20T10:00:00.500000+00:00"),
         ("2026-11-20T10:00:00.123456789Z", "2026-11-20T10:00:00.123456+00:00"),
         ("2026-11-20T10:00:00.1000000000000000001Z", "2026-11-20T10:00:00.100000+00:00"),
+        ("2026-11-20T10:00:00+0000", "2026-11-20T10:00:00+00:00"),
+        ("2026-11-20T10:00:00+00", "2026-11-20T10:00:00+00:00"),
+        ("2026-11-20 12:00:00.25+02", "2026-11-20T10:00:00.250000+00:00"),
+        ("2026-11-20T10:00Z", "2026-11-20T10:00:00+00:00"),
+        ("2026-11-20T10Z", "2026-11-20T10:00:00+00:00"),
+        ("2026-11-20T10:00:00,5Z", "2026-11-20T10:00:00.500000+00:00"),
+        ("20261120T100000Z", "2026-11-20T10:00:00+00:00"),
+        ("20261120T123000.5+0230", "2026-11-20T10:00:00.500000+00:00"),
+        ("2026-W47-5T10:00:00Z", "2026-11-20T10:00:00+00:00"),
+        ("2026W475T1000Z", "2026-11-20T10:00:00+00:00"),
         ("2024-02-29T23:59:59.999999Z", "2024-02-29T23:59:59.999999+00:00"),
     ],
 )
-def test_e18_rfc_3339_timestamps_are_read(text: str, moment: str) -> None:
+def test_e18_iso_8601_timestamps_are_read(text: str, moment: str) -> None:
     assert parse_timestamp(text) == us(datetime.fromisoformat(moment))
 
 
@@ -280,13 +302,14 @@ def test_e18_rfc_3339_timestamps_are_read(text: str, moment: str) -> None:
         "2026-11-20T10:00:00",
         "2026-11-20",
         "2026-W47-5",
-        "2026-W47-5T10:00:00Z",
-        "20261120T100000Z",
-        "2026-11-20 10:00:00Z",
+        "20261120T100000",
+        "2026-11-20  10:00:00Z",
+        "2026-11-20_10:00:00Z",
+        "2026-11-20T1000:00Z",
+        "2026-11-20T10:00:00 +0000",
         "2026-11-20T24:00:00Z",
         "2026-11-20T10:00:60Z",
         "2026-11-20T10:60:00Z",
-        "2026-11-20T10:00Z",
         "1795000000",
         "10000-01-01T00:00:00Z",
         "2026-11-20T10:00:00+99:99",
@@ -294,7 +317,6 @@ def test_e18_rfc_3339_timestamps_are_read(text: str, moment: str) -> None:
         "2026-11-20T10:00:00+24:00",
         "2026-11-20T10:00:00+02:00:30",
         "2026-11-20T10:00:00.Z",
-        "2026-11-20T10:00:00,5Z",
         "2026-02-29T10:00:00Z",
         "2026-13-01T10:00:00Z",
         "0000-01-01T00:00:00Z",
@@ -336,7 +358,7 @@ def test_e20_e21_unknown_fields_are_dropped() -> None:
     assert accepted(**more, contact=contact) == accepted()
 
 
-def test_an_event_carries_what_was_sent() -> None:
+def test_an_event_has_the_values_that_were_sent() -> None:
     event = accepted(
         event="Paid",
         contact={"email": "Ann@Example.com", "walletAddress": "0xA", "externalId": "u1"},

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.language.strategies import contact_from
 from workbench.language.event import Event, Identifiers
 from workbench.language.explain import (
     ActivationChange,
@@ -17,7 +18,7 @@ from workbench.language.explain import (
 from workbench.language.facts import ContactHistory
 from workbench.language.filter import Filter
 from workbench.language.graph import read_graph
-from workbench.language.simulate import SimulatedAutomation, SimulationInput, contact_from, simulate
+from workbench.language.simulate import SimulatedAutomation, SimulationInput, simulate
 from workbench.language.trigger import Trigger
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

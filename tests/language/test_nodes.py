@@ -22,6 +22,7 @@ from workbench.language.actions import (
     WaitForEvent,
 )
 from workbench.language.advance import advance
+from workbench.language.channel import EMAIL, EmailMessage, InappMessage, WebhookMessage
 from workbench.language.codec import decode
 from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
@@ -30,19 +31,7 @@ from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_ef
 from workbench.language.filter import Filter
 from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Edge, FrequencyCap, Graph, Node, QuietHours
 from workbench.language.nodes import HANDLERS, bucket
-from workbench.language.run import (
-    EMAIL_DELAYS_S,
-    ContactUpdated,
-    EmailMessage,
-    InappMessage,
-    Run,
-    State,
-    Step,
-    TagRemoved,
-    WebhookMessage,
-    delay_after,
-    message_id,
-)
+from workbench.language.run import ContactUpdated, Run, State, Step, TagRemoved, delay_after, message_id
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -105,7 +94,7 @@ def test_without_an_email_address_the_step_is_retried_by_the_schedule_of_emails(
         State.RETRYING,
         "no_email: neither the event nor the contact has an email address",
     )
-    assert decision.run.due_at == NOW + (delay_after(EMAIL_DELAYS_S, 1, "e1") or timedelta())
+    assert decision.run.due_at == NOW + (delay_after(EMAIL.delays_s, 1, "e1") or timedelta())
     last = at(SendEmail("s", "b"), facts, run=msgspec.structs.replace(AT, attempt=7))
     assert (last.run.state, last.run.outcome) == (State.DEAD, "no_email")
 
@@ -224,7 +213,7 @@ WAIT = WaitForEvent("bought", (Filter("plan", "eq", "pro"), Filter("contact.tier
 WAITING = Run("e1", "a1", State.WAITING, "n", 1, 0, due_at=NOW + DAY, since=NOW)
 
 
-def bought(after: timedelta, plan: str = "pro", event: str = "bought") -> LaterEvent:
+def purchase(after: timedelta, plan: str = "pro", event: str = "bought") -> LaterEvent:
     return LaterEvent(NOW + after, event, Identifiers(), {"plan": plan}, "v1")
 
 
@@ -238,14 +227,14 @@ def test_a_wait_begins_when_it_is_reached() -> None:
 
 
 def test_an_event_that_passes_the_filters_ends_the_wait() -> None:
-    decision = waited(NOW + HOUR, bought(HOUR / 2, "free"), bought(HOUR))
+    decision = waited(NOW + HOUR, purchase(HOUR / 2, "free"), purchase(HOUR))
     step = Step("n", "kind", NOW + HOUR, "matched", handle="matched", detail={"event": "bought", "eventId": "v1"})
     assert decision == Decision(AT.at("matched"), step)
 
 
 @pytest.mark.parametrize(
     "arrival",
-    [bought(HOUR, "free"), bought(HOUR, event="sold"), bought(timedelta()), bought(-HOUR)],
+    [purchase(HOUR, "free"), purchase(HOUR, event="sold"), purchase(timedelta()), purchase(-HOUR)],
     ids=["not the filters", "another event", "the moment it began", "before it began"],
 )
 def test_another_event_changes_nothing(arrival: LaterEvent) -> None:
@@ -260,8 +249,8 @@ def test_the_wait_times_out() -> None:
 
 def test_an_event_counts_by_when_it_was_received() -> None:
     late = NOW + 2 * DAY
-    assert waited(late, bought(DAY)).run.node_id == "matched"
-    assert waited(late, bought(DAY + HOUR)).run.node_id == "timeout"
+    assert waited(late, purchase(DAY)).run.node_id == "matched"
+    assert waited(late, purchase(DAY + HOUR)).run.node_id == "timeout"
 
 
 def test_a_split_follows_the_contacts_bucket() -> None:
@@ -273,7 +262,7 @@ def test_a_split_follows_the_contacts_bucket() -> None:
     )
 
 
-NIGHT = AutomationSettings(quiet_hours=QuietHours(time(22), time(8)))  # in Tokyo, nine hours ahead, it is 19:00
+NIGHT = AutomationSettings(quiet_hours=QuietHours(time(22), time(8)))  # at NOW it is 19:00 in Tokyo, nine hours ahead
 LATE = datetime(2026, 11, 20, 13, 30, tzinfo=UTC)  # half past ten in Tokyo
 MORNING = datetime(2026, 11, 20, 23, tzinfo=UTC)
 

@@ -77,8 +77,9 @@ def test_problems_name_their_field(changes: dict[str, Any], part: str) -> None:
 def test_custom_events_of_the_same_name_do_not_match() -> None:
     minted = trigger(signature="mint(address to)")
     assert not fires(minted, "mint", {})
-    assert minted.matches_event("mint", on_chain=True)
-    assert not Trigger().matches_event("mint", on_chain=True)
+    assert minted.source is not None
+    assert minted.matches_event("mint", minted.source.key)
+    assert not Trigger().matches_event("mint", source().key)
 
 
 def test_filters_that_can_never_pass_are_warnings() -> None:
@@ -92,10 +93,10 @@ def test_filters_that_can_never_pass_are_warnings() -> None:
     assert f"to must be in lower case: write {ANN.lower()}" in remarks
 
 
-def test_a_sample_is_normalised_to_the_form_of_a_log() -> None:
+def test_a_sample_is_normalized_to_the_form_of_a_log() -> None:
     event = read_log_sample({"type": "onchain_event", "args": {"to": ANN, "value": 10**30}}, source())
     assert isinstance(event, Event)
-    assert (event.name, event.identifiers.wallet, event.on_chain) == ("Transfer", ANN.lower(), True)
+    assert (event.name, event.identifiers.wallet, event.source) == ("Transfer", ANN.lower(), source().key)
     payload = decode(event.payload)
     assert payload["value"] == str(10**30)
     assert payload.keys() >= {"chainId", "contract", "txHash", "logIndex", "blockNumber", "to"}

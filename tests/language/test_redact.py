@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.language.strategies import contact_from
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
+from workbench.language.decision import Decision
 from workbench.language.event import Event, Identifiers, mask_email
 from workbench.language.graph import Graph, read_graph
-from workbench.language.run import State
+from workbench.language.redact import redact_decision
+from workbench.language.run import Run, State, Step
 from workbench.language.simulate import (
     EARLIEST,
     NO_INPUT,
@@ -20,7 +23,6 @@ from workbench.language.simulate import (
     SimulatedAutomation,
     SimulationInput,
     Trace,
-    contact_from,
     simulate,
 )
 from workbench.language.trigger import Trigger, read_trigger
@@ -136,6 +138,15 @@ def test_verdicts_of_the_trigger_and_of_waits_show_the_mask() -> None:
     missing = [{"path": "email", "operator": "eq", "value": "b@example.com"}]
     _, redacted = traced(wait | {"data": wait["data"] | {"filters": missing}}, later=(later,))
     assert [missed_event.verdicts[0].actual for missed_event in redacted.missed] == [mask_email(EMAIL)]
+
+
+def test_details_of_steps_are_hidden_unless_they_are_known_to_be_harmless() -> None:
+    run = Run("e1", "a1", State.RUNNING)
+    step = Step("n", "some_kind", EARLIEST, "copied", detail={"tag": "vip", "copy": EMAIL})
+    masked = replace(step, detail={"tag": "vip", "copy": "z•••"})
+    (shown, hidden) = (redact_decision(Decision(run, step), Decision(run, other)).step for other in (masked, None))
+    assert (shown and shown.detail) == {"tag": "vip", "copy": "z•••"}
+    assert (hidden and hidden.detail) == {"tag": "vip", "copy": "•••"}
 
 
 def test_a_reader_with_full_access_sees_everything() -> None:

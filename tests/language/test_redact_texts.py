@@ -3,7 +3,8 @@
 import pytest
 
 from workbench.language.actions import Action, Exit, SendEmail, SendInapp, SendWebhook
-from workbench.language.redact import MessageTexts, redact_texts
+from workbench.language.channel import EMAIL, INAPP, WEBHOOK
+from workbench.language.redact import redact_texts
 
 
 @pytest.mark.parametrize(
@@ -22,9 +23,11 @@ from workbench.language.redact import MessageTexts, redact_texts
     ],
 )
 def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, is_hidden: bool) -> None:
-    redacted = redact_texts(SendInapp(template, "plain"), MessageTexts("filled in", "plain"))
-    assert redacted == MessageTexts(template if is_hidden else "filled in", "plain")
-    assert redact_texts(SendEmail("plain", template), MessageTexts("plain", "filled in")).body == redacted.subject
+    shown = template if is_hidden else "filled in"
+    texts = redact_texts(INAPP, SendInapp(template, "plain"), {"subject": "filled in", "body": "plain"})
+    assert texts == {"subject": shown, "body": "plain"}
+    texts = redact_texts(EMAIL, SendEmail("plain", template), {"subject": "plain", "body": "filled in"})
+    assert texts == {"subject": "plain", "body": shown}
 
 
 @pytest.mark.parametrize(
@@ -38,21 +41,20 @@ def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, is_
 )
 def test_webhook_bodies_follow_the_same_rule(body: object, redacted: str) -> None:
     url = "https://x.example/{{ email | urlencode }}"
-    assert redact_texts(SendWebhook(url, body), MessageTexts(None, "as sent", "https://x.example/a")) == MessageTexts(
-        None, redacted, url
-    )
+    stored = {"subject": None, "body": "as sent", "recipient": "https://x.example/a"}
+    assert redact_texts(WEBHOOK, SendWebhook(url, body), stored) == {"body": redacted, "recipient": url}
 
 
 def test_the_default_webhook_body_has_its_address_masked() -> None:
     sent = '{"type":"a","data":{"contactId":"c","email":"ann@example.com","payload":{"n":1.50}}}'
-    redacted = redact_texts(SendWebhook("https://x.example/"), MessageTexts(None, sent, "https://x.example/"))
-    assert redacted.body == sent.replace("ann@", "a•••@")
+    texts = redact_texts(WEBHOOK, SendWebhook("https://x.example/"), {"body": sent, "recipient": "https://x.example/"})
+    assert texts["body"] == sent.replace("ann@", "a•••@")
 
 
-@pytest.mark.parametrize("action", [None, Exit()])
+@pytest.mark.parametrize("action", [None, Exit(), SendEmail("s", "b")])
 def test_texts_of_an_unknown_template_are_hidden(action: Action | None) -> None:
-    assert redact_texts(action, MessageTexts("s", None, None)) == MessageTexts("•••", None, None)
+    assert redact_texts(INAPP, action, {"subject": "s", "body": None}) == {"subject": "•••"}
 
 
 def test_erased_texts_stay_empty() -> None:
-    assert redact_texts(SendInapp("{{ email }}", "{{ email }}"), MessageTexts(None, None)) == MessageTexts(None, None)
+    assert redact_texts(INAPP, SendInapp("{{ email }}", "{{ email }}"), {"subject": None, "body": None}) == {}

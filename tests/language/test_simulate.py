@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from workbench.language.codec import decode, encode, normalise
+from tests.language.strategies import contact_from
+from workbench.language.channel import INAPP, InappMessage, RetryPolicy
+from workbench.language.codec import decode, encode, normalize
 from workbench.language.contact import ContactState, apply_event
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.filter import Verdict
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem
-from workbench.language.run import INAPP_DELAYS_S, InappMessage, RetryPolicy, State, delay_after, message_id
+from workbench.language.run import State, delay_after, message_id
 from workbench.language.simulate import (
     SIMULATED_ID,
     SimulatedAutomation,
     SimulationInput,
     Trace,
-    contact_from,
     read_contact,
     simulate,
 )
@@ -32,7 +33,7 @@ def automation(
     filters: list[dict[str, Any]] | None = None, title: str = "Hi {{ contact.tier }}"
 ) -> SimulatedAutomation:
     """Return an automation for `paid`: if there is an amount, it adds a tag, sends a message and exits."""
-    trigger = read_trigger(normalise({"type": "app_event", "event": "Paid", "filters": filters or []}))
+    trigger = read_trigger(normalize({"type": "app_event", "event": "Paid", "filters": filters or []}))
     graph = read_graph(
         {
             "nodes": [
@@ -62,20 +63,20 @@ def event(name: str = "paid", payload: Any = None, contact: Any = None, attribut
     return parsed
 
 
-def words(trace: Trace) -> list[tuple[str, str]]:
+def outcomes(trace: Trace) -> list[tuple[str, str]]:
     return [(step.node_id, step.outcome) for step in trace.steps]
 
 
 def test_a_matching_event_runs_to_the_end() -> None:
     trace = simulate(automation(), event(payload={"amount": 2.5}, attributes={"tier": "gold"}), contact_from(None), NOW)
-    assert words(trace) == [("t", "entered"), ("c", "branched"), ("tag", "tagged"), ("m", "sent"), ("x", "exited")]
+    assert outcomes(trace) == [("t", "entered"), ("c", "branched"), ("tag", "tagged"), ("m", "sent"), ("x", "exited")]
     assert trace.messages == (InappMessage(message_id(SIMULATED_ID, "m"), "m", "0xa", "Hi gold", "2.5"),)
     assert (trace.matched, trace.tags, trace.state, trace.outcome) == (True, ("payer",), State.EXITED, "exit")
 
 
 def test_the_other_branch_ends_the_entry() -> None:
     trace = simulate(automation(), event(), contact_from(None), NOW)
-    assert words(trace) == [("t", "entered"), ("c", "branched")]
+    assert outcomes(trace) == [("t", "entered"), ("c", "branched")]
     assert (trace.steps[1].handle, trace.state, trace.outcome) == ("false", State.COMPLETED, "completed")
 
 
@@ -113,7 +114,7 @@ def test_without_a_wallet_retries_pass_on_the_virtual_clock_and_the_entry_is_dea
     at = NOW
     for step, number in zip(failed, range(1, 7), strict=True):
         assert step.at == at
-        at += delay_after(INAPP_DELAYS_S, number, SIMULATED_ID) or at - at
+        at += delay_after(INAPP.delays_s, number, SIMULATED_ID) or at - at
     assert (trace.state, trace.outcome, trace.messages) == (State.DEAD, "no_wallet", ())
 
 
@@ -141,15 +142,13 @@ def test_i2_an_unpublished_automation_matches_and_sends_nothing() -> None:
 
 def test_the_event_updates_attributes_and_identifiers_of_the_contact() -> None:
     contact = ContactState("c1", Identifiers(email="a@b.co"), {"tier": "gold", "age": 3})
-    updated = apply_event(
-        contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}, attributes={"tier": "iron"})
-    )
+    updated = apply_event(contact, Identifiers("0xa", "x@y.co"), {"tier": "iron"})
     assert updated == ContactState("c1", Identifiers("0xa", "a@b.co"), {"tier": "iron", "age": 3})
 
 
 def test_an_email_moves_with_the_wallet_sent_with_it() -> None:
     contact = ContactState("c1", Identifiers("0xa", "a@b.co"))
-    updated = apply_event(contact, event(contact={"walletAddress": "0xA", "email": "x@y.co"}))
+    updated = apply_event(contact, Identifiers("0xa", "x@y.co"), {})
     assert updated.identifiers == Identifiers("0xa", "x@y.co")
 
 
@@ -169,7 +168,7 @@ def test_a_trace_is_json_with_exact_numbers() -> None:
     assert b"node_id" not in encode(trace)
 
 
-def test_a_described_contact_is_normalised_as_the_service_would_store_it() -> None:
+def test_a_described_contact_is_normalized_as_the_service_would_store_it() -> None:
     described = {
         "id": "c1",
         "email": "Ann@Example.com",
@@ -183,6 +182,9 @@ def test_a_described_contact_is_normalised_as_the_service_would_store_it() -> No
         "c1", Identifiers("0xab", "ann@example.com", "U1", "0xAb"), {"score": Decimal("0.1")}, ("a",), ("s",)
     )
     assert contact_from(None) == contact_from({}) == ContactState(SIMULATED_ID)
+    assert contact_from({"attributes": {1: "a"}}).attributes == {"1": "a"}, (
+        "in Python, the keys of a dict may be numbers"
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,3 +213,9 @@ def test_an_invalid_description_names_its_field(described: Any, field: str) -> N
     assert [problem.field for problem in problems] == [field]
     with pytest.raises(ValueError, match=field):
         contact_from(described)
+
+
+def test_a_simulation_may_go_on_until_the_last_moment_that_has_a_date() -> None:
+    until = SimulationInput(until=datetime.max.replace(tzinfo=UTC))
+    trace = simulate(automation(title="Hi"), event(payload={"amount": 1}), contact_from(None), NOW, until)
+    assert trace.state is State.EXITED

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from workbench.language.codec import decode
-from workbench.language.template import MAX_OUTPUT, RenderBudget, TemplateError, compile_template, evaluate, render
+from workbench.language.expression import MAX_OUTPUT
+from workbench.language.template import RenderBudget, TemplateError, compile_template, evaluate, render
 
 CONTEXT = decode(
     b"""{"name": "Ann", "amount": 0.1, "whole": 12345678901234567890123, "large": 123456789012345678901234567890.125,

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
+from workbench.language.expression import FILTERS, TESTS
 from workbench.language.facts import Facts, full_context
-from workbench.language.template import FILTERS, TESTS, RenderBudget, TemplateError, compile_template, evaluate, render
+from workbench.language.template import RenderBudget, TemplateError, compile_template, evaluate, render
 
 SECONDS = 2.0  # a bomb would take minutes or gigabytes; what is left takes up to 0.1 s on an idle machine
 CONTEXT = full_context(

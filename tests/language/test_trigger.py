@@ -37,7 +37,7 @@ def test_names_come_from_both_fields_in_lower_case() -> None:
     assert trigger == Trigger(frozenset({"paid", "refund"}))
 
 
-@pytest.mark.parametrize("spec", [{}, {"event": None, "eventNames": None}, {"eventNames": []}, {"event": ""}])
+@pytest.mark.parametrize("spec", [{}, {"event": None, "eventNames": None}, {"eventNames": []}])
 def test_a_trigger_without_names_is_the_wildcard(spec: dict[str, Any]) -> None:
     trigger = read_trigger({"type": "app_event"} | spec)
     assert trigger == Trigger()
@@ -58,6 +58,7 @@ def test_e3_a_name_matches_whatever_its_case() -> None:
         ({"event": 5}, "triggerSpec.event"),
         ({"eventNames": "paid"}, "triggerSpec.eventNames"),
         ({"eventNames": ["paid", 5]}, "triggerSpec.eventNames"),
+        ({"eventNames": [""]}, "triggerSpec.eventNames"),
         ({"filters": {}}, "triggerSpec.filters"),
         ({"filters": [5]}, "triggerSpec.filters[0]"),
         ({"filters": [{"operator": "eq", "value": 1}]}, "triggerSpec.filters[0].path"),
@@ -68,8 +69,20 @@ def test_e3_a_name_matches_whatever_its_case() -> None:
         ({"filters": [{"path": "a\0", "operator": "exists"}]}, "triggerSpec"),
     ],
 )
-def test_what_is_wrong_is_named(spec: dict[str, Any], field: str) -> None:
+def test_every_problem_is_named(spec: dict[str, Any], field: str) -> None:
     assert problems({"type": "app_event"} | spec) == [field]
+
+
+def test_an_empty_name_is_the_wildcard_and_is_known_as_such() -> None:
+    trigger = read_trigger({"type": "app_event", "event": ""})
+    assert trigger == Trigger(empty_name=True)
+    assert isinstance(trigger, Trigger)
+    assert fires(trigger, "anything", {})
+
+
+def test_an_unknown_operator_needs_no_value() -> None:
+    trigger = read_trigger({"type": "app_event", "filters": [{"path": "a", "operator": "gt"}]})
+    assert trigger == Trigger(filters=(Filter("a", "gt"),))
 
 
 def test_null_is_a_value_and_exists_needs_no_value() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from api.channels.outgoing import open_transports
 from api.clock import Clock
 from api.crypto import Keyring
-from api.engine.deliver import open_transports
 from api.engine.drive import Driver
 from api.engine.loop import Engine
 from api.metrics import collect
@@ -17,7 +17,7 @@ from api.settings import read
 from api.store.database import Database
 from api.store.engines import Listener
 from tests.routes.conftest import serving
-from workbench.language.run import DEFAULT_POLICY
+from workbench.language.channel import DEFAULT_POLICY
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAME = re.compile(r"workbench_[a-z_]+")

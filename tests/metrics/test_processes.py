@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from api.store.database import libpq_dsn
-from tests.acceptance.conftest import House, until
+from tests.installation import Installation, until
 from tests.running import free_port
 
 GRAPH = {
@@ -37,12 +37,12 @@ def lines(folder: Path, program: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-async def test_a_request_id_leads_from_the_request_to_its_effects(house: House, tmp_path: Path) -> None:
+async def test_a_request_id_leads_from_the_request_to_its_effects(installation: Installation, tmp_path: Path) -> None:
     port = free_port()
     metrics = {"WORKBENCH_METRICS": str(port), "WORKBENCH_LOG_REQUESTS": "all", "WORKBENCH_RETRY_DELAYS": "60"}
-    api = house.start_api("--workers", "2", **metrics)
-    house.start_engine(**metrics)
-    keys = await house.organization()
+    api = installation.start_api("--workers", "2", **metrics)
+    installation.start_engine(**metrics)
+    keys = await installation.organization()
     with api.client(keys["workbench"]) as author, api.client(keys["live"]) as backend:
         draft = {
             "name": "hello",
@@ -77,7 +77,7 @@ async def test_a_request_id_leads_from_the_request_to_its_effects(house: House, 
 
     until(lambda: text().count("workbench_process_info{") == 3, "two APIs and an engine publish metrics")
     until(lambda: 'kind="send_inapp",outcome="sent"' in text(), "the step is counted")
-    environment = {**os.environ, "WORKBENCH_DATA_DIR": str(tmp_path), "DATABASE_URL": libpq_dsn(house.dsn)}
+    environment = {**os.environ, "WORKBENCH_DATA_DIR": str(tmp_path), "DATABASE_URL": libpq_dsn(installation.dsn)}
     command = [sys.executable, "-m", "api", "top", "--once", "--port", api.url.rpartition(":")[2]]
     screen = run_command(command, environment)
     assert re.match(r"API ready   oldest due entry \d+ m?s late   0 events wait   0 sockets\n", screen)

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.acceptance.conftest import House, until
+from tests.installation import Installation, until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -48,9 +48,11 @@ def collector() -> Iterator[Collector]:
         thread.join()
 
 
-async def test_requests_and_batches_become_spans_without_values(house: House, collector: Collector) -> None:
-    keys = await house.organization()
-    api = house.start_api(
+async def test_requests_and_batches_become_spans_without_values(
+    installation: Installation, collector: Collector
+) -> None:
+    keys = await installation.organization()
+    api = installation.start_api(
         OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.server_port}", OTEL_BSP_SCHEDULE_DELAY="100"
     )
     with api.client(keys["live"]) as client:

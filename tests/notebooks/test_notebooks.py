@@ -27,7 +27,7 @@ Cells: TypeAlias = dict[str, str]
 
 @pytest.fixture(scope="module")
 def runs(running: Running) -> Iterator[dict[str, tuple[Cells, Cells]]]:
-    """Every notebook, run beside all the others, and then once more in its kernel; by its number."""
+    """The cells of each notebook, by its number: after a run beside all the others, and after a second one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DATABASE_URL", raising=False)
         for name, value in running.environment().items():

@@ -8,8 +8,9 @@ import pytest
 
 from api.auth.key_format import WORKBENCH, Kind
 from api.openapi.document import documented_routes
-from api.openapi.operations import OPERATIONS
+from tests.openapi.conftest import OPERATIONS
 from tests.routes.conftest import Org, Service
+from workbench.language.responses import UnknownWalletOutcome
 
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
 
@@ -23,12 +24,12 @@ async def document(service: Service) -> dict[str, Any]:
 
 async def test_the_document_has_every_route(service: Service) -> None:
     routes = documented_routes(service.app.router.routes)
-    assert sorted(routes) == sorted(OPERATIONS), "describe the routes that are missing in api/openapi/operations.py"
+    assert sorted(routes) == sorted(OPERATIONS)
     parsed = await document(service)
     operations = [operation for methods in parsed["paths"].values() for operation in methods.values()]
     assert sorted(operation["operationId"] for operation in operations) == sorted(routes)
     assert all(re.match(r"[A-Z].*[.:]$|[A-Z].*", operation["summary"]) for operation in operations)
-    assert len(parsed["paths"]) == len({route.path for route in routes.values()})
+    assert len(parsed["paths"]) == len({route.path for route, _ in routes.values()})
 
 
 async def test_every_reference_can_be_resolved(service: Service) -> None:
@@ -40,10 +41,67 @@ async def test_every_reference_can_be_resolved(service: Service) -> None:
         assert target
 
 
+async def test_a_body_is_required_where_an_empty_one_is_refused(acme: Org) -> None:
+    paths = (await document(acme.service))["paths"]
+    operation = paths["/api/v1/contacts/{contact_id}/opt-outs"]["put"]
+    assert operation["requestBody"]["required"]
+    empty = await acme.call("PUT", f"/contacts/{UNKNOWN_ID}/opt-outs", kind="workbench")
+    assert empty.status_code == 400
+    assert not paths["/api/v1/automations/{automation_id}/publish"]["post"]["requestBody"]["required"]
+
+
 async def test_components_are_named_after_what_users_see(service: Service) -> None:
     names = (await document(service))["components"]["schemas"]
     assert {"Automation", "Contact", "Entry", "EventResponse", "Key"} <= set(names)
     assert [name for name in names if name.endswith(("View", "Row", "Schema"))] == []
+
+
+async def test_every_description_speaks_of_json(service: Service) -> None:
+    parsed = await document(service)
+    operations = {
+        operation["operationId"]: operation for path in parsed["paths"].values() for operation in path.values()
+    }
+    texts = {
+        name: f"{operation['summary']} {operation.get('description', '')}" for name, operation in operations.items()
+    }
+    texts |= {name: schema["description"] for name, schema in parsed["components"]["schemas"].items()}
+    assert [name for name, text in texts.items() if not text.strip()] == []
+    # Python's constants, names with an underscore that no value has, and lines that Markdown would show as code
+    python = re.compile(r"\b(None|True|False)\b|`[a-z]+_[a-z_]+`|^ {4}", re.MULTILINE)
+    assert {name: text for name, text in texts.items() if python.search(text)} == {}
+
+
+async def test_an_event_of_a_trial_may_be_a_log_without_a_contact(acme: Org) -> None:
+    schemas = (await document(acme.service))["components"]["schemas"]
+    _, log = schemas["TrialBody"]["properties"]["event"]["anyOf"]
+    trial = {"event": {field: log["properties"][field].get("enum", [{}])[0] for field in log["required"]}}
+    answer = await acme.call("POST", f"/automations/{UNKNOWN_ID}/simulate", trial, kind="workbench")
+    assert answer.status_code == 404, "the body is valid; the automation does not exist"
+
+
+async def test_the_values_of_outcomes_for_unknown_wallets_are_documented(service: Service) -> None:
+    schemas = (await document(service))["components"]["schemas"]
+    assert set(schemas["UnknownWallet"]["properties"]["what"]["enum"]) == {*get_args(UnknownWalletOutcome)}
+
+
+async def test_what_an_answer_always_has_is_required(service: Service) -> None:
+    schemas = (await document(service))["components"]["schemas"]
+    assert set(schemas["EntryHistory"]["required"]) == set(schemas["EntryHistory"]["properties"])
+    assert set(schemas["Segment"]["properties"]) - set(schemas["Segment"]["required"]) == {
+        *("daily", "history", "found", "change")
+    }
+
+
+async def test_every_time_is_described_as_one(service: Service) -> None:
+    schemas = (await document(service))["components"]["schemas"]
+    times = {
+        f"{name}.{field}": json.dumps(schema)
+        for name, component in schemas.items()
+        for field, schema in component.get("properties", {}).items()
+        if re.search(r"^at$|[a-z]At$", field)
+    }
+    assert len(times) > 40
+    assert [name for name, schema in times.items() if '"format": "date-time"' not in schema] == []
 
 
 PROTECTED = sorted(name for name, operation in OPERATIONS.items() if operation.access.kinds)
@@ -51,7 +109,7 @@ PROTECTED = sorted(name for name, operation in OPERATIONS.items() if operation.a
 
 @pytest.mark.parametrize("name", PROTECTED)
 async def test_a_route_accepts_exactly_the_keys_that_the_document_names(acme: Org, name: str) -> None:
-    route, access = documented_routes(acme.service.app.router.routes)[name], OPERATIONS[name].access
+    (route, _), access = documented_routes(acme.service.app.router.routes)[name], OPERATIONS[name].access
     (method,) = route.methods
     path = "/" + re.sub(r"<\w+:\w+>", UNKNOWN_ID, route.path)
 

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api.auth.key_format import WORKBENCH
-from api.openapi.operations import OPERATIONS
+from tests.openapi.conftest import OPERATIONS
 from tests.routes.conftest import Org, Service
 
 EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "5"))

@@ -1,35 +1,25 @@
 """Real processes under load: clients that record every answer, and the checks that must pass afterwards.
 
 An attempt without an answer (the connection broke, or it took too long) is *unknown*, and is made again with the same
-key until it is answered; so is one that was told to come back (429, 503).
+key until it is answered; so is an attempt that was answered with 429 or 503.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
 import psycopg
-import pytest
 
 from api.store.database import libpq_dsn, seeing_all_organizations
-from tests.acceptance.conftest import Api, House
 from tests.ingest.test_identity import ASTRAY
+from tests.installation import Api
 
-PATIENCE = 10.0  # seconds a client waits; nothing may ever take so long
-
-
-@pytest.fixture
-def house(database_url: str, tmp_path: Path) -> Iterator[House]:
-    """An installation without processes; every process that the test starts is stopped."""
-    built = House(database_url, tmp_path)
-    yield built
-    built.stop()
+CLIENT_TIMEOUT_S = 10.0  # seconds that a client waits; no request may take this long
 
 
 class Load:
@@ -47,7 +37,7 @@ class Load:
         self._running = True
 
     def event(self) -> dict[str, Any]:
-        """Return a new event of one of a few people, known now by this and now by that."""
+        """Return a new event of one of a few people, with any of the person's identifiers."""
         key, person = f"k{len(self.sent)}", self._chance.randrange(20)
         contact = {"walletAddress": f"0xW{person}", "email": f"p{person}@example.com", "externalId": f"u{person}"}
         names = self._chance.sample(sorted(contact), self._chance.choice((1, 2, 3)))
@@ -74,7 +64,7 @@ class Load:
         self._running = False
 
     async def settle(self) -> None:
-        """Ask again for every event without a final answer, until there is one."""
+        """Send every event without a final answer again, until there is one."""
         async with self._connected() as client:
             for _ in range(50):
                 answered = {key for key, answer in self.log if answer in ("new", "again", "refused")}
@@ -85,7 +75,7 @@ class Load:
         raise AssertionError("some events never got an answer")
 
     async def send(self, client: httpx.AsyncClient, events: list[dict[str, Any]]) -> None:
-        """Send one event alone or several as a batch to one of the APIs, and note what came back."""
+        """Send one event alone or several as a batch to one of the APIs, and record the answers."""
         url = self._chance.choice(self.apis).url
         path, body = ("/events/batch", {"events": events}) if len(events) > 1 else ("/events", events[0])
         since = time.monotonic()
@@ -101,7 +91,7 @@ class Load:
     def _read(self, response: httpx.Response, size: int) -> list[str]:
         if response.status_code == 202:
             body = response.json()
-            return [_word(item) for item in body.get("results", [body])]
+            return [_classify(item) for item in body.get("results", [body])]
         if response.status_code == 503 and response.json().get("code") == "INGEST_UNAVAILABLE":
             return ["later"] * size
         self.strange.append(f"{response.status_code} {response.text}")
@@ -115,11 +105,11 @@ class Load:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[httpx.AsyncClient]:
-        async with httpx.AsyncClient(headers=self._headers, timeout=PATIENCE) as client:
+        async with httpx.AsyncClient(headers=self._headers, timeout=CLIENT_TIMEOUT_S) as client:
             yield client
 
 
-def _word(item: dict[str, Any]) -> str:
+def _classify(item: dict[str, Any]) -> str:
     if item["accepted"]:
         return "again" if item["deduplicated"] else "new"
     return "later" if item["error"].startswith(("INGEST_UNAVAILABLE", "RATE_LIMITED")) else "refused"
@@ -137,7 +127,7 @@ def automate(api: Api, key: str) -> None:
 
 
 async def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Let the others run until a condition holds."""
+    """Let other tasks run until a condition holds."""
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.01)

@@ -1,7 +1,8 @@
-"""A backup that is taken under load comes back as it was at one moment (docs/trust.md B22)."""
+"""A backup that is taken under load restores the state of one moment (docs/trust.md B22)."""
 
 import asyncio
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from api.cli.backup import DUMP, MANIFEST
 from api.embedded import Server
 from api.store.migrate import require_fit_server
-from tests.acceptance.conftest import House
 from tests.conftest import clone
+from tests.installation import Installation
 from tests.promises.conftest import Load, automate, query, until
 from tests.servers import database_dsn, nodes
 from tests.store.test_schema import catalog
@@ -22,18 +24,18 @@ TOTALS = "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotenc
 
 @pytest.fixture
 def dumped_dsn(postgres: Server, database_url: str) -> str:
-    """The address to back the house up from: on Citus a dump shows all rows to a superuser alone."""
+    """The address for the backup: on Citus only a superuser's dump has all rows."""
     is_citus = len(nodes(postgres.admin_dsn)) > 1
     return database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:]) if is_citus else database_url
 
 
 def without_brackets(found: list[tuple[str, str, str]]) -> list[list[str]]:
-    """Return a catalog as it reads without brackets: Postgres sets others when it reads what it has written."""
+    """Return a catalog without brackets: Postgres sets other brackets when it restores its own dump."""
     return [[cell.translate({ord("("): None, ord(")"): None}) for cell in row] for row in found]
 
 
-def command(house: House, dsn: str, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **house.environment, "DATABASE_URL": dsn, **changes}
+def command(installation: Installation, dsn: str, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **installation.environment, "DATABASE_URL": dsn, **changes}
     return subprocess.run(
         [sys.executable, "-m", "api", *arguments],
         env=environment,
@@ -44,26 +46,31 @@ def command(house: House, dsn: str, *arguments: str, **changes: str) -> subproce
     )
 
 
-async def test_a_backup_of_a_house_at_rest_comes_back_whole(
-    house: House, dumped_dsn: str, postgres: Server, template: str, tmp_path: Path
+def modes(folder: Path) -> dict[str, str]:
+    return {path.name: stat.filemode(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def test_a_backup_without_traffic_is_restored_completely(
+    installation: Installation, dumped_dsn: str, postgres: Server, template: str, tmp_path: Path
 ) -> None:
-    keys = await house.organization()
-    with house.start_api().client(keys["live"]) as backend:
+    keys = await installation.organization()
+    with installation.start_api().client(keys["live"]) as backend:
         for number in range(20):
             event = {"event": "deposit", "contact": {"externalId": f"u{number % 5}"}, "idempotencyKey": f"k{number}"}
             assert backend.post("/events", json=event).json()["accepted"] is True
-    house.stop()
+    installation.stop()
     folder = str(tmp_path / "backup")
-    done = await asyncio.to_thread(command, house, dumped_dsn, "backup", folder)
+    done = await asyncio.to_thread(command, installation, dumped_dsn, "backup", folder)
     assert done.returncode == 0, done.stderr
+    assert modes(Path(folder)) == {DUMP: "-rw-------", MANIFEST: "-rw-------"}
     with clone(postgres, template) as other:
-        done = await asyncio.to_thread(command, house, other, "restore", folder)
+        done = await asyncio.to_thread(command, installation, other, "restore", folder)
         assert (done.returncode, done.stderr) == (0, "")
         assert "; no contradictions" in done.stdout
         assert await query(other, TOTALS) == [(20, 20, 0)]
         await require_fit_server(other)
-        assert without_brackets(catalog(other)) == without_brackets(catalog(house.dsn))
-        moved = House(other, tmp_path)
+        assert without_brackets(catalog(other)) == without_brackets(catalog(installation.dsn))
+        moved = Installation(other, tmp_path)
         try:
             with moved.start_api().client(keys["live"]) as backend:
                 assert backend.post("/events", json=event).json()["deduplicated"] is True
@@ -72,36 +79,36 @@ async def test_a_backup_of_a_house_at_rest_comes_back_whole(
 
 
 @pytest.mark.plain
-async def test_b22_a_backup_under_load_comes_back_whole(
-    house: House, dumped_dsn: str, postgres: Server, template: str, tmp_path: Path
+async def test_b22_a_backup_under_load_is_restored_completely(
+    installation: Installation, dumped_dsn: str, postgres: Server, template: str, tmp_path: Path
 ) -> None:
-    keys = await house.organization()
-    load = Load(keys["live"], [house.start_api()])
+    keys = await installation.organization()
+    load = Load(keys["live"], [installation.start_api()])
     automate(load.apis[0], keys["workbench"])
     running = asyncio.create_task(load.run())
     await until(lambda: load.count("new") >= 100)
     before = [key for key, answer in load.log if answer in ("new", "again")]
     folder = str(tmp_path / "backup")
-    done = await asyncio.to_thread(command, house, dumped_dsn, "backup", folder)
+    done = await asyncio.to_thread(command, installation, dumped_dsn, "backup", folder)
     assert (done.returncode, done.stdout.split()[1:3]) == (0, ["rows", "in"]), done.stderr
     enough = load.count("new") + 100
     await until(lambda: load.count("new") >= enough)
     load.stop()
     await running
     with clone(postgres, template) as other:
-        done = await asyncio.to_thread(command, house, other, "restore", folder)
+        done = await asyncio.to_thread(command, installation, other, "restore", folder)
         assert done.returncode == 0, done.stderr
         assert "; no contradictions" in done.stdout
         ((events, identifiers, entries),) = await query(other, TOTALS)
-        assert len(before) <= events == identifiers == entries < (await query(house.dsn, TOTALS))[0][0]
+        assert len(before) <= events == identifiers == entries < (await query(installation.dsn, TOTALS))[0][0]
         restored = {key for (key,) in await query(other, "SELECT idempotency_key FROM events")}
         assert restored >= set(before)
-        again = await asyncio.to_thread(command, house, other, "restore", folder)
+        again = await asyncio.to_thread(command, installation, other, "restore", folder)
         assert (again.returncode, again.stderr) == (
             1,
             "workbench: this database contains data of organizations; restore into an empty database\n",
         )
-        moved = House(other, tmp_path)
+        moved = Installation(other, tmp_path)
         try:
             with moved.start_api().client(keys["live"]) as backend:
                 event = load.sent[before[0]]
@@ -113,25 +120,27 @@ async def test_b22_a_backup_under_load_comes_back_whole(
             moved.stop()
 
 
-def test_a_backup_is_whole_private_and_of_one_secret(house: House, dumped_dsn: str, tmp_path: Path) -> None:
+def test_a_backup_is_complete_private_and_bound_to_one_secret(
+    installation: Installation, dumped_dsn: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "backup"
-    assert command(house, dumped_dsn, "backup", str(folder)).returncode == 0
+    assert command(installation, dumped_dsn, "backup", str(folder)).returncode == 0
     assert sorted(path.name for path in folder.iterdir()) == ["database.dump", "manifest.json"]
     assert folder.stat().st_mode & 0o077 == 0
-    assert "already exists" in command(house, dumped_dsn, "backup", str(folder)).stderr
+    assert "already exists" in command(installation, dumped_dsn, "backup", str(folder)).stderr
     other = {"WORKBENCH_SECRET": "another-secret-of-forty-characters-xxxxx"}
-    assert "made with another secret" in command(house, house.dsn, "restore", str(folder), **other).stderr
+    assert "made with another secret" in command(installation, installation.dsn, "restore", str(folder), **other).stderr
 
 
 @pytest.mark.parametrize("spoilt", ["manifest.json", "database.dump"])
 def test_a_damaged_backup_is_refused_and_changes_nothing(
-    house: House, dumped_dsn: str, tmp_path: Path, spoilt: str
+    installation: Installation, dumped_dsn: str, tmp_path: Path, spoilt: str
 ) -> None:
     folder = tmp_path / "backup"
-    assert command(house, dumped_dsn, "backup", str(folder)).returncode == 0
+    assert command(installation, dumped_dsn, "backup", str(folder)).returncode == 0
     whole = (folder / spoilt).read_bytes()
     (folder / spoilt).write_bytes(whole[: len(whole) // 2])
-    done = command(house, house.dsn, "restore", str(folder))
+    done = command(installation, installation.dsn, "restore", str(folder))
     assert done.returncode == 1
     assert done.stderr.startswith("workbench: ")
     assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from tests.acceptance.conftest import House
+from tests.installation import Installation
 from tests.promises.conftest import Load, check_promises, query, until
 from tests.proxy import PostgresProxy
 
@@ -18,17 +18,17 @@ _END_OTHERS = """
 _OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user"
 
 
-def lossy() -> Callable[[], float]:
-    """Return what says how late a piece arrives, in seconds: one in twenty was lost and sent again."""
+def packet_delays() -> Callable[[], float]:
+    """Return a function that returns the delay of the next piece in seconds; one piece in twenty is sent again."""
     chance = Random(19)
     return lambda: ROUND_TRIP / 2 + (RETRANSMISSION if chance.random() < LOSS else 0)
 
 
-async def test_b19_a_slow_network_to_postgres_costs_throughput_alone(house: House) -> None:
-    keys = await house.organization()
-    near = house.dsn
-    async with PostgresProxy(near, lossy()).open() as far:
-        load = Load(keys["live"], [await asyncio.to_thread(house.start_api, DATABASE_URL=far)])
+async def test_b19_a_slow_network_to_postgres_reduces_only_the_throughput(installation: Installation) -> None:
+    keys = await installation.organization()
+    near = installation.dsn
+    async with PostgresProxy(near, packet_delays()).open() as far:
+        load = Load(keys["live"], [await asyncio.to_thread(installation.start_api, DATABASE_URL=far)])
         running = asyncio.create_task(load.run(clients=32))
         await until(lambda: load.count("new") >= 100, seconds=60)
         load.stop()
@@ -37,21 +37,21 @@ async def test_b19_a_slow_network_to_postgres_costs_throughput_alone(house: Hous
         ((connections,),) = await query(near, _OURS)
         assert load.count("unknown") == 0
         assert connections <= 20
-        await asyncio.to_thread(house.stop)
+        await asyncio.to_thread(installation.stop)
     await check_promises(near, load)
 
 
-async def test_b16_a_full_disk_for_logs_costs_no_request(house: House) -> None:
-    keys = await house.organization()
-    house.log = Path("/dev/full")
-    load = Load(keys["live"], [house.start_api()])
+async def test_b16_a_full_disk_for_logs_costs_no_request(installation: Installation) -> None:
+    keys = await installation.organization()
+    installation.log = Path("/dev/full")
+    load = Load(keys["live"], [installation.start_api()])
     running = asyncio.create_task(load.run())
     await until(lambda: load.count("new") >= 100)
-    await query(house.dsn, _END_OTHERS)  # of which something would be logged
+    await query(installation.dsn, _END_OTHERS)  # the processes log that their connections ended
     enough = load.count("new") + 100
     await until(lambda: load.count("new") >= enough)
     load.stop()
     await running
     await load.settle()
     assert load.count("unknown") == 0
-    await check_promises(house.dsn, load)
+    await check_promises(installation.dsn, load)

@@ -14,9 +14,9 @@ import httpx
 import psycopg
 
 from api.store.database import libpq_dsn
-from tests.acceptance.conftest import Api, House
+from tests.installation import Api, Installation
 from tests.promises.conftest import Load, automate, check_promises, query, until
-from tests.promises.test_workers import ask, gone, workers
+from tests.promises.test_workers import get_health_status, has_ended, workers
 from workbench import Workbench
 from workbench.language.version import VERSION
 
@@ -53,7 +53,11 @@ def next_version(folder: Path) -> dict[str, str]:
             ":now, :now, coalesce(:next_due_at ::timestamptz::text, ''))",
         ),
         ("sql/queries/engines.sql", "next_due_at = excluded.next_due_at", "note = excluded.note"),
-        ("sql/queries/engines.sql", "SELECT seen_at, next_due_at", "SELECT seen_at, nullif(note, '')::timestamptz"),
+        (
+            "sql/queries/engines.sql",
+            "SELECT seen_at, next_due_at",
+            "SELECT seen_at, nullif(note, '')::timestamptz AS next_due_at",
+        ),
     ):
         text = (folder / path).read_text()
         assert old in text
@@ -61,12 +65,12 @@ def next_version(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
 
 
-async def migrate(house: House, *arguments: str, **environment: str) -> tuple[int, str]:
-    """Run `workbench migrate` to its end; return its exit code and what it said."""
+async def migrate(installation: Installation, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Run `workbench migrate` to its end; return its exit code and its output."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "api", "migrate", *arguments],
-        env={**os.environ, **house.environment, **environment},
+        env={**os.environ, **installation.environment, **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -75,77 +79,79 @@ async def migrate(house: House, *arguments: str, **environment: str) -> tuple[in
     return done.returncode, done.stdout.strip()
 
 
-async def test_b25_two_versions_work_during_a_migration_and_after_it(house: House, tmp_path: Path) -> None:
+async def test_b25_two_versions_work_during_a_migration_and_after_it(
+    installation: Installation, tmp_path: Path
+) -> None:
     new = next_version(tmp_path / "next")
-    keys = await house.organization()
-    old_api, old_engine = house.start_api(), house.start_engine()
+    keys = await installation.organization()
+    old_api, old_engine = installation.start_api(), installation.start_engine()
     automate(old_api, keys["workbench"])
     load = Load(keys["live"], [old_api])
     running = asyncio.create_task(load.run(clients=2))
-    await more(load)
-    async with await psycopg.AsyncConnection.connect(libpq_dsn(house.dsn)) as analyst:
-        await analyst.execute("SELECT count(*) FROM workbench.events")  # a long query, in the migration's way
-        growing = asyncio.create_task(migrate(house, **new))
-        await until_it_waits(house)
-        await more(load)
+    await send_more(load)
+    async with await psycopg.AsyncConnection.connect(libpq_dsn(installation.dsn)) as analyst:
+        await analyst.execute("SELECT count(*) FROM workbench.events")  # a long query that blocks the migration
+        growing = asyncio.create_task(migrate(installation, **new))
+        await wait_until_it_waits(installation)
+        await send_more(load)
         assert not growing.done()
     assert await growing == (0, "applied: 0002_grow, 0003_index")
 
-    new_api = await asyncio.to_thread(house.start_api, **new)
-    house.start_engine(**new)
+    new_api = await asyncio.to_thread(installation.start_api, **new)
+    installation.start_engine(**new)
     load.apis.append(new_api)
-    await more(load)
-    await asyncio.to_thread(an_old_notebook_works, new_api, keys["workbench"])
+    await send_more(load)
+    await asyncio.to_thread(check_old_notebook, new_api, keys["workbench"])
 
     load.apis.remove(old_api)
     for process in (old_api.process, old_engine):
         process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(process.wait, 60)
-    assert await migrate(house, "--contract", **new) == (0, "applied: 0004_shrink")
-    await more(load)
+    assert await migrate(installation, "--contract", **new) == (0, "applied: 0004_shrink")
+    await send_more(load)
     load.stop()
     await running
     await load.settle()
-    await check_promises(house.dsn, load, automations=1)
+    await check_promises(installation.dsn, load, automations=1)
 
 
-async def test_b25_processes_renewed_before_the_migration_leave_the_old_ones_at_work(
-    house: House, tmp_path: Path
+async def test_b25_workers_replaced_before_the_migration_leave_the_old_ones_running(
+    installation: Installation, tmp_path: Path
 ) -> None:
     code = tmp_path / "code"
     for package in ("api", "sql"):
         shutil.copytree(ROOT / package, code / package)
     own = {"PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
-    house.log = tmp_path / "serve.log"
-    api = house.start_api("--workers", "2", **own)
+    installation.log = tmp_path / "serve.log"
+    api = installation.start_api("--workers", "2", **own)
     old = workers(api)
     (code / "sql" / "migrations" / "0002_grow.sql").write_text(GROW)
     api.process.send_signal(signal.SIGHUP)
     await until(lambda: "older than this code" in (tmp_path / "serve.log").read_text(), seconds=40)
-    assert not any(map(gone, old))
-    assert [await ask(api) for _ in range(4)] == [200] * 4
-    assert (await migrate(house, **own))[0] == 0
-    await until(lambda: all(map(gone, old)), seconds=60)
-    assert await ask(api) == 200
+    assert not any(map(has_ended, old))
+    assert [await get_health_status(api) for _ in range(4)] == [200] * 4
+    assert (await migrate(installation, **own))[0] == 0
+    await until(lambda: all(map(has_ended, old)), seconds=60)
+    assert await get_health_status(api) == 200
 
 
-async def more(load: Load) -> None:
+async def send_more(load: Load) -> None:
     """Send some more events."""
     enough = load.count("new") + 50
     await until(lambda: load.count("new") >= enough, seconds=60)
 
 
-def an_old_notebook_works(new: Api, key: str) -> None:
-    """Ask the API of the version to come with the notebook package of this one."""
+def check_old_notebook(new: Api, key: str) -> None:
+    """Use the API of the future version with the notebook package of this one."""
     assert httpx.get(f"{new.url}/api/v1/version").json()["notebooks"] == {"oldest": "0.1", "newest": "0.2"}
     wb = Workbench(new.url, key)
     assert [automation.name for automation in wb.automations] == ["all"]
     assert wb.sql("SELECT count(*) > 0 AS any FROM app_events").to_dicts() == [{"any": True}]
 
 
-async def until_it_waits(house: House) -> None:
+async def wait_until_it_waits(installation: Installation) -> None:
     """Wait until a migration waits for a lock."""
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%ADD COLUMN source%%'"
     async with asyncio.timeout(20):
-        while not await query(house.dsn, waiting):
+        while not await query(installation.dsn, waiting):
             await asyncio.sleep(0.005)

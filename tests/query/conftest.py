@@ -57,7 +57,7 @@ VALUES (%(org)s, 'ffffffff-ffff-7000-8000-000000000001', 'rejected', %(canary)s,
 """
 
 
-class Asker(msgspec.Struct, frozen=True):
+class Analyst(msgspec.Struct, frozen=True):
     """An analyst of one organization, over HTTP."""
 
     org_id: int
@@ -75,14 +75,14 @@ class Asker(msgspec.Struct, frozen=True):
         return response.json()["rows"]
 
 
-class World(msgspec.Struct, frozen=True):
+class SqlService(msgspec.Struct, frozen=True):
     """A served database: `ann` of organization a, `ben` of b, `pia` of a, with `pii:read`."""
 
     dsn: str
     app: App
-    ann: Asker
-    ben: Asker
-    pia: Asker
+    ann: Analyst
+    ben: Analyst
+    pia: Analyst
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def keyring() -> Keyring:
 
 
 @pytest.fixture(scope="module")
-async def filled(module_database: str, keyring: Keyring) -> dict[str, int]:
+async def org_ids(module_database: str, keyring: Keyring) -> dict[str, int]:
     """Organizations a and b, each with one row in every table; their ids by name."""
     ids = {name: await keys.create_org(module_database, name) for name in ("a", "b")}
     with connect_as(module_database, cursor_factory=psycopg.ClientCursor) as connection:
@@ -118,32 +118,32 @@ async def database(module_database: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def world(module_database: str, filled: dict[str, int], keyring: Keyring) -> AsyncIterator[World]:
-    """The API over the filled database."""
+async def service(module_database: str, org_ids: dict[str, int], keyring: Keyring) -> AsyncIterator[SqlService]:
+    """The API over the database with both organizations."""
     app = create_app(Settings(), module_database, SECRET, name=f"query-{token(4).hex()}")
     plain = ["sql:read", "events:read"]
 
-    async def asker(org: str, scopes: list[str]) -> Asker:
-        return Asker(filled[org], await keys.create(module_database, keyring, org, "workbench", scopes), client)
+    async def new_analyst(org: str, scopes: list[str]) -> Analyst:
+        return Analyst(org_ids[org], await keys.create(module_database, keyring, org, "workbench", scopes), client)
 
     async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        yield World(
+        yield SqlService(
             module_database,
             app,
-            await asker("a", plain),
-            await asker("b", plain),
-            await asker("a", [*plain, "pii:read"]),
+            await new_analyst("a", plain),
+            await new_analyst("b", plain),
+            await new_analyst("a", [*plain, "pii:read"]),
         )
 
 
-_WORKS = """
+_RUNNING_QUERIES = """
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'workbench sql'
         AND query LIKE 'FETCH %' AND state = 'active' AND clock_timestamp() - query_start > interval '0.3 s'"""
 
 
-async def until_a_query_works(postgres: Server, database_url: str) -> None:
+async def wait_for_running_query(postgres: Server, database_url: str) -> None:
     """Wait until an analyst's query has worked on a batch of rows for 0.3 seconds."""
     admin_dsn = database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:])
     async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(admin_dsn, autocommit=True) as admin:
-        while not (await admin.execute(_WORKS)).rowcount:  # noqa: ASYNC110 - another server has no event for us
+        while not (await admin.execute(_RUNNING_QUERIES)).rowcount:  # noqa: ASYNC110 - another server has no event for us
             await asyncio.sleep(0.05)

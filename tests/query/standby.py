@@ -17,7 +17,7 @@ from api.embedded.cluster import locate
 from api.embedded.paths import server_account
 from api.embedded.server import SETTINGS
 from api.store.database import libpq_dsn
-from tests.acceptance.conftest import until
+from tests.installation import until
 
 
 class Standby:

@@ -31,23 +31,23 @@ def _table(content: bytes) -> pa.Table:
 
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("which", ["all", "none", "null"])
-async def test_both_forms_say_the_same(world, kind, which):
+async def test_both_forms_say_the_same(service, kind, which):
     rows = ", ".join(f"(CAST({value} AS {kind}))" for value in (VALUES[kind] if which != "null" else ["null", "null"]))
     query = f"SELECT v FROM (VALUES {rows}) t (v)" + (" WHERE false" if which == "none" else "")
-    binary = _table((await world.ann.post(query, accept=ARROW)).content)
-    text = _table((await world.ann.post(query.replace("v FROM", "v, 1.5::numeric AS n FROM"), accept=ARROW)).content)
+    binary = _table((await service.ann.post(query, accept=ARROW)).content)
+    text = _table((await service.ann.post(query.replace("v FROM", "v, 1.5::numeric AS n FROM"), accept=ARROW)).content)
     assert binary.schema.field("v").equals(text.schema.field("v"), check_metadata=True)
     assert repr(binary["v"].to_pylist()) == repr(text["v"].to_pylist())  # 0.0 and -0.0 are equal, their texts are not
     assert binary.num_rows == (len(VALUES[kind]) if which == "all" else 2 if which == "null" else 0)
 
 
-async def test_both_forms_say_the_same_of_many_rows(world):
+async def test_both_forms_say_the_same_of_many_rows(service):
     query = """
         SELECT v FROM (SELECT md5(n::text)::uuid AS id, n % 7 = 0 AS odd,
             timestamptz '2026-01-01 00:00Z' + n * interval '1 s' AS at, CASE WHEN n % 3 > 0 THEN n END AS n,
             jsonb_build_object('n', n) AS json FROM generate_series(1, 9000) n) t"""
     binary, text = [
-        _table((await world.ann.post(query.replace("v FROM", columns), accept=ARROW)).content)
+        _table((await service.ann.post(query.replace("v FROM", columns), accept=ARROW)).content)
         for columns in ("* FROM", "*, 1.5::numeric AS money FROM")
     ]
     assert binary.num_rows == 9000
@@ -66,8 +66,8 @@ async def test_both_forms_say_the_same_of_many_rows(world):
         "date '10000-01-01'",
     ],
 )
-async def test_moments_that_arrow_cannot_hold_are_refused_in_both_forms(world, value):
+async def test_moments_that_arrow_cannot_hold_are_refused_in_both_forms(service, value):
     for query in (f"SELECT {value} AS v", f"SELECT {value} AS v, 1.5::numeric AS n"):
-        response = await world.ann.post(query, accept=ARROW)
+        response = await service.ann.post(query, accept=ARROW)
         assert response.status_code == 400
         assert 'column "v" has a value that does not fit' in response.json()["error"]

@@ -18,7 +18,7 @@ from api.cli import database as commands
 from api.crypto import Keyring
 from api.embedded import Server
 from api.store.migrate import migrate
-from api.store.sql_roles import SessionLimits
+from api.store.sql_roles import SessionLimits, reset_changed_logins
 from tests.query.test_isolation import CANARIES
 
 pytestmark = pytest.mark.plain
@@ -27,16 +27,17 @@ Connection = psycopg.Connection[Any]
 
 
 @pytest.fixture(scope="module")
-async def address(world: Any, keyring: Keyring, postgres: Server) -> AsyncIterator[str]:
+async def address(service: Any, keyring: Keyring, postgres: Server) -> AsyncIterator[str]:
     """The URL of organization a's login."""
-    with pytest.raises(
-        AccessError, match="the server is not hardened"
-    ):  # nor is a clone: it does not inherit the rights to the database
-        await sql_logins.create(world.dsn, keyring, "a")
-    await migrate(world.dsn, admin_dsn=urlsplit(postgres.admin_dsn)._replace(path=urlsplit(world.dsn).path).geturl())
-    await world.ben.rows("SELECT 1")  # creates the role of organization b
-    yield await sql_logins.create(world.dsn, keyring, "a")
-    await sql_logins.revoke(world.dsn, keyring, "a")
+    # A clone is not hardened either: it does not inherit rights to the database.
+    with pytest.raises(AccessError, match="the server is not hardened"):
+        await sql_logins.create(service.dsn, keyring, "a")
+    await migrate(
+        service.dsn, admin_dsn=urlsplit(postgres.admin_dsn)._replace(path=urlsplit(service.dsn).path).geturl()
+    )
+    await service.ben.rows("SELECT 1")  # creates the role of organization b
+    yield await sql_logins.create(service.dsn, keyring, "a")
+    await sql_logins.revoke(service.dsn, keyring, "a")
 
 
 @pytest.fixture
@@ -123,10 +124,10 @@ DENIED = [
 
 
 @pytest.mark.parametrize("statement", DENIED)
-def test_a_login_may_not(login: Connection, world: Any, keyring: Keyring, statement: str) -> None:
+def test_a_login_may_not(login: Connection, service: Any, keyring: Keyring, statement: str) -> None:
     with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedObject)):
         login.execute(
-            statement.format(gateway=keyring.reader_role(world.ben.org_id), owner=urlsplit(world.dsn).username)
+            statement.format(gateway=keyring.reader_role(service.ben.org_id), owner=urlsplit(service.dsn).username)
         )
 
 
@@ -137,11 +138,31 @@ def test_switching_row_security_off_shows_nothing(login: Connection) -> None:
 
 
 async def test_a_login_that_changes_its_password_does_not_lock_the_gateway_out(
-    login: Connection, address: str, world: Any
+    login: Connection, address: str, service: Any
 ) -> None:
     login.execute("ALTER ROLE CURRENT_USER PASSWORD 'mine'")
-    assert await world.ann.rows("SELECT event FROM app_events") == [["canary_a"]]
+    assert await service.ann.rows("SELECT event FROM app_events") == [["canary_a"]]
     login.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{urlsplit(address).password}'")
+
+
+async def test_limits_that_a_login_changed_do_not_outlive_the_session(
+    login: Connection, address: str, database: Any, service: Any
+) -> None:
+    def limits() -> list[Any]:
+        with closing(psycopg.connect(address)) as later:
+            return [
+                later.execute(f"SHOW {name}").fetchone() for name in ("statement_timeout", "work_mem", "search_path")
+            ]
+
+    before = limits()
+    login.execute("ALTER ROLE CURRENT_USER SET statement_timeout = 0")
+    login.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {urlsplit(service.dsn).path[1:]} SET work_mem = '1GB'")
+    login.execute("ALTER ROLE CURRENT_USER RESET search_path")
+    assert all(setting != was for setting, was in zip(limits(), before, strict=True))
+    await end(database, SessionLimits())
+    assert limits() == before
+    async with database.transaction() as tx:
+        assert await reset_changed_logins(tx) == []
 
 
 ENDLESS = "SELECT count(*) FROM " + ", ".join(f"generate_series(1, 1000) s{n}" for n in range(4))
@@ -201,42 +222,42 @@ async def test_a_login_to_another_database_is_terminated(address: str, database_
         assert "terminating connection" in reason(session)
 
 
-async def test_revoking_ends_the_sessions_at_once_and_for_good(world: Any, keyring: Keyring) -> None:
-    first = await sql_logins.create(world.dsn, keyring, "b")
+async def test_revoking_ends_the_sessions_at_once_and_for_good(service: Any, keyring: Keyring) -> None:
+    first = await sql_logins.create(service.dsn, keyring, "b")
     with closing(psycopg.connect(first, autocommit=True)) as session:
         assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
         with pytest.raises(
             AccessError, match="b already has a direct login; revoke it first: workbench reader revoke --org b"
         ):
-            await sql_logins.create(world.dsn, keyring, "b")
+            await sql_logins.create(service.dsn, keyring, "b")
         session.execute("SET default_transaction_read_only = off")
         session.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {make_url(first).database} SET row_security = off")
         session.execute("BEGIN READ WRITE")
-        session.execute("ALTER ROLE CURRENT_USER PASSWORD 'kept'")  # holds on to the role
-        assert await sql_logins.revoke(world.dsn, keyring, "b") >= 1
+        session.execute("ALTER ROLE CURRENT_USER PASSWORD 'kept'")  # keeps the role locked
+        assert await sql_logins.revoke(service.dsn, keyring, "b") >= 1
         assert "terminating connection" in reason(session)
     with pytest.raises(psycopg.OperationalError, match="failed: FATAL"):
         psycopg.connect(first)
     with pytest.raises(AccessError, match="b has no direct login"):
-        await sql_logins.revoke(world.dsn, keyring, "b")
-    second = await sql_logins.create(world.dsn, keyring, "b")  # earlier settings are gone
+        await sql_logins.revoke(service.dsn, keyring, "b")
+    second = await sql_logins.create(service.dsn, keyring, "b")  # earlier settings are gone
     with closing(psycopg.connect(second)) as session:
         assert session.execute("SELECT event FROM app_events").fetchall() == [("canary_b",)]
-    sessions = await sql_logins.sessions(world.dsn, keyring, "b")
+    sessions = await sql_logins.sessions(service.dsn, keyring, "b")
     assert sessions is not None
-    assert sessions[0] == make_url(second).username != make_url(world.dsn).username
-    await sql_logins.revoke(world.dsn, keyring, "b")
-    assert await sql_logins.sessions(world.dsn, keyring, "b") is None
+    assert sessions[0] == make_url(second).username != make_url(service.dsn).username
+    await sql_logins.revoke(service.dsn, keyring, "b")
+    assert await sql_logins.sessions(service.dsn, keyring, "b") is None
 
 
-async def test_a_view_that_comes_with_a_migration_is_shown(login: Connection, world: Any) -> None:
-    with psycopg.connect(world.dsn, autocommit=True) as owner:
+async def test_a_view_that_comes_with_a_migration_is_shown(login: Connection, service: Any) -> None:
+    with psycopg.connect(service.dsn, autocommit=True) as owner:
         view = "analyst.known WITH (security_invoker = true, security_barrier = true)"
         owner.execute(f"CREATE VIEW {view} AS SELECT body AS said FROM workbench.messages")
         try:
             with pytest.raises(errors.InsufficientPrivilege):
                 login.execute("SELECT said FROM known")
-            await asyncio.to_thread(commands.migrate, commands.DatabaseUrls(world.dsn, None))
+            await asyncio.to_thread(commands.migrate, commands.DatabaseUrls(service.dsn, None))
             assert login.execute("SELECT said FROM known").fetchall() == [("canary_a",)]
         finally:
             owner.execute("DROP VIEW analyst.known")

@@ -5,9 +5,9 @@ import pytest
 ARROW = "application/vnd.apache.arrow.stream"
 
 
-async def test_an_address_is_clear_or_masked(world):
-    assert await world.pia.rows("SELECT email, email_domain FROM contacts") == [["ann@example.com", "example.com"]]
-    assert await world.ann.rows("SELECT email, email_domain FROM contacts") == [["a•••@example.com", "example.com"]]
+async def test_an_address_is_clear_or_masked(service):
+    assert await service.pia.rows("SELECT email, email_domain FROM contacts") == [["ann@example.com", "example.com"]]
+    assert await service.ann.rows("SELECT email, email_domain FROM contacts") == [["a•••@example.com", "example.com"]]
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/csv", ARROW])
@@ -22,25 +22,25 @@ async def test_an_address_is_clear_or_masked(world):
         "max(email)",
     ],
 )
-async def test_the_sealed_form_never_leaves(world, accept, expression):
-    response = await world.ann.post(f"SELECT {expression} AS x FROM contacts GROUP BY email", accept=accept)
+async def test_the_sealed_form_never_leaves(service, accept, expression):
+    response = await service.ann.post(f"SELECT {expression} AS x FROM contacts GROUP BY email", accept=accept)
     assert response.status_code == 200
     assert b"enc1_" not in response.content
     assert "a•••@example.com".encode() in response.content
 
 
 @pytest.mark.parametrize("address", ["ann@example.com", "ANN@Example.com"])
-async def test_a_parameter_that_is_an_address_finds_the_contact(world, address):
+async def test_a_parameter_that_is_an_address_finds_the_contact(service, address):
     statement = "SELECT external_id FROM contacts WHERE email = :address"
-    assert await world.ann.rows(statement, {"address": address}) == [["canary_a"]]
-    assert await world.ben.rows(statement, {"address": address}) == []
+    assert await service.ann.rows(statement, {"address": address}) == [["canary_a"]]
+    assert await service.ben.rows(statement, {"address": address}) == []
     many = "SELECT external_id FROM contacts WHERE email = ANY ($1)"
-    assert await world.ann.rows(many, [[address, "other@example.com"]]) == [["canary_a"]]
+    assert await service.ann.rows(many, [[address, "other@example.com"]]) == [["canary_a"]]
 
 
-async def test_an_address_in_the_statement_stays_text(world):
-    assert await world.ann.rows("SELECT 'ann@example.com'") == [["ann@example.com"]]
+async def test_an_address_in_the_statement_stays_text(service):
+    assert await service.ann.rows("SELECT 'ann@example.com'") == [["ann@example.com"]]
 
 
-async def test_text_that_looks_sealed_is_not_changed(world):
-    assert await world.pia.rows("SELECT 'enc1_00ff'") == [["enc1_00ff"]]
+async def test_text_that_looks_sealed_is_not_changed(service):
+    assert await service.pia.rows("SELECT 'enc1_00ff'") == [["enc1_00ff"]]

@@ -12,6 +12,7 @@ from api.auth import keys
 from api.crypto import Keyring
 from api.store.database import Database
 from api.store.sql_roles import ReaderError, Readers
+from tests.servers import database_dsn
 
 CANARIES = {
     "app_events": "event",
@@ -30,19 +31,34 @@ CANARIES = {
 
 
 @pytest.mark.parametrize(("table", "column"), CANARIES.items())
-async def test_each_organization_sees_only_its_own_rows(world, table, column):
+async def test_each_organization_sees_only_its_own_rows(service, table, column):
     statement = f"SELECT {column} FROM {table}"
-    assert await world.ann.rows(statement) == [["canary_a"]]
-    assert await world.ben.rows(statement) == [["canary_b"]]
+    assert await service.ann.rows(statement) == [["canary_a"]]
+    assert await service.ben.rows(statement) == [["canary_b"]]
 
 
-async def test_joins_aggregates_and_common_tables_work(world):
+async def test_joins_aggregates_and_common_tables_work(service):
     statement = """
         WITH named AS (SELECT event, contact_id FROM app_events)
         SELECT c.external_id, count(*), max(s.segment) FROM named
         JOIN contacts c ON c.id = contact_id LEFT JOIN segment_members s USING (contact_id) GROUP BY 1;  -- one row
     """
-    assert await world.ann.rows(statement) == [["canary_a", 1, "canary_a"]]
+    assert await service.ann.rows(statement) == [["canary_a", 1, "canary_a"]]
+
+
+async def test_a_cast_to_the_name_of_a_role_cannot_be_forbidden(service, postgres, keyring):
+    """If this fails, Postgres has learnt to check the right: revoke it, and delete the passage in docs/security.md."""
+    await service.ann.rows("SELECT 1")
+    await service.ben.rows("SELECT 1")
+    reader, other = (keyring.reader_role(analyst.org_id) for analyst in (service.ann, service.ben))
+    with psycopg.connect(database_dsn(postgres.admin_dsn, urlsplit(service.dsn).path[1:])) as admin:
+        (number,) = admin.execute("SELECT oid FROM pg_roles WHERE rolname = %s", (other,)).fetchone()
+        admin.execute("REVOKE EXECUTE ON FUNCTION regroleout(regrole), regrolein(cstring) FROM PUBLIC")
+        admin.execute("REVOKE USAGE ON TYPE regrole FROM PUBLIC")
+        admin.execute(f"SET LOCAL ROLE {reader}")
+        (name,) = admin.execute(f"SELECT {number}::oid::regrole::text").fetchone()
+        admin.rollback()
+    assert name == other
 
 
 ESCAPES = {
@@ -58,7 +74,7 @@ ESCAPES = {
     "RESET ROLE": ("42601", 'syntax error at or near "RESET"'),
     "SET SESSION AUTHORIZATION postgres": ("42601", 'syntax error at or near "SET"'),
     "SET row_security = off": ("42601", 'syntax error at or near "SET"'),
-    # L3: more than one statement, or the transaction
+    # L3: more than one statement, or control of the transaction
     "COMMIT; DROP TABLE workbench.contacts": ("42601", 'syntax error at or near "COMMIT"'),
     "SELECT 1; SELECT 2": ("42601", "cannot insert multiple commands into a prepared statement"),
     "SELECT 1; COMMIT": ("42601", "cannot insert multiple commands into a prepared statement"),
@@ -78,7 +94,8 @@ ESCAPES = {
         "DECLARE CURSOR must not contain data-modifying statements in WITH",
     ),
     "SELECT * INTO loot FROM contacts": ("42601", "SELECT ... INTO is not allowed here"),
-    "SELECT * FROM contacts FOR UPDATE": ("42501 25006", None),  # may not write it, or (16) nothing in this transaction
+    # Refused because the role has no right to write, or on Postgres 16 because the transaction is read-only.
+    "SELECT * FROM contacts FOR UPDATE": ("42501 25006", None),
     "COPY contacts TO STDOUT": ("42601", 'syntax error at or near "COPY"'),
     "DO 'BEGIN END'": ("42601", 'syntax error at or near "DO"'),
     "CALL nothing()": ("42601", 'syntax error at or near "CALL"'),
@@ -156,9 +173,9 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("statement", ESCAPES)
-async def test_an_escape_is_refused_by_postgres(world, statement):
+async def test_an_escape_is_refused_by_postgres(service, statement):
     sqlstate, reason = ESCAPES[statement]
-    response = await world.ann.post(statement)
+    response = await service.ann.post(statement)
     assert response.status_code == 400
     body = response.json()
     assert body["sqlstate"] in sqlstate.split(), body
@@ -179,43 +196,43 @@ async def test_an_escape_is_refused_by_postgres(world, statement):
         "SELECT * FROM contacts WHERE external_id::text = 'canary_b' OR 1 / (length(external_id) - 8) > 100 OR true",
     ],
 )
-async def test_no_spelling_shows_another_organizations_row(world, statement):
-    response = await world.ann.post(statement)
+async def test_no_spelling_shows_another_organizations_row(service, statement):
+    response = await service.ann.post(statement)
     assert "canary_b" not in response.text
 
 
-async def test_the_name_of_a_role_tells_nothing(world):
-    ((name,),) = await world.ann.rows("SELECT current_user::text")
+async def test_the_name_of_a_role_tells_nothing(service):
+    ((name,),) = await service.ann.rows("SELECT current_user::text")
     assert re.fullmatch("wb_reader_[0-9a-f]{20}", name)
 
 
-async def test_dry_runs_are_no_events(world, keyring):
-    live = await keys.create(world.dsn, keyring, "a", "live")
+async def test_dry_runs_are_no_events(service, keyring):
+    live = await keys.create(service.dsn, keyring, "a", "live")
     event = {"event": "canary_dry", "contact": {"externalId": "canary_dry"}, "test": True}
-    answered = await world.ann.client.post("/api/v1/events", json=event, headers={"Authorization": f"Bearer {live}"})
+    answered = await service.ann.client.post("/api/v1/events", json=event, headers={"Authorization": f"Bearer {live}"})
     assert answered.json()["dryRun"] is True
     for table in CANARIES:
-        assert "canary_dry" not in (await world.ann.post(f"SELECT row_to_json(t)::text FROM {table} t")).text
+        assert "canary_dry" not in (await service.ann.post(f"SELECT row_to_json(t)::text FROM {table} t")).text
 
 
-async def test_a_leaky_expression_meets_no_row_of_another_organization(world):
+async def test_a_leaky_expression_meets_no_row_of_another_organization(service):
     statement = "SELECT external_id FROM contacts WHERE 1 / (ascii(right(external_id, 1)) - ascii('b')) < 100"
-    assert await world.ann.rows(statement) == [["canary_a"]]
+    assert await service.ann.rows(statement) == [["canary_a"]]
 
 
-async def test_the_application_keeps_what_analysts_lost(world):
-    with psycopg.connect(world.dsn, autocommit=True) as connection:
+async def test_the_application_keeps_what_analysts_lost(service):
+    with psycopg.connect(service.dsn, autocommit=True) as connection:
         kept = "SELECT set_config('application_name', 'x', false), pg_advisory_xact_lock(1), pg_notify('a', 'b')"
         assert connection.execute(kept).fetchone() == ("x", "", "")
         assert connection.execute("SELECT count(*) > 0 FROM pg_stat_activity").fetchone() == (True,)
         assert connection.execute("SELECT count(*) > 0 FROM information_schema.tables").fetchone() == (True,)
 
 
-async def test_a_reader_has_few_connections_and_a_limit_for_temporary_files(world, keyring):
-    await world.ann.rows("SELECT 1")
-    with psycopg.connect(world.dsn) as connection:
+async def test_a_reader_has_few_connections_and_a_limit_for_temporary_files(service, keyring):
+    await service.ann.rows("SELECT 1")
+    with psycopg.connect(service.dsn) as connection:
         statement = "SELECT rolcanlogin, rolsuper, rolconnlimit, rolconfig FROM pg_roles WHERE rolname = %s"
-        row = connection.execute(statement, (keyring.reader_role(world.ann.org_id),)).fetchone()
+        row = connection.execute(statement, (keyring.reader_role(service.ann.org_id),)).fetchone()
     assert row is not None
     assert row[:3] == (True, False, 4)
     assert "temp_file_limit=512MB" in row[3]

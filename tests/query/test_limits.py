@@ -19,7 +19,7 @@ from api.query.limits import ConcurrencyLimits
 from api.store.analyst import QueryLimits, QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
 from api.store.database import DatabaseUnavailableError
 from api.store.sql_roles import stop_backend
-from tests.query.conftest import until_a_query_works
+from tests.query.conftest import wait_for_running_query
 
 ARROW = "application/vnd.apache.arrow.stream"
 ENDLESS = "SELECT count(*) FROM " + ", ".join(f"generate_series(1, 1000) s{n}" for n in range(4))  # no temporary files
@@ -42,25 +42,25 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_slow_query_is_stopped_by_the_server(database, keyring, filled, module_database):
+async def test_a_slow_query_is_stopped_by_the_server(database, keyring, org_ids, module_database):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.2))
     with pytest.raises(QueryTimeoutError, match=r"the query took longer than 0.2 s"):
         await ask(gateway, ENDLESS)
     await until(lambda: not backends(module_database, keyring.reader_role(1)))
 
 
-async def test_a_query_the_server_does_not_stop_is_stopped_all_the_same(database, keyring, filled):
+async def test_a_query_the_server_does_not_stop_is_stopped_all_the_same(database, keyring, org_ids):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=600, watch_seconds=0.1))
     with pytest.raises(QueryTimeoutError, match=r"the query took longer than 0.1 s"):
         await ask(gateway, ENDLESS)
 
 
 async def test_a_query_with_a_terminated_connection_has_not_hit_a_limit(
-    database, keyring, filled, postgres, module_database
+    database, keyring, org_ids, postgres, module_database
 ):
     asking = asyncio.create_task(ask(Gateway(database, keyring), ENDLESS, org_id=2))
     role = keyring.reader_role(2)
-    await until_a_query_works(postgres, module_database)
+    await wait_for_running_query(postgres, module_database)
     async with database.transaction() as tx:
         assert await stop_backend(tx, int(backends(module_database, role)[0]))
     with pytest.raises(DatabaseUnavailableError, match="the database ended the connection"):
@@ -76,7 +76,7 @@ BOMBS = [
 
 
 @pytest.mark.parametrize("statement", BOMBS)
-async def test_a_bomb_is_stopped_while_others_are_answered(database, keyring, filled, statement):
+async def test_a_bomb_is_stopped_while_others_are_answered(database, keyring, org_ids, statement):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.3))
     bomb = asyncio.create_task(ask(gateway, statement))
     assert await ask(Gateway(database, keyring), "SELECT event FROM app_events", org_id=2) == b"event\r\ncanary_b\r\n"
@@ -85,19 +85,19 @@ async def test_a_bomb_is_stopped_while_others_are_answered(database, keyring, fi
     assert isinstance(stopped.value, QueryTimeoutError) or stopped.value.sqlstate == "53400"  # temporary files
 
 
-async def test_an_endless_result_is_stopped(database, keyring, filled):
+async def test_an_endless_result_is_stopped(database, keyring, org_ids):
     gateway = Gateway(database, keyring, QueryLimits(answer_seconds=0.2))
     with pytest.raises(QueryTimeoutError, match=r"the answer took longer than 0.2 s"):
         await ask(gateway, "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT x FROM n")
 
 
-async def test_a_slow_client_gets_every_row_in_order_without_a_timeout(database, keyring, filled):
+async def test_a_slow_client_gets_every_row_in_order_without_a_timeout(database, keyring, org_ids):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.5, watch_seconds=0.5))
     statement = "SELECT n, repeat('a', 2000) FROM generate_series(1, 30000) n"
     numbers: list[int] = []
     async with gateway.run(AnalystQuery(1, statement, None, clear_emails=False)) as answer:
         async for batch in answer.batches():
-            if 0 < len(numbers) < 3000:  # the sockets' buffers hold less than what is under way
+            if 0 < len(numbers) < 3000:  # more rows than the buffers of the sockets hold
                 await asyncio.sleep(0.7)
             numbers += map(int, batch.columns()[0].to_pylist())
     assert numbers == [*range(1, 30_001)]
@@ -110,35 +110,35 @@ async def test_a_slow_client_gets_every_row_in_order_without_a_timeout(database,
         "SELECT repeat('a', 100000000) FROM generate_series(1, 100)",
     ],
 )
-async def test_temporary_files_are_limited(world, postgres, keyring, statement):
-    assert (await world.ann.post("SELECT 1")).status_code == 200  # creates the role
-    names = [*map(sql.Identifier, (keyring.reader_role(world.ann.org_id), urlsplit(world.dsn).path[1:]))]
-    with psycopg.connect(postgres.admin_dsn, autocommit=True) as admin:  # a small limit is reached at any speed
+async def test_temporary_files_are_limited(service, postgres, keyring, statement):
+    assert (await service.ann.post("SELECT 1")).status_code == 200  # creates the role
+    names = [*map(sql.Identifier, (keyring.reader_role(service.ann.org_id), urlsplit(service.dsn).path[1:]))]
+    with psycopg.connect(postgres.admin_dsn, autocommit=True) as admin:  # any machine reaches a small limit
         admin.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} SET temp_file_limit = '8MB'").format(*names))
-        response = await world.ann.post(statement)
+        response = await service.ann.post(statement)
         admin.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} RESET temp_file_limit").format(*names))
     assert response.status_code == 400
     assert response.json()["sqlstate"] == "53400"
     assert response.json()["error"].startswith("sql: temporary file size exceeds")
 
 
-async def test_rows_too_large_to_pass_on_are_refused(database, keyring, filled):
+async def test_rows_too_large_to_pass_on_are_refused(database, keyring, org_ids):
     gateway = Gateway(database, keyring, QueryLimits(fetch_bytes=1_000_000))
-    with pytest.raises(ResultTooLargeError, match="are larger than 1000000 bytes together"):
+    with pytest.raises(ResultTooLargeError, match="are larger than 1000000 bytes in total"):
         await ask(gateway, "SELECT repeat('a', 2000000)")
 
 
-async def test_a_timeout_is_408(world, keyring, database):
+async def test_a_timeout_is_408(service, keyring, database):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.1))
-    before = world.app.ctx.services
-    world.app.ctx.services = msgspec.structs.replace(before, gateway=gateway)
-    response = await world.ann.post(ENDLESS)
-    world.app.ctx.services = before
+    before = service.app.ctx.services
+    service.app.ctx.services = msgspec.structs.replace(before, gateway=gateway)
+    response = await service.ann.post(ENDLESS)
+    service.app.ctx.services = before
     assert response.status_code == 408
     assert response.json()["error"] == "sql: the query took longer than 0.1 s"
 
 
-async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, keyring, filled):
+async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, keyring, org_ids):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=2), ConcurrencyLimits(wait_seconds=0.1))
     running = [asyncio.create_task(ask(gateway, ENDLESS)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -152,71 +152,72 @@ async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, 
     )
 
 
-async def test_fifty_heavy_queries_hold_up_neither_ingest_nor_another_organization(world, keyring, database):
-    before = world.app.ctx.services
+async def test_fifty_heavy_queries_hold_up_neither_ingest_nor_another_organization(service, keyring, database):
+    before = service.app.ctx.services
     gateway = Gateway(
         database, keyring, QueryLimits(step_seconds=600, watch_seconds=600), ConcurrencyLimits(wait_seconds=0.5)
     )
-    world.app.ctx.services = msgspec.structs.replace(before, gateway=gateway)
-    live = {"Authorization": f"Bearer {await keys.create(world.dsn, keyring, 'b', 'live')}"}
-    heavy = [asyncio.create_task(world.ann.post(ENDLESS)) for _ in range(50)]
-    await until(lambda: bool(backends(world.dsn, keyring.reader_role(world.ann.org_id))))
+    service.app.ctx.services = msgspec.structs.replace(before, gateway=gateway)
+    live = {"Authorization": f"Bearer {await keys.create(service.dsn, keyring, 'b', 'live')}"}
+    heavy = [asyncio.create_task(service.ann.post(ENDLESS)) for _ in range(50)]
+    await until(lambda: bool(backends(service.dsn, keyring.reader_role(service.ann.org_id))))
     for number in range(10):
         event = {"event": "beside", "contact": {"externalId": "beside"}, "idempotencyKey": f"beside {number}"}
-        assert (await world.ben.client.post("/api/v1/events", json=event, headers=live)).status_code == 202
-    assert await world.ben.rows("SELECT count(*) FROM app_events WHERE event = 'beside'") == [[10]]
+        assert (await service.ben.client.post("/api/v1/events", json=event, headers=live)).status_code == 202
+    assert await service.ben.rows("SELECT count(*) FROM app_events WHERE event = 'beside'") == [[10]]
     await until(lambda: sum(task.done() for task in heavy) == 47)
-    assert len(backends(world.dsn, keyring.reader_role(world.ann.org_id))) == 3
+    assert len(backends(service.dsn, keyring.reader_role(service.ann.org_id))) == 3
     refused = {task.result().status_code for task in heavy if task.done()}
-    world.app.ctx.services = before
+    service.app.ctx.services = before
     for task in heavy:
         task.cancel()
-    await until(lambda: not backends(world.dsn, keyring.reader_role(world.ann.org_id)))
+    await until(lambda: not backends(service.dsn, keyring.reader_role(service.ann.org_id)))
     assert refused == {429}
 
 
-async def test_quick_queries_follow_each_other_closely(database, keyring, filled):
-    gateway = Gateway(database, keyring)  # a closed connection counts for a moment longer: more than the role's limit
+async def test_quick_queries_follow_each_other_closely(database, keyring, org_ids):
+    # Postgres counts a closed connection for a moment longer, so these can exceed the role's limit.
+    gateway = Gateway(database, keyring)
     answers = await asyncio.gather(*(ask(gateway, "SELECT 1 AS one") for _ in range(40)))
     assert set(answers) == {b"one\r\n1\r\n"}
 
 
-async def test_the_query_ends_when_the_client_leaves(world, keyring):
+async def test_the_query_ends_when_the_client_leaves(service, keyring):
     body = {
         "sql": "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT x, repeat('x', 1000) FROM n"
     }
-    headers = {"Authorization": f"Bearer {world.ben.key}"}
-    role = keyring.reader_role(world.ben.org_id)
-    async with world.ben.client.stream("POST", "/api/v1/sql", json=body, headers=headers) as response:
+    headers = {"Authorization": f"Bearer {service.ben.key}"}
+    role = keyring.reader_role(service.ben.org_id)
+    async with service.ben.client.stream("POST", "/api/v1/sql", json=body, headers=headers) as response:
         await anext(response.aiter_bytes())
-        assert backends(world.dsn, role)
-    await until(lambda: not backends(world.dsn, role))
+        assert backends(service.dsn, role)
+    await until(lambda: not backends(service.dsn, role))
 
 
-async def test_the_query_ends_when_the_client_leaves_before_the_first_row(world, keyring):
-    role = keyring.reader_role(world.ben.org_id)
-    asking = asyncio.create_task(world.ben.post(ENDLESS))
-    await until(lambda: bool(backends(world.dsn, role)))
+async def test_the_query_ends_when_the_client_leaves_before_the_first_row(service, keyring):
+    role = keyring.reader_role(service.ben.org_id)
+    asking = asyncio.create_task(service.ben.post(ENDLESS))
+    await until(lambda: bool(backends(service.dsn, role)))
     asking.cancel()
-    await until(lambda: not backends(world.dsn, role))
+    await until(lambda: not backends(service.dsn, role))
 
 
-async def test_an_answer_that_breaks_off_does_not_look_whole(world):
+async def test_an_answer_that_breaks_off_does_not_look_whole(service):
     statement = "SELECT 1 / (5000 - x) FROM generate_series(1, 10000) x"
     with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
-        await world.ann.post(statement)
+        await service.ann.post(statement)
 
 
-async def test_a_hundred_thousand_rows_stream(world):
+async def test_a_hundred_thousand_rows_stream(service):
     statement = (
         "SELECT x, md5(x::text) AS hash, now() AS at, jsonb_build_object('x', x) AS o FROM generate_series(1, 100000) x"
     )
-    frame = polars.read_ipc_stream((await world.ann.post(statement, accept=ARROW)).content)
+    frame = polars.read_ipc_stream((await service.ann.post(statement, accept=ARROW)).content)
     assert frame.height == 100_000
     assert frame["x"].to_list() == list(range(1, 100_001))
 
 
-async def test_others_have_their_turn_while_rows_are_read(database, keyring, filled):
+async def test_others_have_their_turn_while_rows_are_read(database, keyring, org_ids):
     turns, rows = 0, 20_000
 
     async def others() -> None:

@@ -28,7 +28,7 @@ SECRET = "a secret that moves along"
 COUNT = "SELECT count(*) FROM app_events"
 
 
-class House(msgspec.Struct, frozen=True):
+class Installation(msgspec.Struct, frozen=True):
     """A served database, and the keys of its organization."""
 
     client: httpx.AsyncClient
@@ -62,10 +62,10 @@ def elsewhere(tmp_path: Path) -> Iterator[Server]:
 
 
 @asynccontextmanager
-async def house(dsn: str, workbench_key: str, live_key: str) -> AsyncIterator[House]:
+async def installation(dsn: str, workbench_key: str, live_key: str) -> AsyncIterator[Installation]:
     app = create_app(Settings(), dsn, SECRET, name=f"moving-{token(4).hex()}")
     async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        yield House(client, workbench_key, live_key)
+        yield Installation(client, workbench_key, live_key)
 
 
 def at(server: str, database: str) -> str:
@@ -104,7 +104,7 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
     use_ids(admin_dsn, 10_000)
     await keys.create_org(database_url, "a")
     both = [await keys.create(database_url, keyring, "a", kind) for kind in ("workbench", "live")]
-    async with house(database_url, *both) as old:
+    async with installation(database_url, *both) as old:
         await old.send("before")
         count, watermark = await old.counted()
         await old.send("after")
@@ -112,7 +112,7 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
         late = (await old.counted())[1]
         restore(admin_dsn, elsewhere.dsn)
         assert counter(elsewhere.dsn) < counter(database_url)
-        async with house(elsewhere.dsn, *both) as unnoticed:
+        async with installation(elsewhere.dsn, *both) as unnoticed:
             refused = await unnoticed.client.post(
                 "/api/v1/events", json={"event": "x", "contact": {"externalId": "x"}}, headers=_bearer(both[1])
             )
@@ -120,7 +120,7 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
             assert "Watermark" not in (await unnoticed.ask()).headers
         await migrate(elsewhere.dsn, admin_dsn=elsewhere.admin_dsn)
         went_on = (await old.counted())[1]
-        async with house(elsewhere.dsn, *both) as new:
+        async with installation(elsewhere.dsn, *both) as new:
             assert await new.counted(watermark) == (count, watermark)
             first, mark = await new.counted()
             for event in ("new", "newer"):
@@ -138,14 +138,14 @@ async def test_watermarks_outlive_a_move_to_another_cluster(
 async def test_citus_neither_returns_nor_accepts_watermarks(postgres: Server, database_url: str) -> None:
     await keys.create_org(database_url, "a")
     both = [await keys.create(database_url, Keyring(SECRET), "a", kind) for kind in ("workbench", "live")]
-    async with house(database_url, *both) as place:
+    async with installation(database_url, *both) as place:
         _, watermark = await place.counted()
-        with psycopg.connect(at(postgres.admin_dsn, database_url)) as admin:  # what tells Citus apart
+        with psycopg.connect(at(postgres.admin_dsn, database_url)) as admin:  # by this row the service recognizes Citus
             admin.execute(
                 "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)"
                 " SELECT 1000000, 'citus', extowner, extnamespace, false, '13' FROM pg_extension LIMIT 1"
             )
-            admin.execute(  # what is known of a connection does not change
+            admin.execute(  # the service looks only when it connects
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
                 " AND pid <> pg_backend_pid()"
             )

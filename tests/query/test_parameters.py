@@ -68,33 +68,33 @@ def test_a_parameter_that_does_not_fit_is_named(text, params, sentence):
     assert refused(text, params) == sentence
 
 
-async def test_values_of_every_type_arrive(world):
+async def test_values_of_every_type_arrive(service):
     statement = "SELECT :t, :b, :i, :big, :huge, :f, :n, :o -> 'k', :at::timestamptz, cardinality(:xs)"
     params = {"t": "it's", "b": True, "i": -5, "big": 2**40, "huge": 10**30, "f": 0.1, "n": None, "o": {"k": [1]}}
     params |= {"at": "2026-01-02T03:04:05Z", "xs": [1, 2, 3]}
     row = ["it's", True, -5, 2**40, 10**30, 0.1, None, [1], "2026-01-02T03:04:05Z", 3]
-    assert await world.ann.rows(statement, params) == [row]
+    assert await service.ann.rows(statement, params) == [row]
 
 
 @pytest.mark.parametrize("values", [["canary_a", 'q"\\,{}'], ["canary_a", None]])
-async def test_a_list_is_an_array(world, values):
+async def test_a_list_is_an_array(service, values):
     statement = "SELECT external_id FROM contacts WHERE external_id = ANY (:ids)"
-    assert await world.ann.rows(statement, {"ids": values}) == [["canary_a"]]
-    assert await world.ann.rows("SELECT $1::text[]", [values]) == [[values]]
+    assert await service.ann.rows(statement, {"ids": values}) == [["canary_a"]]
+    assert await service.ann.rows("SELECT $1::text[]", [values]) == [[values]]
 
 
-async def test_postgres_infers_the_type_of_text(world):
+async def test_postgres_infers_the_type_of_text(service):
     statement = "SELECT count(*) FROM app_events WHERE created_at > $1 AND id = $2 AND payload ->> $3 = 'true'"
     params = ["2026-01-01T00:00:00Z", "00000000-0000-0000-0000-000000000001", "ok"]
-    assert await world.ann.rows(statement, params) == [[1]]
+    assert await service.ann.rows(statement, params) == [[1]]
 
 
-async def test_an_error_points_into_the_text_as_it_was_sent(world):
+async def test_an_error_points_into_the_text_as_it_was_sent(service):
     text = "SELECT :first, :second, nothing FROM contacts"
-    body = (await world.ann.post(text, {"first": 1, "second": 2})).json()
+    body = (await service.ann.post(text, {"first": 1, "second": 2})).json()
     assert body["error"] == 'sql: column "nothing" does not exist'
     assert body["position"] == text.index("nothing") + 1
-    body = (await world.ann.post("SELECT jsonb_build_array(:what)", {"what": "x"})).json()
+    body = (await service.ann.post("SELECT jsonb_build_array(:what)", {"what": "x"})).json()
     assert body["error"] == "sql: could not determine data type of parameter :what"
 
 
@@ -110,15 +110,15 @@ async def test_an_error_points_into_the_text_as_it_was_sent(world):
         ({"sql": "SELECT 1", "params": 1}, "params"),
     ],
 )
-async def test_a_bad_body_names_its_field(world, body, field):
-    headers = {"Authorization": f"Bearer {world.ann.key}"}
-    response = await world.ann.client.post("/api/v1/sql", json=body, headers=headers)
+async def test_a_bad_body_names_its_field(service, body, field):
+    headers = {"Authorization": f"Bearer {service.ann.key}"}
+    response = await service.ann.client.post("/api/v1/sql", json=body, headers=headers)
     assert response.status_code == 400
     assert response.json()["field"] == field
 
 
-async def test_a_key_without_the_scope_is_403_and_no_key_401(world, keyring):
-    live = await keys.create(world.dsn, keyring, "a", "live")
-    response = await msgspec.structs.replace(world.ann, key=live).post("SELECT 1")
+async def test_a_key_without_the_scope_is_403_and_no_key_401(service, keyring):
+    live = await keys.create(service.dsn, keyring, "a", "live")
+    response = await msgspec.structs.replace(service.ann, key=live).post("SELECT 1")
     assert (response.status_code, response.json()["error"]) == (403, "this key lacks the scope sql:read")
-    assert (await msgspec.structs.replace(world.ann, key="none").post("SELECT 1")).status_code == 401
+    assert (await msgspec.structs.replace(service.ann, key="none").post("SELECT 1")).status_code == 401

@@ -18,7 +18,7 @@ from api.store import analyst
 from api.store.database import libpq_dsn
 from api.store.migrate import migrate
 from tests.in_process import served
-from tests.query.conftest import SECRET, Asker
+from tests.query.conftest import SECRET, Analyst
 from tests.query.standby import Pair, pair
 from tests.running import free_port
 
@@ -33,11 +33,11 @@ def servers() -> Iterator[Pair]:
         yield both
 
 
-class House:
+class Installation:
     """An API with a standby; `ann` is an analyst of the organization that `send` sends events of."""
 
     def __init__(self, servers: Pair, client: httpx.AsyncClient, org_id: int, key: str, live: str) -> None:
-        self.servers, self.client, self.ann = servers, client, Asker(org_id, key, client)
+        self.servers, self.client, self.ann = servers, client, Analyst(org_id, key, client)
         self._live = {"Authorization": f"Bearer {live}"}
 
     async def send(self, number: int) -> None:
@@ -63,7 +63,7 @@ class House:
 
 
 @asynccontextmanager
-async def house(servers: Pair, read_url: str | None = None) -> AsyncIterator[House]:
+async def installation(servers: Pair, read_url: str | None = None) -> AsyncIterator[Installation]:
     dsn = servers.primary.dsn
     settings = Settings(ingest_rate=0, read_url=read_url or servers.standby.dsn(dsn))
     name, keyring = f"org-{token(4).hex()}", Keyring(SECRET)
@@ -74,19 +74,19 @@ async def house(servers: Pair, read_url: str | None = None) -> AsyncIterator[Hou
         served(create_app(settings, dsn, SECRET, name=f"replica-{token(4).hex()}")) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
-        yield House(servers, client, org_id, key, live)
+        yield Installation(servers, client, org_id, key, live)
 
 
 async def test_an_answer_has_everything_that_was_accepted_before_the_question(servers: Pair) -> None:
-    async with house(servers) as own:  # the login role has just been made, too
+    async with installation(servers) as own:  # the login role has just been made, too
         for number in range(10):
             await own.send(number)
             assert await own.ann.rows(COUNT) == [[number + 1]]
 
 
 async def test_a_standby_that_does_not_replay_is_not_queried(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyst, "_CATCH_UP_SECONDS", 0.3)
-    async with house(servers) as own:
+    monkeypatch.setattr(analyst, "_CATCH_UP_S", 0.3)
+    async with installation(servers) as own:
         await own.send(1)
         assert await own.ann.rows(COUNT) == [[1]]
         servers.standby.execute("SELECT pg_wal_replay_pause()")
@@ -100,7 +100,7 @@ async def test_a_standby_that_does_not_replay_is_not_queried(servers: Pair, monk
 
 
 async def test_a_watermark_of_a_standby_brings_the_answer_back(servers: Pair) -> None:
-    async with house(servers) as own:
+    async with installation(servers) as own:
         await own.send(1)
         mark = await own.watermark()
         await own.send(2)
@@ -110,9 +110,12 @@ async def test_a_watermark_of_a_standby_brings_the_answer_back(servers: Pair) ->
 
 
 async def test_no_watermark_is_given_where_it_would_not_be_exact(servers: Pair) -> None:
-    async with house(servers) as own, await psycopg.AsyncConnection.connect(libpq_dsn(servers.primary.dsn)) as other:
+    async with (
+        installation(servers) as own,
+        await psycopg.AsyncConnection.connect(libpq_dsn(servers.primary.dsn)) as other,
+    ):
         await own.send(1)
-        await other.execute("SELECT pg_current_xact_id()")  # open, and later transactions commit
+        await other.execute("SELECT pg_current_xact_id()")  # stays open while later transactions commit
         await other.execute("CREATE TABLE workbench.held (id integer)")
         await own.send(2)
         answer = await own.ann.post(COUNT)
@@ -122,7 +125,7 @@ async def test_no_watermark_is_given_where_it_would_not_be_exact(servers: Pair) 
 
 
 async def test_a_query_cancelled_by_replay_is_retried_and_then_refused(servers: Pair) -> None:
-    async with house(servers) as own:
+    async with installation(servers) as own:
         await own.send(1)
         query = asyncio.create_task(own.ann.rows(LONG))
         await reading(servers)
@@ -158,12 +161,12 @@ def test_doctor_says_whether_it_follows(servers: Pair) -> None:
 
 
 async def test_a_server_that_is_not_a_standby_of_the_primary_is_not_queried(servers: Pair) -> None:
-    async with house(servers, servers.primary.dsn) as own:
+    async with installation(servers, servers.primary.dsn) as own:
         assert await own.refusal() == (503, "WORKBENCH_READ_URL is not a standby of the server in DATABASE_URL")
 
 
 async def test_without_its_standby_events_are_accepted_and_queries_wait(servers: Pair) -> None:
-    async with house(servers) as own:
+    async with installation(servers) as own:
         servers.standby.stop()
         await own.send(1)
         assert await own.refusal() == (503, "the read replica cannot be reached; try again")

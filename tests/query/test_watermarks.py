@@ -19,62 +19,62 @@ def add(connection: psycopg.Connection[Any], org_id: int, event: str, at: str = 
     connection.execute(_EVENT, (org_id, event, at, at, event))
 
 
-async def ask(asker: Any, text: str, params: Any = None, as_of: Any = None) -> httpx.Response:
+async def ask(analyst: Any, text: str, params: Any = None, as_of: Any = None) -> httpx.Response:
     body = {"sql": text, "params": params, "asOf": as_of}
-    return await asker.client.post("/api/v1/sql", json=body, headers={"Authorization": f"Bearer {asker.key}"})
+    return await analyst.client.post("/api/v1/sql", json=body, headers={"Authorization": f"Bearer {analyst.key}"})
 
 
-async def watermark(asker: Any) -> str:
-    return (await asker.post("SELECT 1")).headers["Watermark"]
+async def watermark(analyst: Any) -> str:
+    return (await analyst.post("SELECT 1")).headers["Watermark"]
 
 
 def problem(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]
 
 
-async def test_the_same_question_has_the_same_hash(world):
+async def test_the_same_question_has_the_same_hash(service):
     text = "SELECT :a ::int + :b ::int"
     one, same, other = [
-        await ask(world.ann, text, params) for params in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
+        await ask(service.ann, text, params) for params in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
     ]
     assert one.headers["Query-Hash"] == same.headers["Query-Hash"] != other.headers["Query-Hash"]
     assert len(one.headers["Query-Hash"]) == 32
 
 
-async def test_a_result_is_repeated_whatever_comes_later(world):
+async def test_a_result_is_repeated_whatever_comes_later(service):
     with (
-        psycopg.connect(world.dsn) as open_then,
-        psycopg.connect(world.dsn, autocommit=True) as ended,
+        psycopg.connect(service.dsn) as open_then,
+        psycopg.connect(service.dsn, autocommit=True) as ended,
     ):
-        add(ended, world.ann.org_id, "late:before")
-        add(open_then, world.ann.org_id, "late:still open")
-        first = await ask(world.ann, NAMES)
+        add(ended, service.ann.org_id, "late:before")
+        add(open_then, service.ann.org_id, "late:still open")
+        first = await ask(service.ann, NAMES)
         open_then.commit()
-        add(ended, world.ann.org_id, "late:after", at="2999-01-01")
-        add(ended, world.ann.org_id, "late:imported", at="2020-01-01")
+        add(ended, service.ann.org_id, "late:after", at="2999-01-01")
+        add(ended, service.ann.org_id, "late:imported", at="2020-01-01")
     as_of = first.headers["Watermark"]
-    again = await ask(world.ann, NAMES, as_of=as_of)
+    again = await ask(service.ann, NAMES, as_of=as_of)
     assert first.json()["rows"] == [["late:before"]]
     assert again.json() == first.json()
     assert again.headers["Watermark"] == as_of
     assert again.headers["Query-Hash"] == first.headers["Query-Hash"]
     now = [["late:after"], ["late:before"], ["late:imported"], ["late:still open"]]
-    assert await world.ann.rows(NAMES) == now
-    assert (await ask(world.ann, NAMES, as_of=await watermark(world.ann))).json()["rows"] == now
+    assert await service.ann.rows(NAMES) == now
+    assert (await ask(service.ann, NAMES, as_of=await watermark(service.ann))).json()["rows"] == now
 
 
-async def test_the_past_shows_no_other_organizations_events(world):
-    for asker, canary in ((world.ann, "canary_a"), (world.ben, "canary_b")):
+async def test_the_past_shows_no_other_organizations_events(service):
+    for analyst, canary in ((service.ann, "canary_a"), (service.ben, "canary_b")):
         response = await ask(
-            asker, "SELECT event FROM app_events WHERE event LIKE 'canary%'", as_of=await watermark(asker)
+            analyst, "SELECT event FROM app_events WHERE event LIKE 'canary%'", as_of=await watermark(analyst)
         )
         assert response.json()["rows"] == [[canary]]
 
 
-async def test_a_watermark_begins_with_its_moment_and_hides_the_rest(world):
-    moment, _, sealed = (await watermark(world.ann)).partition("~")
+async def test_a_watermark_begins_with_its_moment_and_hides_the_rest(service):
+    moment, _, sealed = (await watermark(service.ann)).partition("~")
     assert moment.endswith("Z")
-    ((at,),) = await world.ann.rows(
+    ((at,),) = await service.ann.rows(
         "SELECT :at ::timestamptz BETWEEN now() - interval '1 minute' AND now()", {"at": moment}
     )
     assert at is True
@@ -82,34 +82,34 @@ async def test_a_watermark_begins_with_its_moment_and_hides_the_rest(world):
 
 
 @pytest.mark.parametrize("table", ["contacts", "messages", "automation_entries", "segment_members", "rejected_events"])
-async def test_tables_without_a_past_are_refused(world, table):
-    response = await ask(world.ann, f"SELECT * FROM app_events, {table}", as_of=await watermark(world.ann))
+async def test_tables_without_a_past_are_refused(service, table):
+    response = await ask(service.ann, f"SELECT * FROM app_events, {table}", as_of=await watermark(service.ann))
     assert problem(response) == (400, f'sql: relation "{table}" does not exist')
     assert response.json()["hint"] == "asOf covers only app_events: the other tables keep no history"
 
 
-async def test_the_present_is_not_reached_through_its_schema(world):
+async def test_the_present_is_not_reached_through_its_schema(service):
     for name in ("analyst.contacts", '"analyst".contacts', "Analyst . contacts"):
-        response = await ask(world.ann, f"SELECT * FROM {name}", as_of=await watermark(world.ann))
+        response = await ask(service.ann, f"SELECT * FROM {name}", as_of=await watermark(service.ann))
         assert problem(response) == (400, "sql: with asOf, name tables without their schema")
 
 
-async def test_a_table_may_be_called_analyst_in_a_query(world):
+async def test_a_table_may_be_called_analyst_in_a_query(service):
     text = "SELECT analyst.event FROM app_events analyst WHERE analyst.event = 'canary_a'"
-    response = await ask(world.ann, text, as_of=await watermark(world.ann))
+    response = await ask(service.ann, text, as_of=await watermark(service.ann))
     assert response.json()["rows"] == [["canary_a"]]
 
 
-async def test_only_a_watermark_of_ones_own_is_taken(world):
-    own, others = await watermark(world.ann), await watermark(world.ben)
+async def test_only_a_watermark_of_ones_own_is_taken(service):
+    own, others = await watermark(service.ann), await watermark(service.ben)
     moment, _, sealed = own.partition("~")
     for wrong in (others, f"2026-01-01T00:00:00.000000Z~{sealed}", moment, "", "~", "é~é", f"{moment}~{sealed[:-4]}"):
-        response = await ask(world.ann, "SELECT 1", as_of=wrong)
+        response = await ask(service.ann, "SELECT 1", as_of=wrong)
         assert problem(response) == (400, "asOf: is not the watermark of a result of this organization"), wrong
-    assert problem(await ask(world.ann, "SELECT 1", as_of=5)) == (400, "asOf: must be text")
+    assert problem(await ask(service.ann, "SELECT 1", as_of=5)) == (400, "asOf: must be a string")
 
 
-async def test_a_watermark_hides_the_transaction_numbers(world):
+async def test_a_watermark_hides_the_transaction_numbers(service):
     for statement in (
         "SELECT stored_in FROM app_events",
         "SELECT workbench.past_end()",
@@ -117,4 +117,4 @@ async def test_a_watermark_hides_the_transaction_numbers(world):
         "SELECT pg_current_snapshot()",
         "SELECT * FROM analyst_past.app_events",
     ):
-        assert (await world.ann.post(statement)).status_code == 400, statement
+        assert (await service.ann.post(statement)).status_code == 400, statement

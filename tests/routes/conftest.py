@@ -53,7 +53,7 @@ class Service:
             rows = await cursor.fetchall() if cursor.description else []
         return [tuple(decode(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
-    async def talk(self, *pieces: bytes, answers: int = 1) -> bytes:
+    async def exchange(self, *pieces: bytes, answers: int = 1) -> bytes:
         """Send raw bytes; return what the server sends until `answers` answers, its close, or a timeout."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         received = b""
@@ -69,7 +69,7 @@ class Service:
             writer.close()
         return received
 
-    async def leave(self, piece: bytes) -> None:
+    async def send_and_disconnect(self, piece: bytes) -> None:
         """Send bytes and disconnect without waiting for an answer."""
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(piece)

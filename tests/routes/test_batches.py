@@ -57,7 +57,7 @@ async def test_c4_a_key_counts_once_within_a_batch_and_the_first_wins(acme: Org)
     assert await acme.rows("idempotency_key, payload", "events", "idempotency_key") == [("a", {"n": 1}), ("b", {})]
 
 
-async def test_items_that_are_no_objects_are_refused_alone(acme: Org) -> None:
+async def test_items_that_are_no_objects_are_refused_without_the_others(acme: Org) -> None:
     results = await acme.post_batch(None, [], "x", 7, event("a"), {})
     assert [result.get("error", "") for result in results] == [
         *["must be a JSON object"] * 4,
@@ -97,7 +97,7 @@ async def test_events_of_one_batch_see_each_others_contacts(acme: Org) -> None:
     assert len({contact for (contact,) in await acme.rows("contact_id", "events")}) == 1
 
 
-async def test_a_body_of_many_megabytes_is_taken(acme: Org) -> None:
+async def test_a_body_of_many_megabytes_is_accepted(acme: Org) -> None:
     """100 events with a payload of 16 KB and 50 attributes of 1 KB: the largest valid batch, 6.7 MB."""
     attributes = {f"a{n}": "x" * 1_024 for n in range(50)}
     full = [event(str(n), payload={"k": "y" * 16_376}, attributes=attributes) for n in range(100)]

@@ -18,7 +18,7 @@ async def names(org: Org, query: str = "") -> list[str]:
     return [event["event"] for event in (await org.get(f"/events/catalog{query}"))[1]["events"]]
 
 
-async def test_names_come_with_counts_most_frequent_first_ties_by_name(acme: Org) -> None:
+async def test_names_have_counts_most_frequent_first_ties_by_name(acme: Org) -> None:
     await send(acme, b=2, c=1, A=2, d=3)
     counts = {"d": 3, "a": 2, "b": 2, "c": 1}
     expected = {"events": [{"event": name, "count": count} for name, count in counts.items()], "windowDays": 30}
@@ -75,7 +75,7 @@ async def test_a_bad_parameter_is_refused_by_its_name(acme: Org, query: str, fie
 
 
 @pytest.mark.parametrize("kind", ["live", "test", "workbench"])
-async def test_any_secret_or_workbench_key_may_look(acme: Org, kind: str) -> None:
+async def test_any_secret_or_workbench_key_may_read_the_catalog(acme: Org, kind: str) -> None:
     await send(acme, a=1)
     assert (await acme.get("/events/catalog", kind))[0] == (await acme.get("/events/catalog/a", kind))[0] == 200
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from api.clock import uuid7
+from tests.contacts.test_explain import author, explained
 from tests.routes.conftest import Org
-from tests.routes.test_explain import author, explained
 
 CONTRACT = "0x" + "c0" * 20
 ANN = "0x" + "aa" * 20
@@ -36,7 +36,7 @@ async def logged(
     )
 
 
-async def known(org: Org) -> str:
+async def create_contact(org: Org) -> str:
     """Return the id of the contact of a wallet."""
     await org.post({"event": "seen", "contact": {"walletAddress": ANN}})
     rows = await org.service.rows("SELECT id::text FROM contacts WHERE org_id = %s", org.id)
@@ -44,7 +44,7 @@ async def known(org: Org) -> str:
 
 
 async def test_newest_logs_are_samples_and_events_are_counted(acme: Org) -> None:
-    contact = await known(acme)
+    contact = await create_contact(acme)
     for block in (7, 8):
         await logged(acme, contact, block=block)
     await logged(acme, contact, "Approval", 9)
@@ -58,11 +58,11 @@ async def test_newest_logs_are_samples_and_events_are_counted(acme: Org) -> None
     status, answer = await acme.get("/chain")
     assert [(event["event"], event["count"]) for event in answer["events"]] == [("Transfer", 2), ("Approval", 1)]
     chain: dict[str, Any] = answer["chains"][0]
-    assert (chain["chainId"], chain["blockNumber"], chain["head"], chain["trouble"]) == (1, 9, 12, "says 429")
+    assert (chain["chainId"], chain["blockNumber"], chain["head"], chain["problem"]) == (1, 9, 12, "says 429")
 
 
 async def test_logs_of_all_chains_are_read_page_by_page_as_they_were_seen(acme: Org) -> None:
-    contact = await known(acme)
+    contact = await create_contact(acme)
     for number, (chain, block) in enumerate([(1, 900), (5, 7), (1, 901), (5, 8), (1, 902)]):
         await logged(acme, contact, block=number)
         place = "UPDATE onchain_events SET chain_id = %s, block_number = %s, id = %s::uuid WHERE log_index = %s"
@@ -90,13 +90,13 @@ async def test_logs_of_unknown_wallets_are_counted(acme: Org) -> None:
 
 
 async def test_logs_of_other_organizations_are_invisible(acme: Org, globex: Org) -> None:
-    await logged(acme, await known(acme))
+    await logged(acme, await create_contact(acme))
     assert (await globex.get("/chain/events"))[1] == {"events": []}
     assert (await globex.get("/chain"))[1]["events"] == []
 
 
 async def test_a_log_is_in_the_timeline_and_the_export_of_its_contact(acme: Org) -> None:
-    contact = await known(acme)
+    contact = await create_contact(acme)
     await logged(acme, contact)
     key = {"Authorization": f"Bearer {await acme.key('workbench', *NOTEBOOK)}"}
     page = (await acme.service.client.get(f"/contacts/{contact}/timeline?kind=log", headers=key)).json()
@@ -126,7 +126,7 @@ async def test_a_sample_of_a_log_is_simulated(acme: Org) -> None:
 
 
 async def test_a_log_from_before_the_automation_was_live_is_recognised(acme: Org) -> None:
-    contact = await known(acme)
+    contact = await create_contact(acme)
     graph = {
         "nodes": [{"id": "t", "type": "onchain_event"}, {"id": "x", "type": "exit"}],
         "edges": [{"source": "t", "target": "x"}],
@@ -143,7 +143,7 @@ async def test_a_log_from_before_the_automation_was_live_is_recognised(acme: Org
 
 
 async def test_why_an_automation_took_a_log_or_did_not(acme: Org) -> None:
-    contact = await known(acme)
+    contact = await create_contact(acme)
     spec = SPEC | {"filters": [{"path": "value", "operator": "eq", "value": "7"}]}
     graph = {
         "nodes": [{"id": "t", "type": "onchain_event"}, {"id": "x", "type": "exit"}],

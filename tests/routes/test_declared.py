@@ -14,7 +14,7 @@ async def test_two_content_types_are_a_415(acme: Org, second: str) -> None:
         f"Authorization: Bearer {await acme.key()}\r\nContent-Length: {len(EVENT)}\r\n"
         f"Content-Type: application/json\r\nContent-Type: {second}\r\n\r\n"
     )
-    answer = await acme.service.talk(head.encode() + EVENT)
+    answer = await acme.service.exchange(head.encode() + EVENT)
     assert answer.startswith(b"HTTP/1.1 415 ")
     assert b"Content-Type must be sent once" in answer
     assert await acme.traces() == {}

@@ -21,7 +21,7 @@ class Admin:
         headers = {"authorization": f"Bearer {key or self.key}"}
         return await self.org.service.client.request(method, path, json=body, headers=headers)
 
-    async def made(self, **wish: Any) -> tuple[str, dict[str, Any]]:
+    async def create_key(self, **wish: Any) -> tuple[str, dict[str, Any]]:
         answer = await self.call("POST", "/keys", wish)
         assert answer.status_code == 201, answer.text
         return answer.json()["secret"], answer.json()["key"]
@@ -35,7 +35,7 @@ async def admin(acme: Org) -> Admin:
     return Admin(acme, await acme.key("workbench", *WORKBENCH))
 
 
-async def works(org: Org, key: str) -> bool:
+async def is_accepted(org: Org, key: str) -> bool:
     event = {"event": "deposit", "contact": {"externalId": "u1"}}
     sent = await org.service.client.post("/events", json=event, headers={"authorization": f"Bearer {key}"})
     return sent.status_code == 202
@@ -47,14 +47,14 @@ async def until_refused(org: Org, key: str) -> float:
     taken = True
     while taken:
         await asyncio.sleep(0.1)
-        taken = await works(org, key)
+        taken = await is_accepted(org, key)
     return time.monotonic() - since
 
 
-async def test_a_key_is_made_shown_once_listed_and_on_record(admin: Admin) -> None:
-    secret, key = await admin.made(kind="live", name="backend", scopes=["ingest"])
+async def test_a_key_is_created_shown_once_listed_and_audited(admin: Admin) -> None:
+    secret, key = await admin.create_key(kind="live", name="backend", scopes=["ingest"])
     assert parse(secret) == "live"
-    assert await works(admin.org, secret)
+    assert await is_accepted(admin.org, secret)
     listed = (await admin.call("GET", "/keys")).json()["keys"]
     assert [key["name"] for key in listed] == ["", "backend"]
     assert secret not in str(listed)
@@ -68,18 +68,18 @@ async def test_a_key_is_made_shown_once_listed_and_on_record(admin: Admin) -> No
 
 
 async def test_the_last_use_shows(admin: Admin) -> None:
-    secret, _ = await admin.made(kind="live")
-    await works(admin.org, secret)
+    secret, _ = await admin.create_key(kind="live")
+    await is_accepted(admin.org, secret)
     await admin.org.service.services.verifier.close()
     assert (await admin.call("GET", "/keys")).json()["keys"][1]["lastUsedAt"] is not None
 
 
 async def test_a_rolled_key_works_for_the_requested_overlap(admin: Admin) -> None:
-    old, key = await admin.made(kind="live", name="backend", scopes=["ingest"])
+    old, key = await admin.create_key(kind="live", name="backend", scopes=["ingest"])
     rolled = (await admin.call("POST", f"/keys/{key['id']}/roll", {"overlapSeconds": 3600})).json()
     assert (rolled["key"]["name"], rolled["key"]["scopes"]) == ("backend", ["ingest"])
-    assert await works(admin.org, old)
-    assert await works(admin.org, rolled["secret"])
+    assert await is_accepted(admin.org, old)
+    assert await is_accepted(admin.org, rolled["secret"])
     assert (await admin.call("GET", "/keys")).json()["keys"][1]["status"] == "ending"
     assert (await admin.call("POST", f"/keys/{rolled['key']['id']}/roll", {"overlapSeconds": 0})).status_code == 201
     await until_refused(admin.org, rolled["secret"])
@@ -88,8 +88,8 @@ async def test_a_rolled_key_works_for_the_requested_overlap(admin: Admin) -> Non
 
 
 async def test_a_revoked_key_is_refused_within_five_seconds(admin: Admin) -> None:
-    secret, key = await admin.made(kind="live")
-    assert await works(admin.org, secret)
+    secret, key = await admin.create_key(kind="live")
+    assert await is_accepted(admin.org, secret)
     revoked = await admin.call("POST", f"/keys/{key['id']}/revoke")
     assert (revoked.status_code, revoked.json()["status"]) == (200, "revoked")
     assert await until_refused(admin.org, secret) < 5
@@ -101,7 +101,7 @@ SLOW = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 10
 
 
 async def test_a_question_is_broken_off_when_its_key_ends(admin: Admin) -> None:
-    secret, key = await admin.made(kind="workbench", scopes=["sql:read"])
+    secret, key = await admin.create_key(kind="workbench", scopes=["sql:read"])
     since = time.monotonic()
     asking = asyncio.create_task(admin.call("POST", "/sql", {"sql": SLOW}, secret))
     await asyncio.sleep(0.3)
@@ -121,7 +121,7 @@ LONG = "SELECT i, repeat('x', 1000) AS x FROM generate_series(1, 3000000) i"
 
 
 async def test_an_answer_that_has_begun_breaks_when_its_key_ends(admin: Admin) -> None:
-    secret, key = await admin.made(kind="workbench", scopes=["sql:read"])
+    secret, key = await admin.create_key(kind="workbench", scopes=["sql:read"])
     headers = {"authorization": f"Bearer {secret}", "accept": "text/csv"}
 
     async def read_slowly() -> None:
@@ -141,7 +141,7 @@ async def test_an_answer_that_has_begun_breaks_when_its_key_ends(admin: Admin) -
         ("/keys", {}, 400, "kind: is required"),
         ("/keys", {"kind": "secret"}, 400, "kind: must be one of live, test, publishable, workbench"),
         ("/keys", {"kind": "live", "scopes": ["sql:read"]}, 400, "a live key cannot have the scope sql:read"),
-        ("/keys", {"kind": "live", "scopes": "ingest"}, 400, "scopes: must be an array of scopes"),
+        ("/keys", {"kind": "live", "scopes": "ingest"}, 400, "scopes: must be an array of strings"),
         ("/keys", {"kind": "live", "name": "a\nb"}, 400, "a key's name has at most 100 printable characters"),
         ("/keys/00000000-0000-7000-8000-000000000000/roll", {}, 404, "key not found"),
         ("/keys/x/revoke", {}, 404, "key not found"),
@@ -153,22 +153,23 @@ async def test_what_cannot_be_is_refused(admin: Admin, path: str, body: Any, sta
     assert (answer.status_code, answer.json()["error"][: len(error)]) == (status, error)
 
 
-async def test_no_key_gives_away_what_it_lacks(acme: Org) -> None:
+async def test_a_key_cannot_grant_a_scope_that_it_lacks(acme: Org) -> None:
     strong = Admin(acme, await acme.key("workbench", *WORKBENCH))
     weak = Admin(acme, await acme.key("workbench", "keys:admin", "events:read"))
-    _, people = await strong.made(kind="workbench", scopes=["pii:read"])
+    _, people = await strong.create_key(kind="workbench", scopes=["pii:read"])
     for path, body in (("/keys", {"kind": "workbench", "scopes": ["pii:read"]}), (f"/keys/{people['id']}/roll", {})):
         refused = await weak.call("POST", path, body)
         assert (refused.status_code, refused.json()["error"]) == (
             403,
             "this key cannot grant scopes that it lacks: pii:read",
         )
-    assert (await weak.call("POST", "/keys", {"kind": "workbench"})).status_code == 403  # the usual scopes are more
+    # The key lacks some of the default scopes.
+    assert (await weak.call("POST", "/keys", {"kind": "workbench"})).status_code == 403
     assert (await weak.call("POST", f"/keys/{people['id']}/revoke")).status_code == 200
 
 
 async def test_keys_of_others_are_not_there(admin: Admin, globex: Org) -> None:
-    _, key = await admin.made(kind="live")
+    _, key = await admin.create_key(kind="live")
     other_admin = Admin(globex, await globex.key("workbench", *WORKBENCH))
     for path in (f"/keys/{key['id']}/roll", f"/keys/{key['id']}/revoke"):
         assert (await other_admin.call("POST", path)).status_code == 404

@@ -25,7 +25,7 @@ def event(number: int, **fields: Any) -> dict[str, Any]:
     return {"event": "deposit", "contact": {"externalId": "u1"}, "idempotencyKey": f"k{number}", **fields}
 
 
-async def test_a2_after_the_burst_comes_429_without_retry_after(acme: Org, globex: Org) -> None:
+async def test_a2_after_the_burst_the_answer_is_429_without_retry_after(acme: Org, globex: Org) -> None:
     assert [(await acme.post(event(n)))[0] for n in range(100)] == [202] * 100
     response = await acme.call("POST", "/events", event(100))
     body = response.json()

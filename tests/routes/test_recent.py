@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.routes import events
-from tests.acceptance.conftest import House
+from tests.installation import Installation
 from tests.promises.conftest import query
 from tests.routes.conftest import Org
 from workbench.language.codec import decode
@@ -61,9 +61,9 @@ async def following(client: httpx.AsyncClient, key: str, **params: str) -> Async
 
 
 @pytest.fixture
-def house(database_url: str, tmp_path: Path) -> Iterator[House]:
+def installation(database_url: str, tmp_path: Path) -> Iterator[Installation]:
     """An installation; the processes that the test starts are stopped at its end."""
-    built = House(database_url, tmp_path)
+    built = Installation(database_url, tmp_path)
     yield built
     built.stop()
 
@@ -102,12 +102,12 @@ async def test_outcomes_may_be_repeated_or_listed(acme: Org) -> None:
         ("follow=true&seconds=0", "seconds"),
     ],
 )
-async def test_a_wrong_question_is_refused_by_its_name(acme: Org, query: str, field: str) -> None:
+async def test_an_invalid_parameter_is_refused_with_its_name(acme: Org, query: str, field: str) -> None:
     status, body = await acme.get(f"/events/recent?{query}")
     assert (status, body["field"]) == (400, field)
 
 
-async def test_only_keys_that_may_read_events_look(acme: Org) -> None:
+async def test_only_keys_with_events_read_see_recent_events(acme: Org) -> None:
     key = await acme.key("workbench", "sql:read")
     refused = await acme.call("GET", "/events/recent", authorization=f"Bearer {key}")
     assert refused.status_code == 403
@@ -141,7 +141,7 @@ async def test_a_stream_shows_every_outcome_of_one_organization(acme: Org, globe
         ("/events/batch", b'{"events": {"email": "ann@example.com"}}', "application/json", "events: must be an array"),
     ],
 )
-async def test_a_body_that_is_refused_as_a_whole_is_seen_too(
+async def test_a_body_that_is_refused_as_a_whole_is_listed_too(
     acme: Org, path: str, body: bytes, declared: str, reason: str
 ) -> None:
     async with following(acme.service.client, await acme.key(), outcome="rejected") as stream:
@@ -162,7 +162,7 @@ async def test_a_stream_resumes_after_the_last_event_its_client_saw(acme: Org) -
         assert await stream.keys(3) == ["2", "3", "4"]
 
 
-async def test_a_stream_may_begin_with_what_is_there_already(acme: Org) -> None:
+async def test_a_stream_may_begin_with_past_events(acme: Org) -> None:
     await acme.post_batch(event("1"), event("2"), event("3"))
     headers = {"authorization": f"Bearer {await acme.key()}"}
     async with acme.service.client.stream(
@@ -172,7 +172,7 @@ async def test_a_stream_may_begin_with_what_is_there_already(acme: Org) -> None:
 
 
 async def test_a_silent_stream_shows_that_it_lives(acme: Org, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0)
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0)
     async with following(acme.service.client, await acme.key()) as stream, asyncio.timeout(10):
         async for line in stream.lines:
             if line == ":":
@@ -209,9 +209,9 @@ async def test_an_organization_has_ten_followers_and_a_disconnect_frees_a_slot(a
                 pass
 
 
-async def test_a_tail_shows_what_every_process_takes_and_ends_when_its_own_stops(house: House) -> None:
-    here, other_api = house.start_api(), house.start_api()
-    keys = await house.organization()
+async def test_a_tail_shows_what_every_process_takes_and_ends_when_its_own_stops(installation: Installation) -> None:
+    here, other_api = installation.start_api(), installation.start_api()
+    keys = await installation.organization()
     headers = {"authorization": f"Bearer {keys['live']}"}
     async with (
         httpx.AsyncClient(base_url=f"{here.url}/api/v1", timeout=20) as client,
@@ -228,11 +228,11 @@ async def test_a_tail_shows_what_every_process_takes_and_ends_when_its_own_stops
     assert accepted == refused == {here.url, other_api.url}
 
 
-async def test_the_last_notes_of_a_process_are_kept_when_it_stops(house: House) -> None:
-    api, keys = house.start_api(), await house.organization()
+async def test_the_last_notes_of_a_process_are_kept_when_it_stops(installation: Installation) -> None:
+    api, keys = installation.start_api(), await installation.organization()
     headers = {"authorization": f"Bearer {keys['live']}"}
     async with httpx.AsyncClient(base_url=f"{api.url}/api/v1", headers=headers) as client:
         assert (await client.post("/events", json={"event": "last_words"})).status_code == 400
     api.process.terminate()
     assert await asyncio.to_thread(api.process.wait, 20) == 0
-    assert await query(house.dsn, "SELECT event FROM event_notices") == [("last_words",)]
+    assert await query(installation.dsn, "SELECT event FROM event_notices") == [("last_words",)]

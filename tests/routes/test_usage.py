@@ -13,7 +13,7 @@ NOVEMBER = {
 }
 
 
-async def happened(org: Org, at: str, channel: str = "email", outcome: str = "sent") -> None:
+async def store_outcome(org: Org, at: str, channel: str = "email", outcome: str = "sent") -> None:
     """Store the outcome of a message."""
     await org.service.rows(
         "INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel)"
@@ -25,7 +25,7 @@ async def happened(org: Org, at: str, channel: str = "email", outcome: str = "se
     )
 
 
-async def used(org: Org, month: str) -> dict[str, int]:
+async def read_usage(org: Org, month: str) -> dict[str, int]:
     status, answer = await org.get(f"/usage?month={month}")
     assert (status, answer["month"]) == (200, month)
     assert answer["total"] == sum(answer["messages"].values())
@@ -35,22 +35,22 @@ async def used(org: Org, month: str) -> dict[str, int]:
 
 async def test_a_month_begins_and_ends_at_midnight_utc(acme: Org) -> None:
     for at in NOVEMBER.values():
-        await happened(acme, at)
-    assert [(await used(acme, month))["email"] for month in ("2026-10", "2026-11", "2026-12")] == [1, 2, 1]
+        await store_outcome(acme, at)
+    assert [(await read_usage(acme, month))["email"] for month in ("2026-10", "2026-11", "2026-12")] == [1, 2, 1]
 
 
 async def test_a_year_ends_in_december(acme: Org) -> None:
-    await happened(acme, "2026-12-31T23:59:59Z")
-    await happened(acme, "2027-01-01T00:00:00Z")
-    assert [(await used(acme, month))["email"] for month in ("2026-12", "2027-01")] == [1, 1]
+    await store_outcome(acme, "2026-12-31T23:59:59Z")
+    await store_outcome(acme, "2027-01-01T00:00:00Z")
+    assert [(await read_usage(acme, month))["email"] for month in ("2026-12", "2027-01")] == [1, 1]
 
 
 async def test_only_what_was_sent_is_counted_by_channel(acme: Org, globex: Org) -> None:
     for outcome in ("sent", "delivered", "retrying", "failed", "skipped", "unknown"):
-        await happened(acme, "2026-11-20T00:00:00Z", "inapp", outcome)
-    await happened(acme, "2026-11-20T00:00:00Z", "webhook")
-    await happened(globex, "2026-11-20T00:00:00Z", "email")
-    assert await used(acme, "2026-11") == {"inapp": 1, "email": 0, "webhook": 1}
+        await store_outcome(acme, "2026-11-20T00:00:00Z", "inapp", outcome)
+    await store_outcome(acme, "2026-11-20T00:00:00Z", "webhook")
+    await store_outcome(globex, "2026-11-20T00:00:00Z", "email")
+    assert await read_usage(acme, "2026-11") == {"inapp": 1, "email": 0, "webhook": 1}
 
 
 async def test_events_are_never_metered(acme: Org) -> None:
@@ -89,4 +89,4 @@ async def test_a_month_is_one_range_of_the_index(acme: Org) -> None:
     plan = "\n".join(row[0] for row in rows)
     assert "message_outcomes_pkey" in plan
     assert "Seq Scan" not in plan
-    assert (await used(acme, "2026-03"))["inapp"] == 31 * 24
+    assert (await read_usage(acme, "2026-03"))["inapp"] == 31 * 24

@@ -27,7 +27,7 @@ async def test_a_notebook_that_does_not_fit_changes_nothing(acme: Org, path: str
     assert word in answer.json()["error"]
 
 
-async def test_events_are_taken_from_every_version(acme: Org) -> None:
+async def test_events_are_accepted_from_every_version(acme: Org) -> None:
     headers = {"authorization": f"Bearer {await acme.key()}", VERSION_HEADER: "0.0.1"}
     event = {"event": "deposit", "contact": {"externalId": "u1"}}
     single = await acme.service.client.post("/events", json=event, headers=headers)
@@ -40,7 +40,7 @@ async def test_a_request_without_a_version_is_served(acme: Org) -> None:
     assert (await acme.service.client.get("/automations", headers=headers)).status_code == 200
 
 
-async def test_the_notebook_says_so_in_every_call(acme: Org, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_notebook_sends_its_version_with_every_call(acme: Org, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbench.connection, "VERSION", "0.2.0")
     wb = Workbench(f"http://127.0.0.1:{acme.service.port}", await acme.key("workbench"))
 

@@ -38,7 +38,7 @@ class Team:
         return self.org.id
 
     @property
-    def desk(self) -> SegmentServices:
+    def services(self) -> SegmentServices:
         """The services of an engine, which refreshes the segments of every organization."""
         parts = self.org.service.services
         return msgspec.structs.replace(parts.segments, database=parts.system_database)
@@ -48,12 +48,12 @@ class Team:
         key = await self.org.key("workbench", *scopes)
         return await self.org.call(method, f"/segments{path}", body, authorization=f"Bearer {key}")
 
-    async def ok(self, method: str, path: str = "", body: Any = None) -> dict[str, Any]:
+    async def expect_success(self, method: str, path: str = "", body: Any = None) -> dict[str, Any]:
         response = await self.call(method, path, body)
         assert response.status_code < 300, response.text
         return decode(response.content)  # type: ignore[no-any-return]
 
-    async def no(self, method: str, path: str = "", body: Any = None) -> tuple[int, str]:
+    async def expect_refusal(self, method: str, path: str = "", body: Any = None) -> tuple[int, str]:
         response = await self.call(method, path, body)
         return response.status_code, response.json()["error"]
 

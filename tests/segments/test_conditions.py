@@ -1,14 +1,14 @@
-"""`contact.segments contains "whales"`: the engine, a simulation and an explanation ask the members of the moment."""
+"""`contact.segments contains "whales"`: engine, simulation and explanation read the members at that moment."""
 
 from pathlib import Path
 from typing import Any
 
 from api import settings
-from api.engine.deliver import open_transports
+from api.channels.outgoing import open_transports
 from api.engine.drive import Driver
 from tests.segments.conftest import Team
+from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode
-from workbench.language.run import uniform_policy
 
 WHALES = {
     "name": "whales",
@@ -46,7 +46,7 @@ async def published(team: Team) -> str:
 async def drive(team: Team, folder: Path) -> None:
     service = team.org.service
     ways = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(folder)}))
-    driver = Driver(service.services.system_database, service.keyring, service.services.clock, uniform_policy(()), ways)
+    driver = Driver(service.services.system_database, service.keyring, service.services.clock, RetryPolicy(()), ways)
     await driver.drive(team.id, "ready", 100)
     await ways.close()
 
@@ -59,9 +59,9 @@ async def tags(team: Team, name: str) -> list[str]:
 async def test_the_engine_and_a_simulation_see_the_same_segments(acme: Team, globex: Team, tmp_path: Path) -> None:
     for name, balance in (("ann", 500), ("ben", 5)):
         await acme.contact(name, balance=balance)
-    await acme.ok("POST", "", WHALES)
+    await acme.expect_success("POST", "", WHALES)
     await globex.contact("ben", balance=500)
-    await globex.ok("POST", "", WHALES)
+    await globex.expect_success("POST", "", WHALES)
     automation_id = await published(acme)
     for name, tag in (("ann", "whale"), ("ben", "shrimp")):
         event = {"event": "deposit", "contact": {"externalId": name}}
@@ -74,21 +74,21 @@ async def test_the_engine_and_a_simulation_see_the_same_segments(acme: Team, glo
 
 async def test_the_members_of_the_moment_count(acme: Team, tmp_path: Path) -> None:
     await acme.contact("ann", balance=5)
-    await acme.ok("POST", "", WHALES)
+    await acme.expect_success("POST", "", WHALES)
     await published(acme)
     await acme.contact("ann", balance=500)  # starts an entry
-    await acme.ok("POST", "/whales/refresh")
+    await acme.expect_success("POST", "/whales/refresh")
     await drive(acme, tmp_path)
     assert await tags(acme, "ann") == ["whale"]
-    await acme.ok("PUT", "/whales", {"revision": 1, "sql": WHALES["sql"].replace("100", "1000")})
+    await acme.expect_success("PUT", "/whales", {"revision": 1, "sql": WHALES["sql"].replace("100", "1000")})
     await acme.contact("ann")
     await drive(acme, tmp_path)
     assert await tags(acme, "ann") == ["whale", "shrimp"]
 
 
-async def test_an_explanation_and_a_dry_run_ask_the_trigger_only(acme: Team) -> None:
+async def test_an_explanation_and_a_dry_run_decide_only_the_trigger(acme: Team) -> None:
     ann = await acme.contact("ann", balance=500)
-    await acme.ok("POST", "", WHALES)
+    await acme.expect_success("POST", "", WHALES)
     automation_id = await published(acme)
     body = {"automationId": automation_id, "event": {"event": "deposit"}}
     (why,) = (await post(acme, f"/contacts/{ann}/explain", body))["explanations"]

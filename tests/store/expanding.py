@@ -18,7 +18,7 @@ _ALLOWED = (
     r"ALTER TABLE [\w.]+ ENABLE ROW LEVEL SECURITY",
     rf"ALTER TABLE [\w.]+ ALTER COLUMN \w+ SET DEFAULT {_CONSTANT}",
     r"ALTER TABLE [\w.]+ ALTER COLUMN \w+ DROP NOT NULL",
-    r"CREATE (?:OR REPLACE )?VIEW [\w.]+ .*",  # Postgres itself lets a view that is replaced only grow at its end
+    r"CREATE (?:OR REPLACE )?VIEW [\w.]+ .*",  # a replacement can only add columns at the end
     r"CREATE FUNCTION .*",
     r"CREATE POLICY .*",
     r"GRANT .*",

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from api.auth import keys
@@ -41,7 +42,8 @@ async def full(database_url: str) -> AsyncIterator[tuple[Database, datetime]]:
 
 async def test_counted_rows_are_not_scanned(full: tuple[Database, datetime]) -> None:
     database, now = full
-    values = {"org_id": 1, "event": "e1", "prefix": "", "limit": 200, **_edges(now - timedelta(days=15, minutes=17))}
+    edges = msgspec.structs.asdict(_edges(now - timedelta(days=15, minutes=17)))
+    values = {"org_id": 1, "event": "e1", "prefix": "", "limit": 200, **edges}
     for statement in ("count_events", "count_event"):
         text, order = load_numbered("events")[statement]
         types = ", ".join(TYPES.get(name, "timestamptz") for name in order)
@@ -60,7 +62,7 @@ async def test_counted_rows_are_not_scanned(full: tuple[Database, datetime]) -> 
 
 
 def read(node: dict[str, Any]) -> Iterator[int]:
-    """Yield the number of rows of `events` that each scan of a plan reads: those of an hour, and uncounted ones."""
+    """Yield the number of rows that each scan of `events` in a plan reads: at most an hour, and uncounted ones."""
     if node.get("Relation Name", "").startswith("events_"):
         rows_read = (
             node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)

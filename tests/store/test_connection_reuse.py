@@ -7,7 +7,8 @@ import psycopg
 import pytest
 
 from api.store.database import Database, RefusedDataError, TooSlowError, Transaction, TransactionConflictError
-from api.store.locks import lock_contacts, lock_identifiers
+from api.store.locks import hold_contacts, hold_identifiers
+from api.store.query import run
 from workbench.language.contact import IdentifierKind
 
 Failure = Callable[[Transaction], Awaitable[object]]
@@ -22,10 +23,10 @@ CLEAN = (True, "workbench", "10s", "off", None, 0, 0, None)
 CANARY = "canary-of-one-request"
 
 
-async def use(tx: Transaction) -> None:
+async def change_connection(tx: Transaction) -> None:
     """Change the connection in every way that a request may, and more."""
-    await lock_identifiers(tx, [(1, (IdentifierKind.EMAIL, "0" * 32))])
-    await lock_contacts(tx, ["00000000-0000-7000-8000-000000000001"])
+    await run(tx, hold_identifiers([(1, (IdentifierKind.EMAIL, "0" * 32))]))
+    await run(tx, hold_contacts(["00000000-0000-7000-8000-000000000001"]))
     await tx.execute("SET LOCAL statement_timeout = '7s'")
     await tx.execute("SELECT set_config('workbench.past_end', '7', true), set_config('search_path', 'analyst', true)")
     await tx.execute("CREATE TEMPORARY TABLE of_one ON COMMIT DROP AS SELECT 1")
@@ -34,7 +35,7 @@ async def use(tx: Transaction) -> None:
         await tx.execute("SELECT %s::text", (CANARY,))
 
 
-async def nothing(_: Transaction) -> None:
+async def end_normally(_: Transaction) -> None:
     """End without an error."""
 
 
@@ -42,30 +43,30 @@ async def a_value_is_refused(tx: Transaction) -> None:
     await tx.execute("INSERT INTO workbench.organizations (name, created_at) VALUES ('NOT A NAME', now())")
 
 
-async def it_takes_too_long(tx: Transaction) -> None:
+async def exceed_the_time_limit(tx: Transaction) -> None:
     await tx.execute("SET LOCAL statement_timeout = '20ms'")
     await tx.execute("SELECT pg_sleep(5)")
 
 
-async def it_deadlocks(tx: Transaction) -> None:
+async def cause_deadlock(tx: Transaction) -> None:
     await tx.execute("DO $$ BEGIN RAISE deadlock_detected; END $$")
 
 
-async def the_code_is_wrong(_: Transaction) -> None:
+async def raise_bug(_: Transaction) -> None:
     raise ZeroDivisionError
 
 
-async def the_statement_is_wrong(tx: Transaction) -> None:
+async def run_invalid_statement(tx: Transaction) -> None:
     await tx.execute("SELEKT 1")  # type: ignore[call-overload]
 
 
 FAILURES: dict[str, tuple[Failure, type[Exception] | None]] = {
-    "none": (nothing, None),
+    "none": (end_normally, None),
     "value": (a_value_is_refused, RefusedDataError),
-    "timeout": (it_takes_too_long, TooSlowError),
-    "deadlock": (it_deadlocks, TransactionConflictError),
-    "code": (the_code_is_wrong, ZeroDivisionError),
-    "statement": (the_statement_is_wrong, psycopg.errors.SyntaxError),
+    "timeout": (exceed_the_time_limit, TooSlowError),
+    "deadlock": (cause_deadlock, TransactionConflictError),
+    "code": (raise_bug, ZeroDivisionError),
+    "statement": (run_invalid_statement, psycopg.errors.SyntaxError),
 }
 
 
@@ -75,7 +76,7 @@ async def test_g4_a_connection_keeps_no_state(database: Database, name: str) -> 
 
     async def request() -> int:
         async with database.transaction() as tx:
-            await use(tx)
+            await change_connection(tx)
             pids.append(tx.info.backend_pid)
             await failure(tx)
         return 0
@@ -94,7 +95,7 @@ async def test_g4_a_cancelled_request_leaves_no_state_on_a_connection(database: 
 
     async def request() -> None:
         async with database.transaction() as tx:
-            await use(tx)
+            await change_connection(tx)
             begun.set()
             await tx.execute("SELECT pg_sleep(30)")
 
@@ -107,7 +108,7 @@ async def test_g4_a_cancelled_request_leaves_no_state_on_a_connection(database: 
 
 async def test_g4_statements_that_stay_prepared_hold_no_values(database: Database) -> None:
     async with database.transaction() as tx:
-        await use(tx)
+        await change_connection(tx)
     async with database.transaction() as tx:
         texts = [row[0] for row in await (await tx.execute("SELECT statement FROM pg_prepared_statements")).fetchall()]
     assert texts

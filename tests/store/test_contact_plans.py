@@ -32,14 +32,14 @@ async def opened(dsn: str, *, hot: bool) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def hot(dsn: str) -> AsyncIterator[Database]:
+async def hot_database(dsn: str) -> AsyncIterator[Database]:
     """Connections as the engine uses them."""
     async for database in opened(dsn, hot=True):
         yield database
 
 
 @pytest.fixture
-async def usual(dsn: str) -> AsyncIterator[Database]:
+async def ordinary_database(dsn: str) -> AsyncIterator[Database]:
     async for database in opened(dsn, hot=False):
         yield database
 
@@ -54,26 +54,31 @@ async def plan(database: Database, file: str, name: str, **values: Any) -> str:
     ("name", "column", "more"),
     [("find_suppressed", "address_digest", {"channel": "email"}), ("find_closed_endpoints", "url_digest", {})],
 )
-async def test_addresses_are_looked_up_by_index(hot: Database, name: str, column: str, more: dict[str, str]) -> None:
-    explained = await plan(hot, "messages", name, org_ids=[1], **{f"{column}s": [CONTACT]}, **more)
+async def test_addresses_are_looked_up_by_index(
+    hot_database: Database, name: str, column: str, more: dict[str, str]
+) -> None:
+    await fill(hot_database)
+    explained = await plan(hot_database, "messages", name, org_id=1, **{f"{column}s": [CONTACT]}, **more)
     (condition,) = [line for line in explained.splitlines() if "Index Cond" in line]
-    assert f"{column} = k.{column}" in condition
+    assert f"{column} = ANY" in condition
 
 
-async def test_unsubscribed_contacts_are_looked_up_by_index(hot: Database) -> None:
-    explained = await plan(hot, "entries", "find_unsubscribed", org_id=1, ids=[CONTACT])
+async def test_unsubscribed_contacts_are_looked_up_by_index(hot_database: Database) -> None:
+    explained = await plan(hot_database, "entries", "find_unsubscribed", org_id=1, ids=[CONTACT])
     conditions = [line for line in explained.splitlines() if "Index Cond" in line]
     assert ["contact_id = k.id" in conditions[0], "address_digest = i.value_digest" in conditions[1]] == [True, True]
 
 
-async def test_a_page_of_a_contact_is_read_by_its_index(usual: Database) -> None:
-    await fill(usual)
-    after = {"after_at": FIRST_CURSOR[0], "after_id": FIRST_CURSOR[1], "limit": ERASURE_PAGE}
+async def test_a_page_of_a_contact_is_read_by_its_index(ordinary_database: Database) -> None:
+    await fill(ordinary_database)
+    after = {"at": FIRST_CURSOR.at, "id": FIRST_CURSOR.id, "limit": ERASURE_PAGE}
     for name in ("erase_events", "erase_messages", "erase_entries"):
-        explained = await plan(usual, "contacts", name, org_id=1, contact_id=CONTACT, **after)
+        explained = await plan(ordinary_database, "contacts", name, org_id=1, contact_id=CONTACT, **after)
         assert "_contact" in explained, name
         assert scanned_tables(explained) == [], name
-    cancelling = await plan(usual, "contacts", "cancel_entries", org_id=1, contact_id=CONTACT, at=NOW)
+    cancelling = await plan(
+        ordinary_database, "contacts", "cancel_entries_of_contact", org_id=1, contact_id=CONTACT, at=NOW
+    )
     assert scanned_tables(cancelling) == []
 
 
@@ -83,7 +88,7 @@ def scanned_tables(explained: str) -> list[str]:
 
 
 async def fill(database: Database) -> None:
-    """Give each of 20,000 other contacts an event, an entry with a step and a transition, a message and a notice."""
+    """Store 20,000 contacts with what refers to them, and 20,000 blocked addresses."""
     ids = "md5('contact ' || n)::uuid"
     rows = "FROM generate_series(1, 20000) AS n"
     async with database.transaction() as tx:
@@ -101,6 +106,8 @@ async def fill(database: Database) -> None:
             f" SELECT 1, {ids}, {ids}, {ids}, {ids}, 'n', 1, 'inapp', 'sent', %(now)s {rows}",
             "INSERT INTO event_notices (org_id, id, outcome, idempotency_key, received_at)"
             f" SELECT 1, {ids}, 'rejected', n::text, %(now)s {rows}",
+            f"INSERT INTO suppressions SELECT 1, 'email', {ids}, 'unsubscribed', %(now)s {rows}",
+            f"INSERT INTO closed_endpoints SELECT 1, {ids}, 'shop.example', %(now)s {rows}",
         ):
             await tx.execute(statement, {"now": NOW})
         await tx.execute("ANALYZE")

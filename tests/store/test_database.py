@@ -39,18 +39,18 @@ async def test_the_first_statement_on_a_new_connection_begins_its_transaction(da
 async def test_one_transaction_of_a_deadlock_loses_wherever_its_rows_are(database_url: str) -> None:
     database = Database(database_url, size=3, lock_ms=20_000)
     await database.open()
-    rows = range(1, 4)  # on Citus on two nodes
+    rows = range(1, 4)  # on Citus they are on two nodes
     async with database.transaction() as tx:
         for org_id in rows:
             await tx.execute("INSERT INTO automation_epochs VALUES (%s, 1)", (org_id,))
     all_begun = asyncio.Barrier(len(rows))
 
-    async def take(first: int, second: int) -> None:
+    async def lock_both(first: int, second: int) -> None:
         async with database.transaction() as tx:
             await tx.execute(BUMP, (first,))
             await all_begun.wait()
             await tx.execute(BUMP, (second,))
 
-    ended = await asyncio.gather(*(take(org_id, org_id % 3 + 1) for org_id in rows), return_exceptions=True)
+    ended = await asyncio.gather(*(lock_both(org_id, org_id % 3 + 1) for org_id in rows), return_exceptions=True)
     await database.close()
     assert sorted(map(type, ended), key=str) == sorted([TransactionConflictError, type(None), type(None)], key=str)

@@ -32,7 +32,7 @@ DROP INDEX CONCURRENTLY IF EXISTS workbench.contacts_by_domain;
 CREATE INDEX CONCURRENTLY contacts_by_domain ON workbench.contacts (org_id, email_domain);
 """
 SHRINK = """-- contract: needs 0002_grow
-ALTER TABLE workbench.chains DROP COLUMN trouble;
+ALTER TABLE workbench.chains DROP COLUMN problem;
 """
 HASTY = LockWait(lock_ms=50, pause_seconds=0.05, patience_seconds=0.3)
 

@@ -1,4 +1,4 @@
-"""Hot statements of the engine and of imports use the index that was made for them, with and without statistics."""
+"""Hot statements of the engine and of ingest use the index that was made for them, with and without statistics."""
 
 import copy
 import re
@@ -11,7 +11,7 @@ import pytest
 from api.auth import keys
 from api.clock import uuid7
 from api.embedded import Server
-from api.store import chain, entries, imports
+from api.store import chain, entries, events
 from api.store.database import Database, Transaction
 from api.store.entries import Claim, EntryUpdate, TagChange
 from api.store.events import wake_waiting_entries
@@ -27,22 +27,14 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=10)
 ID = uuid7(1)
 IDS = [uuid7(number) for number in range(200)]  # a batch
-CLAIMS = [Claim(id_, ID, 1, id_, NOW, id_, None, 0, 1, 1, LATER, None, 1) for id_ in IDS]
-RESTORED = chain.LogRows(
-    org_ids=[1] * 200,
-    ids=IDS,
-    log_indexes=[0] * 200,
-    block_numbers=[1] * 200,
-    block_hashes=IDS,
-    block_seconds=[1] * 200,
-)
+CLAIMS = [Claim(id_, ID, id_, NOW, id_, None, 1, 0, 1, 1, LATER, None, 1) for id_ in IDS]
+LOGS = [chain.StoredLog(1, id_, "", "", "", id_, 0, 1, 1, "{}", id_, id_, id_) for id_ in IDS]
 UPDATES = [EntryUpdate(id_, 1, "completed", "completed", "n", 1, 1, None, None) for id_ in IDS]
 
 KEY = "entries_pkey org_id id"
 LANES = {"entries_ready org_id due_at", "entries_retrying org_id due_at", "entries_running org_id lease_until"}
 EXPECTED = {
-    "entries.claim_ready": {"entries_ready org_id due_at", KEY},
-    "entries.claim_retrying": {"entries_retrying org_id due_at", KEY},
+    "entries.claim_entries": {"entries_ready org_id due_at", "entries_retrying org_id due_at", KEY},
     "entries.rescue_entries": {"entries_running org_id lease_until", KEY},
     "entries.find_due_work": LANES | {"automation_epochs_pkey"},
     "entries.next_due": {
@@ -58,8 +50,10 @@ EXPECTED = {
     "messages.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
     "entries.load_events": {"events_other_pkey org_id id id created_at"},
     "entries.load_logs": {"onchain_events_pkey org_id id", "automation_versions_pkey org_id automation_id version"},
-    "chain.find_logs": {"onchain_events_in_chain org_id chain_id tx_hash tx_hash log_index"},
-    "chain.dropped_logs": {"onchain_events_dropped org_id chain_id tx_hash tx_hash"},
+    "chain.known_logs": {
+        "onchain_events_in_chain org_id chain_id tx_hash tx_hash",
+        "onchain_events_dropped org_id chain_id tx_hash tx_hash",
+    },
     "chain.confirmed_logs": {"onchain_events_by_block org_id block_number block_number chain_id"},
     "chain.restore_logs": {"onchain_events_pkey org_id id"},
     "chain.set_log_contacts": {"onchain_events_pkey org_id id"},
@@ -89,9 +83,8 @@ EXPECTED = {
         "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at",
         "onchain_events_by_contact org_id contact_id created_at created_at",
     },
-    "imports.find_claimed_keys": {"idempotency_keys_pkey org_id key_digest"},
-    "imports.find_changed_contacts": {"contacts_pkey org_id id"},
-    "imports.find_existing_owners": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
+    "events.find_key_holders": {"idempotency_keys_pkey org_id key_digest"},
+    "events.find_owners": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
 }
 
 
@@ -119,7 +112,7 @@ async def test_waiting_entries_do_not_slow_down_a_claim(filled: Database) -> Non
         await tx.execute(
             "UPDATE entries SET due_at = %s WHERE org_id = 1 AND id = (SELECT min(id::text)::uuid FROM entries)", (NOW,)
         )
-        call = explained(entries.claim_ready(1, NOW, LATER, 200), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")
+        call = explained(entries.claim_entries(1, "ready", NOW, LATER, 200), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")
         (claim,) = await run(tx, call)
     assert claim["Actual Rows"] == 1
     assert claim["Shared Hit Blocks"] + claim["Shared Read Blocks"] < 60
@@ -137,8 +130,7 @@ async def plans(database: Database) -> dict[str, set[str]]:
 
 def calls() -> list[Call[Any]]:
     return [
-        entries.claim_ready(1, NOW, LATER, 200),
-        entries.claim_retrying(1, NOW, LATER, 50),
+        entries.claim_entries(1, "ready", NOW, LATER, 200),
         entries.rescue_entries(1, NOW, 200),
         entries.find_due_work(NOW),
         entries.next_due(),
@@ -149,25 +141,21 @@ def calls() -> list[Call[Any]]:
         entries.change_tags(1, [TagChange(id_, "[]", "[]") for id_ in IDS], NOW),
         entries.load_events(1, CLAIMS),
         entries.load_logs(1, CLAIMS),
-        chain.find_logs(1, [(1, id_, 0) for id_ in IDS]),
-        chain.dropped_logs(1, [(1, id_) for id_ in IDS]),
-        chain.confirmed_logs(1, [(1, 5, 10), (1, 7, 10)]),
-        chain.restore_logs(RESTORED),
-        chain.set_log_contacts([(1, id_, id_) for id_ in IDS]),
+        chain.known_logs(1, LOGS),
+        chain.confirmed_logs(1, [chain.BlockRange(1, 5, 10), chain.BlockRange(1, 7, 10)]),
+        chain.restore_logs(LOGS),
+        chain.set_log_contacts(LOGS),
         chain.restore_entries(1, IDS, NOW),
         chain.drop_logs(1, 1, WAITING - 200, 1_000, NOW),
-        chain.find_erased_wallets([(1, id_) for id_ in IDS]),
-        chain.count_created([(1, id_) for id_ in IDS], NOW),
+        chain.find_erased_wallets([1] * len(IDS), IDS),
+        chain.count_created([1] * len(IDS), IDS, NOW),
         entries.load_contacts(1, IDS),
         entries.read_other_entries(1, CLAIMS),
         entries.count_recent_entries(1, CLAIMS, timedelta(minutes=1), 100),
-        entries.read_message_times(1, [(claim, NOW) for claim in CLAIMS]),
-        entries.read_later_events(
-            1, [(claim, frozenset({"purchase", f"0x{'c0' * 20}:transfer"}), NOW) for claim in CLAIMS]
-        ),
-        imports.find_claimed_keys(1, IDS),
-        imports.find_changed_contacts(1, IDS, [0] * len(IDS)),
-        imports.find_existing_owners(1, [1] * len(IDS), IDS, [""] * len(IDS)),
+        entries.read_message_times(1, CLAIMS, [NOW] * len(CLAIMS)),
+        entries.read_later_events(1, CLAIMS, [f"0x{'c0' * 20}:transfer,purchase"] * len(CLAIMS), [NOW] * len(CLAIMS)),
+        events.find_key_holders([1] * len(IDS), IDS),
+        events.find_owners([1] * len(IDS), [1] * len(IDS), [id_.replace("-", "") for id_ in IDS], [""] * len(IDS)),
     ]
 
 
@@ -178,7 +166,7 @@ def explained(call: Call[Any], command: str) -> Call[dict[str, Any]]:
         f"{command} ".encode() + call.statement.text,
         call.statement.order,
     )
-    explaining.read = plan
+    explaining.read = lambda rows, result: plan(rows)
     return explaining
 
 
@@ -199,6 +187,8 @@ def plan(rows: Rows) -> dict[str, Any]:
 
 def scans(node: dict[str, Any]) -> Iterator[str]:
     """Yield the indexes with the columns looked up in them, without those of empty partitions of events."""
+    if node.get("One-Time Filter") == "false":  # never executed; Postgres 15 plans a scan of the table below it
+        return
     table = node.get("Relation Name", "")
     if node["Node Type"] == "Seq Scan":
         yield f"all of {table}"

@@ -47,7 +47,7 @@ def test_the_migrations_build_the_schema(database_url: str) -> None:
         connection.execute("DROP SCHEMA workbench CASCADE")
         connection.execute("DROP SCHEMA IF EXISTS analyst, analyst_direct, analyst_past CASCADE")
         connection.execute((sql_folder() / "schema.sql").read_bytes())
-        connection.execute((sql_folder() / "wall.sql").read_bytes())
+        connection.execute((sql_folder() / "row_security.sql").read_bytes())
     assert catalog(database_url) == migrated
 
 
@@ -134,6 +134,6 @@ def test_every_statement_on_tenant_data_names_the_organization() -> None:
     tables = "|".join(tenant_tables())
     on_tenant_data = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:workbench\.)?(?:{tables})\b")
     reaching = {name for name, body in statements().items() if on_tenant_data.search(body)}
-    assert {"events.add_events", "entries.claim_ready", "access.find_keys"} <= reaching
+    assert {"events.add_events", "entries.claim_entries", "access.find_keys"} <= reaching
     of_no_organization = {"citus.register_cluster"}  # reads one number, once after the database has moved
     assert {name for name in reaching if "org_id" not in statements()[name]} == of_no_organization

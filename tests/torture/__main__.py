@@ -79,7 +79,7 @@ def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
         "switched": evidence.log.switched,
         "published": evidence.log.published,
         "replies": evidence.log.replies,
-        "lines": evidence.log.lines,
+        "visits": evidence.log.visits,
         "revoked": evidence.log.revoked,
         "erased": evidence.log.erased,
         "arrivals": evidence.arrivals,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-PATIENCE = 3.0  # seconds that a client waits; the service promises an answer within two
+CLIENT_TIMEOUT_S = 3.0  # seconds that a client waits; the service promises an answer within two
 
 
 class Account(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from tests.torture.asking import Caller
+from tests.torture.callers import Caller
 
 SEGMENT = "pros"  # of every organization
 IN_SEGMENT = ("plan", "pro")  # the attribute that puts a contact into it
@@ -58,7 +58,7 @@ _MOST_KNOWN = 200
 _TRIES = 12  # of each kind of request for an object by id
 
 
-class Gossip:
+class KnownIds:
     """Ids of contacts, entries and automations by organization.
 
     Every analyst can look up the ids of every organization.
@@ -67,7 +67,7 @@ class Gossip:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], list[str]] = defaultdict(list)
 
-    def learn(self, org: str, text: str) -> None:
+    def add_ids_in(self, org: str, text: str) -> None:
         """Collect the ids in a JSON response."""
         for kind, named in _NAMED.items():
             ids = self._known[org, kind]
@@ -85,75 +85,77 @@ class Gossip:
 async def define_segment(caller: Caller) -> None:
     """Define the organization's segment."""
     body = {"name": SEGMENT, "sql": _DEFINED, "everySeconds": 60}
-    assert await caller.ask("POST", "/segments", "segments", good=(201,), json=body) is not None
+    assert await caller.request("POST", "/segments", "segments", good=(201,), json=body) is not None
 
 
 async def refresh_segment(caller: Caller) -> None:
     """Refresh the organization's segment now."""
-    await caller.ask("POST", f"/segments/{SEGMENT}/refresh", "segments")
+    await caller.request("POST", f"/segments/{SEGMENT}/refresh", "segments")
 
 
-async def analyse(caller: Caller, gossip: Gossip) -> None:
+async def analyse(caller: Caller, known_ids: KnownIds) -> None:
     """Send random queries until cancelled."""
     chance = caller.chance
     while True:
-        (act,) = chance.choices((_query, _break_in, _page, _own, _others, _refresh), (30, 8, 22, 23, 15, 2))
-        await act(caller, gossip)
+        (act,) = chance.choices(
+            (_query, _break_in, _page, _request_own, _request_others, _refresh), (30, 8, 22, 23, 15, 2)
+        )
+        await act(caller, known_ids)
         await asyncio.sleep(chance.uniform(*_PAUSES))
 
 
-async def ask_everything(caller: Caller, gossip: Gossip) -> None:
+async def send_every_query(caller: Caller, known_ids: KnownIds) -> None:
     """Send every query once, without faults."""
     for query in _QUERIES:
         await _sql(caller, query, {}, (200,))
     for query in _BREAK_INS:
         await _sql(caller, query, {}, (400,))
     for page in _PAGES:
-        await _turn(caller, gossip, page)
+        await _request_page(caller, known_ids, page)
     for _ in range(_TRIES):
-        await _own(caller, gossip)
-        await _others(caller, gossip)
+        await _request_own(caller, known_ids)
+        await _request_others(caller, known_ids)
     await refresh_segment(caller)
 
 
-async def _query(caller: Caller, gossip: Gossip) -> None:
+async def _query(caller: Caller, known_ids: KnownIds) -> None:
     form, headers = caller.chance.choice(_FORMS), {"accept-encoding": "identity"}
     await _sql(caller, caller.chance.choice(_QUERIES), headers | {"accept": form}, (200,))
 
 
-async def _break_in(caller: Caller, gossip: Gossip) -> None:
+async def _break_in(caller: Caller, known_ids: KnownIds) -> None:
     await _sql(caller, caller.chance.choice(_BREAK_INS), {}, (400,))
 
 
 async def _sql(caller: Caller, text: str, headers: dict[str, str], good: tuple[int, ...]) -> Any:
-    return await caller.ask("POST", "/sql", "SQL", good=good, json={"sql": text}, headers=headers)
+    return await caller.request("POST", "/sql", "SQL", good=good, json={"sql": text}, headers=headers)
 
 
-async def _page(caller: Caller, gossip: Gossip) -> None:
-    await _turn(caller, gossip, caller.chance.choice(_PAGES))
+async def _page(caller: Caller, known_ids: KnownIds) -> None:
+    await _request_page(caller, known_ids, caller.chance.choice(_PAGES))
 
 
-async def _turn(caller: Caller, gossip: Gossip, path: str) -> None:
-    page = await caller.ask("GET", path, "pages", good=(200, 404))  # 404: before the first deposit
+async def _request_page(caller: Caller, known_ids: KnownIds, path: str) -> None:
+    page = await caller.request("GET", path, "pages", good=(200, 404))  # 404: before the first deposit
     if page is not None:
-        gossip.learn(caller.org, page.text)
+        known_ids.add_ids_in(caller.org, page.text)
 
 
-async def _refresh(caller: Caller, gossip: Gossip) -> None:
+async def _refresh(caller: Caller, known_ids: KnownIds) -> None:
     await refresh_segment(caller)
 
 
-async def _own(caller: Caller, gossip: Gossip) -> None:
-    await _thing(caller, gossip, own=True, good=(200, 404))  # it may have been erased
+async def _request_own(caller: Caller, known_ids: KnownIds) -> None:
+    await _request_object(caller, known_ids, own=True, good=(200, 404))  # it may have been erased
 
 
-async def _others(caller: Caller, gossip: Gossip) -> None:
-    await _thing(caller, gossip, own=False, good=(404,))
+async def _request_others(caller: Caller, known_ids: KnownIds) -> None:
+    await _request_object(caller, known_ids, own=False, good=(404,))
 
 
-async def _thing(caller: Caller, gossip: Gossip, *, own: bool, good: tuple[int, ...]) -> None:
+async def _request_object(caller: Caller, known_ids: KnownIds, *, own: bool, good: tuple[int, ...]) -> None:
     kind = caller.chance.choice(sorted(_THINGS))
-    thing_id = gossip.any(caller, kind, own=own)
+    thing_id = known_ids.any(caller, kind, own=own)
     if thing_id is not None:
         path = caller.chance.choice(_THINGS[kind]).format(thing_id)
-        await caller.ask("GET", path, "things", key="admin", good=good)
+        await caller.request("GET", path, "things", key="admin", good=good)

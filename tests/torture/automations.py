@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import msgspec
 
-from tests.torture.asking import Caller, Callers
-from tests.torture.log import Log, Published, Sent, Switched, now_us
+from tests.torture.callers import Caller, Callers
+from tests.torture.log import ActivationChange, Log, Published, Sent, now_us
 
 Graph = dict[str, Any]
 
 
-class Fate(StrEnum):
+class Lifecycle(StrEnum):
     """How an automation is changed during the run."""
 
     STAYS = "stays"
@@ -38,12 +38,12 @@ class Rule(msgspec.Struct, frozen=True):
     trigger: dict[str, Any]
     wants: Callable[[Sent], bool]
     graphs: tuple[Graph, ...]
-    fate: Fate = Fate.STAYS
+    lifecycle: Lifecycle = Lifecycle.STAYS
 
     @property
     def is_stopped(self) -> bool:
         """Whether the automation is inactive at some time of the run."""
-        return self.fate in (Fate.SWITCHED, Fate.RETIRED)
+        return self.lifecycle in (Lifecycle.SWITCHED, Lifecycle.RETIRED)
 
 
 class Automation(msgspec.Struct, frozen=True):
@@ -62,15 +62,15 @@ def _named(sent: Sent, *names: str) -> bool:
     return sent.body["event"].lower() in names
 
 
-def _noted(sent: Sent, name: str) -> bool:
+def _has_note(sent: Sent, name: str) -> bool:
     return _named(sent, name) and "note" in _payload(sent)
 
 
-def _listed(sent: Sent, name: str) -> bool:
+def _has_lines(sent: Sent, name: str) -> bool:
     return _named(sent, name) and "lines" in _payload(sent)
 
 
-def _with(event: str, path: str) -> dict[str, Any]:
+def _requires(event: str, path: str) -> dict[str, Any]:
     return {"event": event, "filters": [{"path": path, "operator": "exists"}]}
 
 
@@ -87,7 +87,7 @@ def _graph(nodes: dict[str, tuple[str, dict[str, Any]]], *edges: str) -> Graph:
     }
 
 
-_ENTERED = ("app_event", dict[str, Any]())
+_TRIGGER = ("app_event", dict[str, Any]())
 _PLAN = "{{ contact.plan | default('none') }}"
 _BODY = {"n": "{{ n }}", "contact": "{{ contactId }}", "plan": _PLAN, "canary": "{{ canary }}"}
 _MAIL = (
@@ -105,7 +105,7 @@ def _tag(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _tagging(name: str) -> tuple[Graph]:
-    return (_graph({"t": _ENTERED, "x": _tag(name)}, "t>x"),)
+    return (_graph({"t": _TRIGGER, "x": _tag(name)}, "t>x"),)
 
 
 def rules(url: str) -> tuple[Rule, ...]:
@@ -135,45 +135,51 @@ def rules(url: str) -> tuple[Rule, ...]:
         ),
         Rule(
             "posted",
-            _with("signup", "lines"),
-            lambda sent: _listed(sent, "signup"),
-            (_graph({"t": _ENTERED, "h": hook, "x": _tag("posted")}, "t>h", "h>x"),),
+            _requires("signup", "lines"),
+            lambda sent: _has_lines(sent, "signup"),
+            (_graph({"t": _TRIGGER, "h": hook, "x": _tag("posted")}, "t>h", "h>x"),),
         ),
-        Rule("mailed", _with("deposit", "lines"), lambda sent: _listed(sent, "deposit"), (_mailed(),)),
-        Rule("patient", _with("withdrawal", "note"), lambda sent: _noted(sent, "withdrawal"), (_patient(hook),)),
+        Rule("mailed", _requires("deposit", "lines"), lambda sent: _has_lines(sent, "deposit"), (_mailed(),)),
+        Rule("patient", _requires("withdrawal", "note"), lambda sent: _has_note(sent, "withdrawal"), (_patient(hook),)),
         Rule(
             "switched",
-            _with("signup", "lines"),
-            lambda sent: _listed(sent, "signup"),
-            (_graph({"t": _ENTERED, "d": _MOMENT, "h": hook, "x": _tag("switched")}, "t>d", "d>h", "h>x"),),
-            Fate.SWITCHED,
+            _requires("signup", "lines"),
+            lambda sent: _has_lines(sent, "signup"),
+            (_graph({"t": _TRIGGER, "d": _MOMENT, "h": hook, "x": _tag("switched")}, "t>d", "d>h", "h>x"),),
+            Lifecycle.SWITCHED,
         ),
         Rule(
             "retired",
-            _with("page.view", "note"),
-            lambda sent: _noted(sent, "page.view"),
-            (_graph({"t": _ENTERED, "d": _MOMENT, "i": _HAS_WALLET, "m": _INAPP}, "t>d", "d>i", "i:true>m"),),
-            Fate.RETIRED,
+            _requires("page.view", "note"),
+            lambda sent: _has_note(sent, "page.view"),
+            (_graph({"t": _TRIGGER, "d": _MOMENT, "i": _HAS_WALLET, "m": _INAPP}, "t>d", "d>i", "i:true>m"),),
+            Lifecycle.RETIRED,
         ),
         Rule(
-            "told",
-            _with("signup", "note"),
-            lambda sent: _noted(sent, "signup"),
-            (_graph({"t": _ENTERED, "i": _HAS_WALLET, "m": _INAPP}, "t>i", "i:true>m"),),
+            "notified",
+            _requires("signup", "note"),
+            lambda sent: _has_note(sent, "signup"),
+            (_graph({"t": _TRIGGER, "i": _HAS_WALLET, "m": _INAPP}, "t>i", "i:true>m"),),
         ),
-        Rule("edited", _with("page.view", "lines"), lambda sent: _listed(sent, "page.view"), _edited(), Fate.EDITED),
+        Rule(
+            "edited",
+            _requires("page.view", "lines"),
+            lambda sent: _has_lines(sent, "page.view"),
+            _edited(),
+            Lifecycle.EDITED,
+        ),
         Rule(
             "unpublished",
-            _with("withdrawal", "lines"),
-            lambda sent: _listed(sent, "withdrawal"),
-            (_graph({"t": _ENTERED, "h": hook}, "t>h"),),
-            Fate.UNPUBLISHED,
+            _requires("withdrawal", "lines"),
+            lambda sent: _has_lines(sent, "withdrawal"),
+            (_graph({"t": _TRIGGER, "h": hook}, "t>h"),),
+            Lifecycle.UNPUBLISHED,
         ),
     )
 
 
 def _mailed() -> Graph:
-    nodes = {"t": _ENTERED, "i": _HAS_EMAIL, "m": _MAIL, "x": _tag("mailed"), "end": ("exit", dict[str, Any]())}
+    nodes = {"t": _TRIGGER, "i": _HAS_EMAIL, "m": _MAIL, "x": _tag("mailed"), "end": ("exit", dict[str, Any]())}
     return _graph(nodes, "t>i", "i:true>m", "m>x", "i:false>end")
 
 
@@ -183,7 +189,7 @@ def _patient(hook: tuple[str, dict[str, Any]]) -> Graph:
     A contact that deposits gets an in-app message; on timeout a webhook is sent.
     """
     nodes = {
-        "t": _ENTERED,
+        "t": _TRIGGER,
         "d": _MOMENT,
         "w": ("wait_for_event", {"event": "deposit", "timeoutSeconds": 5}),
         "i": _HAS_WALLET,
@@ -196,8 +202,8 @@ def _patient(hook: tuple[str, dict[str, Any]]) -> Graph:
 
 def _edited() -> tuple[Graph, Graph]:
     """Return two graphs without a common node id."""
-    before = {"t": _ENTERED, "d": _MOMENT, "x": _tag("before")}
-    later = {"t2": _ENTERED, "x2": _tag("early"), "d2": _MOMENT, "y2": _tag("later")}
+    before = {"t": _TRIGGER, "d": _MOMENT, "x": _tag("before")}
+    later = {"t2": _TRIGGER, "x2": _tag("early"), "d2": _MOMENT, "y2": _tag("later")}
     return _graph(before, "t>d", "d>x"), _graph(later, "t2>x2", "x2>d2", "d2>y2")
 
 
@@ -214,7 +220,7 @@ async def _publish(client: httpx.AsyncClient, rule: Rule) -> str:
     body = {"name": rule.name, "triggerSpec": {"type": "app_event", **rule.trigger}, "graph": first}
     made = (await client.post("/automations", json=body)).raise_for_status().json()
     path, revision = f"/automations/{made['id']}", made["revision"]
-    if rule.fate is not Fate.UNPUBLISHED:
+    if rule.lifecycle is not Lifecycle.UNPUBLISHED:
         revision = (await client.post(f"{path}/publish", json={})).raise_for_status().json()["revision"]
     for graph in others:
         (await client.put(path, json={"revision": revision, "graph": graph})).raise_for_status()
@@ -229,20 +235,20 @@ class Author:
         self._callers = callers
         self._log = log
 
-    def busy_with(self, automation: Automation, middle: float) -> list[Coroutine[Any, Any, None]]:
+    def coroutines(self, automation: Automation, middle: float) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines that change an automation until cancelled.
 
         `middle` is the number of seconds until a retired one is archived.
         """
         caller = self._callers.caller(automation.org, automation.rule.name)
-        match automation.rule.fate:
-            case Fate.SWITCHED:
+        match automation.rule.lifecycle:
+            case Lifecycle.SWITCHED:
                 return [self._switch(caller, automation), self._replay(caller)]
-            case Fate.EDITED:
+            case Lifecycle.EDITED:
                 return [self._edit(caller, automation)]
-            case Fate.RETIRED:
+            case Lifecycle.RETIRED:
                 return [self._retire(caller, automation, middle)]
-            case Fate.STAYS | Fate.UNPUBLISHED:
+            case Lifecycle.STAYS | Lifecycle.UNPUBLISHED:
                 return []
 
     async def _switch(self, caller: Caller, automation: Automation) -> None:
@@ -271,10 +277,10 @@ class Author:
         began = now_us()
         done = await _post(caller, f"/automations/{automation.id}/{verb}", {})
         if done:
-            self._log.switched.append(Switched(automation.id, verb == "activate", began, now_us()))
+            self._log.switched.append(ActivationChange(automation.id, verb == "activate", began, now_us()))
         return done
 
 
 async def _post(caller: Caller, path: str, body: dict[str, Any]) -> bool:
     """Send a request to any API process. Returns whether it succeeded."""
-    return await caller.ask("POST", path, "automations", json=body) is not None
+    return await caller.request("POST", path, "automations", json=body) is not None

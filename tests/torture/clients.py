@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 
-from tests.torture.accounts import PATIENCE, Account
-from tests.torture.lending import Lender
+from tests.torture.accounts import CLIENT_TIMEOUT_S, Account
 from tests.torture.log import UNSETTLED, Answer, Attempt, Log, Sent, Sort, now_us
+from tests.torture.temporary_keys import TemporaryKeys
 from tests.torture.traffic import Traffic
 
 MOST_IN_BATCH = 20
@@ -25,7 +25,7 @@ class Load:
     """Clients that send until `stop()`, distributed over the organizations."""
 
     def __init__(
-        self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int, lender: Lender
+        self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int, lender: TemporaryKeys
     ) -> None:
         self.log = Log()
         self.lender = lender
@@ -53,7 +53,7 @@ class Load:
         return self._traffic[org].people
 
     @property
-    def everybody(self) -> range:
+    def all_people(self) -> range:
         """The numbers of all people that any event was about."""
         return range(max(of_org.people.stop for of_org in self._traffic.values()))
 
@@ -74,10 +74,10 @@ class _Client:
         self._traffic = traffic
         self._chance = chance
         self._load = load
-        self._http = httpx.AsyncClient(timeout=PATIENCE)
+        self._http = httpx.AsyncClient(timeout=CLIENT_TIMEOUT_S)
 
     async def run(self) -> None:
-        actions = (self._single, self._batch, self._again, self._race, self._rehearse)
+        actions = (self._single, self._batch, self._send_again, self._race, self._rehearse)
         async with self._http:
             while not self._load.stopping:
                 (action,) = self._chance.choices(actions, (40, 32, 15, 8, 5))
@@ -93,7 +93,7 @@ class _Client:
             events.append(events[0])
         await self._deliver(events)
 
-    async def _again(self) -> None:
+    async def _send_again(self) -> None:
         """Repeat an event that was answered long ago, or send another event with its key."""
         events = self._load.answered[self._traffic.org]
         if events:
@@ -116,11 +116,11 @@ class _Client:
         """Send events until each has a final answer. The rejection of a revoked key is a final answer."""
         for event in events:
             self._load.log.sent[event.org, event.number] = event
-        lent = self._load.lender.pick(self._chance, self._traffic.org, kind)
-        key, lent_id = (lent.secret, lent.id) if lent else (self._keys[kind], "")
+        temporary_key = self._load.lender.pick(self._chance, self._traffic.org, kind)
+        key, temporary_key_id = (temporary_key.secret, temporary_key.id) if temporary_key else (self._keys[kind], "")
         pending = events
         while pending:
-            answers = await self._send(pending, key, lent_id)
+            answers = await self._send(pending, key, temporary_key_id)
             if Answer.REVOKED in answers:
                 return
             pending = [event for event, answer in zip(pending, answers, strict=True) if answer in UNSETTLED]
@@ -128,7 +128,7 @@ class _Client:
                 await asyncio.sleep(self._chance.uniform(0.05, 0.4))
         self._load.answered[self._traffic.org] += [event for event in events if event.sort is Sort.LIVE and event.once]
 
-    async def _send(self, events: list[Sent], key: str, lent: str) -> list[Answer]:
+    async def _send(self, events: list[Sent], key: str, temporary_key: str) -> list[Answer]:
         """Send one request of one or more events and log the answer to each."""
         api = self._chance.randrange(len(self._urls))
         path, body = ("/events", events[0].body) if len(events) == 1 else ("/events/batch", _batch(events))
@@ -139,11 +139,11 @@ class _Client:
         except httpx.TransportError as error:
             items = [(_without_answer(error), dict[str, Any]())] * len(events)
         else:
-            self._load.log.ears.listen_to_refusal(self._traffic.org, "events", response.text)
-            items = _read(response, events, lent)
+            self._load.log.leak_detector.check_rejection(self._traffic.org, "events", response.text)
+            items = _read(response, events, temporary_key)
         ended = now_us()
         for event, (answer, item) in zip(events, items, strict=True):
-            self._load.log.attempts.append(_attempt(event, api, (began, ended), answer, item, lent))
+            self._load.log.attempts.append(_attempt(event, api, (began, ended), answer, item, temporary_key))
         return [answer for answer, _ in items]
 
 
@@ -161,7 +161,7 @@ def _without_answer(error: httpx.TransportError) -> Answer:
             return Answer.BROKEN
 
 
-def _read(response: httpx.Response, events: list[Sent], lent: str) -> list[tuple[Answer, dict[str, Any]]]:
+def _read(response: httpx.Response, events: list[Sent], temporary_key: str) -> list[tuple[Answer, dict[str, Any]]]:
     """Return the answer to each event with its response."""
     try:
         body = response.json()
@@ -173,7 +173,7 @@ def _read(response: httpx.Response, events: list[Sent], lent: str) -> list[tuple
             return [(_answer(event, item), item) for event, item in zip(events, items, strict=True)]
         case 400 if len(events) == 1:
             return [(Answer.REJECTED, body)]
-        case 401 if lent:
+        case 401 if temporary_key:
             return [(Answer.REVOKED, body)] * len(events)
         case 503 if body.get("code") == "INGEST_UNAVAILABLE":
             return [(Answer.UNAVAILABLE, body)] * len(events)
@@ -190,7 +190,9 @@ def _answer(event: Sent, item: dict[str, Any]) -> Answer:
     return Answer.DUPLICATE if item["deduplicated"] else Answer.NEW
 
 
-def _attempt(event: Sent, api: int, span: tuple[int, int], answer: Answer, item: dict[str, Any], lent: str) -> Attempt:
+def _attempt(
+    event: Sent, api: int, span: tuple[int, int], answer: Answer, item: dict[str, Any], temporary_key: str
+) -> Attempt:
     detail = str(item) if answer is Answer.STRANGE else item.get("error", "")
     key, matched = item.get("idempotencyKey"), item.get("matchedAutomations")
-    return Attempt(event.org, event.number, api, *span, answer, key, matched, detail, lent)
+    return Attempt(event.org, event.number, api, *span, answer, key, matched, detail, temporary_key)

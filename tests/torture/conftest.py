@@ -10,7 +10,7 @@ from tests.torture.nemesis import RunSpec
 from tests.torture.run import Run, torture
 
 
-class Tortured(msgspec.Struct):
+class FinishedRun(msgspec.Struct):
     """A finished run, and its installation, which still runs."""
 
     run: Run
@@ -18,8 +18,8 @@ class Tortured(msgspec.Struct):
 
 
 @pytest.fixture(scope="session")
-async def tortured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tortured]:
+async def finished_run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FinishedRun]:
     async with installed(tmp_path_factory.mktemp("torture"), seed=3, apis=2, engines=2) as installation:
         spec = RunSpec(seed=3, kills=6, engine_kills=4, seconds=8, longest_freeze=2, slack=60)
         run = await torture(installation, spec)
-        yield Tortured(run, installation)
+        yield FinishedRun(run, installation)

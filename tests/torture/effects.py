@@ -25,7 +25,7 @@ def effects_happen_once(run: Evidence) -> Findings:
             sent[step.entry_id, step.node_id].append(step)
     for message in run.stored.messages:
         steps, copies = sent.pop((message.entry_id, message.node_id), []), run.copies.get(message.id, [])
-        yield _miscounted(message, steps, copies) or _misprinted(run, message, copies)
+        yield _miscounted(message, steps, copies) or _wrong_content(run, message, copies)
     for entry_id, node_id in sent:
         yield f"lost: entry {entry_id} sent something at {node_id}, and there is no message"
     yield from _tags_are_those_of_steps(run)
@@ -37,10 +37,10 @@ def _miscounted(message: MessageRow, steps: list[StepRow], copies: list[Delivery
         return f"{name} is {message.status} in the end"
     if len(steps) != is_sent:
         return f"{name} is {message.status}, and {len(steps)} steps say that it was sent"
-    return None if message.channel == "inapp" else _mistaken(message, steps, copies)
+    return None if message.channel == "inapp" else _wrong_status(message, steps, copies)
 
 
-def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Delivery]) -> str | None:
+def _wrong_status(message: MessageRow, steps: list[StepRow], copies: list[Delivery]) -> str | None:
     name, is_taken = f"message {message.id}", any(copy.is_taken for copy in copies)
     if not steps:
         good = not is_taken or message.status == "unknown"
@@ -50,7 +50,7 @@ def _mistaken(message: MessageRow, steps: list[StepRow], copies: list[Delivery])
     return f"doubled: {name} left again after it was sent" if copies[-1].at > steps[0].committed else None
 
 
-def _misprinted(run: Evidence, message: MessageRow, copies: list[Delivery]) -> str | None:
+def _wrong_content(run: Evidence, message: MessageRow, copies: list[Delivery]) -> str | None:
     if len({copy.body for copy in copies}) > 1:
         return f"the copies of message {message.id} differ"
     number = str(_number(run, message))
@@ -90,7 +90,7 @@ def _tags_are_those_of_steps(run: Evidence) -> Findings:
         yield None if good else f"contact {contact.id} has the tags {contact.tags}, not {sorted(right[contact.id])}"
 
 
-def nothing_else_leaves(run: Evidence) -> Findings:
+def no_other_effects_happen(run: Evidence) -> Findings:
     """every delivery has a row that was committed before it; every row belongs to a claimed entry of a live event and a
     published automation
     """

@@ -18,7 +18,7 @@ _WORTH_RETRYING = frozenset({"refused", "no_answer", "unreachable", "no_email", 
 _STAYS = frozenset({"failed", "waiting"})
 
 
-def entries_come_to_an_end(run: Evidence) -> Findings:
+def entries_end(run: Evidence) -> Findings:
     """there is one entry per automation and event, and every entry has ended after the drain"""
     attempts = set()
     for entry in run.stored.entries:
@@ -41,14 +41,14 @@ def attempts_are_bounded(run: Evidence) -> Findings:
         if entry.state != "dead":
             yield _overtried(entry)
         elif entry.contact_id not in run.erased:  # an erasure keeps only the first word of the errors
-            yield _buried_alive(entry)
+            yield _wrongly_dead(entry)
 
 
 def _overtried(entry: EntryRow) -> str | None:
     return f"entry {entry.id} was tried {entry.attempts} times" if entry.attempts > MOST_ATTEMPTS else None
 
 
-def _buried_alive(entry: EntryRow) -> str | None:
+def _wrongly_dead(entry: EntryRow) -> str | None:
     name, outcome, error = f"entry {entry.id}", entry.outcome or "", entry.last_error or ""
     if not outcome or not error.startswith(f"{outcome}: "):
         return f"{name} is dead without a reason"
@@ -66,10 +66,10 @@ def waits_end_in_time(run: Evidence) -> Findings:
     for entry_id, steps in run.steps.items():
         for begun, ended in pairwise(steps):
             if begun.outcome == "waiting" and ended.outcome in ("waited", "timed_out", "matched"):
-                yield _mistimed(run, run.entry[entry_id], begun, ended)
+                yield _wrong_time(run, run.entry[entry_id], begun, ended)
 
 
-def _mistimed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> str | None:
+def _wrong_time(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> str | None:
     name, until = f"entry {entry.id} {ended.outcome} at {ended.node_id}", _us(begun.detail["until"])
     due = until
     if ended.outcome == "matched":
@@ -79,13 +79,13 @@ def _mistimed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) ->
         due = event.committed
     elif ended.at < due:
         return f"{name} {(due - ended.at) / 1e6:.3f} s early"
-    if ended.outcome == "timed_out" and (missed := _missed(run, entry, begun, ended)):
+    if ended.outcome == "timed_out" and (missed := _missed_event(run, entry, begun, ended)):
         return f"lost: {name}, though event {missed} had come"
-    late = ended.at - due - run.slack - _excused(run, entry.id, (due, ended.at))
+    late = ended.at - due - run.slack - _outage_us(run, entry.id, (due, ended.at))
     return f"{name} {(late + run.slack) / 1e6:.1f} s late" if late > 0 else None
 
 
-def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> str | None:
+def _missed_event(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> str | None:
     """Return an event that matched in time and was committed before the wait timed out."""
     until = _us(begun.detail["until"])
     for event in run.by_contact[entry.contact_id, ended.detail["event"]]:
@@ -94,7 +94,7 @@ def _missed(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) -> s
     return None
 
 
-def _excused(run: Evidence, entry_id: str, span: Span) -> int:
+def _outage_us(run: Evidence, entry_id: str, span: Span) -> int:
     """Return the microseconds of a span in which no engine could work, or in which a lost worker held the entry."""
     leases = [(lease.claimed, lease.ended) for lease in run.leases.get(entry_id, [])]
     near = [outage for outage in run.outages if outage[1] > span[0] and outage[0] < span[1]]
@@ -105,23 +105,23 @@ def _us(moment: str) -> int:
     return round(datetime.fromisoformat(moment).timestamp() * 1e6)
 
 
-def paths_are_those_of_versions(run: Evidence) -> Findings:
+def paths_match_versions(run: Evidence) -> Findings:
     """an entry runs the version that was live when its event was ingested, along the edges of its graph, to an end"""
-    roads = {(version.automation_id, version.version): _road(version) for version in run.stored.versions}
+    paths = {(version.automation_id, version.version): _path(version) for version in run.stored.versions}
     for entry in run.stored.entries:
-        road = roads.get((entry.automation_id, entry.version or 0))
-        problem = _wrong_version(run, entry) or _off_the_road(entry, run.steps.get(entry.id, []), road)
+        path = paths.get((entry.automation_id, entry.version or 0))
+        problem = _wrong_version(run, entry) or _off_the_path(entry, run.steps.get(entry.id, []), path)
         yield f"entry {entry.id} {problem}" if problem else None
 
 
-class _Road(NamedTuple):
+class _Path(NamedTuple):
     start: str
     following: dict[tuple[str, str | None], str]
 
 
-def _road(version: VersionRow) -> _Road:
+def _path(version: VersionRow) -> _Path:
     edges: list[dict[str, Any]] = version.graph["edges"]
-    return _Road(
+    return _Path(
         version.graph["nodes"][0]["id"],
         {(edge["source"], edge.get("sourceHandle")): edge["target"] for edge in edges},
     )
@@ -138,28 +138,28 @@ def _wrong_version(run: Evidence, entry: EntryRow) -> str | None:
     began = min((attempt.began for attempt in run.attempts[sent.org, sent.number]), default=event.committed)
     return (
         None
-        if entry.version in list(_live(versions, began, event.committed))
+        if entry.version in list(_live_versions(versions, began, event.committed))
         else f"is pinned to version {entry.version}"
     )
 
 
-def _live(versions: list[Version], since: int, until: int) -> Iterator[int]:
+def _live_versions(versions: list[Version], since: int, until: int) -> Iterator[int]:
     for version, later in zip(versions, [*versions[1:], None], strict=True):
         if version.committed <= until and (later is None or later.visible >= since):
             yield version.number
 
 
-def _off_the_road(entry: EntryRow, steps: list[StepRow], road: _Road | None) -> str | None:
-    if road is None:
+def _off_the_path(entry: EntryRow, steps: list[StepRow], path: _Path | None) -> str | None:
+    if path is None:
         return "took steps, and its automation has no such version" if steps else None
-    here: str | None = road.start
+    here: str | None = path.start
     number, claim = 0, 0
     for step in steps:
         if (step.node_id, step.step) != (here, number) or step.claim < claim:
             return f"was at {step.node_id} in step {step.step}, where {here} in step {number} was next"
         claim = step.claim
         if step.outcome not in _STAYS:
-            here, number = road.following.get((step.node_id, step.handle)), number + 1
+            here, number = path.following.get((step.node_id, step.handle)), number + 1
     if entry.state == "completed" and here is not None:
         return f"is completed, and {here} was next"
     return None

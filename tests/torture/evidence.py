@@ -8,11 +8,11 @@ from typing import NamedTuple
 import msgspec
 
 from tests.torture.automations import Automation
-from tests.torture.log import Attempt, Log, Published, Sent, Switched
+from tests.torture.log import ActivationChange, Attempt, Log, Published, Sent
 from tests.torture.nemesis import Fault
 from tests.torture.oracle import Conflict
 from tests.torture.rows import DryRow, EntryRow, EventRow, ServiceCounts, StepRow, Stored, SwitchRow, VersionRow
-from tests.torture.searching import Searched
+from tests.torture.secret_search import Searched
 from tests.torture.sinks import Delivery
 
 NEVER = 2**62
@@ -109,7 +109,7 @@ class Evidence(msgspec.Struct, dict=True):
         """The switches of each automation in order."""
         switches = defaultdict(list)
         for row in self.stored.switches:
-            answered = [answer.ended for answer in self.log.switched if _shows(answer, row)]
+            answered = [answer.ended for answer in self.log.switched if _proves_switch(answer, row)]
             switches[row.automation_id].append(
                 Switch(row.committed, min(answered, default=row.committed + _LONG_US), row.active)
             )
@@ -192,7 +192,7 @@ class Evidence(msgspec.Struct, dict=True):
         """The versions of each automation in order."""
         versions = defaultdict(list)
         for row in self.stored.versions:
-            answered = [answer.ended for answer in self.log.published if _tells(answer, row)]
+            answered = [answer.ended for answer in self.log.published if _proves_version(answer, row)]
             visible = min(answered, default=row.committed + _LONG_US)
             versions[row.automation_id].append(Version(row.version, row.committed, visible))
         return versions
@@ -207,14 +207,14 @@ class Evidence(msgspec.Struct, dict=True):
         """The commit of each key's revocation, in microseconds."""
         return {key.key_id: key.committed for key in self.stored.revoked}
 
-    def stood_still(self, span: Span) -> int:
+    def frozen_us(self, span: Span) -> int:
         """Return how long an API process or Postgres was frozen within a span, in microseconds."""
         frozen = union(
             (fault.began, fault.ended) for fault in self.faults if fault.kind == "freeze" and fault.role != "engine"
         )
         return sum(ended - began for began, ended in overlap([span], frozen))
 
-    def struck(self, span: Span) -> bool:
+    def postgres_was_hit(self, span: Span) -> bool:
         """Return whether a fault hit Postgres within a span: a commit may have become visible later than its timestamp
         says.
         """
@@ -226,13 +226,13 @@ class Evidence(msgspec.Struct, dict=True):
         return self.log.sent.get((row.org, row.payload.get("n", -1)))
 
 
-def _shows(answered: Switched, row: SwitchRow) -> bool:
+def _proves_switch(answered: ActivationChange, row: SwitchRow) -> bool:
     """Return whether an answer proves that a switch is committed: it answers this request or a later one."""
     own = answered.active is row.active and answered.began <= row.committed <= answered.ended
     return answered.automation_id == row.automation_id and (own or answered.began > row.committed)
 
 
-def _tells(answered: Published, row: VersionRow) -> bool:
+def _proves_version(answered: Published, row: VersionRow) -> bool:
     """Return whether an answer proves that a version is committed.
 
     One author publishes the versions of an automation in sequence.

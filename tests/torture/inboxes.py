@@ -6,32 +6,32 @@ from collections.abc import Iterable, Mapping
 
 from tests.torture.effects import CLOCK_US
 from tests.torture.evidence import NEVER, Evidence, Findings
-from tests.torture.log import Line, Push
+from tests.torture.inbox_visits import SIGN_IN_AGAIN
+from tests.torture.log import Push, SocketVisit
 from tests.torture.rows import MessageRow
-from tests.torture.visits import SIGN_IN_AGAIN
 
 _EXPECTED_CODES = frozenset({None, 1000, 1001, 1005, 1006, 1012, 1013})
 Inboxes = Mapping[tuple[str, str], list[MessageRow]]
 
 
-def inboxes_are_kept(run: Evidence) -> Findings:
+def inboxes_are_complete(run: Evidence) -> Findings:
     """a socket gets only its wallet's messages, each once, as stored, in order and without a gap; a delivered message
     was acknowledged and is not pushed again; at the end no message remains
     """
     by_id = {message.id: message for message in run.stored.messages if message.channel == "inapp"}
     inboxes = _inboxes(by_id.values())
     acknowledged = _acknowledged(run, by_id)
-    for line in run.log.lines:
-        yield _badly_ended(line)
+    for visit in run.log.visits:
+        yield _wrong_close(visit)
         come = set[str]()
-        for push in line.pushes:
+        for push in visit.pushes:
             row = by_id.get(push.id)
-            if row is None or (row.org, row.wallet) != (line.org, line.wallet):
-                yield f"push {push.id} came to the wallet {line.wallet} of {line.org}, whose it is not"
+            if row is None or (row.org, row.wallet) != (visit.org, visit.wallet):
+                yield f"push {push.id} came to the wallet {visit.wallet} of {visit.org}, whose it is not"
             else:
-                yield _mistaken(line, push, row, come) or _gap(run, push, inboxes, row, come, acknowledged)
+                yield _wrong_push(visit, push, row, come) or _gap(run, push, inboxes, row, come, acknowledged)
             come.add(push.id)
-    yield from _in_the_end(run, acknowledged)
+    yield from _remaining(run, acknowledged)
 
 
 def _inboxes(messages: Iterable[MessageRow]) -> Inboxes:
@@ -52,30 +52,30 @@ def _acknowledged(run: Evidence, by_id: Mapping[str, MessageRow]) -> Mapping[str
     """
     first: dict[str, int] = {}
     own = [
-        (line, acknowledgement, by_id.get(acknowledgement[0]))
-        for line in run.log.lines
-        for acknowledgement in line.acknowledged
+        (visit, acknowledgement, by_id.get(acknowledgement[0]))
+        for visit in run.log.visits
+        for acknowledgement in visit.acknowledged
     ]
-    for line, (message_id, at), row in own:
-        if row is not None and (row.org, row.wallet) == (line.org, line.wallet):
+    for visit, (message_id, at), row in own:
+        if row is not None and (row.org, row.wallet) == (visit.org, visit.wallet):
             first[message_id] = min(at, first.get(message_id, NEVER))
     return first
 
 
-def _badly_ended(line: Line) -> str | None:
-    fine = line.code in _EXPECTED_CODES or (line.code == SIGN_IN_AGAIN and line.key)
-    return None if fine else f"a socket of {line.org} {line.wallet} was closed with {line.code}"
+def _wrong_close(visit: SocketVisit) -> str | None:
+    fine = visit.code in _EXPECTED_CODES or (visit.code == SIGN_IN_AGAIN and visit.key)
+    return None if fine else f"a socket of {visit.org} {visit.wallet} was closed with {visit.code}"
 
 
-def _mistaken(line: Line, push: Push, row: MessageRow, come: set[str]) -> str | None:
-    name = f"push {push.id} to {line.org} {line.wallet}"
+def _wrong_push(visit: SocketVisit, push: Push, row: MessageRow, come: set[str]) -> str | None:
+    name = f"push {push.id} to {visit.org} {visit.wallet}"
     if push.id in come:
         return f"doubled: {name} came twice over one socket"
     if (push.title, push.body) != (row.subject, row.body):
         return f"{name} is not what is stored"
     if push.at + CLOCK_US < row.committed:
         return f"{name} came before it was stored"
-    if row.delivered is not None and row.delivered + CLOCK_US < line.opened:
+    if row.delivered is not None and row.delivered + CLOCK_US < visit.opened:
         return f"{name} came again, though it had been acknowledged"
     return None
 
@@ -83,18 +83,18 @@ def _mistaken(line: Line, push: Push, row: MessageRow, come: set[str]) -> str | 
 def _gap(
     run: Evidence, push: Push, inboxes: Inboxes, row: MessageRow, come: set[str], acknowledged: Mapping[str, int]
 ) -> str | None:
-    """Report a push that overtook an earlier message of the same inbox."""
+    """Report a push that arrived before an earlier message of the same inbox."""
     inbox = inboxes[row.org, row.wallet or ""]
     for earlier in inbox[: bisect_left(inbox, _place(row), key=_place)]:
         visible = earlier.committed + CLOCK_US < row.committed and run.erased.get(earlier.contact_id, NEVER) > push.at
         waits = earlier.id not in come and acknowledged.get(earlier.id, NEVER) > push.at
-        if visible and waits and not run.struck((earlier.committed, push.at)):
+        if visible and waits and not run.postgres_was_hit((earlier.committed, push.at)):
             return f"push {push.id} came before {earlier.id}, which stands before it in the inbox"
     return None
 
 
-def _in_the_end(run: Evidence, acknowledged: Mapping[str, int]) -> Findings:
-    holders = {(line.org, line.wallet) for line in run.log.lines}
+def _remaining(run: Evidence, acknowledged: Mapping[str, int]) -> Findings:
+    holders = {(visit.org, visit.wallet) for visit in run.log.visits}
     for message in run.stored.messages:
         if message.channel == "inapp" and message.contact_id not in run.erased:
             yield _misplaced(message, acknowledged, is_held=(message.org, message.wallet) in holders)

@@ -32,9 +32,9 @@ from api.crypto import Keyring
 from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
 from tests.running import free_port
-from tests.torture import witness
+from tests.torture import recorder
 from tests.torture.accounts import Account
-from tests.torture.listening import SECRET
+from tests.torture.leaks import SECRET
 from tests.torture.sinks import Sinks, sinks
 
 ORGANIZATIONS = ("acme", "globex")
@@ -99,7 +99,7 @@ class Process:
             self.send(signal.SIGKILL)
         code = self._end()
         if code not in _ENDED_WELL:
-            self.complaints.append(f"{self.name} was told to stop and ended with {code}")
+            self.complaints.append(f"{self.name} received SIGTERM and ended with {code}")
 
     def _end(self) -> int:
         assert self._running is not None
@@ -153,7 +153,7 @@ class Postgres:
         while True:
             with contextlib.suppress(psycopg.OperationalError):  # still recovering from the previous fault
                 async with await self._connected() as connection:
-                    return await _caught(connection, terminate)
+                    return await _find_backend(connection, terminate)
             await asyncio.sleep(0.1)
 
     async def _connected(self) -> psycopg.AsyncConnection[tuple[int]]:
@@ -170,7 +170,7 @@ _BACKEND = """
     ORDER BY random() LIMIT 1"""
 
 
-async def _caught(connection: psycopg.AsyncConnection[tuple[int]], terminate: bool) -> int:
+async def _find_backend(connection: psycopg.AsyncConnection[tuple[int]], terminate: bool) -> int:
     terminated = ", pg_terminate_backend(pid)" if terminate else ""
     for look in itertools.count():
         which = _WRITING if look < _LOOKS else "true"
@@ -259,7 +259,7 @@ class Installation:
     async def start(self) -> None:
         server = self.postgres.server
         await migrate(server.dsn, admin_dsn=server.admin_dsn)
-        await witness.install(server.admin_dsn)
+        await recorder.install(server.admin_dsn)
         self.accounts = [await self._account(org) for org in ORGANIZATIONS]
         for process in self.processes:
             process.start()

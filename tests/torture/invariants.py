@@ -1,6 +1,6 @@
 """The invariants of a run, under the names that trust.md gives them, and their verdicts: one function per invariant.
 
-The invariants of the engine are in `entries` and `effects`, those of stopped work in `resting`, of pushes in `inboxes`,
+The invariants of the engine are in `entries` and `effects`, of stopped work in `stopped_work`, of pushes in `inboxes`,
 of confidentiality in `secrecy`.
 """
 
@@ -13,20 +13,20 @@ import msgspec
 
 from tests.torture.analysts import IN_SEGMENT
 from tests.torture.automations import Automation
-from tests.torture.effects import effects_happen_once, leases_are_respected, nothing_else_leaves
+from tests.torture.effects import effects_happen_once, leases_are_respected, no_other_effects_happen
 from tests.torture.entries import (
     attempts_are_bounded,
-    entries_come_to_an_end,
-    paths_are_those_of_versions,
+    entries_end,
+    paths_match_versions,
     waits_end_in_time,
 )
 from tests.torture.evidence import Evidence, Findings, Switch
-from tests.torture.inboxes import inboxes_are_kept
+from tests.torture.inboxes import inboxes_are_complete
 from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, Sent, Sort
 from tests.torture.oracle import IdentityModel, merged
-from tests.torture.resting import nothing_is_left_of_the_erased, revoked_keys_open_nothing, what_is_stopped_rests
 from tests.torture.rows import DryRow, ErasureRow, EventRow
-from tests.torture.secrecy import secrets_are_kept, words_stay_with_their_owner
+from tests.torture.secrecy import data_stays_in_its_organization, secrets_do_not_leak
+from tests.torture.stopped_work import erased_data_is_removed, revoked_keys_open_nothing, stopped_work_has_no_effects
 
 
 def answers_are_of_the_contract(run: Evidence) -> Findings:
@@ -115,7 +115,7 @@ def _contradiction(name: str, attempts: list[Attempt]) -> str | None:
     return None
 
 
-def nothing_else_is_stored(run: Evidence) -> Findings:
+def no_other_events_are_stored(run: Evidence) -> Findings:
     """every stored event was sent and may be stored: a rejected event, a dry run or a repeat left no row"""
     for row in run.stored.events:
         yield _stranger(run, row, Sort.LIVE)
@@ -207,20 +207,20 @@ def _dry_runs_count_right(run: Evidence) -> Findings:
             yield (
                 None
                 if matched <= set(range(least, len(wanting) + 1))
-                else f"{_name(sent)} was told {matched} automations"
+                else f"{_name(sent)} was answered with {matched} matching automations"
             )
 
 
-def identifiers_belong_to_whom_they_should(run: Evidence) -> Findings:
+def identity_matches_the_oracle(run: Evidence) -> Findings:
     """events, identifiers and contacts are as the oracle of identity resolution has them, in the order of commits"""
     people: dict[str, IdentityModel] = defaultdict(IdentityModel)
     happened: list[EventRow | ErasureRow] = [*run.stored.events, *run.stored.erasures]
     for row in sorted(happened, key=lambda row: row.committed):
         match row:
             case EventRow():
-                yield people[row.org].take(row, run.conflicts[row.id])
+                yield people[row.org].apply_event(row, run.conflicts[row.id])
             case ErasureRow():
-                people[row.org].forget(row)
+                people[row.org].apply_erasure(row)
     owners = {(owner.org, owner.kind, owner.value): owner.contact_id for owner in run.stored.owners}
     right = {
         (org, *identifier): contact for org, person in people.items() for identifier, contact in person.owners.items()
@@ -240,7 +240,7 @@ def attributes_are_merged(run: Evidence) -> Findings:
         yield None if good else f"contact {contact.id} has {contact.attributes}, not {right[contact.id].possible}"
 
 
-def nothing_is_held(run: Evidence) -> Findings:
+def nothing_stays_locked(run: Evidence) -> Findings:
     """after the drain no lock is held and no transaction idle"""
     yield None
     yield from run.left
@@ -252,7 +252,7 @@ def processes_behave(run: Evidence) -> Findings:
     yield from run.complaints
 
 
-def counts_are_told_right(run: Evidence) -> Findings:
+def counts_are_correct(run: Evidence) -> Findings:
     """the catalog and SQL return the number of stored events; the refreshed segment has exactly the contacts that its
     query selects
     """
@@ -282,28 +282,28 @@ def _name(sent: Sent) -> str:
 INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V1": accepted_exists_once,
     "V2": answers_agree,
-    "V3": nothing_else_is_stored,
+    "V3": no_other_events_are_stored,
     "V4": keys_and_contacts_belong_to_events,
     "V5": entered_once,
-    "V6": entries_come_to_an_end,
-    "V7": identifiers_belong_to_whom_they_should,
+    "V6": entries_end,
+    "V7": identity_matches_the_oracle,
     "V8": attributes_are_merged,
     "V9": effects_happen_once,
-    "V10": nothing_else_leaves,
+    "V10": no_other_effects_happen,
     "V11": leases_are_respected,
     "V12": attempts_are_bounded,
     "V13": waits_end_in_time,
-    "V14": paths_are_those_of_versions,
-    "V15": what_is_stopped_rests,
-    "V16": inboxes_are_kept,
-    "V17": nothing_is_held,
-    "V18": words_stay_with_their_owner,
-    "V19": secrets_are_kept,
-    "V20": counts_are_told_right,
+    "V14": paths_match_versions,
+    "V15": stopped_work_has_no_effects,
+    "V16": inboxes_are_complete,
+    "V17": nothing_stays_locked,
+    "V18": data_stays_in_its_organization,
+    "V19": secrets_do_not_leak,
+    "V20": counts_are_correct,
     "C16": revoked_keys_open_nothing,
-    "O4": nothing_is_left_of_the_erased,
+    "O4": erased_data_is_removed,
     "answers": answers_are_of_the_contract,
-    "calm": processes_behave,
+    "processes": processes_behave,
 }
 
 
@@ -328,5 +328,5 @@ def judge(name: str, run: Evidence) -> Verdict:
     """Return the verdict on one invariant."""
     invariant = INVARIANTS[name]
     findings = list(invariant(run))
-    violations = [finding for finding in findings if finding is not None] if findings else ["nothing was judged"]
+    violations = [finding for finding in findings if finding is not None] if findings else ["nothing was checked"]
     return Verdict(name, " ".join((invariant.__doc__ or "").split()), len(findings), violations)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from tests.torture.listening import Ears
+from tests.torture.leaks import LeakDetector
 
 
 class Sort(StrEnum):
@@ -49,7 +49,7 @@ IdentifierKind = Literal["wallet", "email", "external_id"]
 Identifier: TypeAlias = tuple[IdentifierKind, str]
 
 
-def given(wallet: str | None, email: str | None, external_id: str | None) -> list[Identifier]:
+def set_identifiers(wallet: str | None, email: str | None, external_id: str | None) -> list[Identifier]:
     """Return the identifiers that are set, strongest first."""
     all_three: tuple[tuple[IdentifierKind, str | None], ...] = (
         ("wallet", wallet),
@@ -81,13 +81,13 @@ class Sent(msgspec.Struct, frozen=True):
         """Return the normalized identifiers, strongest first."""
         contact: dict[str, str] = self.body["contact"]
         wallet, email = contact.get("walletAddress"), contact.get("email")
-        return given(wallet and wallet.lower(), email and email.lower(), contact.get("externalId"))
+        return set_identifiers(wallet and wallet.lower(), email and email.lower(), contact.get("externalId"))
 
 
 class Attempt(msgspec.Struct, frozen=True):
     """One attempt to send an event to an API process, and its answer.
 
-    `lent` is the id of the temporary key, if one was used.
+    `temporary_key` is the id of the temporary key, if one was used.
     """
 
     org: str
@@ -99,7 +99,7 @@ class Attempt(msgspec.Struct, frozen=True):
     key: str | None = None
     matched: int | None = None
     detail: str = ""
-    lent: str = ""
+    temporary_key: str = ""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ class Push(msgspec.Struct, frozen=True):
     at: int
 
 
-class Line(msgspec.Struct):
+class SocketVisit(msgspec.Struct):
     """A wallet's socket: the pushes over it and their acknowledgements.
 
     `key` is the id of the temporary key that opened it.
@@ -159,7 +159,7 @@ class Erased(msgspec.Struct, frozen=True):
     ended: int
 
 
-class Switched(msgspec.Struct, frozen=True):
+class ActivationChange(msgspec.Struct, frozen=True):
     """An automation activated or deactivated by a successful request."""
 
     automation_id: str
@@ -182,13 +182,13 @@ class Log(msgspec.Struct):
 
     sent: dict[tuple[str, int], Sent] = {}
     attempts: list[Attempt] = []
-    switched: list[Switched] = []
+    switched: list[ActivationChange] = []
     published: list[Published] = []
     replies: list[Reply] = []
-    lines: list[Line] = []
+    visits: list[SocketVisit] = []
     revoked: list[Revoked] = []
     erased: list[Erased] = []
-    ears: Ears = msgspec.field(default_factory=Ears)
+    leak_detector: LeakDetector = msgspec.field(default_factory=LeakDetector)
 
 
 def now_us() -> int:

@@ -44,7 +44,7 @@ _FROZEN: dict[Role, tuple[float, float]] = {
     "worker": (0.3, 4.5),
     "engine": (1.0, 13.0),  # leases last ten
     "postgres": (0.3, 4.0),  # answers are promised within two
-    "backend": (0.3, 3.0),  # locks are waited for two
+    "backend": (0.3, 3.0),  # processes wait for locks for two
 }
 
 

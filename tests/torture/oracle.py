@@ -23,7 +23,7 @@ Conflict = tuple[IdentifierKind, str]
 """A kind of identifier, and what was done about it."""
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class Resolution(msgspec.Struct, frozen=True):
     """The contact of an event (None for a new contact), the identifiers it gains, and the conflicts."""
 
     contact: str | None
@@ -31,29 +31,29 @@ class Judgement(msgspec.Struct, frozen=True):
     conflicts: set[Conflict]
 
 
-def judge(sent: list[Identifier], owners: Owners, held: Held) -> Judgement:
+def resolve_identity(sent: list[Identifier], owners: Owners, held: Held) -> Resolution:
     """Decide the contact of an event from the owners of identifiers and the identifiers of each contact."""
     contact = next((owners[identifier] for identifier in sent if identifier in owners), None)
     if contact is None:
-        return Judgement(None, sent, set())
+        return Resolution(None, sent, set())
     by_wallet = sent[0][0] == "wallet" and sent[0] in owners
     gained: list[Identifier] = []
     conflicts: set[Conflict] = set()
     for kind, value in sent:
         owner, takes, full = owners.get((kind, value)), by_wallet and kind == "email", kind in held[contact]
-        if owner == contact:
+        if owner == contact and (kind != "email" or held[contact].get(kind) == value):
             continue
-        if owner is not None:
+        if owner not in (None, contact):
             conflicts.add((kind, "moved" if takes else "left"))
         if full and (takes or owner is None):
             conflicts.add((kind, "replaced" if takes else "kept"))
-        if takes or (owner is None and not full):
+        if takes or (owner in (None, contact) and not full):
             gained.append((kind, value))
-    return Judgement(contact, gained, conflicts)
+    return Resolution(contact, gained, conflicts)
 
 
 class _Change(msgspec.Struct, frozen=True):
-    """A contact lost identifiers: one email to another contact, or all of them through an erasure.
+    """A contact lost identifiers: one email to another contact or to its own next one, or all through an erasure.
 
     `owners` and `identifiers` hold the state before the change.
     """
@@ -74,16 +74,16 @@ class IdentityModel:
         self.identifiers: dict[str, dict[IdentifierKind, str]] = {}
         self._changes: list[_Change] = []
 
-    def take(self, event: EventRow, conflicts: set[Conflict]) -> str | None:
+    def apply_event(self, event: EventRow, conflicts: set[Conflict]) -> str | None:
         """Apply an event. Returns what is wrong with its contact or its recorded conflicts, or None."""
-        judgement = judge(event.identifiers(), self.owners, self.identifiers)
+        judgement = resolve_identity(event.identifiers(), self.owners, self.identifiers)
         problem = self._differs(event, conflicts, judgement)
         if problem is not None and self._could_see_less(event, conflicts):
             return None
         self._apply(event, judgement)
         return problem
 
-    def forget(self, erasure: ErasureRow) -> None:
+    def apply_erasure(self, erasure: ErasureRow) -> None:
         """Erase a contact: later events no longer resolve to it."""
         contact = erasure.contact_id
         lost = {identifier: owner for identifier, owner in self.owners.items() if owner == contact}
@@ -93,7 +93,7 @@ class IdentityModel:
             del self.owners[identifier]
         self.identifiers[contact] = {}
 
-    def _differs(self, event: EventRow, conflicts: set[Conflict], judgement: Judgement) -> str | None:
+    def _differs(self, event: EventRow, conflicts: set[Conflict], judgement: Resolution) -> str | None:
         contact = event.contact_id if event.contact_id in self.identifiers else None
         if contact != judgement.contact:
             return f"event {event.id} is on contact {event.contact_id}, not on {judgement.contact or 'a new one'}"
@@ -111,18 +111,20 @@ class IdentityModel:
                 continue
             owners |= change.owners
             identifiers |= change.identifiers
-            judgement = judge(event.identifiers(), owners, identifiers)
+            judgement = resolve_identity(event.identifiers(), owners, identifiers)
             if not judgement.gained and self._differs(event, conflicts, judgement) is None:
                 return True
         return False
 
-    def _apply(self, event: EventRow, judgement: Judgement) -> None:
+    def _apply(self, event: EventRow, judgement: Resolution) -> None:
         contact = judgement.contact or event.contact_id
         identifiers = self.identifiers.setdefault(contact, {})
         for kind, value in judgement.gained:
             former = self.owners.get((kind, value))
-            if former is not None:
+            if former not in (None, contact):
                 self._lose(event, value, former, contact)
+            elif kind in identifiers:
+                self._changes.append(_Change(event.committed, event.transaction, {}, {contact: dict(identifiers)}))
             self.owners[kind, value] = contact
             identifiers[kind] = value
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tests.torture.log import Identifier, IdentifierKind, given
+from tests.torture.log import Identifier, IdentifierKind, set_identifiers
 
 
 class EventRow(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class EventRow(msgspec.Struct, frozen=True):
 
     def identifiers(self) -> list[Identifier]:
         """Return the identifiers that were sent, strongest first."""
-        return given(self.wallet, self.email, self.external_id)
+        return set_identifiers(self.wallet, self.email, self.external_id)
 
     def opened(self, email: Callable[[str | None], str | None]) -> "EventRow":
         return msgspec.structs.replace(self, email=email(self.email))
@@ -59,7 +59,7 @@ class ContactRow(msgspec.Struct, frozen=True):
     tags: list[str]
 
     def identifiers(self) -> dict[IdentifierKind, str]:
-        return dict(given(self.wallet, self.email, self.external_id))
+        return dict(set_identifiers(self.wallet, self.email, self.external_id))
 
     def opened(self, email: Callable[[str | None], str | None]) -> "ContactRow":
         return msgspec.structs.replace(self, email=email(self.email))
@@ -122,7 +122,7 @@ class StepRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """A lease granted or renewed until `until`, or ended (None), as the witness recorded it."""
+    """A lease granted or renewed until `until`, or ended (None), as the triggers of `recorder` recorded it."""
 
     entry_id: str
     token: int

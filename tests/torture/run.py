@@ -12,13 +12,13 @@ from api.contacts.erase import SECOND_ERASURE_DELAY, erase_again
 from api.store.database import Database
 from tests.torture import stored
 from tests.torture.automations import Automation, publish
-from tests.torture.crowd import Crowd
 from tests.torture.evidence import Evidence
 from tests.torture.installation import Installation
 from tests.torture.log import now_us
 from tests.torture.nemesis import Fault, Nemesis, RunSpec, plan
-from tests.torture.searching import in_database, in_files
+from tests.torture.secret_search import in_database, in_files
 from tests.torture.stored import Connection
+from tests.torture.users import Users
 from tests.torture.wallets import has_wallet, wallet_of
 
 CALM = 6.0  # seconds of load after the faults, for the backlog
@@ -46,25 +46,25 @@ async def torture(installation: Installation, spec: RunSpec, report: Callable[[s
     The installation is healthy and idle afterwards. `report` is called with a line every minute.
     """
     automations = await _publish(installation)
-    crowd, nemesis = Crowd(installation, spec), Nemesis(installation)
-    await crowd.define_segments()
+    users, nemesis = Users(installation, spec), Nemesis(installation)
+    await users.define_segments()
     began = now_us()
-    healed = await _load_with_faults(crowd, nemesis, automations, report)
+    healed = await _load_with_faults(users, nemesis, automations, report)
     async with await psycopg.AsyncConnection.connect(installation.postgres.server.admin_dsn, autocommit=True) as tx:
         await _drain(tx)
-        await _look_once_more(installation)
-        await _collect(tx, crowd)
-        await crowd.ask_everything()
+        await _run_second_erasures(installation)
+        await _collect(tx, users)
+        await users.send_every_query()
         drained = now_us()
-        left = await _left(tx)
-        rows = await stored.read(tx, installation.keyring, crowd.log.sent.values())
+        left = await _open_resources(tx)
+        rows = await stored.read(tx, installation.keyring, users.log.sent.values())
         searched = await in_database(tx)
-    await crowd.close()
-    searched += in_files(installation.logs, crowd.holders.visits.tokens) + crowd.read
+    await users.close()
+    searched += in_files(installation.logs, users.holders.visits.tokens) + users.read
     evidence = Evidence(
-        crowd.log,
+        users.log,
         rows,
-        await stored.ask(installation.urls[0], installation.accounts),
+        await stored.request_counts(installation.urls[0], installation.accounts),
         automations,
         installation.sinks.arrivals,
         nemesis.faults,
@@ -78,33 +78,36 @@ async def torture(installation: Installation, spec: RunSpec, report: Callable[[s
 
 
 async def _load_with_faults(
-    crowd: Crowd, nemesis: Nemesis, automations: list[Automation], report: Callable[[str], None]
+    users: Users, nemesis: Nemesis, automations: list[Automation], report: Callable[[str], None]
 ) -> int:
     """Run the load with its faults. Returns the time at which every process works again."""
     async with asyncio.TaskGroup() as group:
-        sending = group.create_task(crowd.load.run())
-        beside = [group.create_task(work) for work in (*crowd.beside(automations), _tell(crowd, nemesis, report))]
-        await nemesis.run(plan(crowd.spec))
+        sending = group.create_task(users.load.run())
+        beside = [
+            group.create_task(work)
+            for work in (*users.other_coroutines(automations), _report_progress(users, nemesis, report))
+        ]
+        await nemesis.run(plan(users.spec))
         await nemesis.installation.ready()
-        await _calm(crowd)
+        await _calm(users)
         healed = now_us()
         for task in beside:
             task.cancel()
-        crowd.load.stop()
+        users.load.stop()
         await asyncio.wait([sending], timeout=SETTLE_WITHIN)
         sending.cancel()
     return healed
 
 
-async def _calm(crowd: Crowd) -> None:
+async def _calm(users: Users) -> None:
     """Continue the load without faults until every invariant has something to check, at most SEE_WITHIN seconds."""
     deadline = now_us() + int(SEE_WITHIN * 1e6)
     await asyncio.sleep(CALM)
-    while not crowd.has_seen_enough and now_us() < deadline:
+    while not users.has_seen_enough and now_us() < deadline:
         await asyncio.sleep(0.5)
 
 
-async def _look_once_more(installation: Installation) -> None:
+async def _run_second_erasures(installation: Installation) -> None:
     """Run the second erasure, which processes do a minute after the first."""
     database = Database(installation.postgres.server.dsn)
     await database.open()
@@ -113,15 +116,15 @@ async def _look_once_more(installation: Installation) -> None:
     await database.close()
 
 
-async def _collect(connection: Connection, crowd: Crowd) -> None:
+async def _collect(connection: Connection, users: Users) -> None:
     """Collect the messages of all wallets whose key we have, at most COLLECT_WITHIN seconds."""
     deadline = now_us() + int(COLLECT_WITHIN * 1e6)
-    addresses = {wallet_of(person).address for person in crowd.load.everybody if has_wallet(person)}
+    addresses = {wallet_of(person).address for person in users.load.all_people if has_wallet(person)}
     while now_us() < deadline:
         waiting = [(org, wallet) for org, wallet in await stored.waiting(connection) if wallet in addresses]
         if not waiting:
             return
-        await crowd.holders.collect(waiting, crowd.load.everybody)
+        await users.holders.collect(waiting, users.load.all_people)
 
 
 async def _publish(installation: Installation) -> list[Automation]:
@@ -133,10 +136,10 @@ async def _publish(installation: Installation) -> list[Automation]:
     ]
 
 
-async def _tell(crowd: Crowd, nemesis: Nemesis, report: Callable[[str], None]) -> None:
+async def _report_progress(users: Users, nemesis: Nemesis, report: Callable[[str], None]) -> None:
     for minute in itertools.count(1):
         await asyncio.sleep(60)
-        report(f"{minute} min: {len(crowd.log.sent):,} events sent, {len(nemesis.faults)} faults survived")
+        report(f"{minute} min: {len(users.log.sent):,} events sent, {len(nemesis.faults)} faults survived")
 
 
 async def _drain(connection: Connection) -> None:
@@ -146,7 +149,7 @@ async def _drain(connection: Connection) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _left(connection: Connection) -> list[str]:
+async def _open_resources(connection: Connection) -> list[str]:
     """Return the locks and transactions that remain open.
 
     Those of engines that look for work end within QUIET_WITHIN seconds.

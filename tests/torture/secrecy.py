@@ -5,31 +5,35 @@ from email import message_from_bytes, policy
 from itertools import repeat
 
 from tests.torture.evidence import Evidence, Findings
-from tests.torture.listening import canaries
+from tests.torture.leaks import canaries
 from tests.torture.sinks import Delivery
 
 _SPEAK = ("SQL", "pages", "things", "socket")  # channels through which an organization gets its own canary
 
 
-def words_stay_with_their_owner(run: Evidence) -> Findings:
+def data_stays_in_its_organization(run: Evidence) -> Findings:
     """no response, query result, push, webhook or email of an organization holds the canary of another; each gets its
     own
     """
-    for heard in run.log.ears.heard.values():
+    for heard in run.log.leak_detector.heard.values():
         yield from repeat(None, heard.texts)
-    for overheard in run.log.ears.foreign:
-        yield f"{overheard.org} heard by {overheard.way} {overheard.what}"
+    for leak in run.log.leak_detector.foreign:
+        yield f"{leak.org} got from {leak.way} {leak.what}"
     yield from _silences(run)
     orgs = {message.id: message.org for message in run.stored.messages}
     for arrival in run.arrivals:
-        spoken, right = canaries(_text(arrival)), {_whose(arrival, orgs)}
-        yield None if spoken == right else f"{arrival.channel} {arrival.id} of {right} speaks for {spoken or 'nobody'}"
+        spoken, right = canaries(_text(arrival)), {_owner_of(arrival, orgs)}
+        yield (
+            None
+            if spoken == right
+            else f"{arrival.channel} {arrival.id} of {right} has the canary of {spoken or 'none'}"
+        )
 
 
 def _silences(run: Evidence) -> Iterator[str | None]:
     for org in {automation.org for automation in run.automations}:
         for way in _SPEAK:
-            heard = run.log.ears.heard.get((org, way))
+            heard = run.log.leak_detector.heard.get((org, way))
             yield (
                 None
                 if heard and heard.own
@@ -37,7 +41,7 @@ def _silences(run: Evidence) -> Iterator[str | None]:
             )
 
 
-def _whose(arrival: Delivery, orgs: dict[str, str]) -> str | None:
+def _owner_of(arrival: Delivery, orgs: dict[str, str]) -> str | None:
     """Return the organization that a delivery belongs to: of a webhook by its path, of an email by its message."""
     return arrival.target.split("/")[1] if arrival.channel == "webhook" else orgs.get(arrival.id)
 
@@ -49,7 +53,7 @@ def _text(arrival: Delivery) -> str:
     return " ".join(str(part.get_content()) for part in parts if part.get_content_maintype() == "text")
 
 
-def secrets_are_kept(run: Evidence) -> Findings:
+def secrets_do_not_leak(run: Evidence) -> Findings:
     """no log, metric or rejection holds a key, secret, address or event value; the database holds no plain key, secret
     or address
     """
@@ -57,5 +61,5 @@ def secrets_are_kept(run: Evidence) -> Findings:
         yield None
         for leak in searched.leaks:
             yield f"in {searched.place}: {leak}"
-    for overheard in run.log.ears.leaked:
-        yield f"{overheard.org} was told by {overheard.way}: {overheard.what}"
+    for leak in run.log.leak_detector.leaked:
+        yield f"{leak.org} got from {leak.way}: {leak.what}"

@@ -23,10 +23,10 @@ _ONE_IN = 40
 _MESSAGE_ID = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 
 
-class Mood(StrEnum):
+class Reaction(StrEnum):
     """The reaction to a message."""
 
-    GLAD = "glad"
+    NORMAL = "normal"
     SLOW = "slow"
     REFUSING = "refusing"
     CLOSED = "closed"  # rejected permanently
@@ -34,8 +34,8 @@ class Mood(StrEnum):
     CUT = "cut"  # accepted, then closed in the middle of the answer
 
 
-_TAKING = {Mood.GLAD: 70, Mood.SLOW: 6, Mood.SILENT: 4, Mood.CUT: 4}
-_ANY = _TAKING | {Mood.REFUSING: 10}
+_TAKING = {Reaction.NORMAL: 70, Reaction.SLOW: 6, Reaction.SILENT: 4, Reaction.CUT: 4}
+_ANY = _TAKING | {Reaction.REFUSING: 10}
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -49,12 +49,12 @@ class Delivery(msgspec.Struct, frozen=True):
     at: int
     target: str
     body: bytes
-    mood: Mood
+    reaction: Reaction
 
     @property
     def is_taken(self) -> bool:
         """Whether the receiver accepted the message, whatever status it returned."""
-        return self.mood in _TAKING
+        return self.reaction in _TAKING
 
 
 class Sinks:
@@ -67,52 +67,52 @@ class Sinks:
         self._chance = Random(f"{seed}/sinks")
         self._taken: set[str] = set()
 
-    def meet(self, channel: str, message_id: str, at: int, target: str, body: bytes) -> Mood:
+    def record_delivery(self, channel: str, message_id: str, at: int, target: str, body: bytes) -> Reaction:
         """Record a delivery and return the reaction to it."""
-        mood = self._mood(message_id)
-        self.arrivals.append(Delivery(channel, message_id, at, target, body, mood))
-        if mood in _TAKING:
+        reaction = self._reaction(message_id)
+        self.arrivals.append(Delivery(channel, message_id, at, target, body, reaction))
+        if reaction in _TAKING:
             self._taken.add(message_id)
-        return mood
+        return reaction
 
-    async def dawdle(self) -> None:
+    async def wait_randomly(self) -> None:
         await asyncio.sleep(self._chance.uniform(*_SLOW))
 
-    def _mood(self, message_id: str) -> Mood:
+    def _reaction(self, message_id: str) -> Reaction:
         match int(message_id[:8], 16) % _ONE_IN:
             case 0:
-                return Mood.REFUSING
+                return Reaction.REFUSING
             case 1:
-                return Mood.CLOSED
+                return Reaction.CLOSED
             case _:
                 moods = _TAKING if message_id in self._taken else _ANY
-                (mood,) = self._chance.choices(list(moods), list(moods.values()))
-                return mood
+                (reaction,) = self._chance.choices(list(moods), list(moods.values()))
+                return reaction
 
 
 _HTTP = {
-    Mood.GLAD: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nOK",
-    Mood.SLOW: b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-    Mood.REFUSING: b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n",
-    Mood.CLOSED: b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n",
-    Mood.SILENT: b"",
-    Mood.CUT: b"HTTP/1.1 2",
+    Reaction.NORMAL: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nOK",
+    Reaction.SLOW: b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+    Reaction.REFUSING: b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n",
+    Reaction.CLOSED: b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n",
+    Reaction.SILENT: b"",
+    Reaction.CUT: b"HTTP/1.1 2",
 }
 
 
 async def _receive(sinks: Sinks, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer the requests of one connection in order."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-        mood = Mood.GLAD
-        while mood not in (Mood.SILENT, Mood.CUT):
+        reaction = Reaction.NORMAL
+        while reaction not in (Reaction.SILENT, Reaction.CUT):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             at, (line, *lines) = now_us(), head.split("\r\n")
             headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in lines)}
             body = await reader.readexactly(int(headers["content-length"]))
-            mood = sinks.meet("webhook", headers["webhook-id"], at, line.split()[1], body)
-            if mood is Mood.SLOW:
-                await sinks.dawdle()
-            writer.write(_HTTP[mood])
+            reaction = sinks.record_delivery("webhook", headers["webhook-id"], at, line.split()[1], body)
+            if reaction is Reaction.SLOW:
+                await sinks.wait_randomly()
+            writer.write(_HTTP[reaction])
             await writer.drain()
     writer.close()
 
@@ -135,19 +135,19 @@ class _Mailbox:
         content = envelope.original_content or b""
         match = _MESSAGE_ID.search(content)
         message_id = match[1].decode() if match else ""
-        mood = self._sinks.meet("email", message_id, self._began, envelope.rcpt_tos[0], content)
-        match mood:
-            case Mood.SLOW:
-                await self._sinks.dawdle()
-            case Mood.REFUSING:
+        reaction = self._sinks.record_delivery("email", message_id, self._began, envelope.rcpt_tos[0], content)
+        match reaction:
+            case Reaction.SLOW:
+                await self._sinks.wait_randomly()
+            case Reaction.REFUSING:
                 return "451 try again"
-            case Mood.CLOSED:
+            case Reaction.CLOSED:
                 return "550 never"
-            case Mood.SILENT | Mood.CUT:
+            case Reaction.SILENT | Reaction.CUT:
                 assert isinstance(server.transport, asyncio.Transport)
-                server.transport.write(b"25" if mood is Mood.CUT else b"")
+                server.transport.write(b"25" if reaction is Reaction.CUT else b"")
                 server.transport.close()
-            case Mood.GLAD:
+            case Reaction.NORMAL:
                 pass
         return "250 OK"
 

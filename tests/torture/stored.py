@@ -140,7 +140,7 @@ async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent])
     cursor = await connection.execute("SELECT name, id FROM workbench.organizations")
     orgs = {name: _Org(keyring.of(org_id)) for name, org_id in await cursor.fetchall()}
     for event in sent:
-        orgs[event.org].learn(event.identifiers())
+        orgs[event.org].add_values(event.identifiers())
     return Stored(
         [row.opened(orgs[row.org].email) async for row in _rows(connection, EventRow, _EVENTS)],
         [row async for row in _rows(connection, KeyRow, _KEYS)],
@@ -176,7 +176,7 @@ async def left_open(connection: Connection) -> list[str]:
     return [str(text) for (text,) in await (await connection.execute(_LEFT)).fetchall()]
 
 
-async def ask(url: str, accounts: Collection[Account]) -> ServiceCounts:
+async def request_counts(url: str, accounts: Collection[Account]) -> ServiceCounts:
     """Return an API process's counts of the stored events."""
     async with httpx.AsyncClient(base_url=f"{url}/api/v1", timeout=60) as client:
         return ServiceCounts(
@@ -215,7 +215,7 @@ class _Org:
         self._values: dict[str, str] = {}
         self._emails: dict[str, str] = {}
 
-    def learn(self, identifiers: list[Identifier]) -> None:
+    def add_values(self, identifiers: list[Identifier]) -> None:
         for kind, value in identifiers:
             self._values[f"{kind} {self._keys.digest(kind, value)}"] = value
 

@@ -23,7 +23,7 @@ def summary(run: Run, verdicts: list[Verdict]) -> str:
         [
             *_requests(run),
             *_effects(run),
-            *_others(run),
+            *_other_lines(run),
             *_recoveries(run),
             "",
             *_faults(run),
@@ -60,21 +60,21 @@ def _effects(run: Run) -> Iterator[str]:
     states = _counted(entry.state for entry in stored.entries)
     channels = _counted(message.channel for message in stored.messages)
     statuses = _counted(message.status for message in stored.messages)
-    moods = _counted(arrival.mood for arrival in arrivals)
+    moods = _counted(arrival.reaction for arrival in arrivals)
     yield f"entries    {states}, {len(stored.steps):,} steps, {_replays(run)} replays"
     yield f"messages   {channels} · {statuses}"
     yield f"arrived    {len(arrivals):,} copies of {len(copies):,} messages: {moods}"
 
 
-def _others(run: Run) -> Iterator[str]:
+def _other_lines(run: Run) -> Iterator[str]:
     log = run.evidence.log
     pushes, acknowledged = (
-        sum(len(line.pushes) for line in log.lines),
-        sum(len(line.acknowledged) for line in log.lines),
+        sum(len(visit.pushes) for visit in log.visits),
+        sum(len(visit.acknowledged) for visit in log.visits),
     )
     statuses = Counter(str(reply.status) if reply.status else "no answer" for reply in log.replies)
     yield f"asked      {len(log.replies):,} times: {_counted(statuses.elements())}"
-    yield f"sockets    {len(log.lines):,}, {pushes:,} pushes over them, {acknowledged:,} of them acknowledged"
+    yield f"sockets    {len(log.visits):,}, {pushes:,} pushes over them, {acknowledged:,} of them acknowledged"
     yield (
         f"stopped    {len(log.erased):,} contacts erased, {len(log.revoked):,} keys revoked, "
         f"{len(log.switched):,} automations "

@@ -17,12 +17,12 @@ def event(contact_id: str, wallet: str | None, email: str | None, *, received: i
 
 
 def people_after_a_move(at: int) -> IdentityModel:
-    """Return two contacts; the email of the first has moved to the second, which knew another."""
+    """Return two contacts; the email of the first has moved to the second, which had another email."""
     people = IdentityModel()
-    assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
-    assert people.take(event("c2", "w2", "b@x.io", received=2, committed=2), NOTHING) is None
+    assert people.apply_event(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
+    assert people.apply_event(event("c2", "w2", "b@x.io", received=2, committed=2), NOTHING) is None
     moved = event("c2", "w2", "a@x.io", received=at, committed=at)
-    assert people.take(moved, {("email", "moved"), ("email", "replaced")}) is None
+    assert people.apply_event(moved, {("email", "moved"), ("email", "replaced")}) is None
     assert people.identifiers == {"c1": {"wallet": "w1"}, "c2": {"wallet": "w2", "email": "a@x.io"}}
     return people
 
@@ -31,44 +31,60 @@ def test_after_a_move_an_email_means_its_new_contact() -> None:
     moment = 60 * SECOND
     people = people_after_a_move(moment)
     late = moment + CLOCK_ERROR_US + 1
-    assert people.take(event("c2", None, "a@x.io", received=late, committed=late + 1), NOTHING) is None
-    assert people.take(event("c1", None, "a@x.io", received=late, committed=late + 2), NOTHING) is not None
+    assert people.apply_event(event("c2", None, "a@x.io", received=late, committed=late + 1), NOTHING) is None
+    assert people.apply_event(event("c1", None, "a@x.io", received=late, committed=late + 2), NOTHING) is not None
 
 
 def test_an_event_that_ran_during_a_move_may_have_seen_the_email_where_it_was() -> None:
     moment = 60 * SECOND
     people = people_after_a_move(moment)
-    assert people.take(event("c1", None, "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is None
-    assert people.take(event("c1", "w1", "a@x.io", received=moment - 1, committed=moment + 2), NOTHING) is None
+    assert people.apply_event(event("c1", None, "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is None
+    assert people.apply_event(event("c1", "w1", "a@x.io", received=moment - 1, committed=moment + 2), NOTHING) is None
     assert people.owners["email", "a@x.io"] == "c2"
 
 
-def test_nothing_excuses_a_third_contact_or_a_conflict_that_was_not_recorded() -> None:
+def test_an_email_that_returns_is_stored_again_but_an_event_during_its_absence_may_not_have_seen_it() -> None:
+    people, moment, replaced = IdentityModel(), 60 * SECOND, {("email", "replaced")}
+    assert people.apply_event(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
+    assert people.apply_event(event("c1", "w1", "b@x.io", received=moment, committed=moment), replaced) is None
+    assert people.apply_event(event("c1", "w1", "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is None
+    assert people.identifiers["c1"]["email"] == "b@x.io"
+    assert people.apply_event(event("c1", "w1", "a@x.io", received=moment, committed=moment + 2), replaced) is None
+    assert people.identifiers["c1"]["email"] == "a@x.io"
+
+
+def test_a_third_contact_and_an_unrecorded_conflict_are_violations() -> None:
     moment = 60 * SECOND
     people = people_after_a_move(moment)
-    assert people.take(event("c3", None, "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is not None
-    assert people.take(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
+    assert (
+        people.apply_event(event("c3", None, "a@x.io", received=moment - 1, committed=moment + 1), NOTHING) is not None
+    )
+    assert (
+        people.apply_event(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
+    )
 
 
 def test_an_event_after_an_erasure_creates_a_new_contact() -> None:
     people, moment = IdentityModel(), 60 * SECOND
-    assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
-    people.forget(ErasureRow("acme", "c1", moment, moment))
+    assert people.apply_event(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
+    people.apply_erasure(ErasureRow("acme", "c1", moment, moment))
     assert (people.owners, people.identifiers) == ({}, {"c1": {}})
     late = moment + CLOCK_ERROR_US + 1
-    assert people.take(event("c1", "w1", None, received=late, committed=late), NOTHING) is not None
-    assert people.take(event("c2", None, "a@x.io", received=late, committed=late + 1), NOTHING) is None
+    assert people.apply_event(event("c1", "w1", None, received=late, committed=late), NOTHING) is not None
+    assert people.apply_event(event("c2", None, "a@x.io", received=late, committed=late + 1), NOTHING) is None
 
 
 def test_an_event_that_ran_during_an_erasure_may_have_been_recognised() -> None:
     people, moment = IdentityModel(), 60 * SECOND
-    assert people.take(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
-    people.forget(ErasureRow("acme", "c1", moment, moment))
-    assert people.take(event("c1", "w1", None, received=moment - 1, committed=moment + 1), NOTHING) is None
-    assert people.take(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
+    assert people.apply_event(event("c1", "w1", "a@x.io", received=1, committed=1), NOTHING) is None
+    people.apply_erasure(ErasureRow("acme", "c1", moment, moment))
+    assert people.apply_event(event("c1", "w1", None, received=moment - 1, committed=moment + 1), NOTHING) is None
+    assert (
+        people.apply_event(event("c1", "w1", "b@x.io", received=moment - 1, committed=moment + 2), NOTHING) is not None
+    )
 
 
-def test_attributes_that_were_in_place_may_have_been_left_alone() -> None:
+def test_attributes_that_were_in_place_need_not_be_written() -> None:
     moment = 60 * SECOND
     traits = Traits()
     traits.merge(event("c1", "w1", None, received=1, committed=1), {"plan": "free", "n": 1})

@@ -1,31 +1,31 @@
 """A short run of `make torture`: no accepted event is lost, duplicated or half-applied, whichever process is killed."""
 
-from tests.torture.conftest import Tortured
+from tests.torture.conftest import FinishedRun
 from tests.torture.invariants import INVARIANTS, check
 from tests.torture.log import ACCEPTED, UNKNOWN
 from tests.torture.nemesis import ENGINE_KILLS, KILLS, RunSpec, plan
-from tests.torture.sinks import Mood
+from tests.torture.sinks import Reaction
 from tests.torture.summary import summary, table
 
 
-def test_nothing_is_lost_doubled_or_half_applied(tortured: Tortured) -> None:
-    verdicts = check(tortured.run.evidence)
+def test_nothing_is_lost_doubled_or_half_applied(finished_run: FinishedRun) -> None:
+    verdicts = check(finished_run.run.evidence)
     assert {verdict.name: verdict.violations for verdict in verdicts if verdict.violations} == {}, summary(
-        tortured.run, verdicts
+        finished_run.run, verdicts
     )
     assert all(verdict.checked for verdict in verdicts)
 
 
-def test_the_faults_were_felt(tortured: Tortured) -> None:
-    assert {(fault.role, fault.kind) for fault in tortured.run.faults} >= KILLS.keys() | ENGINE_KILLS.keys()
-    answers = {attempt.answer for attempt in tortured.run.evidence.log.attempts}
+def test_the_faults_were_felt(finished_run: FinishedRun) -> None:
+    assert {(fault.role, fault.kind) for fault in finished_run.run.faults} >= KILLS.keys() | ENGINE_KILLS.keys()
+    answers = {attempt.answer for attempt in finished_run.run.evidence.log.attempts}
     assert answers & UNKNOWN
     assert answers >= ACCEPTED
-    assert {arrival.mood for arrival in tortured.run.evidence.arrivals} == set(Mood)
+    assert {arrival.reaction for arrival in finished_run.run.evidence.arrivals} == set(Reaction)
 
 
-def test_the_summary_says_what_was_done_and_found(tortured: Tortured) -> None:
-    text = summary(tortured.run, check(tortured.run.evidence))
+def test_the_summary_shows_the_load_and_the_verdicts(finished_run: FinishedRun) -> None:
+    text = summary(finished_run.run, check(finished_run.run.evidence))
     assert text.startswith("seed 3: ")
     rows = [line.split() for line in text.splitlines()]
     assert ["fault", "api", "worker", "engine", "postmaster", "postgres", "backend", "all"] in rows

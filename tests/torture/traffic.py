@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from tests.torture.listening import canary
+from tests.torture.leaks import canary
 from tests.torture.log import Sent, Sort
 from tests.torture.wallets import spellings
 

@@ -13,7 +13,7 @@ from api import process
 from api.app import App, create_app, serve
 from api.routes.responses import answer
 from api.settings import Settings
-from api.wire.http1 import LargeBodies
+from api.wire.connection import LargeBodies
 from tests.sockets import listening_socket
 
 LARGE = 32 * 1_048_576

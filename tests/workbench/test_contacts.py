@@ -7,7 +7,7 @@ import sys
 import polars as pl
 import pytest
 
-from tests.acceptance.conftest import until
+from tests.installation import until
 from tests.running import Running
 from workbench import (
     Contact,

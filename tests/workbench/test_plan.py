@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tests.acceptance.conftest import until
+from tests.installation import until
 from tests.running import Running
-from tests.workbench.test_texts import payloads
-from tests.workbench.test_waiting_and_rules import winback
-from tests.workbench.test_writing import branching, new, thanks
+from tests.text.test_forms import payloads
+from tests.workbench.test_verbs import branching, new, thanks
+from tests.workbench.test_verbs_and_settings import winback
 from workbench import Automation, ConflictError, NotFoundError, Workbench
 from workbench.changes import Changes, changes, marks
 from workbench.language.codec import same_json

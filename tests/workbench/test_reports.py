@@ -33,7 +33,7 @@ def wb(running: Running) -> Workbench:
 
 
 @pytest.fixture(scope="module")
-def story(wb: Workbench) -> list[StoryEvent]:
+def sent_events(wb: Workbench) -> list[StoryEvent]:
     """Four hundred events of thirty contacts in the last six days, each at a different time."""
     chance = random.Random(20261121)
     offsets_s = chance.sample(range(6 * 24 * 3600 - 7200), 400)
@@ -64,9 +64,9 @@ def story(wb: Workbench) -> list[StoryEvent]:
     return sorted(events, key=lambda event: event.at)
 
 
-def events_by_contact(story: list[StoryEvent]) -> dict[str, list[StoryEvent]]:
+def events_by_contact(sent_events: list[StoryEvent]) -> dict[str, list[StoryEvent]]:
     contacts: dict[str, list[StoryEvent]] = defaultdict(list)
-    for event in story:
+    for event in sent_events:
         contacts[event.contact].append(event)
     return contacts
 
@@ -94,10 +94,12 @@ def depths(events: list[StoryEvent], steps: list[str], within: timedelta) -> dic
 
 @pytest.mark.parametrize("steps", [["visit", "signup", "deposit"], ["deposit", "deposit", "trade", "deposit"]])
 @pytest.mark.parametrize("hours", [12, 48])
-def test_a_funnel_counts_every_way(wb: Workbench, story: list[StoryEvent], steps: list[str], hours: int) -> None:
+def test_a_funnel_counts_every_way(wb: Workbench, sent_events: list[StoryEvent], steps: list[str], hours: int) -> None:
     names = [f"story:{step}" for step in steps]
     frame = wb.funnel(names, within=f"{hours}h", days=7)
-    depths_by_contact = [depths(events, names, timedelta(hours=hours)) for events in events_by_contact(story).values()]
+    depths_by_contact = [
+        depths(events, names, timedelta(hours=hours)) for events in events_by_contact(sent_events).values()
+    ]
     durations = {
         step: [depth[step] for depth in depths_by_contact if step in depth] for step in range(1, len(steps) + 1)
     }
@@ -112,9 +114,9 @@ def test_a_funnel_counts_every_way(wb: Workbench, story: list[StoryEvent], steps
     assert 0 < frame["contacts"][1] < frame["contacts"][0]
 
 
-def test_a_funnel_is_split_by_the_contact_and_by_the_first_step(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_a_funnel_is_split_by_the_contact_and_by_the_first_step(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     names = ["story:visit", "story:deposit"]
-    contacts = events_by_contact(story)
+    contacts = events_by_contact(sent_events)
     reached = {contact: depths(events, names, 2 * DAY) for contact, events in contacts.items()}
     plans = Counter(
         "pro" if contact.endswith(("1", "2")) else "free" for contact, depth in reached.items() if 2 in depth
@@ -130,11 +132,11 @@ def test_a_funnel_is_split_by_the_contact_and_by_the_first_step(wb: Workbench, s
     assert dict(frame.filter(pl.col("step") == 1).select("part", "contacts").iter_rows()) == methods
 
 
-def test_retention_by_day(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_retention_by_day(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.retention("story:signup", "story:trade", every="day", periods=5, days=8)
     cohorts: dict[datetime, set[str]] = defaultdict(set)
     traded = defaultdict(set)
-    for contact, events in events_by_contact(story).items():
+    for contact, events in events_by_contact(sent_events).items():
         starts = [event.at for event in events if event.event == "story:signup"]
         if starts:
             cohorts[midnight(starts[0])].add(contact)
@@ -153,15 +155,15 @@ def test_retention_by_day(wb: Workbench, story: list[StoryEvent]) -> None:
     }
 
 
-def test_cohorts_add_up_what_their_contacts_brought(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_cohorts_add_up_what_their_contacts_brought(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.cohorts("story:visit", "story:deposit", value="amount", every="day", periods=7, days=8)
     began = {
         contact: next((event.at for event in events if event.event == "story:visit"), None)
-        for contact, events in events_by_contact(story).items()
+        for contact, events in events_by_contact(sent_events).items()
     }
     total = sum(
         event.payload["amount"]
-        for event in story
+        for event in sent_events
         if event.event == "story:deposit" and isinstance(event.payload["amount"], int | float)
         if (start := began[event.contact]) is not None and event.at >= start
     )
@@ -170,10 +172,10 @@ def test_cohorts_add_up_what_their_contacts_brought(wb: Workbench, story: list[S
     assert (last["so_far"] * last["size"]).sum() == pytest.approx(total)
 
 
-def test_active_users_by_day(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_active_users_by_day(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.active_users("story:visit", every="day", days=8)
     visited: dict[datetime, set[str]] = defaultdict(set)
-    for event in story:
+    for event in sent_events:
         if event.event == "story:visit":
             visited[midnight(event.at)].add(event.contact)
     before: set[str] = set()
@@ -188,10 +190,10 @@ def test_active_users_by_day(wb: Workbench, story: list[StoryEvent]) -> None:
     assert frame.height == 9
 
 
-def test_paths_after_the_first_event(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_paths_after_the_first_event(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.paths("story:signup", steps=3, within="1d", limit=1_000, days=8)
     ways: Counter[tuple[str, ...]] = Counter()
-    for events in events_by_contact(story).values():
+    for events in events_by_contact(sent_events).values():
         starts = [event.at for event in events if event.event == "story:signup"]
         if not starts:
             continue
@@ -204,10 +206,10 @@ def test_paths_after_the_first_event(wb: Workbench, story: list[StoryEvent]) -> 
     assert frame["share"].sum() == pytest.approx(1)
 
 
-def test_revenue_by_a_property(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_revenue_by_a_property(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.revenue("story:deposit", "amount", by="method", days=8)
     for part in ("card", "wire"):
-        events = [event for event in story if event.event == "story:deposit" and event.payload["method"] == part]
+        events = [event for event in sent_events if event.event == "story:deposit" and event.payload["method"] == part]
         amounts = [event.payload["amount"] for event in events if isinstance(event.payload["amount"], int | float)]
         (row,) = frame.filter(pl.col("part") == part).iter_rows(named=True)
         assert (row["events"], float(row["total"]), row["median"]) == (len(events), sum(amounts), median(amounts))
@@ -249,7 +251,9 @@ def test_funnel_steps_without_contacts_have_rows(wb: Workbench) -> None:
         (lambda wb: wb.revenue("story:deposit", "amount", by="methd"), "did you mean 'method'?"),
     ],
 )  # fmt: skip
-def test_a_misspelled_name_causes_a_warning(wb: Workbench, story: list[StoryEvent], ask: Any, expected: str) -> None:
+def test_a_misspelled_name_causes_a_warning(
+    wb: Workbench, sent_events: list[StoryEvent], ask: Any, expected: str
+) -> None:
     report = ask(wb)
     (warning,) = report.view.warnings
     assert warning.endswith(expected)
@@ -257,7 +261,7 @@ def test_a_misspelled_name_causes_a_warning(wb: Workbench, story: list[StoryEven
     assert "Warning:" in report._repr_html_()
 
 
-def test_correct_names_cause_no_warning(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_correct_names_cause_no_warning(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     for report in (wb.funnel(["story:visit", "story:signup"]), wb.revenue("story:deposit", "amount"), wb.paths()):
         assert report.view is not None
         assert not report.view.warnings
@@ -274,11 +278,11 @@ def test_cohorts_have_room_for_their_periods(wb: Workbench) -> None:
     assert months.params["since"] < "2026-01-01"
 
 
-def test_time_to_convert(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_time_to_convert(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.time_to_convert("story:signup", "story:trade", within="3d", days=8)
     spans = []
     started = 0
-    for events in events_by_contact(story).values():
+    for events in events_by_contact(sent_events).values():
         start = next((event.at for event in events if event.event == "story:signup"), None)
         started += start is not None
         if start is not None:
@@ -303,7 +307,7 @@ def test_message_performance_against_a_goal(wb: Workbench) -> None:
     assert row["rate"] == pytest.approx(1 / 3)
 
 
-def test_every_report_has_a_chart_and_a_repeatable_query(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_every_report_has_a_chart_and_a_repeatable_query(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     answers = [
         wb.funnel(["story:visit", "story:trade"], days=8),
         wb.retention("story:visit", every="day", days=8),
@@ -321,10 +325,10 @@ def test_every_report_has_a_chart_and_a_repeatable_query(wb: Workbench, story: l
         assert wb.sql(answer.statement, **answer.params).columns == answer.columns
 
 
-def test_a_period_between_two_moments(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_a_period_between_two_moments(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     since, until = MIDNIGHT - 3 * DAY, MIDNIGHT - 2 * DAY
     frame = wb.active_users("story:visit", since=since, until=until)
-    contacts = {event.contact for event in story if event.event == "story:visit" and since <= event.at < until}
+    contacts = {event.contact for event in sent_events if event.event == "story:visit" and since <= event.at < until}
     assert frame["contacts"].sum() == len(contacts)
     assert (
         wb.active_users("story:visit", since=since.date(), until=f"{until:%Y-%m-%d}")["contacts"].to_list()
@@ -332,14 +336,14 @@ def test_a_period_between_two_moments(wb: Workbench, story: list[StoryEvent]) ->
     )
 
 
-def test_days_count_back_from_the_end(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_days_count_back_from_the_end(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     whole = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
     assert wb.active_users("story:visit", days=2, until=MIDNIGHT - DAY).rows() == whole.rows()
     with pytest.raises(InvalidArgumentError, match="ends before it begins"):
         wb.active_users("story:visit", since=MIDNIGHT, until=MIDNIGHT - DAY)
 
 
-def test_a_period_ends_before_the_next_one_begins(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_a_period_ends_before_the_next_one_begins(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
     assert frame["at"].to_list() == [MIDNIGHT - 3 * DAY, MIDNIGHT - 2 * DAY]
 
@@ -372,7 +376,7 @@ def test_a_report_as_of_a_watermark_ignores_later_events(wb: Workbench) -> None:
     assert before[0].query_hash in shown
 
 
-def test_tables_without_history_reject_as_of(wb: Workbench, story: list[StoryEvent]) -> None:
+def test_tables_without_history_reject_as_of(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     watermark = wb.paths(days=1).watermark
     for ask in (
         lambda: wb.message_performance(as_of=watermark),

@@ -20,13 +20,13 @@ def wb(running: Running) -> Workbench:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def people(wb: Workbench) -> None:
+def segment_events(wb: Workbench) -> None:
     for number in range(6):
         attributes = {"balance": number * 100}
         wb.events.send("seg:deposit", external_id=f"seg-{number}", attributes=attributes, payload={"amount": number})
 
 
-def test_defining_shows_the_size_and_what_a_change_makes_of_it(wb: Workbench) -> None:
+def test_defining_shows_the_size_and_its_change(wb: Workbench) -> None:
     segment = wb.segments.define("rich", sql=BIG, every="30m", least=300)
     assert (segment.name, segment.size, str(segment.every)) == ("rich", 2, "0:30:00")
     assert "rich: 2 contacts\n2 entered, 0 left, 0 before" in repr(segment)
@@ -119,7 +119,7 @@ def test_an_undefined_segment_causes_a_warning(wb: Workbench) -> None:
     assert "If contact.segments contains “big-fish”" in fine.describe()
 
 
-def test_a_simulation_asks_for_the_segments_of_the_contact(wb: Workbench) -> None:
+def test_a_simulation_reads_the_segments_of_the_contact(wb: Workbench) -> None:
     wb.segments.define("simulated", sql=BIG, least=300)
     automation = wb.automation("thanks").on("seg:deposit").when("contact.segments", contains="simulated")
     automation = automation.then(lambda b: b.add_tag("thanked")).otherwise(lambda b: b.exit())

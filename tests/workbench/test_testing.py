@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.workbench.test_waiting_and_rules import winback
-from tests.workbench.test_writing import branching, new, thanks
+from tests.workbench.test_verbs import branching, new, thanks
+from tests.workbench.test_verbs_and_settings import winback
 from workbench import InvalidArgumentError, InvalidAutomationError
 from workbench.language.run import State
 from workbench.testing import DEFAULT_CONTACT, NOON, load, problems, simulate

@@ -6,7 +6,7 @@ however many events there are. Worker processes (`worker`) simulate one bucket a
 engine (`simulate_bucket`) and write the results as parquet files, from which `tables` and `result` compute what is
 shown.
 
-    source   which events are read, and reading them     buckets          rows on disk, by contact
+    source   selects the events and reads them           buckets          rows on disk, by contact
     worker   processes that simulate buckets             simulate_bucket  one bucket: rows in, rows out
     run      the whole backtest, with its progress       tables, result   what is shown of it
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import polars as pl
 
-_BUFFERED_ROWS = 65_536  # before they are distributed: many small writes would be slow
+_BUFFERED_ROWS = 65_536  # collected before they are distributed, because many small writes would be slow
 _LENGTH = struct.Struct("<q")
 
 
 class Folder:
-    """A temporary folder that only its owner can read. It is deleted with this object, or before by `remove()`."""
+    """A temporary folder that only its owner can read. It is deleted with this object, or earlier by `remove()`."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="workbench-backtest-"))
@@ -43,7 +43,6 @@ class BucketWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffered rows to disk."""
         if not self._rows:
             return
         rows = pl.concat(self._frames)

@@ -13,17 +13,18 @@ import msgspec
 import polars as pl
 
 from workbench.backtest.buckets import Folder
-from workbench.backtest.simulate_bucket import BucketSummary
+from workbench.backtest.simulate_bucket import CONTACT_TOTALS, ENTRIES, BucketSummary
 from workbench.backtest.source import BacktestScope, filter_paths, filters_on_addresses
 from workbench.backtest.tables import Tables, Totals, every_day
 from workbench.display import charts
 from workbench.display.graph import STAYING, Mark, RunPath, picture
-from workbench.display.html import TableColumn, html, moment, plain, table_columns
-from workbench.display.words import HANDLE_WORDS, entry_outcome, join_and, quantity, trigger_text
+from workbench.display.html import TableColumn, html, moment, plain, printable_text, table_columns
+from workbench.display.kinds import handle_words, trigger_title
+from workbench.display.words import entry_outcome, join_and, quantity
 from workbench.errors import InvalidArgumentError
 from workbench.language.actions import AddTag, RemoveTag, Split, UpdateContact
+from workbench.language.channel import CHANNELS, Message, channel_of
 from workbench.language.graph import Edge, Graph
-from workbench.language.run import Message, WebhookMessage
 from workbench.language.simulate import SimulatedAutomation
 
 if TYPE_CHECKING:
@@ -41,17 +42,8 @@ _ASSUMPTIONS = (
 )
 
 
-class BacktestRun(msgspec.Struct, frozen=True):
-    """The output of a run: tables in `folder`, which is deleted when nothing refers to it any more, and counts."""
-
-    folder: Folder
-    scope: BacktestScope
-    automations: tuple[SimulatedAutomation, ...]
-    summary: BucketSummary
-
-
 class BacktestLabel(msgspec.Struct, frozen=True):
-    """The names of the automation and of the other version. `saved`: it has the id by which splits assign contacts."""
+    """The names of the automation and of the other version. `saved`: it has an id, on which splits depend."""
 
     name: str
     against: str = ""
@@ -67,37 +59,46 @@ class Backtest:
     and `losses()` are the contacts that get messages from only one of the two.
     """
 
-    def __init__(self, label: BacktestLabel, run: BacktestRun) -> None:
-        self._label = label
-        self._run = run
-        self._tables, *others = [Tables(run.folder.path / str(number)) for number in range(len(run.automations))]
+    def __init__(
+        self,
+        label: BacktestLabel,
+        scope: BacktestScope,
+        folder: Folder,
+        automations: Sequence[SimulatedAutomation],
+        summary: BucketSummary,
+    ) -> None:
+        self._label, self._scope, self._summary = label, scope, summary
+        self._folder = folder  # deleted when nothing refers to it any more
+        self._automation, self._graph = automations[0], automations[0].graph or Graph()
+        self._tables, *others = [Tables(folder.path / str(number)) for number in range(len(automations))]
         self._other = others[0] if others else None
 
     @property
     def totals(self) -> Totals:
-        """The counts."""
+        """The counts of this version."""
         return self._tables.totals
 
     @property
     def before(self) -> Totals | None:
-        """The counts of the version that it is compared with; None without a comparison."""
+        """The counts of the version that this one is compared with; None without a comparison."""
         return self._other.totals if self._other is not None else None
 
     @property
     def reach(self) -> float:
-        """The share of contacts (0 to 1) that would have received a message; of a sample or segment, if chosen."""
-        contacts = self._run.scope.contacts
+        """The share (0 to 1) of contacts, in the sample or segment if chosen, that would have received a message."""
+        contacts = self._scope.contacts
         return self.totals.reached / contacts if contacts else 0.0
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The first message of each step that sends, with its values filled in."""
-        return self._run.summary.messages[0] if self._run.summary.messages else ()
+        return self._summary.messages[0] if self._summary.messages else ()
 
     @property
     def untaken(self) -> tuple[Edge, ...]:
         """The edges of the graph that no entry followed."""
-        return self._tables.untaken(self._graph)
+        followed = self._tables.followed()
+        return tuple(edge for edge in self._graph.edges if (edge.source, edge.handle) not in followed)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -119,15 +120,15 @@ class Backtest:
 
     def entries(self) -> pl.DataFrame:
         """Return a row per entry: entry, contact, event, at, state, outcome, node (where it ended or waits), error."""
-        return self._tables.entries().collect()
+        return self._tables.scan(ENTRIES).collect()
 
     def contacts(self) -> pl.DataFrame:
         """Return a row per contact that entered: contact, entries, messages (in the app and by email)."""
-        return self._tables.contact_totals().collect()
+        return self._tables.scan(CONTACT_TOTALS).collect()
 
     def days(self) -> pl.DataFrame:
         """Return a row per day (UTC): day, entries, messages; in a comparison also entries_before, messages_before."""
-        window = self._run.scope.window
+        window = self._scope.window
         first, last = window.since.date(), window.until.date()
         days = every_day(self._tables.days, first, last)
         if self._other is None:
@@ -170,10 +171,12 @@ class Backtest:
         sent = []
         if totals.messages:
             sent.append(f"{quantity(totals.messages, 'message')} to {quantity(totals.reached, 'contact')}")
-        if totals.webhooks:
-            sent.append(quantity(totals.webhooks, "webhook"))
+        to_systems = [channel for channel in CHANNELS.values() if not channel.to_contact]
+        counts = [(totals.sent.get(channel.name, 0), channel) for channel in to_systems]
+        sent += [quantity(count, channel.noun, channel.plural) for count, channel in counts if count]
         return f"Would have started {quantity(totals.entries, 'time')} and sent {join_and(sent) or 'nothing'}"
 
+    @printable_text
     def __repr__(self) -> str:
         warnings = [f"! {remark}" for remark in self.remarks]
         return "\n".join([f"{self.headline()}. {self._about()}", plain(*self._totals_table()), *warnings])
@@ -190,9 +193,17 @@ class Backtest:
             shares={(node, handle): f"{share:.0%}" for node, handle, _, share in branches},
         )
         branch_rows = [
-            (node, HANDLE_WORDS.get(handle, handle), f"{entries:,}", f"{share:.1%}")
-            for node, handle, entries, share in branches
+            (node, handle_words(handle), f"{entries:,}", f"{share:.1%}") for node, handle, entries, share in branches
         ]
+        spread_rows = []
+        for first, end in pairwise(_RANGES):
+            contacts = sum(contacts for messages, contacts in spread.rows() if first <= messages < end)
+            if contacts:
+                if end == sys.maxsize:
+                    label = f"{first:,} or more"
+                else:
+                    label = f"{first:,}" if first == end - 1 else f"{first:,} to {end - 1:,}"
+                spread_rows.append((label, f"{contacts:,}"))
         day_columns = [TableColumn(name.replace("_", " "), number=name != "day") for name in days.columns]
         return html(
             "backtest.html.j2",
@@ -200,18 +211,18 @@ class Backtest:
             about=self._about(),
             picture=picture(self._automation.trigger, self._graph, path),
             figures=self._totals_table(),
-            messages=[message for message in self.messages if not isinstance(message, WebhookMessage)],
+            messages=[message for message in self.messages if channel_of(message).to_contact],
             warnings=warnings,
             assumptions=assumptions,
             chart=charts.chart_html("backtest", days) if spread.height else "",
             branches=(_BRANCH_COLUMNS, branch_rows),
-            spread=(_SPREAD_COLUMNS, _spread_rows(spread.rows())),
+            spread=(_SPREAD_COLUMNS, spread_rows),
             days=(day_columns, days.rows()),
         )
 
     def _about(self) -> str:
-        """Return what was tested, on which events, and the difference to the version compared with."""
-        scope = self._run.scope
+        """Return what was tested, on which events, and the difference from the version compared with."""
+        scope = self._scope
         since, until = (moment(bound)[:16] for bound in (scope.window.since, scope.window.until))
         sample = scope.sample
         contacts = ""
@@ -220,7 +231,7 @@ class Backtest:
             contacts = f", for contacts that are in the segment {sample.segment} now{share}"
         elif sample.is_partial:
             contacts = f", for {sample.share:.2%} of the contacts"
-        started_by = trigger_text(self._automation.trigger)
+        started_by = trigger_title(self._automation.trigger)
         text = f"{self._label.name}: on every {started_by}, from {since} to {until} UTC{contacts}."
         if self._other is None:
             return text
@@ -228,23 +239,23 @@ class Backtest:
         return f"{text} {gains} would get messages only from this version, {losses} only from {self._label.against}."
 
     def _totals_table(self) -> tuple[list[TableColumn], list[list[str]]]:
-        sides = [_metrics(self.totals, self._run.scope)]
+        sides = [_metrics(self.totals, self._scope)]
         columns = [TableColumn("Metric"), TableColumn("Value", number=True)]
         if self.before is not None:
-            sides.append(_metrics(self.before, self._run.scope))
+            sides.append(_metrics(self.before, self._scope))
             columns[1:] = [TableColumn("This version", number=True), TableColumn(self._label.against, number=True)]
         metrics = [name for name in sides[0] if name in _ALWAYS_SHOWN or any(side[name] != "0" for side in sides)]
         return columns, [[name, *(side[name] for side in sides)] for name in metrics]
 
     def _mistakes(self) -> Iterator[str]:
-        totals, trigger, events = self.totals, self._automation.trigger, self._run.summary.events
+        totals, trigger, events = self.totals, self._automation.trigger, self._summary.events
         if self._label.problems:
             yield f"It cannot be published yet: {quantity(self._label.problems, 'problem')}, listed by .check()."
         if not totals.entries and not totals.turned_away:
             if events:
                 yield f"{quantity(events, 'event')} could have started it, but none passed its filters."
             else:
-                yield f"No event in this period could have started it: {trigger_text(trigger)}."
+                yield f"No event in this period could have started it: {trigger_title(trigger)}."
             return
         if totals.failed:
             failures = self._tables.failures()
@@ -255,7 +266,7 @@ class Backtest:
         if self.untaken:
             edges = []
             for edge in self.untaken:
-                branch = f" ({HANDLE_WORDS.get(edge.handle, edge.handle)})" if edge.handle is not None else ""
+                branch = f" ({handle_words(edge.handle)})" if edge.handle is not None else ""
                 edges.append(f"{edge.source} → {edge.target}{branch}")
             yield f"Never taken: {join_and(edges)}."
         if totals.most > _MANY_MESSAGES and self._graph.settings.frequency_cap is None:
@@ -265,8 +276,8 @@ class Backtest:
             yield f"{entries} had not ended by the end of the period; later steps are not counted."
 
     def _limits(self) -> Iterator[str]:
-        """Yield where the result may differ from a real run."""
-        nodes, summary, source = self._graph.nodes, self._run.summary, self._automation.trigger.source
+        """Yield sentences on where the result may differ from a real run."""
+        nodes, summary, trigger = self._graph.nodes, self._summary, self._automation.trigger
         reads = {node.id: {path for path in filter_paths(node) if path.startswith("contact.")} for node in nodes}
         deciding = [node_id for node_id, paths in reads.items() if paths]
         read: set[str] = set().union(*reads.values())
@@ -290,9 +301,9 @@ class Backtest:
         if summary.masked and filters_on_addresses(self._automation):
             masked = "your API key sees them masked (no pii:read)"
             yield f"It uses email addresses, and {masked}: these decisions may be wrong."
-        if source is not None and source.creates_contacts:
+        if trigger.creates_contacts:
             yield "Unknown wallets are left out; in a real run, the logs create contacts for them."
-        if source is not None and source.confirmations:
+        if trigger.confirmations:
             yield "A log counts from the time it was seen; in a real run, its entry starts after the confirmations."
         if not self._label.saved and any(isinstance(node.action, Split) for node in nodes):
             yield "It is not saved yet: saving assigns contacts to the branches of a split again."
@@ -309,7 +320,7 @@ class Backtest:
     @staticmethod
     def _only(ours: Tables, theirs: Tables) -> pl.DataFrame:
         reached, others = (
-            tables.contact_totals().filter(pl.col("messages") > 0).select("contact", "messages")
+            tables.scan(CONTACT_TOTALS).filter(pl.col("messages") > 0).select("contact", "messages")
             for tables in (ours, theirs)
         )
         return (
@@ -317,14 +328,6 @@ class Backtest:
             .sort("messages", "contact", descending=[True, False])
             .collect()
         )
-
-    @property
-    def _automation(self) -> SimulatedAutomation:
-        return self._run.automations[0]
-
-    @property
-    def _graph(self) -> Graph:
-        return self._automation.graph or Graph()
 
 
 def _metrics(totals: Totals, scope: BacktestScope) -> dict[str, str]:
@@ -341,9 +344,7 @@ def _metrics(totals: Totals, scope: BacktestScope) -> dict[str, str]:
         "contacts that enter": totals.contacts,
         "contacts with a message": totals.reached,
         of: f"{totals.reached / scope.contacts:.1%}" if totals.reached else 0,
-        "in-app messages": totals.inapp,
-        "emails": totals.emails,
-        "webhooks": totals.webhooks,
+        **{channel.plural: totals.sent.get(channel.name, 0) for channel in CHANNELS.values()},
         "messages per contact, on average": f"{totals.messages / totals.reached:.1f}" if totals.messages else 0,
         "messages per contact, at most": totals.most,
         "messages skipped": totals.skipped,
@@ -361,17 +362,3 @@ def _mark(outcomes: frozenset[str]) -> Mark:
     if outcomes & {"failed", "refused"}:
         return "failed"
     return "goal" if "goal" in outcomes else "waiting" if "waiting" in outcomes else "skipped"
-
-
-def _spread_rows(rows: Sequence[tuple[int, int]]) -> list[tuple[str, str]]:
-    """Return the number of contacts by ranges of numbers of messages."""
-    spread = []
-    for first, end in pairwise(_RANGES):
-        contacts = sum(contacts for messages, contacts in rows if first <= messages < end)
-        if contacts:
-            if end == sys.maxsize:
-                label = f"{first:,} or more"
-            else:
-                label = f"{first:,}" if first == end - 1 else f"{first:,} to {end - 1:,}"
-            spread.append((label, f"{contacts:,}"))
-    return spread

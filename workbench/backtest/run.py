@@ -8,7 +8,7 @@ import msgspec
 
 from workbench import environment
 from workbench.backtest.buckets import BucketWriter, Folder
-from workbench.backtest.result import Backtest, BacktestLabel, BacktestRun
+from workbench.backtest.result import Backtest, BacktestLabel
 from workbench.backtest.simulate_bucket import CONTACTS, EVENTS, MESSAGES, AutomationPayload, BucketSummary, BucketTask
 from workbench.backtest.source import BacktestSource, ContactSample, Window, select
 from workbench.backtest.worker import WorkerPool
@@ -20,14 +20,13 @@ from workbench.duration import PeriodArguments, read_period
 from workbench.errors import InvalidArgumentError, InvalidRequestError, NotFoundError, StoppedError
 from workbench.language.check import errors
 from workbench.language.simulate import SIMULATED_ID
-from workbench.publish import AutomationRecord, find
+from workbench.publish import AutomationRecord, Version, find, versions
 from workbench.segments import require_segment
 
 BUCKET_EVENTS = 10_000
 _MIN_EVENTS_FOR_WORKERS = 20_000  # below this, starting processes takes longer than simulating here
 _MAX_PROCESSES = 8
 _READING_SHARE = 0.35  # of the total time, roughly
-_MAX_VERSIONS = 100
 _PROGRESS_INTERVAL_S = 0.2
 
 Against: TypeAlias = Literal["published"] | int
@@ -39,18 +38,6 @@ class BacktestRequest(msgspec.Struct, frozen=True):
     period: PeriodArguments
     sample: ContactSample = ContactSample()
     processes: int | None = None
-
-
-class BacktestAutomations(msgspec.Struct, frozen=True):
-    """The draft, and the version to compare it with. `own_id`: the id under which its real messages are stored."""
-
-    draft: AutomationPayload
-    other: AutomationPayload | None = None
-    own_id: str | None = None
-
-    def payloads(self) -> tuple[AutomationPayload, ...]:
-        """Return the automations to simulate."""
-        return (self.draft,) if self.other is None else (self.draft, self.other)
 
 
 def backtested(
@@ -68,62 +55,47 @@ def backtested(
         if against is not None:
             record = find(connection, draft.name) or record  # it may have been published since the draft was opened
         own_id = record.id if record is not None else None
-        automation_id = own_id or SIMULATED_ID
         version = None if against is None else _find_version(connection, draft.name, record, against)
-        automations = BacktestAutomations(
-            AutomationPayload(automation_id, payload["triggerSpec"], payload["graph"]),
-            None if version is None else AutomationPayload(automation_id, version["triggerSpec"], version["graph"]),
-            own_id,
+        bodies = [payload, *([] if version is None else [version.payload()])]
+        payloads = tuple(
+            AutomationPayload(own_id or SIMULATED_ID, body["triggerSpec"], body["graph"]) for body in bodies
         )
         label = BacktestLabel(
             draft.name,
-            "" if version is None else f"version {version['version']}",
+            "" if version is None else f"version {version.version}",
             saved=record is not None,
             problems=len(errors(draft.remarks())),
         )
-        return Backtest(label, run(connection, automations, request))
+        return run(connection, label, payloads, own_id, request)
     except KeyboardInterrupt:
         raise StoppedError(
-            "The backtest was stopped, and nothing is kept of it. sample=0.1 takes a tenth of the contacts."
+            "The backtest was stopped and has no result. sample=0.1 takes a tenth of the contacts."
         ) from None
 
 
-def _find_version(
-    connection: Connection, name: str, record: AutomationRecord | None, against: Against
-) -> dict[str, Any]:
-    """Return a published version as the server has it; raise NotFoundError if it does not exist."""
+def _find_version(connection: Connection, name: str, record: AutomationRecord | None, against: Against) -> Version:
     if record is None or record.published_version is None:
-        raise NotFoundError(f"{name!r} was never published, so there is no version to compare it with")
+        raise NotFoundError(f"{name!r} was never published: publish it first, or backtest it without `against`")
     number = record.published_version if against == "published" else against
     if isinstance(number, bool) or not isinstance(number, int):
         raise InvalidArgumentError(f'against={against!r}: write against="published", or the number of a version')
-    answer = connection.get(f"/automations/{record.id}/versions", limit=_MAX_VERSIONS)
-    versions: list[dict[str, Any]] = answer["versions"]
-    version = next((version for version in versions if version["version"] == number), None)
-    if version is None:
-        raise NotFoundError(f"Version not found: {number} of {name!r}. .versions() lists the versions.")
-    return version
+    return versions(connection, record).numbered(number)
 
 
-def run(connection: Connection, automations: BacktestAutomations, request: BacktestRequest) -> BacktestRun:
-    """Read and simulate the events. If it is interrupted or fails, its files are deleted."""
-    # Before anything is read: reading may take minutes.
-    _check(connection, request)
-    folder = Folder()
-    try:
-        return _run_in(folder, connection, automations, request)
-    except BaseException as error:  # also KeyboardInterrupt, which is not an Exception
-        folder.remove()
-        if isinstance(error, InvalidRequestError):  # a limit of the key: too many rows, or too slow
-            hint = "use fewer days, or sample=0.1 for a tenth of the contacts"
-            message = f"The events could not be read; {hint}: {error}"
-            raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
-        raise
+def run(
+    connection: Connection,
+    label: BacktestLabel,
+    payloads: tuple[AutomationPayload, ...],
+    own_id: str | None,
+    request: BacktestRequest,
+) -> Backtest:
+    """Read and simulate the events. If it is interrupted or fails, its files are deleted.
 
-
-def _check(connection: Connection, request: BacktestRequest) -> None:
-    """Raise InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment."""
-    # Any: users pass what they like, whatever the annotations say.
+    `own_id`: the id under which the real messages of the automation are stored.
+    Raises InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment.
+    """
+    # The arguments are checked before anything is read: reading may take minutes.
+    # Any: a notebook does not enforce the annotations.
     share: Any = request.sample.share
     processes: Any = request.processes
     if not isinstance(share, (int, float)) or not 0 < share <= 1:
@@ -135,53 +107,57 @@ def _check(connection: Connection, request: BacktestRequest) -> None:
     read_period(request.period)
     if request.sample.segment is not None:
         require_segment(connection, request.sample.segment)
-
-
-def _run_in(
-    folder: Folder, connection: Connection, automations: BacktestAutomations, request: BacktestRequest
-) -> BacktestRun:
-    payloads = automations.payloads()
-    simulated = tuple(payload.automation() for payload in payloads)
-    source = BacktestSource(connection, select(simulated), request.sample)
-    scope = source.scope(read_period(request.period))
-    slices = source.slices(scope.window)
-    total = sum(events for _, events in slices)
-    buckets = max(1, math.ceil(total / BUCKET_EVENTS))
-    processes = request.processes
-    if processes is None:
-        processes = min(environment.cores(), _MAX_PROCESSES) if total > _MIN_EVENTS_FOR_WORKERS else 0
-    summary = BucketSummary()
-    with (
-        _Progress(total) as progress,
-        closing(WorkerPool(BucketTask(str(folder.path), scope.window.until, payloads), processes)) as workers,
-    ):
-        events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
-        read = 0
-        for window, _ in slices:
-            with closing(source.events(window)) as frames:
-                for frame in frames:
-                    events.write(frame)
-                    read += frame.height
-                    progress.show_read(read)
-            with closing(source.contacts(window)) as frames:
-                for frame in frames:
-                    contacts.write(frame)
-        events.flush()
-        contacts.flush()
-        caps = [automation.graph.settings.frequency_cap for automation in simulated if automation.graph is not None]
-        periods = [cap.period for cap in caps if cap is not None]
-        if periods:
-            # A cap counts messages of all automations, also those sent within its period before the backtest begins.
-            window = Window(scope.window.since - max(periods), scope.window.until)
-            messages = BucketWriter(folder.path / MESSAGES, buckets)
-            with closing(source.messages(window, automations.own_id)) as frames:
-                for frame in frames:
-                    messages.write(frame)
-            messages.flush()
-        for bucket_summary in workers.simulate(range(buckets)):
-            summary = summary.plus(bucket_summary)
-            progress.show_simulated(summary.events)
-    return BacktestRun(folder, scope, simulated, summary)
+    folder = Folder()
+    try:
+        simulated = tuple(payload.automation() for payload in payloads)
+        source = BacktestSource(connection, select(simulated), request.sample)
+        scope = source.scope(read_period(request.period))
+        slices = source.slices(scope.window)
+        total = sum(events for _, events in slices)
+        buckets = max(1, math.ceil(total / BUCKET_EVENTS))
+        processes = request.processes
+        if processes is None:
+            processes = min(environment.cores(), _MAX_PROCESSES) if total > _MIN_EVENTS_FOR_WORKERS else 0
+        summary = BucketSummary()
+        with (
+            _Progress(total) as progress,
+            closing(WorkerPool(BucketTask(str(folder.path), scope.window.until, payloads), processes)) as workers,
+        ):
+            events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
+            read = 0
+            for window, _ in slices:
+                with closing(source.events(window)) as frames:
+                    for frame in frames:
+                        events.write(frame)
+                        read += frame.height
+                        progress.show("reading ", read, 0.0, _READING_SHARE)
+                with closing(source.contacts(window)) as frames:
+                    for frame in frames:
+                        contacts.write(frame)
+            events.flush()
+            contacts.flush()
+            caps = [automation.graph.settings.frequency_cap for automation in simulated if automation.graph is not None]
+            periods = [cap.period for cap in caps if cap is not None]
+            if periods:
+                # A cap counts messages of all automations, including those within its period before the backtest
+                # begins.
+                window = Window(scope.window.since - max(periods), scope.window.until)
+                messages = BucketWriter(folder.path / MESSAGES, buckets)
+                with closing(source.messages(window, own_id)) as frames:
+                    for frame in frames:
+                        messages.write(frame)
+                messages.flush()
+            for bucket_summary in workers.simulate(range(buckets)):
+                summary = summary.plus(bucket_summary)
+                progress.show("", summary.events, _READING_SHARE, 1.0)
+        return Backtest(label, scope, folder, simulated, summary)
+    except BaseException as error:  # also KeyboardInterrupt, which is not an Exception
+        folder.remove()
+        if isinstance(error, InvalidRequestError):  # a limit of the key: too many rows, or too slow
+            hint = "use fewer days, or sample=0.1 for a tenth of the contacts"
+            message = f"The events could not be read; {hint}: {error}"
+            raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
+        raise
 
 
 class _Progress:
@@ -192,15 +168,14 @@ class _Progress:
         self._line = ProgressLine()
         self._shown_at_s = 0.0
 
-    def show_read(self, events: int) -> None:
-        """Show the number of events that were read."""
-        text = f"Backtest: reading {events:,} of {self._total:,} events"
-        self._show(text, _READING_SHARE * self._share(events))
-
-    def show_simulated(self, events: int) -> None:
-        """Show the number of events that were simulated."""
-        text = f"Backtest: {events:,} of {self._total:,} events"
-        self._show(text, _READING_SHARE + (1 - _READING_SHARE) * self._share(events))
+    def show(self, action: str, events: int, begin: float, end: float) -> None:
+        """Show how many events are done; they move the progress from the share `begin` to the share `end`."""
+        now_s = environment.monotonic_s()
+        if now_s - self._shown_at_s >= _PROGRESS_INTERVAL_S:
+            self._shown_at_s = now_s
+            share = begin + (end - begin) * (min(events / self._total, 1.0) if self._total else 1.0)
+            text = f"Backtest: {action}{events:,} of {self._total:,} events"
+            self._line.show(text, f"{share:.0%}", "busy", share)
 
     def __enter__(self) -> Self:
         return self
@@ -208,12 +183,3 @@ class _Progress:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         state, look = ("done", "good") if error is None else ("stopped", "warn")
         self._line.show(f"Backtest: {quantity(self._total, 'event')}", state, look)
-
-    def _share(self, events: int) -> float:
-        return min(events / self._total, 1.0) if self._total else 1.0
-
-    def _show(self, text: str, share: float) -> None:
-        now_s = environment.monotonic_s()
-        if now_s - self._shown_at_s >= _PROGRESS_INTERVAL_S:
-            self._shown_at_s = now_s
-            self._line.show(text, f"{share:.0%}", "busy", share)

@@ -1,6 +1,6 @@
 """Simulate one bucket: read the events of some contacts, write what the automations would have done. No network."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
@@ -11,15 +11,14 @@ import msgspec
 import polars as pl
 
 from workbench.backtest.buckets import read_bucket
-from workbench.errors import InvalidAutomationError
-from workbench.language.backtest import BacktestSettings, EventRecord, SimulatedEntry, backtest, prepare_backtest
-from workbench.language.codec import decode, normalise
+from workbench.draft import read_language
+from workbench.language.channel import Message
+from workbench.language.codec import decode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
-from workbench.language.graph import Graph, read_graph
-from workbench.language.run import EmailMessage, InappMessage, Message, State
-from workbench.language.simulate import SimulatedAutomation
-from workbench.language.trigger import Trigger, read_trigger
+from workbench.language.run import State, counts_towards_cap
+from workbench.language.simulate import SimulatedAutomation, backtest
+from workbench.language.timeline import EventRecord, SimulatedEntry
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
 EVENTS, CONTACTS, MESSAGES = "events", "contacts", "messages"
@@ -34,10 +33,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
               "node": _TEXT, "error": _TEXT},
     CONTACT_TOTALS: {"contact": _TEXT, "entries": pl.Int64, "messages": pl.Int64},
 }  # fmt: skip
-TURNED_AWAY = frozenset({"reentry", "loop_guard"})  # outcomes of contacts that were not let in
+TURNED_AWAY = frozenset({"reentry", "loop_guard"})  # outcomes of entries that were not admitted
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_TO_CONTACT = (InappMessage, EmailMessage)
 
 
 class AutomationPayload(msgspec.Struct, frozen=True):
@@ -49,11 +47,7 @@ class AutomationPayload(msgspec.Struct, frozen=True):
 
     def automation(self) -> SimulatedAutomation:
         """Return the automation for the interpreter; raise InvalidAutomationError when its shape is wrong."""
-        trigger, graph = read_trigger(normalise(self.trigger_spec)), read_graph(normalise(self.graph))
-        if isinstance(trigger, Trigger) and isinstance(graph, Graph):
-            return SimulatedAutomation(trigger, graph, self.id)
-        problems = [*(trigger if isinstance(trigger, tuple) else ()), *(graph if isinstance(graph, tuple) else ())]
-        raise InvalidAutomationError("; ".join(map(str, problems)))
+        return SimulatedAutomation(*read_language(normalize(self.trigger_spec), normalize(self.graph)), self.id)
 
 
 class BucketTask(msgspec.Struct, frozen=True):
@@ -77,7 +71,6 @@ class BucketSummary(msgspec.Struct, frozen=True):
     messages: tuple[tuple[Message, ...], ...] = ()
 
     def plus(self, other: "BucketSummary") -> "BucketSummary":
-        """Return the summary of both."""
         if not other.messages:  # an empty bucket
             return self
         messages = []
@@ -91,8 +84,6 @@ class BucketSummary(msgspec.Struct, frozen=True):
 
 
 class BucketSimulator:
-    """Simulates the buckets of one task."""
-
     def __init__(self, task: BucketTask) -> None:
         self._folder = Path(task.folder)
         self._until = task.until
@@ -103,7 +94,18 @@ class BucketSimulator:
         events = read_bucket(self._folder / EVENTS, bucket)
         if events is None:
             return BucketSummary()
-        contacts = _read_contacts(read_bucket(self._folder / CONTACTS, bucket))
+        contacts: dict[str, ContactState] = {}
+        contact_frame = read_bucket(self._folder / CONTACTS, bucket)
+        # A contact is read once for each part of the period in which it has events, so it may have several rows.
+        contact_table = () if contact_frame is None else contact_frame.iter_rows()
+        for contact_id, wallet, email, external_id, attributes, tags, opted_out, segments in contact_table:
+            identifiers = Identifiers(wallet, email, external_id)
+            own = decode(attributes.encode())
+            if external_id is not None:
+                own.pop("externalId", None)  # `metadata` also has it
+            contacts[contact_id] = ContactState(
+                contact_id, identifiers, own, tuple(tags), tuple(segments), tuple(opted_out)
+            )
         messages = read_bucket(self._folder / MESSAGES, bucket)
         other_messages: dict[str, list[datetime]] = {}
         if messages is not None:
@@ -122,9 +124,10 @@ class BucketSimulator:
             for _, at, event_id, name, payload, wallet, email, external_id, source in contact_rows:
                 sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
                 records.append(EventRecord(event_id, name, time, sent, payload.encode(), source))
-            settings = BacktestSettings(self._until, other_messages_at=other_messages.get(contact_id, ()))
+            messages_at = other_messages.get(contact_id, [])
             for simulation in simulations:
-                simulation.add_contact(contact, records, settings)
+                entries = backtest(simulation.automation, contact, records, self._until, other_messages_at=messages_at)
+                simulation.add(contact.id, entries)
         for number, simulation in enumerate(simulations):
             simulation.write(self._folder / str(number), bucket)
         emails = [contact.identifiers.email for contact in contacts.values()]
@@ -137,26 +140,25 @@ class _Simulation:
     """The tables of one automation for one bucket, row by row."""
 
     def __init__(self, automation: SimulatedAutomation) -> None:
-        self._prepared = prepare_backtest(automation)
+        self.automation = automation
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in SCHEMAS}
         self.first_messages: dict[str, Message] = {}
 
-    def add_contact(self, contact: ContactState, events: Sequence[EventRecord], settings: BacktestSettings) -> None:
-        """Simulate the events of one contact and add the rows."""
-        entries = messages = 0
-        for entry in backtest(self._prepared, contact, events, settings):
+    def add(self, contact_id: str, entries: Iterable[SimulatedEntry]) -> None:
+        started = messages = 0
+        for entry in entries:
             event, run = entry.event, entry.run
             error = run.error if run.state is State.DEAD else None
             ending = (run.state.value, run.outcome, run.node_id, error)
-            self._rows[ENTRIES].append((event.id, contact.id, event.name, _micros(event.at), *ending))
-            self._add_steps(contact.id, entry)
-            entries += run.outcome not in TURNED_AWAY
-            messages += sum(isinstance(effect, _TO_CONTACT) for record in entry.records for effect in record.effects)
-        if entries:
-            self._rows[CONTACT_TOTALS].append((contact.id, entries, messages))
+            self._rows[ENTRIES].append((event.id, contact_id, event.name, _micros(event.at), *ending))
+            self._add_steps(contact_id, entry)
+            started += run.outcome not in TURNED_AWAY
+            effects = (effect for decision in entry.decisions for effect in decision.effects)
+            messages += sum(map(counts_towards_cap, effects))
+        if started:
+            self._rows[CONTACT_TOTALS].append((contact_id, started, messages))
 
     def write(self, folder: Path, bucket: int) -> None:
-        """Write the tables."""
         for name, schema in SCHEMAS.items():
             # Times are integers until here, and cast as whole columns.
             integers = {column: pl.Int64 if kind == _TIME else kind for column, kind in schema.items()}
@@ -166,29 +168,18 @@ class _Simulation:
 
     def _add_steps(self, contact_id: str, entry: SimulatedEntry) -> None:
         node_id = None
-        for record in entry.records:
-            step = record.step
+        for decision in entry.decisions:
+            step = decision.step
+            if step is None:
+                continue
             arrives = step.node_id != node_id  # False for a retry or the end of a wait: the entry was there before
             columns = (step.node_id, step.kind, _micros(step.at), step.outcome, step.handle, step.detail.get("cause"))
             self._rows[STEPS].append((entry.event.id, contact_id, *columns, arrives))
             node_id = step.node_id
-            for effect in record.effects:
+            for effect in decision.effects:
                 if isinstance(effect, Message):
                     self.first_messages.setdefault(effect.node_id, effect)
 
 
 def _micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
-
-
-def _read_contacts(rows: pl.DataFrame | None) -> dict[str, ContactState]:
-    contacts: dict[str, ContactState] = {}
-    if rows is None:
-        return contacts
-    # A contact is read once for each part of the period in which it has events, so there may be several rows of it.
-    for contact_id, wallet, email, external_id, attributes, tags, opted_out, segments in rows.iter_rows():
-        identifiers = Identifiers(wallet, email, external_id)
-        contacts[contact_id] = ContactState(
-            contact_id, identifiers, decode(attributes.encode()), tuple(tags), tuple(segments), tuple(opted_out)
-        )
-    return contacts

@@ -1,12 +1,12 @@
-"""The events that a backtest reads: which ones, and reading them from the server.
+"""Selects the events that a backtest needs, and reads them from the server.
 
-SQL only pre-selects, so it may return too many events but never too few; the interpreter decides on each. Of a
-trigger's filters only those are sent that Postgres can test with `payload @> …` (`containment_patterns`). Every query
-runs like one of an analyst: with the rights of the key and within its limits.
+SQL only pre-selects, so it may return too many events but never too few; the interpreter decides on each. A query
+contains only those filters of a trigger that Postgres can test with `payload @> …` (`containment_patterns`). Queries
+run with the rights and the limits of the key, like those of `wb.sql`.
 """
 
-from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+import re
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,74 +18,54 @@ from workbench.connection import Connection
 from workbench.display.html import moment
 from workbench.duration import Period
 from workbench.errors import InvalidArgumentError
-from workbench.language.actions import Condition, SendEmail, SendWebhook, WaitForEvent
-from workbench.language.backtest import prepare_backtest
+from workbench.language.actions import filters_in
+from workbench.language.channel import CAPPED_CHANNELS, INAPP
 from workbench.language.check import context_paths
 from workbench.language.event import LOG_NAME
-from workbench.language.filter import Filter
 from workbench.language.graph import Graph, Node
 from workbench.language.onchain import ZERO_ADDRESS
 from workbench.language.simulate import SimulatedAutomation
 from workbench.language.trigger import containment_patterns
 from workbench.sql import SqlQuery, Stream, sql, statement
 
+_PARAMETER = re.compile(r"(?<!:):(\w+)")
 _ADDRESSES = frozenset({"email", "contact", "contact.email"})
 
 
 class EventPattern(msgspec.Struct, frozen=True):
-    """Events by name and payload, as names of parameters. The payload contains an object of each of `conditions`."""
+    """Events by name and payload: `names` is the query parameter with their names.
+
+    Each of `conditions` is a list of query parameters with objects, at least one of which the payload contains.
+    """
 
     names: str
     conditions: tuple[tuple[str, ...], ...] = ()
 
 
-class LogPattern(msgspec.Struct, frozen=True):
-    """Logs that may start an entry. All fields are names of parameters."""
-
-    chain: str
-    contract: str
-    signature: str
-    wallet: str
-    key: str
-
-
-class BacktestLogs(msgspec.Struct, frozen=True):
-    """The logs to read: those that may start an entry, and those in the parameter `awaited`, for which steps wait."""
-
-    starts: tuple[LogPattern, ...] = ()
-    params: dict[str, Any] = {}
-
-
 class EventSelection(msgspec.Struct, frozen=True):
     """The structure of the SQL condition, and its parameters.
 
-    `names` None: events of every name. No `patterns`: whatever their payload. `custom_events`: whether any events of
-    backends are read; `logs` None: no logs are read. `addresses` False: nothing uses the text of an email address, so
-    the server need not decrypt them, which costs more than everything else.
+    `names` None: custom events of every name. No `patterns`: whatever their payload. `custom_events`: whether any are
+    read. `logs`: whether logs are read. These are the logs in the parameter `awaited`, for which steps wait, and the
+    logs that may start an entry, from `log_sources` contracts (parameters `chain_0`, `contract_0` …). `addresses`
+    False: nothing uses the text of an email address, so the server need not decrypt them, which costs more than
+    everything else.
     """
 
     names: str | None = None
     patterns: tuple[EventPattern, ...] = ()
     params: dict[str, Any] = {}
     addresses: bool = True
-    logs: BacktestLogs | None = None
     custom_events: bool = True
+    logs: bool = False
+    log_sources: int = 0
 
 
 def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
     """Return the events that may start, wake or end an entry of any of these automations."""
-    addresses, logs = any(map(_reads_addresses, automations)), _select_logs(automations)
-    if any(not automation.trigger.names and automation.trigger.source is None for automation in automations):
-        return EventSelection(addresses=addresses, logs=logs)
-    starting = [
-        (automation.trigger.names, tuple(filter(None, map(containment_patterns, automation.trigger.filters))))
-        for automation in automations
-    ]
-    # Of awaited events and goals the filters are not sent: they may refer to the contact and to the event before.
-    awaited = [
-        (frozenset(name for name in prepare_backtest(automation).awaited if not LOG_NAME.fullmatch(name)), ())
-        for automation in automations
-    ]
+    triggers = [automation.trigger for automation in automations]
+    awaited = [frozenset(() if item.graph is None else item.graph.awaited) for item in automations]
+    addresses = any(map(_reads_addresses, automations))
     params: dict[str, Any] = {}
 
     def bind(value: Any) -> str:
@@ -93,56 +73,62 @@ def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
         params[name] = value
         return name
 
-    named = [(names, conditions) for names, conditions in (*starting, *awaited) if names]
+    # Two versions of an automation usually have the same trigger.
+    sources = {
+        (source.key, source.wallet_arg): source for trigger in triggers if (source := trigger.source) is not None
+    }
+    awaited_logs = sorted({name for names in awaited for name in names if LOG_NAME.fullmatch(name)})
+    logs = bool(sources or awaited_logs)
+    if logs:
+        params |= {"awaited": awaited_logs} | ({"zero_address": ZERO_ADDRESS} if sources else {})
+    for number, source in enumerate(sources.values()):
+        params |= {
+            f"chain_{number}": source.chain_id,
+            f"contract_{number}": source.contract,
+            f"signature_{number}": source.abi_event.canonical,
+            f"wallet_{number}": source.wallet_arg,
+            f"key_{number}": source.key,
+        }
+    if any(trigger.is_wildcard for trigger in triggers):
+        return EventSelection(params=params, addresses=addresses, logs=logs, log_sources=len(sources))
+    starting = [
+        (trigger.names, tuple(filter(None, map(containment_patterns, trigger.filters)))) for trigger in triggers
+    ]
+    # The filters of waits and goals are not sent, because they may refer to values outside the event.
+    waking = [(names.difference(awaited_logs), ()) for names in awaited]
+    named = [(names, conditions) for names, conditions in (*starting, *waking) if names]
     patterns: tuple[EventPattern, ...] = ()
     if any(conditions for _, conditions in named):
         patterns = tuple(
             EventPattern(bind(sorted(names)), tuple(tuple(map(bind, options)) for options in conditions))
             for names, conditions in named
         )
-    params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
-    return EventSelection("names", patterns, params, addresses, logs, custom_events=bool(params["names"]))
-
-
-def _select_logs(automations: Iterable[SimulatedAutomation]) -> BacktestLogs | None:
-    params: dict[str, Any] = {}
-    starts: dict[tuple[str, str], LogPattern] = {}  # two versions of an automation mostly have the same trigger
-    awaited: set[str] = set()
-    for automation in automations:
-        awaited.update(name for name in prepare_backtest(automation).awaited if LOG_NAME.fullmatch(name))
-        source = automation.trigger.source
-        if source is not None and (source.key, source.wallet_arg) not in starts:
-            values = (source.chain_id, source.contract, source.abi_event.canonical, source.wallet_arg, source.key)
-            start = LogPattern(*(f"{field}_{len(starts)}" for field in LogPattern.__struct_fields__))
-            params |= {"nobody": ZERO_ADDRESS} | dict(zip(msgspec.structs.astuple(start), values, strict=True))
-            starts[source.key, source.wallet_arg] = start
-    return BacktestLogs((*starts.values(),), params | {"awaited": sorted(awaited)}) if starts or awaited else None
+    if named:
+        params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
+    return EventSelection("names", patterns, params, addresses, bool(named), logs, len(sources))
 
 
 def filter_paths(node: Node) -> set[str]:
-    """Return the paths in the filters of a condition or a wait."""
-    return {filter_.path for filter_ in _filters(node)}
+    return {filter_.path for filter_ in filters_in(node.action)}
 
 
 def filters_on_addresses(automation: SimulatedAutomation) -> bool:
-    """Return whether a filter compares an email address. Whether there is one is known even if it is masked."""
+    """Return whether a filter compares an email address. Even a masked address shows whether there is one."""
     graph = automation.graph or Graph()
     goal = graph.settings.goal.filters if graph.settings.goal is not None else ()
-    filters = (*automation.trigger.filters, *goal, *(filter_ for node in graph.nodes for filter_ in _filters(node)))
+    filters = (
+        *automation.trigger.filters,
+        *goal,
+        *(filter_ for node in graph.nodes for filter_ in filters_in(node.action)),
+    )
     return any(filter_.path in _ADDRESSES and filter_.operator != "exists" for filter_ in filters)
-
-
-def _filters(node: Node) -> tuple[Filter, ...]:
-    match node.action:
-        case Condition(filters=filters) | WaitForEvent(filters=filters):
-            return filters
-        case _:
-            return ()
 
 
 def _reads_addresses(automation: SimulatedAutomation) -> bool:
     graph = automation.graph or Graph()
-    if graph.actions & {SendEmail, SendWebhook} or filters_on_addresses(automation):
+    # These messages go to an email address, or can have the identifiers of the contact in their body.
+    uses_addresses = any(node.action.channel not in (None, INAPP) for node in graph.nodes)
+    if uses_addresses or filters_on_addresses(automation):
         return True
     return any(not _ADDRESSES.isdisjoint(context_paths(node)) for node in graph.nodes)
 
@@ -159,7 +145,6 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters of a query about this window."""
         return {"since": self.since.isoformat(), "until": self.until.isoformat()}
 
 
@@ -171,12 +156,10 @@ class ContactSample(msgspec.Struct, frozen=True):
 
     @property
     def is_partial(self) -> bool:
-        """Whether only a share of the contacts is taken."""
         return self.share < 1
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters of a query about these contacts."""
         share = {"sampled": round(self.share * _HASHES)} if self.is_partial else {}
         return share | ({"segment": self.segment} if self.segment is not None else {})
 
@@ -211,14 +194,9 @@ class BacktestSource:
 
     def slices(self, window: Window) -> list[tuple[Window, int]]:
         """Return the window in parts that are small enough for one query, each with its number of events."""
-        by_day: Counter[datetime] = Counter()
-        if self._selection.custom_events:
-            by_day.update(dict(self._frame("backtest_days", self._event_params(window)).iter_rows()))
-        if self._selection.logs is not None:
-            by_day.update(dict(self._frame("backtest_log_days", self._log_params(window)).iter_rows()))
         slices: list[tuple[Window, int]] = []
         since, total = window.since, 0
-        for day, events in sorted(by_day.items()):
+        for day, events in self._frame("backtest_days", self._params(window)).iter_rows():
             # Parts end at midnight, so a day with more events is read by one query.
             if total and total + events > _MAX_EVENTS_PER_QUERY:
                 slices.append((Window(since, day), total))
@@ -228,34 +206,25 @@ class BacktestSource:
 
     def events(self, window: Window) -> Generator[pl.DataFrame]:
         """Yield the events of a window in any order."""
-        if self._selection.custom_events:
-            for frame in self._stream("backtest_events", self._event_params(window)):
-                yield frame.with_columns(pl.lit(None, pl.String).alias("source"))
-        if self._selection.logs is not None:
-            yield from self._stream("backtest_logs", self._log_params(window))
+        return self._stream("backtest_events", self._params(window))
 
     def contacts(self, window: Window) -> Generator[pl.DataFrame]:
-        """Yield the contacts of these events; a contact may come twice."""
-        if self._selection.custom_events:
-            yield from self._stream("backtest_contacts", self._event_params(window))
-        if self._selection.logs is not None:
-            yield from self._stream("backtest_log_contacts", self._log_params(window))
+        return self._stream("backtest_contacts", self._params(window))
 
     def messages(self, window: Window, own_id: str | None) -> Generator[pl.DataFrame]:
-        """Yield when contacts got messages of automations other than `own_id`."""
-        params = window.params | ({"automation": own_id} if own_id is not None else {})
+        """Yield the times at which contacts got messages of automations other than `own_id`."""
+        params = window.params | {"channels": CAPPED_CHANNELS} | ({"automation": own_id} if own_id is not None else {})
         return self._stream("backtest_messages", params, own=own_id is not None)
 
-    def _event_params(self, window: Window) -> dict[str, Any]:
+    def _params(self, window: Window) -> dict[str, Any]:
         return window.params | self._selection.params
-
-    def _log_params(self, window: Window) -> dict[str, Any]:
-        logs = self._selection.logs
-        return window.params | (logs.params if logs is not None else {})
 
     def _query(self, name: str, params: dict[str, Any], **structure: Any) -> SqlQuery:
         text = statement(name, sample=self._sample, selection=self._selection, **structure)
-        return SqlQuery(text, params | self._sample.params)
+        # The server refuses a parameter that a statement does not use; not every statement reads all columns of logs.
+        used = set(_PARAMETER.findall(text))
+        values = params | self._sample.params
+        return SqlQuery(text, {name: value for name, value in values.items() if name in used})
 
     def _frame(self, name: str, params: dict[str, Any]) -> pl.DataFrame:
         return sql(self._connection, self._query(name, params))

@@ -9,7 +9,7 @@ import polars as pl
 
 from workbench.backtest.simulate_bucket import CONTACT_TOTALS, ENTRIES, SCHEMAS, STEPS, TURNED_AWAY
 from workbench.display.graph import STAYING
-from workbench.language.graph import Edge, Graph
+from workbench.language.channel import CAPPED_CHANNELS
 from workbench.language.run import TERMINAL
 
 _SENT = pl.col("outcome") == "sent"
@@ -21,18 +21,17 @@ class Totals(msgspec.Struct, frozen=True):
     """Counts of what would have happened.
 
     `entries`: events that started an entry. `turned_away`: events that did not, because of the re-entry rule or the
-    loop guard. `contacts`: contacts with an entry. `reached`: contacts with at least one message, in the app or by
-    email. `most`: the most messages of one contact. `skipped`: messages that an opt-out or a cap suppressed. `failed`:
-    entries that failed permanently. `waiting`: entries that had not ended at the end of the period.
+    loop guard. `contacts`: contacts with an entry. `sent`: messages by channel. `reached`: contacts with at least one
+    message to them. `most`: the largest number of messages to one contact. `skipped`: messages that an opt-out or a cap
+    suppressed. `failed`: entries that failed permanently. `waiting`: entries that had not ended at the end of the
+    period.
     """
 
     entries: int = 0
     turned_away: int = 0
     contacts: int = 0
     reached: int = 0
-    inapp: int = 0
-    emails: int = 0
-    webhooks: int = 0
+    sent: dict[str, int] = {}
     most: int = 0
     skipped: int = 0
     failed: int = 0
@@ -40,8 +39,8 @@ class Totals(msgspec.Struct, frozen=True):
 
     @property
     def messages(self) -> int:
-        """Messages to contacts: in the app and by email, without webhooks."""
-        return self.inapp + self.emails
+        """Messages to contacts, without webhooks."""
+        return sum(self.sent.get(name, 0) for name in CAPPED_CHANNELS)
 
 
 class Tables:
@@ -53,21 +52,12 @@ class Tables:
     def steps(self) -> pl.LazyFrame:
         """Return a row per step: entry, contact, node, kind, at, outcome, handle, effect, reason, arrives."""
         effect = pl.when(_SENT).then(_CHANNEL).otherwise(pl.col("outcome").replace_strict(_EFFECTS, default=None))
-        return self._scan(STEPS).with_columns(effect=effect).select(*_COLUMNS)
-
-    def entries(self) -> pl.LazyFrame:
-        """Return a row per entry: entry, contact, event, at, state, outcome, node, error."""
-        return self._scan(ENTRIES)
-
-    def contact_totals(self) -> pl.LazyFrame:
-        """Return a row per contact with an entry: contact, entries, messages."""
-        return self._scan(CONTACT_TOTALS)
+        return self.scan(STEPS).with_columns(effect=effect).select(*_COLUMNS)
 
     @cached_property
     def totals(self) -> Totals:
-        """The totals."""
-        sent = dict(self._count(self._scan(STEPS).filter(_SENT), _CHANNEL.alias("channel")).iter_rows())
-        skipped = self._scan(STEPS).filter(pl.col("outcome") == "skipped").select(pl.len()).collect().item()
+        sent = dict(self._count(self.scan(STEPS).filter(_SENT), _CHANNEL.alias("channel")).iter_rows())
+        skipped = self.scan(STEPS).filter(pl.col("outcome") == "skipped").select(pl.len()).collect().item()
         endings = self.endings
         turned_away = int(endings.filter(pl.col("outcome").is_in(TURNED_AWAY))["entries"].sum())
         unfinished = endings.filter(~pl.col("state").is_in([state.value for state in TERMINAL]))
@@ -78,9 +68,7 @@ class Tables:
             turned_away=turned_away,
             contacts=int(per_contact["contacts"].sum()),
             reached=int(reached["contacts"].sum()),
-            inapp=sent.get("inapp", 0),
-            emails=sent.get("email", 0),
-            webhooks=sent.get("webhook", 0),
+            sent=sent,
             most=max(reached["messages"].to_list(), default=0),
             skipped=skipped,
             failed=int(endings.filter(pl.col("state") == "dead")["entries"].sum()),
@@ -90,14 +78,14 @@ class Tables:
     @cached_property
     def endings(self) -> pl.DataFrame:
         """Entries by state, outcome and node where they ended or wait; count in `entries`."""
-        return self._count(self._scan(ENTRIES), "state", "outcome", "node").rename({"len": "entries"})
+        return self._count(self.scan(ENTRIES), "state", "outcome", "node").rename({"len": "entries"})
 
     @cached_property
     def step_counts(self) -> pl.DataFrame:
         """Steps by node, outcome, handle and reason: count in `len`, count of first steps at a node in `arrivals`."""
         keys = ("node", "outcome", "handle", "reason")
         counts = (
-            self._scan(STEPS)
+            self.scan(STEPS)
             .group_by(keys)
             .agg(pl.len().cast(pl.Int64), arrivals=pl.col("arrives").sum().cast(pl.Int64))
         )
@@ -106,16 +94,16 @@ class Tables:
     @cached_property
     def messages_per_contact(self) -> pl.DataFrame:
         """The number of contacts by number of messages: messages, contacts."""
-        return self._count(self._scan(CONTACT_TOTALS), "messages").rename({"len": "contacts"}).sort("messages")
+        return self._count(self.scan(CONTACT_TOTALS), "messages").rename({"len": "contacts"}).sort("messages")
 
     @cached_property
     def days(self) -> pl.DataFrame:
-        """Entries and messages by day (UTC): day, entries, messages. Days without any are missing."""
+        """Entries and messages by day (UTC): day, entries, messages. Days without either are missing."""
         day = pl.col("at").dt.date().alias("day")
         has_entry = pl.col("outcome").is_in(TURNED_AWAY).fill_null(value=False).not_()
-        entries = self._count(self._scan(ENTRIES).filter(has_entry), day).rename({"len": "entries"})
-        to_contact = _CHANNEL.is_in(["inapp", "email"])
-        messages = self._count(self._scan(STEPS).filter(_SENT & to_contact), day).rename({"len": "messages"})
+        entries = self._count(self.scan(ENTRIES).filter(has_entry), day).rename({"len": "entries"})
+        to_contact = _CHANNEL.is_in(CAPPED_CHANNELS)
+        messages = self._count(self.scan(STEPS).filter(_SENT & to_contact), day).rename({"len": "messages"})
         return entries.join(messages, on="day", how="full", coalesce=True).fill_null(0).sort("day")
 
     def failures(self) -> list[tuple[str, int]]:
@@ -124,12 +112,10 @@ class Tables:
         return dead.sort("entries", "outcome", descending=[True, False]).rows()
 
     def visits(self) -> dict[str, int]:
-        """Return the number of entries that reached each node."""
         counts = self.step_counts.group_by("node").agg(pl.col("arrivals").sum())
         return dict(counts.iter_rows())
 
     def outcomes(self) -> dict[str, frozenset[str]]:
-        """Return the outcomes of the steps at each node."""
         by_node = self.step_counts.group_by("node").agg(pl.col("outcome").unique())
         return {node: frozenset(outcomes) for node, outcomes in by_node.iter_rows()}
 
@@ -139,12 +125,8 @@ class Tables:
         counts = left.group_by("node", "handle").agg(pl.col("len").sum())
         return {(node, handle): count for node, handle, count in counts.iter_rows()}
 
-    def untaken(self, graph: Graph) -> tuple[Edge, ...]:
-        """Return the edges that no entry followed."""
-        followed = self.followed()
-        return tuple(edge for edge in graph.edges if (edge.source, edge.handle) not in followed)
-
-    def _scan(self, name: str) -> pl.LazyFrame:
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Return the rows of a table in `SCHEMAS`."""
         folder = self._folder / name
         # A backtest without events writes no buckets, so the folder does not exist.
         return pl.scan_parquet(folder) if folder.exists() else pl.LazyFrame(schema=SCHEMAS[name])

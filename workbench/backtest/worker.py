@@ -64,7 +64,6 @@ class WorkerPool:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        """Kill all workers."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -87,13 +86,13 @@ class WorkerPool:
         code = process.wait(_EXIT_TIMEOUT_S)
         last_line = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
         reason = last_line or f"exit code {code}"
-        raise StoppedError(f"A worker process of the backtest ended by itself ({reason}), so nothing is kept of it.")
+        raise StoppedError(f"A worker process of the backtest ended unexpectedly ({reason}). There is no result.")
 
 
 def _start_worker(task: BucketTask, log: Path) -> "subprocess.Popen[bytes]":
     variables = environment.all_variables() | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "POLARS_MAX_THREADS": "1",  # the workers use the cores already
+        "POLARS_MAX_THREADS": "1",  # the worker processes already use all cores
     }
     with log.open("ab") as stderr:
         process = subprocess.Popen(

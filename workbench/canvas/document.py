@@ -11,16 +11,18 @@ from typing import Any, Final
 
 import msgspec
 
-from workbench.canvas.forms import outputs
-from workbench.display.cards import WIDTH, card
+from workbench.display.cards import WIDTH, card, label
+from workbench.display.kinds import KINDS, Control, NodeKind
 from workbench.display.layout import Box, Point, Route, arrange, point_of, route_edges
+from workbench.display.words import OPERATOR_PHRASES
 from workbench.draft import Draft, JsonObject, from_json
 from workbench.errors import InvalidAutomationError
-from workbench.language.actions import InvalidAction
+from workbench.language.actions import FIELDS, FieldType, InvalidAction, read_action
 from workbench.language.check import Diagnostic
-from workbench.language.codec import decode, normalise
-from workbench.language.graph import Graph, read_graph
-from workbench.language.trigger import Trigger, is_trigger, read_trigger
+from workbench.language.codec import decode, normalize
+from workbench.language.filter import OPERATORS
+from workbench.language.graph import Graph, Node, read_graph
+from workbench.language.trigger import TRIGGER_TYPES, Trigger, is_trigger, read_trigger
 
 _DIGITS: Final = "$exact"  # {"$exact": "1.0"} is the number 1.0
 _OBJECT: Final = "$object"  # {"$object": {…}} escapes an object that looks like one of these two
@@ -30,7 +32,7 @@ _MAX_SAFE_INTEGER: Final = 2**53 - 1  # JavaScript rounds integers above it
 
 def to_browser(value: Any) -> Any:
     """Return a JSON value in which every number that JavaScript would change is replaced with its digits."""
-    return _escape(normalise(value))
+    return _escape(normalize(value))
 
 
 def _escape(value: Any) -> Any:
@@ -53,7 +55,7 @@ def _escape(value: Any) -> Any:
 
 
 def from_browser(value: Any) -> Any:
-    """Return the value that `to_browser` took; raise ValueError for digits that are not a number."""
+    """Return the value that `to_browser` converted; raise ValueError for digits that are not a number."""
     match value:
         case dict() if value.keys() == {_DIGITS}:
             number = decode(str(value[_DIGITS]).encode())
@@ -137,7 +139,7 @@ class DraftPieces(msgspec.Struct, frozen=True):
         return {node["id"]: key for key, node in reversed(self.nodes.items())}
 
     def key_of(self, diagnostic: Diagnostic) -> str | None:
-        """Return the key of the node that a diagnostic is about; the trigger's for the trigger."""
+        """Return the key of the node that a diagnostic is about, or of the trigger node."""
         if diagnostic.node_id is not None:
             return self.keys().get(diagnostic.node_id)
         if not (diagnostic.field or "").startswith("triggerSpec"):
@@ -160,6 +162,46 @@ def _merge(pieces: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return {key: piece for key, piece in merged.items() if piece is not None}
 
 
+_BLANK: dict[FieldType, Any] = {
+    "attributes": {},
+    "filters": [],
+    "duration": 86_400,
+    "branches": [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}],
+    "recipient": "triggering_profile",
+}
+
+
+def palette() -> JsonObject:
+    """Return everything that the browser knows about the language: kinds of nodes, operators, types of triggers."""
+    operators = [
+        {"name": name, "label": OPERATOR_PHRASES[name], "operand": operator.operand}
+        for name, operator in OPERATORS.items()
+    ]
+    kinds = [_palette_entry(name, row) for name, row in KINDS.items()]
+    return {"kinds": kinds, "operators": operators, "triggers": [*TRIGGER_TYPES]}
+
+
+def _palette_entry(name: str, row: NodeKind) -> JsonObject:
+    fields = FIELDS.get(name, ())
+    required = [field for field in fields if not field.optional or field.type in _BLANK]
+    blank = {"actionType": name, **{field.key: _BLANK.get(field.type, "") for field in required}, **row.blank}
+    controls: dict[str, Control] = {field.key: field.type for field in fields}
+    return {
+        "kind": name,
+        **{key: getattr(row, key) for key in ("label", "group", "about", "color", "icon")},
+        "blank": blank,
+        "outputs": outputs(Node(name, name, read_action(name, blank, ""))),
+        "fields": [
+            {"name": key, "control": control or controls[key], "label": text, "hint": hint}
+            for key, text, hint, control, _ in map(msgspec.structs.astuple, row.fields)
+        ],
+    }
+
+
+def outputs(node: Node) -> list[JsonObject]:
+    return [{"handle": handle, "label": label(node, handle) if handle else ""} for handle in node.handles]
+
+
 class ParsedDraft(msgspec.Struct, frozen=True):
     """A draft as the language reads it. An incomplete trigger becomes one without event names or filters."""
 
@@ -169,7 +211,7 @@ class ParsedDraft(msgspec.Struct, frozen=True):
 
 def parse_draft(draft: Draft) -> ParsedDraft:
     """Return the draft as the language reads it; never raises, since a draft is incomplete most of the time."""
-    trigger, graph = read_trigger(normalise(draft.trigger)), read_graph(normalise(draft.payload()["graph"]))
+    trigger, graph = read_trigger(normalize(draft.trigger)), read_graph(normalize(draft.payload()["graph"]))
     return ParsedDraft(
         trigger if isinstance(trigger, Trigger) else Trigger(), graph if isinstance(graph, Graph) else Graph()
     )
@@ -178,17 +220,17 @@ def parse_draft(draft: Draft) -> ParsedDraft:
 def cards(pieces: DraftPieces, parsed: ParsedDraft) -> dict[str, JsonObject]:
     """Return the card of each node by key: texts, look, height in pixels, and outputs."""
     by_key = {}
-    # zip is not strict, because a draft whose graph cannot be read has nodes but no cards.
+    # Not strict: a draft with an unreadable graph has more nodes than the parsed graph. They get no card.
     for key, node in zip(pieces.nodes, parsed.graph.nodes, strict=False):
         drawn = card(node, parsed.trigger, parsed.graph)
         by_key[key] = {
             "kind": drawn.kind,
             "title": [*drawn.title],
             "lines": [*drawn.lines],
-            "color": drawn.look.color,
-            "icon": drawn.look.icon,
+            "color": drawn.color,
+            "icon": drawn.icon,
             "height": drawn.height,
-            "outputs": outputs(node, pieces.nodes[key].get("data")),
+            "outputs": outputs(node),
             "valid": not isinstance(node.action, InvalidAction),
         }
     return by_key
@@ -215,23 +257,14 @@ def edge_routes(pieces: DraftPieces, cards_by_key: Mapping[str, JsonObject]) -> 
 
 def describe_diagnostics(pieces: DraftPieces, diagnostics: Iterable[Diagnostic]) -> list[JsonObject]:
     """Return diagnostics as the browser reads them: `key` of the node, and `field` as its form names it."""
-    return [
-        {
-            "level": diagnostic.level,
-            "message": diagnostic.message,
-            "key": pieces.key_of(diagnostic),
-            "field": _form_field(diagnostic.field or ""),
-        }
-        for diagnostic in diagnostics
-    ]
-
-
-def _form_field(path: str) -> str:
-    """Return the field as forms name it: `title`, `filters[0].path`, `settings.goal.event`."""
-    field = path.rpartition(".data.")[2]
-    if field == "triggerSpec":
-        return "events"
-    return field.removeprefix("triggerSpec.").removeprefix("graph.")
+    described = []
+    for diagnostic in diagnostics:
+        field = (diagnostic.field or "").rpartition(".data.")[2]
+        # Forms name a field `title`, `filters[0].path` or `settings.goal.event`.
+        name = "events" if field == "triggerSpec" else field.removeprefix("triggerSpec.").removeprefix("graph.")
+        key = pieces.key_of(diagnostic)
+        described.append({"level": diagnostic.level, "message": diagnostic.message, "key": key, "field": name})
+    return described
 
 
 def arranged(draft: Draft) -> dict[str, Point]:

@@ -11,66 +11,42 @@ from typing import Any, Protocol
 import msgspec
 
 from workbench import environment
+from workbench import publish as publishing
 from workbench.canvas.document import DraftPieces, arranged, parse_draft, to_browser
 from workbench.canvas.suggestions import (
     SampleContact,
     Suggestions,
+    declared_paths,
     event_of,
     find_contact,
-    log_paths,
     sample_events,
-    sample_logs,
 )
-from workbench.connection import Connection
 from workbench.display import words
-from workbench.display.run import LOOKS, explanations
+from workbench.display.graph import LOOKS, explanations
+from workbench.display.kinds import handle_words
 from workbench.draft import Draft, JsonObject
 from workbench.language.actions import InvalidAction, TriggerNode
-from workbench.language.advance import advance
+from workbench.language.channel import CHANNELS, Message
 from workbench.language.check import Diagnostic, events_of
-from workbench.language.codec import decode
-from workbench.language.contact import apply_event, merge_identifiers
-from workbench.language.decision import Decision
 from workbench.language.event import Event
-from workbench.language.facts import Facts
-from workbench.language.filter import Verdict, explain
+from workbench.language.filter import Verdict
 from workbench.language.graph import Graph, Node
-from workbench.language.onchain import ONCHAIN_EVENT
-from workbench.language.run import (
-    ContactUpdated,
-    Effect,
-    EmailMessage,
-    InappMessage,
-    Message,
-    Run,
-    State,
-    TagAdded,
-    TagRemoved,
-    WebhookMessage,
-)
-from workbench.language.simulate import SIMULATED_ID
-from workbench.language.trigger import flat_context
-from workbench.publish import AutomationRecord, Impact, unchanged
+from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation, SimulationInput, Trace
+from workbench.language.simulate import simulate as run_simulation
+from workbench.language.trigger import Trigger
+from workbench.publish import SavedAutomation, unchanged
 from workbench.simulate import Simulation, read_sample_event
 
 # What a preview assumes for a contact without a wallet or an email address, so that the message can still be shown.
-_STAND_INS = {"no_wallet": {"walletAddress": "0x…"}, "no_email": {"email": "someone@example.com"}}
-
-
-class ServerState(Protocol):
-    """The server of an automation, and its record there as last read; both None without a server."""
-
-    connection: Connection | None
-    record: AutomationRecord | None
+_RECIPIENTS = [channel.recipient for channel in CHANNELS.values() if channel.recipient is not None]
+_STAND_INS = {recipient.cause: recipient.example for recipient in _RECIPIENTS}
 
 
 class CanvasAutomation(Protocol):
     """An automation that a canvas can edit, simulate, save and publish. `Automation` documents the methods."""
 
     _draft: Draft
-    # A ServerState. It is declared Any because a settable attribute of a protocol is invariant: no subclass would
-    # match.
-    _server: Any
+    _server: SavedAutomation
 
     @property
     def name(self) -> str: ...
@@ -124,35 +100,39 @@ def preview_node(
     """
     if isinstance(node.action, InvalidAction):
         return NodePreview(text="Fix the errors above to see a preview.")
-    # The graph contains only this node, so that later nodes cannot change the preview.
-    run = Run(SIMULATED_ID, automation_id, State.RUNNING, node.id, attempt=1)
-    decision = _decide(node, run, event, contact, now)
-    step = decision.step
-    cause = str(step.detail.get("cause", "")) if step is not None and step.outcome == "failed" else ""
+    trace = _run_node(node, event, contact, now, automation_id)
+    cause = str(trace.steps[-1].detail.get("cause", "")) if trace.steps else ""
     if cause not in _STAND_INS:
-        return _describe(decision)
+        return _describe(trace)
     reachable = msgspec.structs.replace(contact, described=contact.described | _STAND_INS[cause])
-    shown = _describe(_decide(node, run, event, reachable, now))
+    shown = _describe(_run_node(node, event, reachable, now, automation_id))
     return msgspec.structs.replace(shown, note=f"{words.outcome(cause)}: it would not be delivered".capitalize())
 
 
-def _decide(node: Node, run: Run, event: Event, contact: SampleContact, now: datetime) -> Decision:
-    # Opt-outs are removed, so that the preview shows the message even if this contact would not get it.
-    state = msgspec.structs.replace(apply_event(contact.contact(), event), opted_out=())
-    facts = Facts(event.name, event.identifiers, decode(event.payload), state)
-    return advance(Graph((node,)), run, facts, now)
+def _run_node(node: Node, event: Event, contact: SampleContact, now: datetime, automation_id: str) -> Trace:
+    # The graph contains only this node, so that other nodes cannot change the preview. Opt-outs are removed, so that it
+    # shows the message even if this contact would not get it.
+    state = msgspec.structs.replace(contact.contact(), opted_out=())
+    automation = SimulatedAutomation(Trigger(), Graph((node,)), automation_id)
+    # Without a name or a filter in the trigger, every custom event starts the automation.
+    custom_event = msgspec.structs.replace(event, source=None)
+    return run_simulation(automation, custom_event, state, now, SimulationInput(until=now))
 
 
-def _describe(decision: Decision) -> NodePreview:
-    step = decision.step
-    if step is not None and step.outcome == "failed":
-        return NodePreview(error=str(step.detail["error"]))
-    if decision.effects:
-        return _describe_effect(decision.effects[0])
-    if step is None:
-        return NodePreview()
+def _describe(trace: Trace) -> NodePreview:
+    if trace.error is not None:
+        return NodePreview(error=str(trace.steps[-1].detail["error"]))
+    for message in trace.messages:
+        return NodePreview(**_message(message))
+    texts = [f"Removes the tag {words.value(tag)}." for tag in trace.removed_tags]
+    texts += [f"Adds the tag {words.value(tag)}." for tag in trace.tags]
+    if trace.attributes:
+        texts.append(f"Sets {words.assignments(trace.attributes)}.")
+    if texts:
+        return NodePreview(text=" ".join(texts))
+    step = trace.steps[-1]
     if step.outcome == "branched":
-        text = f"Continues at “{words.HANDLE_WORDS.get(step.handle or '', step.handle or '')}”."
+        text = f"Continues at “{handle_words(step.handle)}”."
     elif step.outcome == "waiting":
         limit = " for the event" if step.detail["cause"] == "event" else ""
         text = f"Waits{limit} until {words.to_minute(step.detail['until'])} UTC."
@@ -162,21 +142,9 @@ def _describe(decision: Decision) -> NodePreview:
     return NodePreview(text=text, verdicts=describe_verdicts(verdicts))
 
 
-def _describe_effect(effect: Effect) -> NodePreview:
-    match effect:
-        case InappMessage() | EmailMessage() | WebhookMessage():
-            return NodePreview(**_message(effect))
-        case ContactUpdated(attributes=attributes):
-            return NodePreview(text=f"Sets {words.assignments(attributes)}.")
-        case TagAdded(tag=tag):
-            return NodePreview(text=f"Adds the tag {words.value(tag)}.")
-        case TagRemoved(tag=tag):
-            return NodePreview(text=f"Removes the tag {words.value(tag)}.")
-
-
 def _message(message: Message) -> JsonObject:
     title, body, destination = words.message_parts(message)
-    html = isinstance(message, EmailMessage) and message.html
+    html = getattr(message, "html", False)  # only emails have it
     return {"title": title, "body": body, "destination": destination, "html": html}
 
 
@@ -209,36 +177,28 @@ class CanvasRequest(msgspec.Struct, frozen=True):
     content: Mapping[str, Any]
 
     @property
-    def server(self) -> ServerState:
+    def server(self) -> SavedAutomation:
         """The server of the automation."""
-        server: ServerState = self.automation._server
-        return server
+        return self.automation._server
 
     def sample(self) -> tuple[JsonObject, SampleContact]:
         """Return the event to test, as a backend would send it, and its contact."""
         sample = msgspec.convert(self.content["sample"], SampleInput)
         contact = find_contact(self.server.connection, sample.contact)
-        source = parse_draft(self.draft).trigger.source
-        return event_of(sample.event, sample.payload, contact, source), contact
+        return event_of(sample.event, sample.payload, contact, parse_draft(self.draft).trigger), contact
 
 
 def choices(request: CanvasRequest) -> JsonObject:
     """Return the suggestions for the fields of the draft."""
     parsed, trigger = parse_draft(request.draft), request.pieces.trigger
     suggested = request.suggestions.choices(events_of(parsed.trigger, parsed.graph))
-    if trigger.get("type") == ONCHAIN_EVENT:
-        paths = log_paths(request.suggestions, trigger, parsed.trigger.source)
-        suggested["paths"][trigger.get("signature", "")] = paths
+    suggested["paths"] |= declared_paths(request.suggestions, trigger, parsed.trigger)
     return suggested
 
 
 def samples(request: CanvasRequest) -> list[JsonObject]:
     """Return events to test the draft with."""
-    trigger = parse_draft(request.draft).trigger
-    if trigger.source is None:
-        events = sample_events(request.suggestions, sorted(trigger.names))
-    else:
-        events = sample_logs(request.suggestions, trigger.source)
+    events = sample_events(request.suggestions, parse_draft(request.draft).trigger)
     return [msgspec.to_builtins(event) for event in events]
 
 
@@ -258,13 +218,9 @@ def preview(request: CanvasRequest) -> Any:
     if not isinstance(node.action, TriggerNode):
         record = request.server.record
         return msgspec.to_builtins(preview_node(node, event, sample, now, record.id if record else SIMULATED_ID))
-    trigger, state = parsed.trigger, sample.contact()
-    identifiers = merge_identifiers(event.identifiers, state.identifiers)
-    verdicts = explain(trigger.filters, flat_context(event.name, state.id, identifiers, decode(event.payload)))
-    name_matches = trigger.matches_event(event.name, on_chain=event.on_chain)
-    starts = name_matches and all(verdict.passed for verdict in verdicts)
-    text = "This event starts the automation." if starts else "This event does not start the automation."
-    return msgspec.to_builtins(NodePreview(text=text, verdicts=describe_verdicts(verdicts)))
+    trace = run_simulation(SimulatedAutomation(parsed.trigger, None), event, sample.contact(), now)
+    text = "This event starts the automation." if trace.matched else "This event does not start the automation."
+    return msgspec.to_builtins(NodePreview(text=text, verdicts=describe_verdicts(trace.verdicts)))
 
 
 def simulate(request: CanvasRequest) -> JsonObject:
@@ -310,7 +266,7 @@ def impact(request: CanvasRequest) -> JsonObject:
     record, connection = request.server.record, request.server.connection
     if record is None or connection is None:
         return {"summary": _FIRST_VERSION, "headline": "", "columns": [], "rows": []}
-    publication = msgspec.convert(connection.get(f"/automations/{record.id}/impact")["impact"], Impact)
+    publication = publishing.impact(connection, record)
     version = record.published_version
     if version is None:
         summary = _FIRST_VERSION

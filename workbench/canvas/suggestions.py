@@ -6,18 +6,17 @@ read them, the lists are empty, and users type the names.
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from workbench import environment
-from workbench.catalog import Catalog, EventShape
-from workbench.chain import chain_facts
-from workbench.connection import Connection
+from workbench.catalog import EventShape
+from workbench.connection import Connection, TtlCache
 from workbench.display.html import moment
 from workbench.display.words import short, value
 from workbench.draft import JsonObject
-from workbench.errors import InvalidArgumentError, WorkbenchError
+from workbench.errors import InvalidArgumentError, UnavailableError, WorkbenchError
 from workbench.language.abi import (
     SAFE_BITS,
     AbiArray,
@@ -29,17 +28,19 @@ from workbench.language.abi import (
     canonical_type,
     read_signature,
 )
-from workbench.language.check import CatalogFacts, Diagnostic, check_against, events_of, segments_of, uses_chain
+from workbench.language.body import is_id
+from workbench.language.check import Diagnostic, check_against, events_of, segments_of, uses_chain
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
+from workbench.language.event import mask_email
 from workbench.language.graph import Graph
-from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource
+from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource, log_sample
 from workbench.language.simulate import read_contact
 from workbench.language.trigger import BUILT_INS, Trigger
+from workbench.publish import SavedAutomation
 from workbench.segments import segment_names
 
 _FRESH_S = 60.0
-_MAX_CHECKED_EVENTS = 8  # of one automation; each costs a request for its shape
 _MAX_SAMPLES = 3  # values shown for one path or attribute
 # The newest contacts stand for all: reading every contact for suggestions would load the server.
 _LATEST_CONTACTS = "SELECT metadata::text, tags FROM contacts ORDER BY updated_at DESC LIMIT 300"
@@ -63,48 +64,51 @@ class ContactProperties(msgspec.Struct, frozen=True):
 class Suggestions:
     """Suggestions from the server, at most a minute old."""
 
-    def __init__(self, connection: Connection | None) -> None:
-        self._connection = connection if connection is not None and connection.has_key else None
-        self._catalog = Catalog(self._connection) if self._connection is not None else None
-        self._cache: dict[str, tuple[float, Any]] = {}
+    def __init__(self, server: SavedAutomation) -> None:
+        self._server = server
+        self._catalog = server.catalog
+        self._connection = server.connection if self._catalog is not None else None
+        self._cache: dict[str, TtlCache[Any]] = {}
 
     def choices(self, events: Iterable[str]) -> JsonObject:
         """Return all suggestions for an automation that uses these events."""
+        catalog, connection = self._catalog, self._connection
         contacts = self._cached("contacts", self._contact_properties, ContactProperties())
+        counts: dict[str, int] = self._cached(
+            "events", lambda: {event.event: event.count for event in catalog or ()}, {}
+        )
+        shapes: list[EventShape | None] = []
+        segments: tuple[str, ...] | None = None
+        if catalog is not None and connection is not None:
+            # Names that were never sent need no request, because a name is incomplete while it is typed.
+            sent = [name for name in events if name in counts]
+            shapes = [self._cached(f"event {name}", partial(catalog.__getitem__, name), None) for name in sent]
+            segments = self._cached("segments", partial(segment_names, connection), None)
         return {
-            "events": [{"name": name, "count": count} for name, count in self._events()],
+            "events": [{"name": name, "count": count} for name, count in counts.items()],
             "paths": {
-                name: [
+                shape.event: [
                     {
                         "path": path.path,
                         "types": [*path.types],
-                        "samples": [value(s) for s in path.samples[:_MAX_SAMPLES]],
+                        "samples": [value(sample) for sample in path.samples[:_MAX_SAMPLES]],
                     }
                     for path in shape.paths
                 ]
-                for name in events
-                if (shape := self._shape(name)) is not None
+                for shape in shapes
+                if shape is not None
             },
             "builtIns": [*BUILT_INS],
             "attributes": [{"name": name, "samples": samples} for name, samples in contacts.attributes.items()],
             "tags": [*contacts.tags],
-            "segments": [*(self._segments() or ())],
+            "segments": [*(segments or ())],
         }
 
     def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
         """Return warnings about events and values that were never sent, and segments that are not defined."""
-        names = [name for name, _ in self._events()]
-        connection = self._connection
-        chains = None
-        if connection is not None and uses_chain(trigger, graph):
-            chains = self._cached("chains", lambda: chain_facts(connection), None)
-        if not names and chains is None:
-            return []
-        checked = [name for name in events_of(trigger, graph) if name in names][:_MAX_CHECKED_EVENTS]
-        shapes = {name: shape for name in checked if (shape := self._shape(name)) is not None}
-        paths = {name: frozenset(path.path for path in shape.paths) for name, shape in shapes.items()}
-        segments = self._segments() if segments_of(graph) else None
-        return [*check_against(CatalogFacts(tuple(names), paths, segments, chains), trigger, graph)]
+        names = events_of(trigger, graph), segments_of(graph), uses_chain(trigger, graph)
+        facts = self._cached(f"facts {names}", lambda: self._server.facts(trigger, graph), None)
+        return [] if facts is None else [*check_against(facts, trigger, graph)]
 
     def logs(self, source: LogSource) -> list[list[Any]]:
         """Return the newest logs of a trigger: parameters as JSON, block time, wallet, contact id or None."""
@@ -123,22 +127,6 @@ class Suggestions:
         rows: list[list[Any]] = self._connection.post("/sql", {"sql": query, "params": params})["rows"]
         return rows
 
-    def _events(self) -> list[tuple[str, int]]:
-        return self._cached("events", lambda: [(event.event, event.count) for event in self._catalog or ()], [])
-
-    def _shape(self, name: str) -> EventShape | None:
-        catalog = self._catalog
-        # Names that were never sent need no request, because a name is incomplete while it is typed.
-        if catalog is None or name not in dict(self._events()):
-            return None
-        return self._cached(f"event {name}", lambda: catalog[name], None)
-
-    def _segments(self) -> tuple[str, ...] | None:
-        connection = self._connection
-        if connection is None:
-            return None
-        return self._cached("segments", lambda: segment_names(connection), None)
-
     def _contact_properties(self) -> ContactProperties:
         attributes: dict[str, list[str]] = {}
         tags: dict[str, None] = {}
@@ -151,17 +139,21 @@ class Suggestions:
         return ContactProperties(dict(sorted(attributes.items())), tuple(sorted(tags)))
 
     def _cached(self, name: str, read: Callable[[], _T], default: _T) -> _T:
-        cached_at_s, cached = self._cache.get(name, (-_FRESH_S, default))
-        answer: _T = cached
-        if environment.monotonic_s() - cached_at_s < _FRESH_S:
-            return answer
-        # An error is cached like an answer: a key without permission would otherwise ask again at every keystroke.
+        def read_or_default() -> _T:
+            # An error is cached like an answer: a key without permission would otherwise ask again at every keystroke.
+            # A server that is only busy is asked again.
+            try:
+                return read()
+            except UnavailableError:
+                raise
+            except WorkbenchError:
+                return default
+
         try:
-            answer = read()
-        except WorkbenchError:
-            answer = default
-        self._cache[name] = environment.monotonic_s(), answer
-        return answer
+            cached: _T = self._cache.setdefault(name, TtlCache(read_or_default, _FRESH_S))()
+        except UnavailableError:
+            return default
+        return cached
 
 
 _EVENTS = """
@@ -171,7 +163,6 @@ WHERE :any OR e.event = ANY (:names::text[])
 ORDER BY e.created_at DESC LIMIT 12
 """
 _SAMPLE_IDENTIFIERS = {"externalId": "simulated"}
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _IDENTIFIERS = ("walletAddress", "email", "externalId")
 
 
@@ -185,12 +176,14 @@ class SampleEvent(msgspec.Struct, frozen=True, rename="camel"):
     contact: str = ""
 
 
-def sample_events(suggestions: Suggestions, names: Iterable[str]) -> list[SampleEvent]:
-    """Return the newest events of these names (of any name, if `names` is empty), or an empty event of each name.
+def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEvent]:
+    """Return the newest events that start an automation, or an empty event of each name that it starts on.
 
     Events of contacts with an email address and a wallet come first, because every message can be previewed with them.
     """
-    names = [*names]
+    if trigger.source is not None:
+        return _sample_logs(suggestions, trigger.source)
+    names = sorted(trigger.names)
     rows = suggestions.rows(_EVENTS, any=not names, names=names)
     # The sort is stable: events of equally complete contacts stay newest first.
     rows.sort(key=lambda row: (row[4] is None) + (row[5] is None))
@@ -225,39 +218,40 @@ NEW_CONTACT = SampleContact("", "new contact", _SAMPLE_IDENTIFIERS, _SAMPLE_IDEN
 
 
 def find_contact(connection: Connection | None, query: str) -> SampleContact:
-    """Return the contact with this id, email address, wallet or external id; a new one for an empty query."""
+    """Return the contact with this id, email address, wallet or external id; a new contact for an empty query."""
     query = query.strip()
     if not query:
         return NEW_CONTACT
     if connection is None:
         raise InvalidArgumentError("Contacts can only be chosen when connected to a server")
-    if _UUID.fullmatch(query):
+    if is_id(query):
         answer = connection.get(f"/contacts/{query}")
     else:
         kind = "email" if "@" in query else "walletAddress" if query.lower().startswith("0x") else "externalId"
         answer = connection.post("/contacts/find", {"contact": {kind: query}})
     fields = (*_IDENTIFIERS, "id", "attributes", "tags", "segments", "optedOut")
     described = {name: answer[name] for name in fields if answer.get(name)}
-    masked = "*" in described.get("email", "")  # a key without pii:read gets a***@example.com
+    email = described.get("email", "")
+    masked = email != "" and email == mask_email(email)  # a key without pii:read gets a•••@example.com
     readable = {
         name: described[name] for name in _IDENTIFIERS if name in described and not (masked and name == "email")
     }
     if masked:
-        # A valid address: the email step would fail in the preview otherwise, though not for the real contact.
+        # A valid address, because the preview of an email step would otherwise fail where a real run would not.
         described["email"] = "address-hidden@example.com"
     label = short(next(iter(readable.values()), answer["id"]))
     return SampleContact(answer["id"], label, described, readable or _SAMPLE_IDENTIFIERS, hidden=not readable)
 
 
-def event_of(name: str, payload: str, contact: SampleContact, source: LogSource | None = None) -> JsonObject:
-    """Return an event as a backend would send it, or a log (of `source`) as the service describes it.
+def event_of(name: str, payload: str, contact: SampleContact, trigger: Trigger) -> JsonObject:
+    """Return an event as a backend would send it, or a log as the service describes it.
 
     Raises InvalidArgumentError when the payload is not a JSON object.
     """
-    if source is None:
+    if trigger.source is None:
         return {"event": name, "contact": contact.identifiers, "payload": read_payload(payload)}
     wallet = contact.identifiers.get("walletAddress")
-    return {"type": ONCHAIN_EVENT, "args": read_payload(payload) | ({source.wallet_arg: wallet} if wallet else {})}
+    return log_sample(read_payload(payload) | ({trigger.source.wallet_arg: wallet} if wallet else {}))
 
 
 def read_payload(text: str) -> dict[str, Any]:
@@ -279,7 +273,7 @@ _MAX_ZEROS = 256  # a signature may declare arrays of any length, such as uint8[
 _SAMPLE_WALLET = "0x" + "ab" * 20
 
 
-def sample_logs(suggestions: Suggestions, source: LogSource) -> list[SampleEvent]:
+def _sample_logs(suggestions: Suggestions, source: LogSource) -> list[SampleEvent]:
     """Return the newest logs that start an automation, or one log of zeros."""
     name = source.abi_event.name
     samples = [
@@ -298,21 +292,26 @@ def sample_logs(suggestions: Suggestions, source: LogSource) -> list[SampleEvent
     return [SampleEvent("a log of zeros", name, encode(zeros | {source.wallet_arg: _SAMPLE_WALLET}).decode())]
 
 
-def log_paths(suggestions: Suggestions, trigger: JsonObject, source: LogSource | None) -> list[JsonObject]:
-    """Return the paths for filters of an on-chain trigger: parameters with types and samples, and the log's location.
+def declared_paths(suggestions: Suggestions, spec: JsonObject, trigger: Trigger) -> dict[str, list[JsonObject]]:
+    """Return the paths for filters that a trigger spec declares, by signature.
 
-    `source` is None while the trigger is incomplete.
+    These are the parameters of a log with types and samples, and its location. `trigger` has no source while the spec
+    is incomplete.
     """
-    declared = read_signature(str(trigger.get("signature", "")))
+    if spec.get("type") != ONCHAIN_EVENT:
+        return {}
+    signature, source = spec.get("signature", ""), trigger.source
+    declared = read_signature(str(signature))
     if not isinstance(declared, AbiEvent):
-        return []
+        return {signature: []}
     logs = [decode(row[0].encode()) for row in suggestions.logs(source)] if source is not None else []
     paths = []
     for parameter in declared.parameters:
         values = [log[parameter.name] for log in logs if log.get(parameter.name) is not None]
         samples = [*dict.fromkeys(map(value, values))][:_MAX_SAMPLES]
         paths.append({"path": parameter.name, "types": [canonical_type(parameter.type)], "samples": samples})
-    return [*paths, *({"path": name, "types": ["where it happened"], "samples": []} for name in LOCATION_FIELDS)]
+    location = [{"path": name, "types": ["where it happened"], "samples": []} for name in LOCATION_FIELDS]
+    return {signature: [*paths, *location]}
 
 
 def _zero(abi_type: AbiType) -> Any:
@@ -332,7 +331,7 @@ def _zero(abi_type: AbiType) -> Any:
 
 
 def _size(abi_type: AbiType) -> int:
-    """Return the least number of values in a value of this type."""
+    """Return the minimum number of elementary values in a value of this type."""
     match abi_type:
         case AbiArray(of=item, length=length):
             return _size(item) * (length or 0)

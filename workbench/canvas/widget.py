@@ -7,7 +7,7 @@ counts and the revision are polled from the server while a canvas is open.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -26,18 +26,16 @@ from workbench.canvas.document import (
     cards,
     describe_diagnostics,
     edge_routes,
+    palette,
     parse_draft,
 )
-from workbench.canvas.forms import kinds
 from workbench.canvas.requests import READ_REQUESTS, CanvasAutomation, CanvasRequest
 from workbench.canvas.suggestions import Suggestions
-from workbench.connection import Connection
 from workbench.display.words import entry_counts, outcome
 from workbench.draft import Draft, JsonObject, new_draft
 from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
 from workbench.language.check import Diagnostic
-from workbench.language.filter import OPERATORS
-from workbench.publish import AutomationRecord
+from workbench.publish import SavedAutomation
 
 _READ_ONLY = "this canvas is read-only; .canvas() without read_only=True opens one that can be changed"
 _LOCK = threading.RLock()  # one for all canvases, because two of them may edit the same automation
@@ -48,41 +46,8 @@ _NOT_PASSED = ("waiting", "held_out")  # the entry is still at the node, or ende
 _FAILED = ("failed", "refused")
 
 
-class StaticPicture:
-    """A picture of the automation in the same output, for saved notebooks, nbconvert and the web, which have no kernel.
-
-    The style sheet of the canvas hides it while the canvas is drawn.
-    """
-
-    def __init__(self) -> None:
-        self._handle: DisplayHandle | None = None
-        self._drawn: object = None
-
-    def show(self, automation: CanvasAutomation) -> None:
-        """Display the picture in the output of the running cell."""
-        self._drawn = self._state(automation)
-        self._handle = display(self._html(automation), display_id=True)  # type: ignore[no-untyped-call]  # IPython has no types
-
-    def refresh(self, automation: CanvasAutomation) -> None:
-        """Redraw the picture if the draft or its status has changed. An unreadable draft keeps the old picture."""
-        state = self._state(automation)
-        if self._handle is None or state == self._drawn:
-            return
-        with suppress(WorkbenchError):
-            self._handle.update(self._html(automation))  # type: ignore[no-untyped-call]
-            self._drawn = state
-
-    @staticmethod
-    def _state(automation: CanvasAutomation) -> tuple[Draft, list[tuple[str, str]]]:
-        return automation._draft, automation._status_pills()
-
-    @staticmethod
-    def _html(automation: CanvasAutomation) -> HTML:
-        return HTML(f'<div class="ewb-canvas-copy">{automation._repr_html_()}</div>')  # type: ignore[no-untyped-call]
-
-
 class Canvas(AnyWidget):
-    """A canvas for one automation. Assign to `canvas.automation` to show another value of the automation.
+    """A canvas for one automation. Assign to `canvas.automation` to show a changed automation.
 
     ```
     canvas = a.canvas()
@@ -94,8 +59,7 @@ class Canvas(AnyWidget):
     _esm = _STATIC.joinpath("canvas.js").read_text("utf-8")
     _css = _STATIC.joinpath("canvas.css").read_text("utf-8")
 
-    kinds: Any = traitlets.List().tag(sync=True)
-    operators: Any = traitlets.List().tag(sync=True)
+    palette = traitlets.Dict().tag(sync=True)
     document = traitlets.Dict().tag(sync=True)
     cards = traitlets.Dict().tag(sync=True)
     routes = traitlets.Dict().tag(sync=True)
@@ -109,18 +73,19 @@ class Canvas(AnyWidget):
     _pieces: DraftPieces
 
     def __init__(self, automation: CanvasAutomation, *, height: int = 640, read_only: bool = False) -> None:
-        super().__init__(kinds=kinds(), operators=[*OPERATORS], height=height, read_only=read_only)
+        super().__init__(palette=palette(), height=height, read_only=read_only)
         self._automation = automation
         # All `Automation` values that were shown on this canvas. All of them follow the canvas, since a cell may hold
         # any of them.
         self._values = [automation]
-        self._suggestions = Suggestions(automation._server.connection)
-        self._poller = StatusPoller()
+        self._suggestions = Suggestions(automation._server)
+        self._next_poll_s = 0.0
         self._catalog_warnings: list[Diagnostic] = []
         self._stale = ""  # a message, if the server has a newer revision
         self._revision = 0
         self._acknowledged: dict[str, int] = {}  # number of the last edit by view
-        self._picture = StaticPicture()
+        self._picture: DisplayHandle | None = None
+        self._pictured: object = None
         self._open()
         self.on_msg(self._receive)
 
@@ -147,16 +112,50 @@ class Canvas(AnyWidget):
         handlers[content["kind"]](content)
 
     def _ping(self, _: JsonObject) -> None:
-        """Answer, so that the view knows that the kernel runs, and refresh the status."""
+        """Reply, so that the view knows that the kernel runs; refresh the server's counts and the static picture."""
         self.send({"kind": "pong"})
         with _LOCK:
             self._reopen_if_changed()
-        self._refresh_status()
+        # A server that cannot be reached must not disturb editing; the next ping tries again.
+        with suppress(WorkbenchError):
+            self._poll(self._automation._server)
+        self._show_status()
+        self._draw_picture()
+
+    def _poll(self, server: SavedAutomation) -> None:
+        """Read the counts and the revision of the automation, unless they were read a moment ago."""
+        started_s = environment.monotonic_s()
+        if server.connection is None or server.record is None or started_s < self._next_poll_s:
+            return
+        path = f"/automations/{server.record.id}"
+        newest = server.connection.get(path)["revision"]
+        stats = server.connection.get(f"{path}/stats")
+        elapsed_s = environment.monotonic_s() - started_s
+        self._next_poll_s = started_s + max(_MIN_POLL_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
+        own = server.record.revision
+        revisions = f"yours is revision {own}, the server's is {newest}"
+        message = f"Someone changed this automation after you opened it: {revisions}."
+        self._stale = message if newest > own else ""
+        live, outcomes = stats["live"], stats["nodes"]
+        with _LOCK:
+            keys = self._pieces.keys()
+            nodes: dict[str, JsonObject] = {}
+            for node_id in keys.keys() & {*live, *outcomes}:
+                counts = outcomes.get(node_id, {})
+                nodes[keys[node_id]] = {
+                    "live": live.get(node_id, 0),
+                    "passed": sum(count for word, count in counts.items() if word not in (*_FAILED, *_NOT_PASSED)),
+                    "failed": sum(count for word, count in counts.items() if word in _FAILED),
+                    "outcomes": [{"outcome": outcome(word), "count": count} for word, count in sorted(counts.items())],
+                }
+            # Entries of earlier versions may be at steps that the draft does not have.
+            removed = sum(count for node_id, count in live.items() if node_id not in keys)
+            self.counts = {"nodes": nodes, "headline": entry_counts(stats["entries"]), "atRemovedSteps": removed}
 
     def _edit(self, content: JsonObject) -> None:
         view, number = str(content["view"]), int(content["number"])
         with _LOCK:
-            # A view that got no answer sends its edits again; applying one twice would undo what followed it.
+            # A view that got no response sends its edits again; applying an edit twice would undo later edits.
             if number <= self._acknowledged.get(view, 0):
                 return
             self._reopen_if_changed()
@@ -221,10 +220,10 @@ class Canvas(AnyWidget):
         if name == "publish" and self._is_paused():
             message = "Published. It is paused: events start it after you resume it."
         self._stale = ""
-        self._poller.poll_soon()  # the counts change with the status, and users look at them now
+        self._next_poll_s = 0.0  # the counts change with the status, and users look at them now
         with _LOCK:
             self._show_diagnostics()
-        self._picture.refresh(automation)
+        self._draw_picture()
         return message
 
     def _is_paused(self) -> bool:
@@ -247,7 +246,7 @@ class Canvas(AnyWidget):
     # State of the views
 
     def _open(self) -> None:
-        """Split the draft into pieces and show it. Nodes get missing positions; an empty draft gets a trigger."""
+        """Split the draft into pieces and show it. Nodes without a position get one; an empty draft gets a trigger."""
         self._draft = self._automation._draft
         draft = self._draft if self._draft.nodes else new_draft(self._draft.name, ())
         self._pieces = DraftPieces.of(draft, {} if draft.positions() is not None else arranged(draft))
@@ -308,24 +307,6 @@ class Canvas(AnyWidget):
             "stale": self._stale,
         }
 
-    def _refresh_status(self) -> None:
-        """Show the counts of the server, and update the static picture."""
-        server = self._automation._server
-        # A server that cannot be reached must not disturb editing; the next ping tries again.
-        with suppress(WorkbenchError):
-            status = (
-                self._poller.poll(server.connection, server.record) if server.connection and server.record else None
-            )
-            if status is not None:
-                self._stale = _describe_conflict(server.record, status.revision)
-                with _LOCK:
-                    keys = self._pieces.keys()
-                    nodes = {keys[node_id]: count for node_id, count in status.nodes.items() if node_id in keys}
-                    removed = sum(count["live"] for node_id, count in status.nodes.items() if node_id not in keys)
-                    self.counts = {"nodes": nodes, "headline": status.headline, "atRemovedSteps": removed}
-        self._show_status()
-        self._picture.refresh(self._automation)
-
     def __repr__(self) -> str:
         return f"Canvas of {self._automation.name!r}: run the cell to draw on it"
 
@@ -333,56 +314,19 @@ class Canvas(AnyWidget):
         self._check_catalog()
         bundle, metadata = self._repr_mimebundle_() or ({}, {})
         display(bundle, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
-        self._picture.show(self._automation)
+        self._picture, self._pictured = DisplayHandle(), None  # type: ignore[no-untyped-call]
+        self._draw_picture()
 
+    def _draw_picture(self) -> None:
+        """Draw the automation below the canvas; a draft that is not readable keeps its old picture.
 
-def _describe_conflict(record: publishing.AutomationRecord, revision: int) -> str:
-    """Return a message if the server has a newer revision than this canvas, else an empty text."""
-    if revision <= record.revision:
-        return ""
-    return (
-        "Someone changed this automation after you opened it: "
-        f"yours is revision {record.revision}, the server's is {revision}."
-    )
-
-
-class LiveStatus(msgspec.Struct, frozen=True):
-    """Counts by node id (also of nodes that the draft does not contain), a summary line, and the server's revision."""
-
-    nodes: Mapping[str, JsonObject]
-    headline: str
-    revision: int
-
-
-class StatusPoller:
-    """Reads the status of one automation, at a limited rate."""
-
-    def __init__(self) -> None:
-        self._next_at_s = 0.0
-
-    def poll_soon(self) -> None:
-        """Make the next `poll` read the status, even if the interval is not over."""
-        self._next_at_s = 0.0
-
-    def poll(self, connection: Connection, record: AutomationRecord) -> LiveStatus | None:
-        """Return the status, or None if the interval since the last poll is not over."""
-        started_s = environment.monotonic_s()
-        if started_s < self._next_at_s:
-            return None
-        path = f"/automations/{record.id}"
-        current = connection.get(path)
-        stats = connection.get(f"{path}/stats")
-        elapsed_s = environment.monotonic_s() - started_s
-        self._next_at_s = started_s + max(_MIN_POLL_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
-        live, outcomes = stats["live"], stats["nodes"]
-        nodes: dict[str, JsonObject] = {}
-        # Nodes of earlier versions are counted too: their entries are still in progress.
-        for node_id in {*live, *outcomes}:
-            counts = outcomes.get(node_id, {})
-            nodes[node_id] = {
-                "live": live.get(node_id, 0),
-                "passed": sum(count for word, count in counts.items() if word not in (*_FAILED, *_NOT_PASSED)),
-                "failed": sum(count for word, count in counts.items() if word in _FAILED),
-                "outcomes": [{"outcome": outcome(word), "count": count} for word, count in sorted(counts.items())],
-            }
-        return LiveStatus(nodes, entry_counts(stats["entries"]), current["revision"])
+        The picture is for saved notebooks, nbconvert and the web, which have no kernel. The style sheet of the canvas
+        hides it while the canvas is drawn.
+        """
+        state = self._automation._draft, self._automation._status_pills()
+        if self._picture is not None and state != self._pictured:
+            with suppress(WorkbenchError):
+                copy = f'<div class="ewb-canvas-copy">{self._automation._repr_html_()}</div>'
+                draw = self._picture.display if self._pictured is None else self._picture.update
+                draw(HTML(copy))  # type: ignore[no-untyped-call]
+                self._pictured = state

@@ -21,7 +21,7 @@ await build({
 });
 
 const files = readdirSync("src", { recursive: true, withFileTypes: true }).filter((file) => file.isFile());
-const sources = ["build.mjs", "package-lock.json", "../display/looks.json", ...files.map((file) => `${file.parentPath}/${file.name}`)];
+const sources = ["build.mjs", "package-lock.json", "../display/icons.json", ...files.map((file) => `${file.parentPath}/${file.name}`)];
 const digest = createHash("sha256");
 for (const path of sources.sort()) digest.update(`${path}\n`).update(readFileSync(path));
 writeFileSync(`${outdir}/canvas.sources`, `${digest.digest("hex")}\n`);

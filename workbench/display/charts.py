@@ -5,7 +5,6 @@ Both are optional (`pip install "event-workbench[notebook]"`). Colours are mid-t
 pages.
 """
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -14,13 +13,11 @@ from typing import Any, TypeAlias
 import altair as alt
 import polars as pl
 import vl_convert
-from markupsafe import Markup
 from polars import selectors
 
 from workbench.display.frame import ShownFrame
 from workbench.display.html import TableColumn, TableView, html, image, moment
-from workbench.display.words import duration, quantity
-from workbench.errors import MissingDependencyError
+from workbench.display.words import UNITS_S, duration, quantity
 from workbench.frames import Result
 
 alt.renderers.enable("svg")  # the default renderer loads Vega from the network
@@ -54,28 +51,22 @@ _COLUMN_WORDS = {
 
 
 def chart(name: str, frame: pl.DataFrame, every: str = "period") -> Chart:
-    """Return the chart of a report; `every`: its unit of time. Raises MissingDependencyError without Altair."""
-    if importlib.util.find_spec("altair") is None or importlib.util.find_spec("vl_convert") is None:
-        raise MissingDependencyError('Charts need Altair: pip install "event-workbench[notebook]"')
+    """Return the chart of a report; `every`: its unit of time."""
     # Vega calculates with the doubles of JavaScript; the table below the chart has the exact decimals.
     floats = frame.with_columns(selectors.decimal().cast(pl.Float64))
-    if name in _COHORT_CHARTS:
-        return _COHORT_CHARTS[name](floats, every)
+    if name in ("retention", "cohorts"):
+        return _cohort_map(floats, every, "share" if name == "retention" else "so_far")
     drawn: Chart = _CHARTS[name](floats)
     return drawn
 
 
 def chart_html(name: str, frame: pl.DataFrame, every: str = "period") -> str:
-    """Return the chart as an `<img>`; a hint if Altair is not installed; nothing if the frame is empty."""
+    """Return the chart as an `<img>`; nothing if the frame is empty."""
     if not frame.height:
         return ""
-    try:
-        drawn = chart(name, frame, every)
-    except MissingDependencyError as error:
-        hint = html("line.html.j2", text=str(error), state="", look="", note="", block="")
-        return Markup(hint)  # noqa: S704  our own template, which escapes
     styled = (
-        drawn.configure(background="transparent", font=_FONT)
+        chart(name, frame, every)
+        .configure(background="transparent", font=_FONT)
         .configure_view(stroke=None)
         .configure_axis(labelColor=_GREY, titleColor=_GREY, gridOpacity=0.25, domainColor=_GREY, tickColor=_GREY)
         .configure_legend(labelColor=_GREY, titleColor=_GREY)
@@ -98,9 +89,9 @@ class Report(ShownFrame, Result):
         """Return the chart as an Altair chart, which can be modified."""
         return chart(self._name, pl.DataFrame(self), self._every)
 
-    def _forget_origin(self) -> None:
+    def _forget_query(self) -> None:
         # A frame that was changed in place is not the result of the query, so it loses the table as well.
-        super()._forget_origin()
+        super()._forget_query()
         self.view = None
 
     def _repr_html_(self, **polars: Any) -> str:
@@ -130,7 +121,8 @@ def report(rows: Result, name: str, title: str, warnings: Sequence[str] = ()) ->
     note = f"{_MAX_TABLE_ROWS} of {quantity(rows.height, 'row')}; the frame has all of them." if shortened else ""
     result.view = TableView(columns, cells, title, "No data in this period.", note, warnings)
     result._name = name
-    result.origin = rows.origin
+    result.statement, result.params = rows.statement, rows.params
+    result.query_hash, result.watermark = rows.query_hash, rows.watermark
     return result
 
 
@@ -186,23 +178,17 @@ def _split_funnel(named: pl.DataFrame, steps: list[str]) -> Chart:
     return alt.LayerChart(layer=[bars, labels])
 
 
-def _retention(frame: pl.DataFrame, every: str) -> Chart:
-    # Period 0 is the cohort itself and always 100 %. If the colours were scaled to it, all later periods would be pale.
-    later = frame.filter(pl.col("number") > 0)["share"]
-    return _cohort_map(frame, "share", _percent("share"), later, every)
-
-
-def _cohorts(frame: pl.DataFrame, every: str) -> Chart:
-    text = pl.col("so_far").cast(pl.Decimal(38, 2)).cast(pl.String)
-    return _cohort_map(frame, "so_far", text, frame["so_far"], every)
-
-
-def _cohort_map(frame: pl.DataFrame, value: str, text: pl.Expr, scaled_to: pl.Series, every: str) -> Chart:
+def _cohort_map(frame: pl.DataFrame, every: str, value: str) -> Chart:
+    if value == "share":
+        # Period 0 is the cohort itself and always 100 %. If the colours were scaled to it, later periods would be pale.
+        text, scaled_to = _percent("share"), frame.filter(pl.col("number") > 0)["share"]
+    else:
+        text, scaled_to = pl.col(value).cast(pl.Decimal(38, 2)).cast(pl.String), frame[value]
     largest = max(scaled_to.cast(pl.Float64).to_list(), default=0.0) or 1.0
     cohort = pl.format("{} ({})", pl.col("cohort").dt.strftime("%Y-%m-%d"), "size")
     rows = frame.with_columns(cohort=cohort, text=text, dark=pl.col(value) > largest / 2)
     columns = rows["number"].n_unique()
-    # Cells shrink when there are many; below the width of a number the numbers are left out.
+    # Cells shrink when there are many; in cells narrower than a number, the numbers are left out.
     step = max(_WIDTH, min(columns * _MIN_CELL_WIDTH, _MAX_WIDTH)) / max(columns, 1)
     base = alt.Chart(rows, width=alt.Step(step), height=alt.Step(22)).encode(
         x=alt.X("number:O", title=f"{every}s later", axis=alt.Axis(labelAngle=0)), y=alt.Y("cohort:N", title=None)
@@ -258,9 +244,8 @@ def _time_to_convert(frame: pl.DataFrame) -> Chart:
     reached = frame.filter(pl.col("share_so_far") > 0)
     spans = []
     for seconds in reached["within_seconds"]:
-        units = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
-        size, letter = next((unit for unit in units if seconds >= unit[0] and seconds % unit[0] == 0), units[-1])
-        spans.append(f"{seconds / size:.0f}{letter}")
+        size, noun = next(unit for unit in UNITS_S if seconds % unit[0] == 0)
+        spans.append(f"{seconds // size}{noun[0]}")
     rows = reached.with_columns(within=pl.Series(spans, dtype=pl.String))
     base = _chart(rows, height=_HEIGHT).encode(
         x=alt.X("within:N", sort=spans, title="within", axis=alt.Axis(labelAngle=0))
@@ -330,4 +315,3 @@ _CHARTS: dict[str, Callable[[pl.DataFrame], Any]] = {
     "message_performance": _message_performance,
     "segment_sizes": _segment_sizes,
 }
-_COHORT_CHARTS: dict[str, Callable[[pl.DataFrame, str], Chart]] = {"retention": _retention, "cohorts": _cohorts}

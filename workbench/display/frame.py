@@ -3,18 +3,21 @@
 Importing this module loads polars, which takes 0.3 s, so it is imported where a frame is made.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
 
-from workbench.display.html import TableView, plain
+from workbench.display.html import TableView, plain, printable_text
+from workbench.frames import frame_of
 
 
 class ShownFrame(pl.DataFrame):
-    """A polars frame that displays itself as a table of the workbench. Frames derived from it look as in polars."""
+    """A polars frame that displays itself as a table of the workbench. Derived frames look as in polars."""
 
     view: TableView | None = None
 
+    @printable_text
     def __str__(self) -> str:
         view = self.view
         if view is None:
@@ -29,8 +32,8 @@ class ShownFrame(pl.DataFrame):
         return super()._repr_html_(**polars) if self.view is None else self.view.html()
 
 
-def with_view(frame: pl.DataFrame, view: TableView) -> ShownFrame:
-    """Return a frame that displays itself as `view`."""
-    result = ShownFrame(frame)
+def shown_frame(view: TableView, rows: Iterable[Any], **columns: type) -> ShownFrame:
+    """Return a frame of rows, made by `frame_of`, that displays itself as `view`."""
+    result = ShownFrame(frame_of(rows, **columns))
     result.view = view
     return result

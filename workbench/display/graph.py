@@ -1,20 +1,21 @@
-"""A graph as an SVG picture: rounded cards, labelled edges and, for a run, the path that it took."""
+"""A graph as an SVG picture: cards, labelled edges and, for a run, the path that it took; and the page of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from markupsafe import Markup
 
 from workbench.display import cards, words
 from workbench.display.cards import WIDTH, Card
-from workbench.display.html import image, svg
+from workbench.display.html import html, image, svg
 from workbench.display.layout import MARGIN, Box, GraphLayout, Point, arrange, route_edges
 from workbench.display.sentences import sentences
 from workbench.language.actions import Handle, InvalidAction
+from workbench.language.filter import Verdict
 from workbench.language.graph import Edge, Graph, Node
-from workbench.language.run import Step
+from workbench.language.run import State, Step
 from workbench.language.trigger import Trigger
 
 Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal", "invalid", "added", "changed"]
@@ -66,14 +67,8 @@ class _DrawnEdge(msgspec.Struct, frozen=True):
     label_width: float
     look: Literal["plain", "strong", "faded"]
 
-    @property
-    def order(self) -> int:
-        """The drawing order: followed edges are drawn last, above the others."""
-        return int(self.look == "strong")
-
 
 def path_of(steps: Iterable[Step]) -> RunPath:
-    """Return the path in the history of a run."""
     marks: dict[str, Mark] = {}
     ways: set[tuple[str, Handle]] = set()
     offsets: dict[str, timedelta] = {}
@@ -123,7 +118,14 @@ def draw(
     else:
         heights = {node_id: card.height for node_id, card in card_of.items()}
         layout = arrange(heights, [(edge.source, edge.target) for edge in edges])
-    drawn = {node.id: _drawn_card(node, card_of[node.id], layout.corners[node.id], path) for node in nodes.values()}
+    drawn = {}
+    for node_id, node in nodes.items():
+        mark: Mark | None = "invalid" if isinstance(node.action, InvalidAction) else None
+        faded, note = False, ""
+        if path is not None:
+            mark = path.marks.get(node_id)
+            faded, note = mark is None, path.notes.get(node_id) or words.offset(path.offsets.get(node_id, timedelta()))
+        drawn[node_id] = _DrawnCard(node_id, card_of[node_id], *layout.corners[node_id], mark, faded, note)
     wires = [
         _drawn_edge(edge, nodes[edge.source], drawn, layout.routes.get((edge.source, edge.target), ()), path)
         for edge in edges
@@ -133,7 +135,7 @@ def draw(
     document = svg(
         "graph.svg.j2",
         cards=drawn.values(),
-        wires=wires,
+        wires=sorted(wires, key=lambda wire: wire.look == "strong"),  # drawn last, above the others
         width=width,
         height=height,
         card_width=WIDTH,
@@ -143,18 +145,8 @@ def draw(
 
 
 def _leaves_at(source: Node, edge: Edge) -> float:
-    """Return the share of the card's width at which an edge leaves."""
     handles = source.handles
     return (handles.index(edge.handle) + 1) / (len(handles) + 1) if edge.handle in handles else 0.5
-
-
-def _drawn_card(node: Node, card: Card, corner: Point, path: RunPath | None) -> _DrawnCard:
-    if path is None:
-        invalid = isinstance(node.action, InvalidAction)
-        return _DrawnCard(node.id, card, *corner, mark="invalid" if invalid else None, faded=False, offset="")
-    mark = path.marks.get(node.id)
-    note = path.notes.get(node.id) or words.offset(path.offsets.get(node.id, timedelta()))
-    return _DrawnCard(node.id, card, *corner, mark=mark, faded=mark is None, offset=note)
 
 
 def _drawn_edge(
@@ -194,3 +186,35 @@ def _drawn_edge(
 def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
     half = (to_y - y) / 2
     return f"C{x:.1f} {y + half:.1f} {to_x:.1f} {to_y - half:.1f} {to_x:.1f} {to_y:.1f}"
+
+
+LOOKS = {
+    State.COMPLETED: "good",
+    State.EXITED: "good",
+    State.DEAD: "bad",
+    State.CANCELLED: "warn",
+    State.RETRYING: "warn",
+    State.PAUSED: "warn",
+    None: "warn",
+}
+VerdictGroup = tuple[str, tuple[Verdict, ...]]
+"""A title, and the verdicts on the filters of the trigger or of one condition."""
+
+
+def run_page(state: State | None, **contents: Any) -> str:
+    """Return the page; `contents` are the other values of its template."""
+    return html("run.html.j2", state=state.value if state else "not started", look=LOOKS.get(state, "busy"), **contents)
+
+
+def explanations(verdicts: tuple[Verdict, ...], steps: Sequence[Step]) -> list[VerdictGroup]:
+    """Return the verdicts on the filters of the trigger and of each condition, with the result as a title."""
+    groups: list[VerdictGroup] = []
+    if verdicts:
+        passed = all(verdict.passed for verdict in verdicts)
+        groups.append(("Why it starts" if passed else "Why it does not start", verdicts))
+    for step in steps:
+        if step.kind == "condition" and step.detail.get("verdicts"):
+            inner = msgspec.convert(step.detail["verdicts"], tuple[Verdict, ...])
+            title = f"Why “{inner[0].path} …” was {'true' if step.handle == 'true' else 'false'} ({step.node_id})"
+            groups.append((title, inner))
+    return groups

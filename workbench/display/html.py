@@ -11,9 +11,9 @@ import base64
 import re
 import sys
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,10 +21,22 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from workbench.display import words
-from workbench.language.codec import encode
-from workbench.language.run import channel_of
+from workbench.display.kinds import STEP_WORDS, handle_words
+from workbench.language.channel import channel_of
+from workbench.language.codec import encode, printable
 
 T = TypeVar("T")
+
+
+def printable_text(display: Callable[[T], str]) -> Callable[[T], str]:
+    """Decorate `__repr__` or `__str__`: its text reaches a terminal without control characters."""
+
+    @wraps(display)
+    def text(self: T) -> str:
+        return printable(display(self))
+
+    return text
+
 
 # Precedes the HTML of an email in its frame; it forbids scripts, and everything from the network except images.
 _EMAIL_POLICY = (
@@ -62,7 +74,7 @@ def bar(share: float, width: int = 120, height: int = 10) -> Markup:
 def spark(counts: Sequence[int], width: int = 124, height: int = 22) -> Markup:
     """Return a bar chart of counts by day."""
     largest = max(counts, default=0)
-    heights = [max(round(20 * count / largest), 1) if count else 0 for count in counts]  # at least 1 pixel: not zero
+    heights = [max(round(20 * count / largest), 1) if count else 0 for count in counts]  # 0 pixels only for 0 events
     source = svg("spark.svg.j2", heights=heights, width=width, height=height)
     return image(source, width, height, f"{len(counts)} days, at most {largest:,} a day")
 
@@ -107,12 +119,12 @@ def _environment() -> Environment:
         "actual_cell": words.actual_cell,
         "outcome": words.outcome,
         "message": words.message_parts,
-        "channel": channel_of,
+        "channel": lambda message: channel_of(message).name,
         "json": lambda value: encode(value).decode(),
         "detail": words.step_detail,
         "offset": words.offset,
-        "handle": lambda handle: words.HANDLE_WORDS.get(handle, handle),
-        "step": lambda kind: words.STEP_WORDS.get(kind, kind),
+        "handle": handle_words,
+        "step": lambda kind: STEP_WORDS.get(kind, kind),
     }
     environment.globals |= {"bar": bar, "spark": spark, "policy": _EMAIL_POLICY}
     return environment
@@ -146,7 +158,7 @@ def plain(columns: Sequence[TableColumn], rows: Sequence[Sequence[Any]], empty: 
     """Return a table as aligned text; `empty` replaces a table without rows."""
     if not rows:
         return empty
-    cells = [[column.title for column in columns], *([str(cell) for cell in row] for row in rows)]
+    cells = [[column.title for column in columns], *([printable(str(cell), kept="") for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
     return "\n".join(
         "  ".join(
@@ -162,8 +174,8 @@ class TableView(msgspec.Struct, frozen=True):
 
     columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Any]]
-    title: str
-    empty: str
+    title: str = ""
+    empty: str = "Nothing yet."
     note: str = ""
     warnings: Sequence[str] = ()
 
@@ -192,6 +204,7 @@ class TableSequence(ItemSequence[T]):
     def _view(self) -> TableView:
         """Return the table of the items."""
 
+    @printable_text
     def __repr__(self) -> str:
         view = self._view()
         return plain(view.columns, view.rows, view.empty)
@@ -212,7 +225,7 @@ class ProgressLine:
         if ipython is None or ipython.get_ipython() is None:
             return
         bundle = {
-            "text/plain": f"{text} [{state}]",
+            "text/plain": printable(f"{text} [{state}]"),
             "text/html": html("line.html.j2", text=text, state=state, look=look, note="", block="", share=share),
         }
         if self._handle is None:

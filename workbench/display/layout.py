@@ -9,12 +9,14 @@ Cards that a user placed stay there, and edges are routed around the cards betwe
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from workbench.display.cards import WIDTH
+from workbench.language.graph import search_depth_first, targets_by_source
 
 Link: TypeAlias = tuple[str, str]
 Point: TypeAlias = tuple[float, float]
@@ -24,7 +26,7 @@ Key = TypeVar("Key")
 
 COLUMN_WIDTH, ROW_GAP, MARGIN = 316, 54, 14  # pixels
 _CELL = (300, 130)  # pixels for a card and its surroundings where the height of the card is unknown
-_MAX_COORDINATE = 1_000_000  # pixels; beyond that no canvas shows anything
+_MAX_COORDINATE = 1_000_000  # pixels; a card beyond it could not be found on any canvas
 
 _Vertex: TypeAlias = tuple[str, ...]
 """("node", id), or ("passing", source, target, layer) for an edge that passes a layer."""
@@ -52,8 +54,6 @@ class GraphLayout(msgspec.Struct, frozen=True):
 
 
 class Box(msgspec.Struct, frozen=True):
-    """The rectangle of a card."""
-
     left: float
     top: float
     right: float
@@ -133,7 +133,8 @@ def layer_nodes(nodes: Sequence[str], links: Iterable[Link]) -> Layout:
     """Return the layered layout of `nodes`. `links` are in the order of the branches, left to right."""
     existing = set(nodes)
     complete = [link for link in dict.fromkeys(links) if link[0] in existing and link[1] in existing]
-    acyclic = _without_loops(nodes, complete)
+    back = {*search_depth_first(nodes, targets_by_source(complete))[1]}
+    acyclic = [link for link in complete if link not in back]
     layers, chains = _layers(nodes, acyclic)
     above: _Neighbours = {}
     below: _Neighbours = {}
@@ -159,49 +160,14 @@ def layer_nodes(nodes: Sequence[str], links: Iterable[Link]) -> Layout:
     )
 
 
-def _without_loops(nodes: Sequence[str], links: Sequence[Link]) -> list[Link]:
-    """Return the links without those that lead back to a node on the path to them."""
-    # A depth-first search with its own stack: a long chain of nodes would exceed Python's recursion limit.
-    targets_of: dict[str, list[str]] = {}
-    for source, target in links:
-        targets_of.setdefault(source, []).append(target)
-    finished: dict[str, bool] = {}
-    back: set[Link] = set()
-    for root in nodes:
-        if root in finished:
-            continue
-        finished[root] = False
-        path = [(root, iter(targets_of.get(root, ())))]
-        while path:
-            node, targets = path[-1]
-            for target in targets:
-                if target not in finished:
-                    finished[target] = False
-                    path.append((target, iter(targets_of.get(target, ()))))
-                    break
-                if not finished[target]:
-                    back.add((node, target))
-            else:
-                finished[node] = True
-                path.pop()
-    return [link for link in links if link not in back]
-
-
 def _layers(nodes: Sequence[str], links: Sequence[Link]) -> tuple[list[list[_Vertex]], list[list[_Vertex]]]:
     """Return the vertices of each layer, and the vertices of each link from its source to its target."""
-    depth = dict.fromkeys(nodes, 0)  # the longest path from a node without sources
-    sources_left = dict.fromkeys(nodes, 0)
-    targets_of: dict[str, list[str]] = {}
+    sources_of: dict[str, list[str]] = {node: [] for node in nodes}
     for source, target in links:
-        targets_of.setdefault(source, []).append(target)
-        sources_left[target] += 1
-    ready = [node for node in nodes if sources_left[node] == 0]
-    for node in ready:
-        for target in targets_of.get(node, ()):
-            depth[target] = max(depth[target], depth[node] + 1)
-            sources_left[target] -= 1
-            if sources_left[target] == 0:
-                ready.append(target)
+        sources_of[target].append(source)
+    depth: dict[str, int] = {}  # the longest path from a node without sources
+    for node in TopologicalSorter(sources_of).static_order():
+        depth[node] = max((depth[source] + 1 for source in sources_of[node]), default=0)
     layers: list[list[_Vertex]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for node in nodes:
         layers[depth[node]].append(("node", node))

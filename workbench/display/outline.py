@@ -9,23 +9,20 @@ build with the original and list the rest as extra fields (`text/remainder.py`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from workbench.display.cards import free_id
-from workbench.language.actions import MAX_ID_LENGTH, MAX_WAIT, NODE_KINDS
+from workbench.display.kinds import STEPS, TRIGGERS, FormField, free_id, parts
+from workbench.language.actions import FIELDS, MAX_ID_LENGTH, MAX_WAIT, FieldType, handles_of
 from workbench.language.event import EVENT_NAME, is_awaitable_name
 from workbench.language.filter import OPERATORS
-from workbench.language.graph import TIMEZONE_ATTRIBUTE, read_settings
-from workbench.language.onchain import ONCHAIN_EVENT, read_log_source
-from workbench.language.trigger import is_app_event, is_trigger
+from workbench.language.graph import TIMEZONE_ATTRIBUTE, SettingName, read_settings
+from workbench.language.trigger import TRIGGER_FIELDS, Trigger, is_app_event, is_trigger, read_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
 TRIGGER_ID = "trigger"
-_STEP_KINDS = frozenset(kind for kind in NODE_KINDS if not is_trigger(kind))
 _MAX_DEPTH = 40  # nested branches; deeper ones are unreadable, and some drafts with loops would recurse too far
-_LOG_FIELDS = ("chainId", "contract", "signature", "walletArg", "confirmations", "createContacts")
 
 
 class OutlineStep(msgspec.Struct, frozen=True):
@@ -57,19 +54,18 @@ Block: TypeAlias = tuple[OutlineStep | GoTo | End, ...]
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """An automation without its extra fields. No `events` means any event. `id`: that of the trigger node.
+    """An automation without its extra fields. `id`: that of the trigger node.
 
-    `logs`: the source of an on-chain trigger, as in the trigger spec; empty for other triggers. `other`: a trigger type
-    without a verb. `line`: the line of the sentence about the trigger, 0 if the outline was not read from sentences.
+    `trigger`: the fields of the form of its kind of trigger. `other`: a trigger type without a verb, which is built as
+    an app_event. `line`: the line of the sentence about the trigger, 0 if the outline was not read from sentences.
     """
 
     name: str
-    events: tuple[str, ...] = ()
-    filters: tuple[JsonObject, ...] = ()
-    settings: JsonObject = {}
+    kind: str
+    trigger: JsonObject
+    settings: dict[SettingName, Any] = {}
     steps: Block = ()
     id: str = TRIGGER_ID
-    logs: JsonObject = {}
     other: str = ""
     line: int = 0
 
@@ -77,23 +73,21 @@ class Outline(msgspec.Struct, frozen=True):
 def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> Outline:
     """Return the outline of an automation; `spec` and `graph` have the shape of the contract."""
     nodes = {node["id"]: node for node in graph.get("nodes") or ()}
-    kind, settings = spec.get("type"), graph.get("settings")
-    logs: JsonObject = {}
-    if kind == ONCHAIN_EVENT and read_log_source(spec, "", []) is not None:
-        logs = {"confirmations": 0, "createContacts": False} | {key: spec[key] for key in _LOG_FIELDS if key in spec}
-    single, several = spec.get("event"), spec.get("eventNames")
-    names = [single, *several] if isinstance(several, list) else [single]
-    events = dict.fromkeys(event.lower() for event in names if isinstance(event, str) and EVENT_NAME.fullmatch(event))
+    type_name, settings = spec.get("type"), graph.get("settings")
+    kind, other = "app_event", ""
+    if isinstance(type_name, str) and not is_app_event(type_name):
+        # Filters that the verbs cannot write become extra fields; the rest of the spec must be complete.
+        can_write = isinstance(read_trigger({**spec, "filters": None}), Trigger)
+        kind, other = (type_name, "") if can_write else ("app_event", type_name)
     outline = Outline(
         name,
-        tuple(events),
-        tuple(_filters(spec.get("filters")) or ()),
+        kind,
+        {field.key: _trigger_value(field, spec) for field in TRIGGERS[kind].fields},
         _settings(settings) if isinstance(settings, dict) else {},
-        logs=logs,
-        other=kind if not logs and isinstance(kind, str) and not is_app_event(kind) else "",
+        other=other,
     )
     start = next((node for node in nodes.values() if is_trigger(node["type"])), next(iter(nodes.values()), None))
-    if start is None or start["type"] in _STEP_KINDS:
+    if start is None or start["type"] in STEPS:
         return outline
     edges = graph.get("edges") or ()
     # Only the first walk shows which steps a GoTo refers to; the second one writes their ids.
@@ -104,57 +98,70 @@ def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> 
     return msgspec.structs.replace(outline, steps=steps, id=start["id"])
 
 
-def handles_of(kind: str, data: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """Return the handles by which edges leave a node of this kind with these data."""
-    match kind:
-        case "condition":
-            return ("true", "false")
-        case "wait_for_event":
-            return ("matched", "timeout")
-        case "split":
-            branches = _branches(data.get("branches"))
-            return tuple(branch["handle"] for branch in branches) if branches else (None,)
-        case "exit":
-            return ()
+def _trigger_value(field: FormField, spec: Mapping[str, Any]) -> Any:
+    """Return the value of a field of a trigger in the form that verbs write."""
+    match field.control:
+        case "events":
+            single, several = spec.get("event"), spec.get("eventNames")
+            names = [single, *several] if isinstance(several, list) else [single]
+            valid = (name.lower() for name in names if isinstance(name, str) and EVENT_NAME.fullmatch(name))
+            return list(dict.fromkeys(valid))
+        case "filters":
+            return _filters(spec.get("filters")) or []
         case _:
-            return (None,)
+            return spec.get(field.key, TRIGGER_FIELDS[field.key].get("default"))
 
 
 def canonical(kind: str, data: Mapping[str, Any]) -> JsonObject | None:
     """Return the part of a node's data that sentences and verbs of its kind express; None if they cannot express it."""
-    match kind, data:
-        case "send_inapp", {"title": str(title), "body": str(body)}:
-            extra = {"data": data["data"]} if isinstance(data.get("data"), dict) else {}
-            return {"recipientMode": "triggering_profile", "title": title, "body": body, **extra}
-        case "send_email", {"subject": str(subject), "body": str(body)}:
-            return {"subject": subject, "body": body}
-        case "send_webhook", {"url": str(url)}:
-            return {"url": url} | ({"body": data["body"]} if data.get("body") is not None else {})
-        case (("add_tag" | "remove_tag"), {"tag": str(tag)}):
-            return {"tag": tag}
-        case "update_contact", {"attributes": {**attributes}} if attributes:
-            return {"attributes": attributes}
-        case "condition", {"filters": listed}:
-            filters = _filters(listed)
-            return {"filters": filters} if filters else None
-        case "delay", {"seconds": seconds} if _is_wait(seconds):
-            return {"seconds": seconds}
-        case "wait_for_event", {"event": str(event), "timeoutSeconds": seconds} if _is_wait(seconds):
-            filters = _filters(data.get("filters") or [])
-            if filters is None or not is_awaitable_name(event):
-                return None
-            return {"event": event.lower(), "filters": filters, "timeoutSeconds": seconds}
-        case "split", {"branches": listed}:
-            branches = _branches(listed)
-            return {"branches": branches} if branches else None
-        case "exit", _:
-            return {}
-        case _:
+    if kind not in STEPS:
+        return None
+    may_be_empty = {part.key for part in parts(STEPS[kind].sentence) if part.optional}
+    written: JsonObject = {}
+    for field in FIELDS[kind]:
+        content = _canonical_value(field.type, data.get(field.key))
+        if content is not None and (content != [] or field.key in may_be_empty or field.type == "body"):
+            written[field.key] = content
+        elif not field.optional:
             return None
+    return written
+
+
+def _canonical_value(field_type: FieldType, value: Any) -> Any:
+    """Return the value of a field in the form that verbs write; None if they cannot write it."""
+    match field_type:
+        case "line" | "text" | "url" | "tag":
+            return value if isinstance(value, str) else None
+        case "body":
+            return value
+        case "object":
+            return value if isinstance(value, dict) else None
+        case "attributes":
+            return {**value} if isinstance(value, Mapping) and value else None
+        case "filters":
+            return _filters(value or [])
+        case "duration":
+            return value if type(value) is int and 1 <= value <= MAX_WAIT.total_seconds() else None
+        case "event":
+            return value.lower() if isinstance(value, str) and is_awaitable_name(value) else None
+        case "branches":
+            if not isinstance(value, Sequence) or isinstance(value, str) or len(value) < 2:
+                return None
+            branches = [
+                {"handle": handle, "percent": branch["percent"]}
+                for branch in value
+                if isinstance(branch, dict)
+                and isinstance(handle := branch.get("handle"), str)
+                and 0 < len(handle) <= MAX_ID_LENGTH
+                and type(branch.get("percent")) is int  # not isinstance: True is an int, but not a percentage
+            ]
+            return branches if len({branch["handle"] for branch in branches}) == len(value) else None
+        case "recipient":
+            return "triggering_profile"
 
 
 class _Walk:
-    """Walks a graph once, in the order of writing. `named`: steps with a written id, because a GoTo refers to them."""
+    """Walks a graph once, in writing order. `named`: steps with a written id, because a GoTo refers to them."""
 
     def __init__(self, nodes: Mapping[str, JsonObject], edges: Iterable[JsonObject], named: Iterable[str] = ()) -> None:
         self._nodes = nodes
@@ -167,7 +174,7 @@ class _Walk:
             self._targets.setdefault((edge["source"], edge.get("sourceHandle") or None), edge["target"])
 
     def after(self, start: str) -> Block:
-        """Return all steps behind the trigger."""
+        """Return all steps after the trigger."""
         self._written = {start}
         return self._block(self._targets.get((start, None)), None, 0)
 
@@ -210,8 +217,8 @@ class _Walk:
     def _join(self, starts: Iterable[str | None]) -> str | None:
         """Return the node where branches meet: the nearest one that all branches reach.
 
-        If no node is reached by all, return one that follows all branches that end before it: with `b.exit()` in one
-        branch of a fork, the steps after the fork still follow the other branches.
+        Without such a node, branches that end before a node do not count for it: if one branch ends in `b.exit()`, the
+        steps after the fork follow the others.
         """
         reached = [self._reachable(start) for start in starts]
         nearest = [node_id for nodes in reached for node_id in nodes]
@@ -258,61 +265,44 @@ def _filters(value: Any) -> list[JsonObject] | None:
         return None
     filters: list[JsonObject] = []
     for item in value:
-        match item:
-            case {"path": str(path), "operator": "exists"} if path:
-                filters.append({"path": path, "operator": "exists"})
-            case {"path": str(path), "operator": "in", "value": [*options]} if path:
-                filters.append({"path": path, "operator": "in", "value": options})
-            case {"path": str(path), "operator": str(name), "value": operand} if (
-                path and name in OPERATORS and name != "in"
-            ):
-                filters.append({"path": path, "operator": name, "value": operand})
+        path, name = (item.get("path"), item.get("operator")) if isinstance(item, dict) else (None, None)
+        if not isinstance(path, str) or not path or not isinstance(name, str) or name not in OPERATORS:
+            return None
+        written = {"path": path, "operator": name}
+        match OPERATORS[name].operand, item:
+            case "nothing", _:
+                filters.append(written)
+            case "value", {"value": operand}:
+                filters.append(written | {"value": operand})
+            case "list", {"value": [*options]}:
+                filters.append(written | {"value": options})
             case _:
                 return None
     return filters
 
 
-def _branches(value: Any) -> list[JsonObject] | None:
-    """Return the branches of a split; None unless there are at least two, with different names."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) < 2:
-        return None
-    branches = [
-        {"handle": handle, "percent": branch["percent"]}
-        for branch in value
-        if isinstance(branch, dict)
-        and isinstance(handle := branch.get("handle"), str)
-        and 0 < len(handle) <= MAX_ID_LENGTH
-        and type(branch.get("percent")) is int  # not isinstance: True is an int, but not a percentage
-    ]
-    return branches if len({branch["handle"] for branch in branches}) == len(value) else None
-
-
-def _is_wait(seconds: Any) -> bool:
-    return type(seconds) is int and 1 <= seconds <= MAX_WAIT.total_seconds()
-
-
-def _settings(settings: JsonObject) -> JsonObject:
+def _settings(settings: JsonObject) -> dict[SettingName, Any]:
     """Return the settings that verbs can write, in the form that they write; others become extra fields."""
-    canonical: JsonObject = {}
-    for name, value in settings.items():
-        if read_settings({name: value}, "").problems:
+    written: dict[SettingName, Any] = {}
+    for key, value in settings.items():
+        if value is None or read_settings({key: value}, "").problems:
             continue
-        match name, value:
-            case "reentry", {"policy": "once_per", "days": days}:
-                canonical[name] = {"policy": "once_per", "days": days}
-            case "reentry", {"policy": ("once" | "not_while_running") as policy}:
-                canonical[name] = {"policy": policy}
-            case "goal", {"event": event}:
+        name = cast("SettingName", key)
+        match name:
+            case "reentry" if value["policy"] == "always":
+                continue
+            case "reentry":
+                days = {"days": value["days"]} if value["policy"] == "once_per" else {}
+                written[name] = {"policy": value["policy"], **days}
+            case "goal":
                 filters = _filters(value.get("filters") or [])
                 if filters is not None:
-                    canonical[name] = {"event": event.lower(), "filters": filters}
-            case "quietHours", {"from": start, "to": end}:
+                    written[name] = {"event": value["event"].lower(), "filters": filters}
+            case "quietHours":
                 timezone = value.get("timezoneAttribute") or TIMEZONE_ATTRIBUTE
-                canonical[name] = {"from": start, "to": end, "timezoneAttribute": timezone}
-            case "frequencyCap", {"messages": messages, "seconds": seconds}:
-                canonical[name] = {"messages": messages, "seconds": seconds}
-            case "holdout", int():
-                canonical[name] = value
-            case _:
-                pass
-    return canonical
+                written[name] = {"from": value["from"], "to": value["to"], "timezoneAttribute": timezone}
+            case "frequencyCap":
+                written[name] = {"messages": value["messages"], "seconds": value["seconds"]}
+            case "holdout":
+                written[name] = value
+    return written

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from workbench.display.html import html, moment, plain, table_columns
+from workbench.display.html import html, moment, plain, printable_text, table_columns
 from workbench.display.words import quantity, short, value
 from workbench.language.codec import encode
+from workbench.language.payload_schema import FrequentValue, PropertyPath, SchemaChange
 
 _COLUMNS = table_columns("path", "type", "missing", "null", "values", numbers=("missing", "null"))
 _SHOWN_VALUES = 4
@@ -36,46 +37,8 @@ limit 50
 """
 
 
-class FrequentShare(msgspec.Struct, frozen=True):
-    """A value, and the number of sampled payloads with it."""
-
-    value: Any
-    count: int
-
-
-class PayloadPath(msgspec.Struct, frozen=True, rename="camel"):
-    """One path in the payloads of an event: types of its values, how often it is null or missing, and some values."""
-
-    path: str
-    types: dict[str, int] = {}
-    nulls: int = 0
-    samples: list[Any] = []
-    missing: int = 0
-    missing_rate: float = 0.0
-    null_rate: float = 0.0
-    shares: dict[str, float] = {}
-    top_values: list[FrequentShare] = []
-    distinct: int = 0
-
-
-class Share(msgspec.Struct, frozen=True):
-    """A count and its total."""
-
-    count: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.count:,} of {self.of:,}"
-
-
-class PayloadChange(msgspec.Struct, frozen=True):
+class PayloadChange(SchemaChange, frozen=True):
     """A path, or one type of its values, that is `new`, `gone`, or `more` or `less` frequent recently than before."""
-
-    path: str
-    what: str
-    before: Share
-    recent: Share
-    type: str | None = None
 
     def sentence(self) -> str:
         """Return the change in words, with the counts of both periods."""
@@ -84,7 +47,7 @@ class PayloadChange(msgspec.Struct, frozen=True):
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """Changes since a time, with the number of payloads compared from before and after it."""
+    """Changes since a time, and how many payloads from before and after it were compared."""
 
     since: str = ""
     before: int = 0
@@ -93,8 +56,6 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 class StoredPayload(msgspec.Struct, frozen=True, rename="camel"):
-    """A stored event."""
-
     id: str
     created_at: str
     occurred_at: str
@@ -102,82 +63,84 @@ class StoredPayload(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Shape(msgspec.Struct, frozen=True, rename="camel"):
-    """The server's answer about one event name."""
+    """The server's response about one event name."""
 
     event: str
     count: int = 0
     first_seen: str | None = None
     last_seen: str | None = None
     sampled: int = 0
-    paths: tuple[PayloadPath, ...] = ()
+    paths: tuple[PropertyPath, ...] = ()
     days: tuple[str, ...] = ()
     per_day: tuple[int, ...] = ()
     samples: tuple[StoredPayload, ...] = ()
     drift: Drift = Drift()
     window_days: int = 30
 
+    def _title(self) -> str:
+        return f"{self.event}: {quantity(self.count, 'event')}"
 
-def title(shape: Shape) -> str:
-    """Return the name of the event and how many there are."""
-    return f"{shape.event}: {quantity(shape.count, 'event')}"
-
-
-def as_html(shape: Shape) -> str:
-    """Return the page."""
-    return html(
-        "event.html.j2",
-        title=title(shape),
-        note=_note(shape),
-        per_day=shape.per_day,
-        drift=[change.sentence() for change in shape.drift.changes],
-        columns=_COLUMNS,
-        rows=[_row(path) for path in shape.paths],
-        samples=[(sample.created_at, _sample_text(sample)) for sample in shape.samples],
-    )
-
-
-def as_text(shape: Shape) -> str:
-    """Return the text for a terminal."""
-    changes = [f"Changed recently: {change.sentence()}" for change in shape.drift.changes]
-    rows = [_row(path) for path in shape.paths]
-    return "\n".join([title(shape), *changes, plain(_COLUMNS, rows, "The payload is empty.")])
-
-
-def as_page(shape: Shape) -> dict[str, Any]:
-    """Return the data of the catalog widget: texts and counts."""
-    drifting = {change.path for change in shape.drift.changes}
-    paths = []
-    for path in shape.paths:
-        name, types, missing, nulls, _ = _row(path)
-        top = [(_value_text(share.value), f"{share.count:,}") for share in _frequent(path)]
-        # A key may contain dots, so the samples decide how a path is split into keys.
-        keys = next(
-            (keys for sample in shape.samples if (keys := _keys(path.path, sample.payload))), path.path.split(".")
+    def _repr_html_(self) -> str:
+        return html(
+            "event.html.j2",
+            title=self._title(),
+            note=self._note(),
+            per_day=self.per_day,
+            drift=[change.sentence() for change in self.drift.changes],
+            columns=_COLUMNS,
+            rows=[_row(path) for path in self.paths],
+            samples=[(sample.created_at, _sample_text(sample)) for sample in self.samples],
         )
-        paths.append(
-            {
-                "path": name,
-                "types": types,
-                "missing": missing,
-                "nulls": nulls,
-                "top": top,
-                "distinct": path.distinct,
-                "examples": [] if top else [_value_text(sample) for sample in path.samples[:_SHOWN_VALUES]],
-                "drifting": path.path in drifting,
-                "code": code(shape.event, shape.window_days, keys),
-            }
-        )
-    return {
-        "event": shape.event,
-        "title": title(shape),
-        "note": _note(shape),
-        "perDay": shape.per_day,
-        "days": shape.days,
-        "drift": [change.sentence() for change in shape.drift.changes],
-        "code": code(shape.event, shape.window_days),
-        "paths": paths,
-        "samples": [{"at": moment(sample.created_at), "text": _sample_text(sample)} for sample in shape.samples],
-    }
+
+    @printable_text
+    def __repr__(self) -> str:
+        changes = [f"Changed recently: {change.sentence()}" for change in self.drift.changes]
+        rows = [_row(path) for path in self.paths]
+        return "\n".join([self._title(), *changes, plain(_COLUMNS, rows, "The payload is empty.")])
+
+    def page(self) -> dict[str, Any]:
+        """Return the data of the catalog widget: texts and counts."""
+        drifting = {change.path for change in self.drift.changes}
+        paths = []
+        for path in self.paths:
+            name, types, missing, nulls, _ = _row(path)
+            top = [(_value_text(share.value), f"{share.count:,}") for share in _frequent(path)]
+            # A key may contain dots, so the samples decide how a path is split into keys.
+            keys = next(
+                (keys for sample in self.samples if (keys := _keys(path.path, sample.payload))), path.path.split(".")
+            )
+            paths.append(
+                {
+                    "path": name,
+                    "types": types,
+                    "missing": missing,
+                    "nulls": nulls,
+                    "top": top,
+                    "distinct": path.distinct,
+                    "examples": [] if top else [_value_text(sample) for sample in path.samples[:_SHOWN_VALUES]],
+                    "drifting": path.path in drifting,
+                    "code": code(self.event, self.window_days, keys),
+                }
+            )
+        return {
+            "event": self.event,
+            "title": self._title(),
+            "note": self._note(),
+            "perDay": self.per_day,
+            "days": self.days,
+            "drift": [change.sentence() for change in self.drift.changes],
+            "code": code(self.event, self.window_days),
+            "paths": paths,
+            "samples": [{"at": moment(sample.created_at), "text": _sample_text(sample)} for sample in self.samples],
+        }
+
+    def _note(self) -> str:
+        parts = []
+        if self.first_seen:
+            parts.append(f"First seen {moment(self.first_seen)}, last seen {moment(self.last_seen)} (UTC)")
+        if 0 < self.sampled < self.count:
+            parts.append(f"paths of the newest {self.sampled:,}")
+        return f"{'; '.join(parts)}." if parts else ""
 
 
 def code(event: str, days: int, keys: Sequence[str] | None = None) -> str:
@@ -206,7 +169,7 @@ def _keys(path: str, payload: Any) -> list[str]:
     return next(([key, *rest] for key in heads if (rest := _keys(path[len(key) + 1 :], payload[key]))), [])
 
 
-def _row(path: PayloadPath) -> tuple[str, str, str, str, str]:
+def _row(path: PropertyPath) -> tuple[str, str, str, str, str]:
     total = sum(path.types.values()) or 1
     ranked = sorted(path.types.items(), key=lambda item: -item[1])
     types = [(_TYPES.get(kind, kind), count) for kind, count in ranked]
@@ -218,9 +181,9 @@ def _row(path: PayloadPath) -> tuple[str, str, str, str, str]:
     return path.path, type_text, _percent(path.missing_rate), _percent(path.null_rate), values
 
 
-def _frequent(path: PayloadPath) -> list[FrequentShare]:
-    """Return the most frequent values; none if most values are unique, as a few that occur twice mean nothing then."""
-    return path.top_values if 2 * path.distinct <= sum(path.types.values()) else []
+def _frequent(path: PropertyPath) -> Sequence[FrequentValue]:
+    """Return the most frequent values; none if most values are unique, because a few repetitions mean nothing then."""
+    return path.top_values if 2 * path.distinct <= sum(path.types.values()) else ()
 
 
 def _value_text(content: Any) -> str:
@@ -233,15 +196,6 @@ def _percent(share: float) -> str:
     if 0 < share < 0.01:
         return "<1%"
     return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
-
-
-def _note(shape: Shape) -> str:
-    parts = []
-    if shape.first_seen:
-        parts.append(f"First seen {moment(shape.first_seen)}, last seen {moment(shape.last_seen)} (UTC)")
-    if 0 < shape.sampled < shape.count:
-        parts.append(f"paths of the newest {shape.sampled:,}")
-    return f"{'; '.join(parts)}." if parts else ""
 
 
 def _sample_text(sample: StoredPayload) -> str:

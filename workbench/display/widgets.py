@@ -6,7 +6,7 @@ while a cell runs.
 
 `LiveView` follows a stream of events: one thread reads, another sends batches to the page, ten times a second. The page
 reports every few seconds that it is visible. After a minute without a report the threads end, because the server allows
-only a few followers, and closed tabs do not say goodbye. When the page reports again, the stream continues from the
+only a few followers, and a closed tab sends no message. When the page reports again, the stream continues from the
 cursor.
 """
 
@@ -31,7 +31,7 @@ Follow: TypeAlias = Callable[[str], Iterator[tuple[str, Row | None, str]]]
 
 MAX_ROWS = 500  # as in tail.js
 AWAY_S = 60.0
-_LEAVE_GRACE_S = 12.0  # pages report every 8 s, so another page with the same widget reports before this is over
+_LEAVE_GRACE_S = 12.0  # pages report every 8 s, so another page with the same widget reports within this time
 _SEND_INTERVAL_S = 0.1
 _CHECK_INTERVAL_S = 5.0
 _START_TIMEOUT_S = 3.0  # a cell waits until following has started, so that events of the next cell are included
@@ -43,7 +43,7 @@ _COPY_TEXT = "Run this cell for the live view."
 class _Window(anywidget.AnyWidget):
     """Answers requests by their id. A first reply, `received`, tells the page that the kernel is alive."""
 
-    own_id = Unicode("").tag(sync=True)  # by this id the page finds the cell of the widget
+    own_id = Unicode("").tag(sync=True)  # the page finds the widget's cell by this id
 
     def __init__(self, answer: Answer, **traits: Any) -> None:
         self._answer = answer
@@ -109,13 +109,13 @@ class LiveView:
         self._state, self._reason = "resting", ""
         self._cursor = ""
         self._row_count = 0
-        self._update_count = 0  # by this number the page recognizes an update that another one overtook
+        self._update_count = 0  # lets the page recognize an update that arrives after a newer one
         self._generation = 0  # threads of an older generation end
         self._visible_at = 0.0
         self.window = TailWindow(self.answer)
 
     def show(self) -> None:
-        """Display the widget; return when it follows the stream, so that it receives all later events."""
+        """Display the widget; return once it follows the stream, so that it receives all later events."""
         self.answer({"ask": "here"})
         show(self.window, "")
         self._started.wait(_START_TIMEOUT_S)
@@ -166,7 +166,7 @@ class LiveView:
             self._cursor = cursor
             if row is not None:
                 self._row_count += 1
-                # The page may receive a row twice, in an answer and in an update, and recognizes it by the number.
+                # The page may receive a row twice, in a response and in an update, and recognizes it by the number.
                 numbered = row | {"number": self._row_count}
                 self._rows.append(numbered)
                 self._unsent.append(numbered)

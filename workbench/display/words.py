@@ -3,70 +3,41 @@
 `sentences` describes whole automations.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
-from workbench.language.actions import (
-    AddTag,
-    Condition,
-    Delay,
-    Exit,
-    InvalidAction,
-    RemoveTag,
-    SendEmail,
-    SendInapp,
-    SendWebhook,
-    Split,
-    TriggerNode,
-    UpdateContact,
-    WaitForEvent,
-)
+from workbench.language.channel import Message, channel_of
 from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.filter import OPERATORS, Filter, Verdict
-from workbench.language.graph import AutomationSettings, Node
-from workbench.language.run import EmailMessage, InappMessage, Message, State, Step, WebhookMessage
-from workbench.language.trigger import Trigger
+from workbench.language.graph import AutomationSettings
+from workbench.language.problem import DeclarationError
+from workbench.language.run import State, Step
 
-KIND_WORDS = {
-    "app_event": "When",
-    "onchain_event": "When on chain",
-    "send_inapp": "In-app message",
-    "send_email": "Email",
-    "send_webhook": "Webhook",
-    "add_tag": "Add tag",
-    "remove_tag": "Remove tag",
-    "update_contact": "Update contact",
-    "condition": "If",
-    "delay": "Wait",
-    "wait_for_event": "Wait for event",
-    "split": "Split",
-    "exit": "Stop",
+OPERATOR_PHRASES = {
+    "eq": "is",
+    "neq": "is not",
+    "in": "is one of",
+    "contains": "contains",
+    "exists": "is set",
 }
-STEP_WORDS = KIND_WORDS | {"app_event": "Event", "onchain_event": "Log", "condition": "Decision"}
-HANDLE_WORDS = {"true": "yes", "false": "no", "matched": "Event received", "timeout": "Timed out"}
-SHORT_HANDLE_WORDS = HANDLE_WORDS | {"matched": "received", "timeout": "timed out"}
-OUTCOME_WORDS = {
+if OPERATOR_PHRASES.keys() != OPERATORS.keys():
+    raise DeclarationError(f"operators without a phrase: {OPERATOR_PHRASES.keys() ^ OPERATORS.keys()}")
+OUTCOME_WORDS = {  # only where the words differ from the name: “timed_out” reads “timed out”
     "entered": "event arrived",
     "sent": "message sent",
     "tagged": "tag added",
     "untagged": "tag removed",
     "updated": "contact updated",
-    "waiting": "waiting",
-    "waited": "waited",
     "matched": "event received",
-    "timed_out": "timed out",
-    "skipped": "skipped",
     "refused": "did not enter",
-    "held_out": "held out",
     "goal": "goal reached",
     "branched": "decided",
     "exited": "stopped",
-    "failed": "failed",
     "completed": "reached the end",
     "exit": "stopped at an exit",
     "no_published_version": "the automation has no published version",
@@ -87,8 +58,6 @@ OUTCOME_WORDS = {
     "attempts_exhausted": "all attempts failed",
 }
 CAUSE_WORDS = {
-    "delay": "",
-    "event": "",
     "quiet_hours": "quiet hours,",
     "frequency_cap": "the contact reached the message limit",
     "opted_out": "the contact has unsubscribed",
@@ -100,7 +69,7 @@ CAUSE_WORDS = {
 
 _SEGMENTS_PATH = "contact.segments"
 _MAX_COUNTED_ENTRIES = 100_000  # the server counts the states of the newest 100,000 entries only
-_UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
 def value(content: Any) -> str:
@@ -132,23 +101,28 @@ def quantity(number: int, noun: str, plural: str = "") -> str:
 
 
 def join_and(texts: Sequence[str]) -> str:
-    """Return a list: `a, b and c`."""
+    """Return texts as one list: `a, b and c`."""
     return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)
 
 
 def join_or(texts: Sequence[str]) -> str:
-    """Return alternatives: `a, b or c`."""
+    """Return texts as alternatives: `a, b or c`."""
     return f"{', '.join(texts[:-1])} or {texts[-1]}" if len(texts) > 1 else "".join(texts)
 
 
 def duration(span: timedelta) -> str:
     """Return a duration in its two largest units: `3 days`, `1 hour 30 minutes`."""
-    seconds, parts = round(span.total_seconds()), []
-    for size, noun in _UNITS_S:
+    return " ".join(quantity(*part) for part in units_of(round(span.total_seconds()))[:2]) or "no time"
+
+
+def units_of(seconds: int) -> list[tuple[int, str]]:
+    """Return a duration in all its units, the largest first: `(1, "day")`, `(3, "second")`."""
+    parts = []
+    for size, noun in UNITS_S:
         number, seconds = divmod(seconds, size)
         if number:
-            parts.append(quantity(number, noun))
-    return " ".join(parts[:2]) or "no time"
+            parts.append((number, noun))
+    return parts
 
 
 def offset(span: timedelta) -> str:
@@ -163,21 +137,23 @@ def to_minute(timestamp: str) -> str:
 
 def condition(item: Filter | Verdict) -> str:
     """Return one filter in words: `amountUsd is 100`."""
-    match item.operator:
-        case "eq":
-            return f"{item.path} is {value(item.value)}"
-        case "neq":
-            return f"{item.path} is not {value(item.value)}"
-        case "in":
-            return f"{item.path} is one of {join_or([value(option) for option in _options(item.value)])}"
-        case "contains" if item.path == _SEGMENTS_PATH:
-            return f"contact is in the segment {value(item.value)}"
-        case "contains":
-            return f"{item.path} contains {value(item.value)}"
-        case "exists":
-            return f"{item.path} is set"
-        case _:
-            return f"{item.path} {item.operator} {value(item.value)} (unknown operator, ignored)"
+    if item.operator not in OPERATORS:
+        return f"{item.path} {item.operator} {value(item.value)} (unknown operator, ignored)"
+    if item.path == _SEGMENTS_PATH and item.operator == "contains":
+        return f"contact is in the segment {value(item.value)}"
+    return f"{item.path} {predicate(item.operator, item.value, value)}"
+
+
+def predicate(operator: str, operand: Any, shown: Callable[[Any], str]) -> str:
+    """Return what an operator tests; `shown` writes values: `is one of 1 or 2`."""
+    phrase = OPERATOR_PHRASES[operator]
+    match OPERATORS[operator].operand:
+        case "value":
+            return f"{phrase} {shown(operand)}"
+        case "list":
+            return f"{phrase} {join_or([shown(option) for option in _options(operand)]) or 'none'}"
+        case "nothing":
+            return phrase
 
 
 def conditions(filters: Iterable[Filter | Verdict]) -> str:
@@ -186,14 +162,14 @@ def conditions(filters: Iterable[Filter | Verdict]) -> str:
 
 
 def actual_value(verdict: Verdict) -> str:
-    """Return the actual value at the path of a filter as a clause, with the reason of a near miss."""
+    """Return the actual value at the path of a filter as a clause, with the reason for a near miss."""
     if verdict.operator in OPERATORS and not verdict.present:
         return f"{verdict.path} is not set"
     return f"it is {actual_cell(verdict)}" if verdict.operator in OPERATORS else actual_cell(verdict)
 
 
 def actual_cell(verdict: Verdict) -> str:
-    """Return the actual value at the path of a filter for a table cell, with the reason of a near miss."""
+    """Return the actual value at the path of a filter for a table cell, with the reason for a near miss."""
     if verdict.operator not in OPERATORS:
         return "ignored: unknown operator"
     if not verdict.present:
@@ -205,7 +181,8 @@ def actual_cell(verdict: Verdict) -> str:
     if verdict.passed:
         return text
     # Filters compare without coercion, so "100" and 100, or "USDC" and "usdc", look equal to a reader but are not.
-    for expected in _options(verdict.value) if verdict.operator == "in" else (verdict.value,):
+    is_list = OPERATORS[verdict.operator].operand == "list"
+    for expected in _options(verdict.value) if is_list else (verdict.value,):
         if isinstance(actual, str) and isinstance(expected, str) and actual.lower() == expected.lower():
             return f"{text}, not {value(expected)}: letter case matters"
         if type(actual) is not type(expected) and str(actual).lower() == str(expected).lower():
@@ -229,53 +206,9 @@ def _type_name(content: Any) -> str:
             return "another type"
 
 
-def event_names(trigger: Trigger) -> str:
-    """Return the events that start an automation: `deposit or trade`."""
-    if trigger.source is not None:
-        return f"{trigger.source.abi_event.name} of {short(trigger.source.contract)} on chain {trigger.source.chain_id}"
-    return join_or(sorted(trigger.names)) if trigger.names else "any event"
-
-
-def trigger_text(trigger: Trigger) -> str:
-    """Return the trigger of an automation in words: `deposit where amountUsd is 100`."""
-    filters = conditions(trigger.filters)
-    return f"{event_names(trigger)} where {filters}" if filters else event_names(trigger)
-
-
 def assignments(attributes: Mapping[str, Any]) -> str:
     """Return new values of attributes: `tier = “gold” and visits = 3`."""
     return join_and([f"{name} = {value(content)}" for name, content in attributes.items()])
-
-
-def step_title(node: Node) -> str:
-    """Return what a node does: `send the email “Welcome”`."""
-    match node.action:
-        case SendInapp(title=text):
-            return f"send the in-app message {value(text)}"
-        case SendEmail(subject=text):
-            return f"send the email {value(text)}"
-        case SendWebhook(url=url):
-            return f"post to {url}"
-        case AddTag(tag=tag):
-            return f"add the tag {value(tag)}"
-        case RemoveTag(tag=tag):
-            return f"remove the tag {value(tag)}"
-        case UpdateContact(attributes=attributes):
-            return f"set {assignments(attributes)}"
-        case Condition(filters=filters):
-            return f"if {conditions(filters) or 'always'}"
-        case Delay(wait=wait):
-            return f"wait {duration(wait)}"
-        case WaitForEvent(event=event, filters=filters, timeout=timeout):
-            return f"wait up to {duration(timeout)} for {event}{_where(filters)}"
-        case Split(branches=branches):
-            return f"split: {join_and([f'{branch.percent} % {value(branch.handle)}' for branch in branches])}"
-        case Exit():
-            return "stop"
-        case TriggerNode():
-            return "start"
-        case InvalidAction(problems=problems):
-            return f"{node.id}, which cannot run: {problems[0].reason}"
 
 
 def rules(settings: AutomationSettings) -> list[str]:
@@ -291,7 +224,7 @@ def rules(settings: AutomationSettings) -> list[str]:
         case "not_while_running":
             texts.append("not while it runs for the contact")
     if (goal := settings.goal) is not None:
-        texts.append(f"until {goal.event}{_where(goal.filters)}")
+        texts.append(f"until {goal.event}" + (f", where {conditions(goal.filters)}" if goal.filters else ""))
     if (hours := settings.quiet_hours) is not None:
         texts.append(f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}")
     if (cap := settings.frequency_cap) is not None:
@@ -301,19 +234,13 @@ def rules(settings: AutomationSettings) -> list[str]:
     return texts
 
 
-def _where(filters: Sequence[Filter]) -> str:
-    return f", where {conditions(filters)}" if filters else ""
-
-
 def outcome(word: str | None) -> str:
-    """Return the outcome of a step in words."""
     key = word or ""
     return OUTCOME_WORDS.get(key) or DELIVERY_ERRORS.get(key) or key.replace("_", " ")
 
 
 def entry_outcome(word: str | None) -> str:
-    """Return the outcome of an entry in words."""
-    # An entry that failed has the reason of its delivery. As the outcome of a step, `refused` means “did not enter”.
+    # Delivery errors come first: `refused` is one for an entry, while for a step it means “did not enter”.
     return DELIVERY_ERRORS.get(word or "") or outcome(word)
 
 
@@ -365,7 +292,6 @@ class ContactWrites(msgspec.Struct, frozen=True):
 
 
 def contact_writes(steps: Iterable[Step]) -> ContactWrites:
-    """Return the tags and attributes that steps wrote to the contact."""
     # Erasing a contact removes the details of its steps, hence the guards.
     tags: list[str] = []
     removed_tags: list[str] = []
@@ -397,17 +323,13 @@ def effects(messages: int, writes: ContactWrites, *, done: bool) -> str:
 
 def message_parts(message: Message) -> tuple[str, str, str]:
     """Return the title, the body and the destination of a message."""
-    match message:
-        case InappMessage(title=title, body=body, wallet_address=wallet):
-            return title, body, f"in-app message to wallet {short(wallet)}"
-        case EmailMessage(subject=subject, body=body, email=address):
-            return subject, body, f"email to {address}"
-        case WebhookMessage(url=url, body=body):
-            return f"POST {url}", body, "webhook"
+    channel, values = channel_of(message), msgspec.structs.asdict(message)
+    address = values[channel.address]
+    shown = address if channel.is_sealed else short(address)
+    return channel.title.format(**values), message.body, channel.destination.format(**values | {channel.address: shown})
 
 
 def message_line(message: Message) -> str:
-    """Return a message on one line."""
     title, body, _ = message_parts(message)
     return f"“{title}” {body}"
 
@@ -430,9 +352,3 @@ def step_detail(step: Step) -> str:
             return CAUSE_WORDS.get(detail.get("cause", ""), "")
         case _:
             return ""
-
-
-def waiting_until(step: Step) -> str:
-    """Return the end of a wait: ` until 2026-11-23 08:00 UTC`; empty if the step does not have it."""
-    until = step.detail.get("until")
-    return f" until {to_minute(until)} UTC" if until else ""

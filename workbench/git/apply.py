@@ -5,7 +5,7 @@ lines for people; `as_json` returns the same for programs.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -27,7 +27,7 @@ from workbench.git.files import (
     server_automations,
     upload,
 )
-from workbench.language.check import errors
+from workbench.language.check import Consent, errors, without_consent
 from workbench.language.codec import encode
 
 Action: TypeAlias = Literal["same", "create", "update", "conflict", "broken", "missing"]
@@ -57,16 +57,17 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        """Whether the folder and the server differ."""
         return any(item.action != "same" for item in self.items)
 
     def of(self, *actions: Action) -> list[Item]:
-        """Return the items with one of these actions."""
         return [item for item in self.items if item.action in actions]
 
 
-def compare(folder: Path, connection: Connection) -> Comparison:
-    """Return what the files of a folder would change on the server. Changes nothing on either side."""
+def compare(folder: Path, connection: Connection, agreed: Collection[Consent] = ()) -> Comparison:
+    """Return what the files of a folder would change on the server. Changes nothing on either side.
+
+    `agreed`: what may be published although it needs consent.
+    """
     if not folder.is_dir():
         raise InvalidAutomationError(f"Folder not found: {folder}. workbench automations pull {folder} creates it.")
     lock = Lock(folder, connection.url)
@@ -78,7 +79,7 @@ def compare(folder: Path, connection: Connection) -> Comparison:
             files[path.name] = read_file(path)
         except InvalidAutomationError as error:
             broken[path.name] = str(error)
-    comparer = _Comparer(connection, lock, automations, Counter(content.name for content in files.values()))
+    comparer = _Comparer(connection, lock, automations, Counter(content.name for content in files.values()), agreed)
     items = [
         comparer.item(name, files[name]) if name in files else Item(name, name, "broken", notes=(broken[name],))
         for name in sorted({*files, *broken})
@@ -98,6 +99,7 @@ class _Comparer(msgspec.Struct, frozen=True):
     lock: Lock
     automations: Mapping[str, ServerAutomation]
     name_counts: Mapping[str, int]
+    agreed: Collection[Consent]
 
     def item(self, file: str, content: AutomationFile) -> Item:
         current = self._find_current(file, content)
@@ -107,7 +109,12 @@ class _Comparer(msgspec.Struct, frozen=True):
             return Item(file, content.name, "same", content, current)
         difference = changes(None if current is None else current.content.payload, content.payload)
         if content.state != "draft":
-            problems = tuple(f"cannot be published: {error}" for error in errors(content.draft().remarks()))
+            remarks = content.draft().remarks()
+            problems = tuple(f"cannot be published: {error}" for error in errors(remarks))
+            problems += tuple(
+                f"needs --{consent.replace('_', '-')}: {warning}"
+                for warning, consent in without_consent(remarks, self.agreed)
+            )
         elif current is not None and current.content.state != "draft":
             problems = ('it is published on the server, which cannot be undone: set its state to "live" or "off"',)
         else:
@@ -117,21 +124,21 @@ class _Comparer(msgspec.Struct, frozen=True):
         conflict = self._find_conflict(file, content, current)
         if conflict:
             return Item(file, content.name, "conflict", content, current, difference, (conflict,))
-        # A change of the state is not among the changes of the automation.
+        # `difference` does not include a change of the state.
         same_state = current is not None and current.content.state == content.state
         notes = () if same_state else (f"will be {_STATES[content.state]}",)
         return Item(file, content.name, "create" if current is None else "update", content, current, difference, notes)
 
     def _find_current(self, file: str, content: AutomationFile) -> ServerAutomation | str | None:
-        """Return the automation of a file, None for a new one, or why it cannot be decided."""
+        """Return the automation of a file, None for a new one, or why the choice is ambiguous."""
         entry = self.lock.entries.get(file)
         if entry is not None:
             return self.automations.get(entry.id)
         name = content.name
         if self.name_counts[name] > 1:
             return f"another file has the name {name!r}, too: give one of them another name"
-        # An automation that belongs to another file of the lock is the last choice, because that file may be this one,
-        # renamed.
+        # An automation that belongs to another file of the lock is the last choice, because this file may be that one
+        # under a new name.
         owned = {other.id for other_file, other in self.lock.entries.items() if other_file != file}
         named = [automation for automation in self.automations.values() if automation.content.name == name]
         unowned = [automation for automation in named if automation.record.id not in owned]
@@ -167,7 +174,7 @@ class _Comparer(msgspec.Struct, frozen=True):
 def apply(
     comparison: Comparison, connection: Connection, *, overwrite: bool = False, archive_missing: bool = False
 ) -> list[Item]:
-    """Create, update, publish and switch what differs; return the items that were changed.
+    """Create, update, publish, activate or deactivate what differs; return the items that were changed.
 
     Raises InvalidAutomationError before any change if an item is broken or in conflict. Raises the error of the first
     automation that the server refuses; those before it stay changed.
@@ -190,12 +197,12 @@ def apply(
         try:
             result = upload(connection, item.content, item.current)
         except WorkbenchError as error:
-            raise type(error)(f"{item.file}: {error}") from error
+            raise error.rephrased(f"{item.file}: {error}") from error
         comparison.lock.record(item.file, LockEntry(result.record.id, result.content.digest()))
     missing = comparison.of("missing") if archive_missing else []
     for item in missing:
         assert item.current is not None
-        publish.switch(connection, item.current.record, "archive")
+        publish.change(connection, item.current.record, "archive")
         comparison.lock.forget(item.file)
     return [*applied, *missing]
 
@@ -206,7 +213,6 @@ _APPLIED = {"create": "created", "update": "updated", "conflict": "overwritten",
 
 
 def describe_plan(comparison: Comparison) -> list[str]:
-    """Return the output of `plan`."""
     lines = []
     for item in comparison.items:
         if item.action != "same":
@@ -222,12 +228,10 @@ def describe_plan(comparison: Comparison) -> list[str]:
 
 
 def describe_apply(items: Sequence[Item]) -> list[str]:
-    """Return the output of `apply`."""
     return [f"{_APPLIED[item.action]}: {item.file} ({item.name})" for item in items] or ["Nothing to do."]
 
 
 def describe_pull(results: Sequence[PullResult]) -> list[str]:
-    """Return the output of `pull`."""
     lines = []
     for result in results:
         if result.action != "same" or result.notes:

@@ -21,7 +21,7 @@ from workbench import publish
 from workbench.connection import Connection
 from workbench.draft import Draft, from_json
 from workbench.errors import InvalidAutomationError, NotFoundError
-from workbench.language.codec import MalformedJsonError, decode, encode, normalise
+from workbench.language.codec import MalformedJsonError, decode, encode, normalize, printable
 from workbench.publish import AutomationRecord
 
 State: TypeAlias = Literal["live", "off", "draft"]
@@ -39,8 +39,6 @@ _MAX_SLUG = 60  # characters
 
 
 class AutomationFile(msgspec.Struct, frozen=True):
-    """The content of a file."""
-
     name: str
     state: State
     trigger_spec: dict[str, Any]
@@ -48,21 +46,18 @@ class AutomationFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, record: AutomationRecord, state: State) -> "AutomationFile":
-        """Return the draft of a record as a file with this state."""
+        """Return the file for the draft of a record; `state` is the state that the file asks for."""
         return cls(record.name, state, record.trigger_spec, record.graph)
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The contract's payload."""
         return {"name": self.name, "triggerSpec": self.trigger_spec, "graph": self.graph}
 
     def draft(self) -> Draft:
-        """Return the draft in the file."""
         return from_json(self.payload)
 
     def text(self) -> str:
-        """Return the text of the file."""
-        return f"{_format(_sort_keys(normalise({**self.payload, 'state': self.state})), 0)}\n"
+        return printable(f"{_format(_sort_keys(normalize({**self.payload, 'state': self.state})), 0)}\n")
 
     def digest(self) -> str:
         """Return a digest of the text: equal for equal automations."""
@@ -158,17 +153,15 @@ class Lock:
         self.entries: dict[str, LockEntry] = {**self._servers.get(server, {})}
 
     def file_of(self, automation_id: str) -> str | None:
-        """Return the file of an automation."""
         return next((name for name, entry in self.entries.items() if entry.id == automation_id), None)
 
     def record(self, name: str, entry: LockEntry) -> None:
         """Set the entry of a file. Other entries with the same automation are removed: it was renamed."""
-        others = {other: known for other, known in self.entries.items() if known.id != entry.id}
+        others = {file: other for file, other in self.entries.items() if other.id != entry.id}
         self.entries = others | {name: entry}
         self._write()
 
     def forget(self, name: str) -> None:
-        """Remove the entry of a file."""
         self.entries.pop(name, None)
         self._write()
 
@@ -214,7 +207,7 @@ def server_automations(connection: Connection) -> list[ServerAutomation]:
 
 
 def upload(connection: Connection, content: AutomationFile, current: ServerAutomation | None) -> ServerAutomation:
-    """Save, publish and switch an automation as its file says; return the result.
+    """Save, publish, activate or deactivate an automation as its file says; return the result.
 
     Every change names the revision that it was made from. Raises ConflictError when the automation was changed after
     `current` was read, and PublishError with the nodes that are not valid.
@@ -228,14 +221,13 @@ def upload(connection: Connection, content: AutomationFile, current: ServerAutom
         if AutomationFile.of(record, content.state).digest() != content.digest():
             answer = connection.put(f"/automations/{record.id}", body | {"revision": record.revision})
             record = msgspec.convert(answer, AutomationRecord)
-    # It is switched off before publishing and on afterwards, so that no event starts a version that the file does not
-    # want.
+    # Deactivated before publishing and activated after it, so that no event starts an entry on the wrong version.
     if content.state == "off" and record.active:
-        record = publish.switch(connection, record, "deactivate")
+        record = publish.change(connection, record, "deactivate")
     if content.state != "draft":
         record = publish.release(connection, record)
     if content.state == "live" and not record.active:
-        record = publish.switch(connection, record, "activate")
+        record = publish.change(connection, record, "activate")
     return ServerAutomation(record, AutomationFile.of(record, content.state))
 
 
@@ -243,8 +235,6 @@ PullAction: TypeAlias = Literal["same", "new", "updated", "kept", "removed", "co
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """The result of a pull for one file."""
-
     file: str
     name: str
     action: PullAction
@@ -327,7 +317,8 @@ class _Puller:
         base = self._lock.entries[file].digest if file is not None else None
         if file is not None and file in self._digests:
             return file, base
-        # The file was renamed, or the lock is missing: look for a file with this name, best with the same content.
+        # The file was renamed, or the lock is missing: look for a file with this name, preferably with the same
+        # content.
         name, digest = automation.content.name, automation.content.digest()
         free = [other for other, other_name in self._names.items() if other_name == name]
         free = [other for other in free if other not in self._lock.entries]

@@ -4,7 +4,7 @@
 `Transfer(address,address,uint256)` the names come from the token standards if one has this event, otherwise they are
 `arg0`, `arg1` …; the indexed parameters are then the first ones, as many as a log has topics for.
 
-Values are checked and normalised as `api/chain` decodes them; a test compares the two. Keccak-256 makes the topics of
+Values are checked and normalized as `api/chain` decodes them; a test compares the two. Keccak-256 makes the topics of
 events and the mixed case of addresses (EIP-55).
 """
 
@@ -71,7 +71,7 @@ AbiType: TypeAlias = AbiWord | AbiBytes | AbiArray | AbiTuple
 
 
 class AbiParameter(msgspec.Struct, frozen=True):
-    """One value of an event. `indexed` None: the signature leaves it open."""
+    """One value of an event. `indexed` None: the signature does not say."""
 
     name: str
     type: AbiType
@@ -93,7 +93,7 @@ class AbiEvent(msgspec.Struct, frozen=True):
     def full(self) -> str:
         """The complete declaration, with names and `indexed`."""
         declarations = (
-            f"{_declared_type(parameter.type)}{' indexed' if parameter.indexed else ''} {parameter.name}"
+            f"{canonical_type(parameter.type, named=True)}{' indexed' if parameter.indexed else ''} {parameter.name}"
             for parameter in self.parameters
         )
         return f"{self.name}({', '.join(declarations)})"
@@ -144,8 +144,8 @@ def read_abi(value: Any) -> list[AbiEvent] | str:
     return events or "declares no event"
 
 
-def canonical_type(kind: AbiType) -> str:
-    """Return a type as it is written in a canonical signature."""
+def canonical_type(kind: AbiType, *, named: bool = False) -> str:
+    """Return a type as it is written in a canonical signature; `named`: with the names of the parts of tuples."""
     match kind:
         case AbiWord(kind=("address" | "bool") as name):
             return name
@@ -154,9 +154,10 @@ def canonical_type(kind: AbiType) -> str:
         case AbiBytes(kind=name):
             return name
         case AbiArray(of=of, length=length):
-            return f"{canonical_type(of)}[{'' if length is None else length}]"
+            return f"{canonical_type(of, named=named)}[{'' if length is None else length}]"
         case AbiTuple(parts=parts):
-            return f"({','.join(canonical_type(part.type) for part in parts)})"
+            types = (canonical_type(part.type, named=named) + (f" {part.name}" if named else "") for part in parts)
+            return f"({(', ' if named else ',').join(types)})"
 
 
 def argument_problem(parameter: AbiParameter, value: Json) -> str | None:
@@ -205,7 +206,7 @@ def value_problem(kind: AbiType, value: Json) -> str | None:
             return _first_problem((f".{part.name}", part.type, value[part.name]) for part in parts)
 
 
-def normalise_argument(kind: AbiType, value: Json) -> Json:
+def normalize_argument(kind: AbiType, value: Json) -> Json:
     """Return a hand-written value in the form that a decoded log has; an invalid value is returned unchanged."""
     match kind:
         case AbiWord(kind="uint" | "int", size=bits):
@@ -217,11 +218,11 @@ def normalise_argument(kind: AbiType, value: Json) -> Json:
         case AbiWord(kind="address" | "bytes") | AbiBytes(kind="bytes"):
             return value.lower() if isinstance(value, str) else value
         case AbiArray(of=of) if isinstance(value, list):
-            return [normalise_argument(of, element) for element in value]
+            return [normalize_argument(of, element) for element in value]
         case AbiTuple(parts=parts) if isinstance(value, Mapping):
             kinds = {part.name: part.type for part in parts}
             return {
-                name: normalise_argument(kinds[name], element) if name in kinds else element
+                name: normalize_argument(kinds[name], element) if name in kinds else element
                 for name, element in value.items()
             }
         case _:
@@ -260,7 +261,7 @@ def address_problem(text: object) -> str | None:
 
 @cache
 def _keccak() -> Callable[[bytes], bytes]:
-    from eth_hash.auto import keccak  # takes 0.07 s to load, and most automations start from no chain
+    from eth_hash.auto import keccak  # takes 0.07 s to load, and most automations do not use a chain
 
     return keccak
 
@@ -410,7 +411,7 @@ def _array_length(token: str) -> int:
 
 
 def _complete_event(event: AbiEvent) -> AbiEvent:
-    """Return the event with names and `indexed` from its standard where the declaration is silent."""
+    """Return the event with names and `indexed` from its standard where the declaration omits them."""
     _refuse_duplicate_names(event.parameters, "")
     indexed = sum(parameter.indexed is True for parameter in event.parameters)
     if indexed > MAX_TOPICS:
@@ -425,7 +426,7 @@ def _complete_event(event: AbiEvent) -> AbiEvent:
 def _refuse_duplicate_names(parameters: Iterable[AbiParameter], where: str) -> None:
     names: set[str] = set()
     for parameter in parameters:
-        if parameter.name in names:  # values are an object by name, so one of the two would be lost
+        if parameter.name in names:  # values are stored by name, so one of the two would be lost
             raise _SignatureError(f"has two parameters called {parameter.name!r}{where}")
         names.add(parameter.name)
         kind = parameter.type
@@ -433,17 +434,6 @@ def _refuse_duplicate_names(parameters: Iterable[AbiParameter], where: str) -> N
             kind = kind.of
         if isinstance(kind, AbiTuple):
             _refuse_duplicate_names(kind.parts, f" in {parameter.name}")
-
-
-def _declared_type(kind: AbiType) -> str:
-    """Return a type with the names of its tuples' parts."""
-    match kind:
-        case AbiTuple(parts=parts):
-            return f"({', '.join(f'{_declared_type(part.type)} {part.name}' for part in parts)})"
-        case AbiArray(of=of, length=length):
-            return f"{_declared_type(of)}[{'' if length is None else length}]"
-        case _:
-            return canonical_type(kind)
 
 
 def _shown(value: Any) -> str:

@@ -1,22 +1,26 @@
-"""The actions of nodes: one struct per kind, and how it is read from the `data` of a node. Reading never raises.
+"""The actions of nodes: one struct per kind, which declares the fields of its `data`, and how they are read.
 
-A node that cannot be read becomes an `InvalidAction` with its problems, so that a draft can be stored and checked while
-it is wrong. The behaviour of an action is in `nodes`.
+A field has one of the types below. Its type decides how it is read, and how forms, sentences and Python code write it
+(`workbench/display/kinds.py`), so a kind with fields of these types needs no code but its struct and its behaviour,
+which is in `nodes`. Reading never raises: a node that cannot be read becomes an `InvalidAction` with its problems, so
+that a draft can be stored and checked while it is wrong.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
+from workbench.language.channel import EMAIL, INAPP, WEBHOOK, Channel
 from workbench.language.codec import Json
 from workbench.language.event import MAX_ATTRIBUTES, attribute_problems, is_awaitable_name
 from workbench.language.filter import Filter
 from workbench.language.problem import Problem, Problems
 from workbench.language.template import TemplateError, compile_template
-from workbench.language.trigger import is_app_event, read_filters
+from workbench.language.trigger import is_trigger, read_filters
 
 MAX_ID_LENGTH = 128  # characters of an id or a handle; Postgres indexes node ids
 MAX_TAG = 64  # characters
@@ -30,99 +34,124 @@ _URL = re.compile(_ORIGIN + r"([/?#][^\s\x00-\x1f\x7f]*)?", re.IGNORECASE)
 _URL_TEMPLATE = re.compile(_ORIGIN + r"([/?#].*)?", re.IGNORECASE | re.DOTALL)
 _PLACEHOLDER = re.compile(r"{{.*?}}|{%.*?%}|{#.*?#}", re.DOTALL)
 
-# mypy checks that each match on these is exhaustive, so it reports every match that lacks a new kind.
-TriggerKind: TypeAlias = Literal["app_event", "onchain_event"]
-BranchingKind: TypeAlias = Literal["condition", "wait_for_event", "split"]
-PlainKind: TypeAlias = Literal[
-    "send_inapp", "send_email", "send_webhook", "add_tag", "remove_tag", "update_contact", "delay", "exit"
-]
-StepKind: TypeAlias = PlainKind | BranchingKind
-
 Handle: TypeAlias = str | None
 """The handle that an edge leaves by; nodes that do not branch have only None."""
 
+# mypy checks that each match on a field type is exhaustive, so it reports every match that lacks a new one.
+FieldType: TypeAlias = Literal[
+    "line",
+    "text",
+    "url",
+    "body",
+    "object",
+    "tag",
+    "attributes",
+    "filters",
+    "duration",
+    "event",
+    "branches",
+    "recipient",
+]
+Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
+Text: TypeAlias = Annotated[str, "text"]  # a template
+Url: TypeAlias = Annotated[str, "url"]  # a template that inserts values only after the host name
+Body: TypeAlias = Annotated[Json, "body"]  # a template, or JSON with templates as texts
+Object: TypeAlias = Annotated[dict[str, Any], "object"]
+Tag: TypeAlias = Annotated[str, "tag"]
+Attributes: TypeAlias = Annotated[dict[str, Json], "attributes"]  # their texts are templates
+Filters: TypeAlias = Annotated[tuple[Filter, ...], "filters"]  # on the awaited event, else on the starting event
+Duration: TypeAlias = Annotated[timedelta, "duration"]  # how long the node may wait; whole seconds in `data`
+EventName: TypeAlias = Annotated[str, "event"]  # an event that the node waits for
+Branches: TypeAlias = Annotated[tuple["Branch", ...], "branches"]  # the handles of the node
+RecipientMode: TypeAlias = Annotated[Literal["triggering_profile"], "recipient"]  # the only mode in the contract
 
-class _SingleHandle(msgspec.Struct, frozen=True):
+
+class _Action(msgspec.Struct, frozen=True):
+    """The base of actions. The `tag` of a struct is the kind of its nodes. `channel`: the one the node sends by."""
+
+    HANDLES: ClassVar[tuple[Handle, ...]] = (None,)
+    channel: ClassVar[Channel | None] = None
+
     @property
     def handles(self) -> tuple[Handle, ...]:
         """The handles, in the order in which they are drawn."""
-        return (None,)
+        return self.HANDLES
 
 
-class TriggerNode(_SingleHandle, frozen=True):
-    """The start of an entry."""
+class TriggerNode(_Action, frozen=True):
+    """The start of an entry. `event`: the name in its data, which only the check reads; the trigger decides."""
+
+    event: str | None = None
 
 
-class SendInapp(_SingleHandle, frozen=True):
+class SendInapp(_Action, frozen=True, tag="send_inapp"):
     """Store and push a message for the wallet of the event, otherwise of its contact."""
 
-    title: str
-    body: str
-    data: dict[str, Any] | None = None
+    channel = INAPP
+    title: Line
+    body: Text
+    data: Object | None = None
+    recipient: RecipientMode = msgspec.field(name="recipientMode", default="triggering_profile")
 
 
-class SendEmail(_SingleHandle, frozen=True):
+class SendEmail(_Action, frozen=True, tag="send_email"):
     """Send an email. A body that begins with `<` is HTML, and its values are escaped."""
 
-    subject: str
-    body: str
+    channel = EMAIL
+    subject: Line
+    body: Text
 
     @property
     def html(self) -> bool:
         return self.body.lstrip()[:1] == "<"
 
 
-class SendWebhook(_SingleHandle, frozen=True):
-    """POST to a URL. `body`: a template, or JSON with templates as texts; None: the event."""
+class SendWebhook(_Action, frozen=True, tag="send_webhook"):
+    """POST to a URL. `body` None: the event."""
 
-    url: str
-    body: Json = None
+    channel = WEBHOOK
+    url: Url
+    body: Body = None
 
 
-class AddTag(_SingleHandle, frozen=True):
+class AddTag(_Action, frozen=True, tag="add_tag"):
     """Add a tag to the contact."""
 
-    tag: str
+    tag: Tag
 
 
-class RemoveTag(_SingleHandle, frozen=True):
+class RemoveTag(_Action, frozen=True, tag="remove_tag"):
     """Remove a tag from the contact."""
 
-    tag: str
+    tag: Tag
 
 
-class UpdateContact(_SingleHandle, frozen=True):
-    """Merge attributes into the contact's; texts are templates."""
+class UpdateContact(_Action, frozen=True, tag="update_contact"):
+    """Merge attributes into the contact's."""
 
-    attributes: dict[str, Json]
+    attributes: Attributes
 
 
-class Condition(msgspec.Struct, frozen=True):
+class Condition(_Action, frozen=True, tag="condition"):
     """Follow `true` if all filters pass, otherwise `false`."""
 
-    filters: tuple[Filter, ...]
-
-    @property
-    def handles(self) -> tuple[Handle, ...]:
-        return ("true", "false")
+    HANDLES = ("true", "false")
+    filters: Filters
 
 
-class Delay(_SingleHandle, frozen=True):
+class Delay(_Action, frozen=True, tag="delay"):
     """Continue after a fixed time."""
 
-    wait: timedelta
+    wait: Duration = msgspec.field(name="seconds")
 
 
-class WaitForEvent(msgspec.Struct, frozen=True):
+class WaitForEvent(_Action, frozen=True, tag="wait_for_event"):
     """Follow `matched` when the contact sends an event that passes the filters, `timeout` if none arrives in time."""
 
-    event: str
-    filters: tuple[Filter, ...]
-    timeout: timedelta
-
-    @property
-    def handles(self) -> tuple[Handle, ...]:
-        return ("matched", "timeout")
+    HANDLES = ("matched", "timeout")
+    event: EventName
+    filters: Filters
+    timeout: Duration = msgspec.field(name="timeoutSeconds")
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -132,33 +161,32 @@ class Branch(msgspec.Struct, frozen=True):
     percent: int
 
 
-class Split(msgspec.Struct, frozen=True):
+class Split(_Action, frozen=True, tag="split"):
     """Follow one of the branches; a contact always takes the same one."""
 
-    branches: tuple[Branch, ...]
+    branches: Branches
 
     @property
     def handles(self) -> tuple[Handle, ...]:
         return tuple(branch.handle for branch in self.branches)
 
 
-class Exit(msgspec.Struct, frozen=True):
+class Exit(_Action, frozen=True, tag="exit"):
     """End the entry."""
 
-    @property
-    def handles(self) -> tuple[Handle, ...]:
-        return ()
+    HANDLES = ()
 
 
-class InvalidAction(_SingleHandle, frozen=True):
+class InvalidAction(msgspec.Struct, frozen=True):
     """A node that cannot run, with its problems. Drafts may contain such nodes; published graphs never do."""
 
+    channel: ClassVar[Channel | None] = None
     problems: Problems
+    handles: tuple[Handle, ...] = (None,)
 
 
-Action: TypeAlias = (
-    TriggerNode
-    | SendInapp
+StepAction: TypeAlias = (
+    SendInapp
     | SendEmail
     | SendWebhook
     | AddTag
@@ -169,33 +197,155 @@ Action: TypeAlias = (
     | WaitForEvent
     | Split
     | Exit
-    | InvalidAction
 )
+Action: TypeAlias = TriggerNode | StepAction | InvalidAction
+STEP_ACTIONS: dict[str, type[StepAction]] = {
+    str(action.__struct_config__.tag): action for action in get_args(StepAction)
+}
+# The engine derives the channel of a skipped message from the kind of its step.
+assert all(kind == f"send_{action.channel.name}" for kind, action in STEP_ACTIONS.items() if action.channel is not None)
+TRIGGER_KINDS = ("app_event", "onchain_event")
+NODE_KINDS = (*TRIGGER_KINDS, *STEP_ACTIONS)
 
 
-def read_action(kind: str, data: dict[str, Any], node: str) -> Action:
+class DataField(msgspec.Struct, frozen=True):
+    """A field of the `data` of a node: its key, its type, and the attribute of the action."""
+
+    key: str
+    type: FieldType
+    attribute: str
+    optional: bool
+
+
+def _fields_of(action: type[StepAction]) -> tuple[DataField, ...]:
+    hints, fields = get_type_hints(action, include_extras=True), []
+    for field in msgspec.structs.fields(action):
+        hint = hints[field.name]
+        # An optional field is a union of its annotated type and None.
+        annotated = next(part for part in (hint, *get_args(hint)) if hasattr(part, "__metadata__"))
+        fields.append(DataField(field.encode_name, annotated.__metadata__[0], field.name, not field.required))
+    return tuple(fields)
+
+
+FIELDS: dict[str, tuple[DataField, ...]] = {kind: _fields_of(action) for kind, action in STEP_ACTIONS.items()}
+
+
+@cache
+def fields_of_type(kind: str, *types: FieldType) -> tuple[DataField, ...]:
+    """Return the fields of a kind of step that have one of these types."""
+    return tuple(field for field in FIELDS.get(kind, ()) if field.type in types)
+
+
+def read_action(kind: str, data: Mapping[str, Any], node: str) -> Action:
     """Return the action of a node; `node` is its path, such as `graph.nodes[2]`, for the problems."""
-    read = _READERS.get("app_event" if is_app_event(kind) else kind)
-    if read is None:
+    if is_trigger(kind):
+        event = data.get("event")
+        return TriggerNode(event if isinstance(event, str) and event else None)
+    action = STEP_ACTIONS.get(kind)
+    if action is None:
         reason = f"unknown node kind {kind!r}; the kinds are {', '.join(NODE_KINDS)}"
         return InvalidAction((Problem(f"{node}.type", reason),))
     problems: list[Problem] = []
-    action = read(data, f"{node}.data", problems)
-    return InvalidAction(tuple(problems)) if problems else action
+    values = {
+        field.attribute: _read_field(field.type, data.get(field.key), f"{node}.data.{field.key}", problems)
+        for field in FIELDS[kind]
+        if field.key in data or not field.optional
+    }
+    return InvalidAction(tuple(problems), handles_of(kind, data)) if problems else action(**values)
+
+
+def handles_of(kind: str, data: Mapping[str, Any]) -> tuple[Handle, ...]:
+    """Return the handles of a node, even of one that is incomplete or of an unknown kind."""
+    # Percentages that do not add up to 100 make a split invalid while they are typed; its edges must not disappear.
+    for field in fields_of_type(kind, "branches"):
+        listed = data.get(field.key)
+        items = listed if isinstance(listed, list | tuple) else ()
+        names = [item.get("handle") for item in items if isinstance(item, dict)]
+        return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name)) or (None,)
+    return STEP_ACTIONS[kind].HANDLES if kind in STEP_ACTIONS else (None,)
 
 
 def templates_in(action: Action) -> Iterator[str]:
     """Yield the templates that are rendered when the action runs."""
-    match action:
-        case SendInapp(title=first, body=second) | SendEmail(subject=first, body=second):
-            yield from (first, second)
-        case SendWebhook(url=url, body=body):
-            yield url
-            yield from _texts_in(body)
-        case UpdateContact(attributes=attributes):
-            yield from _texts_in(attributes)
-        case _:
-            return
+    for value in _values(action, "line", "text", "url", "body", "attributes"):
+        yield from texts_in(value)
+
+
+def filters_in(action: Action) -> tuple[Filter, ...]:
+    """Return the filters of an action: of the event that it waits for, or else of the event that started the entry."""
+    return tuple(filter_ for filters in _values(action, "filters") for filter_ in filters)
+
+
+def awaited_event(action: Action) -> str | None:
+    """Return the name of the event that an action waits for."""
+    return next(_values(action, "event"), None)
+
+
+def longest_wait(action: Action) -> timedelta:
+    """Return the longest wait that an action itself asks for: the sum of its durations."""
+    return sum(_values(action, "duration"), timedelta())
+
+
+def _values(action: Action, *types: FieldType) -> Iterator[Any]:
+    for field in fields_of_type(str(type(action).__struct_config__.tag), *types):
+        yield getattr(action, field.attribute)
+
+
+def _read_field(field_type: FieldType, value: Any, field: str, problems: list[Problem]) -> Any:
+    """Return the value of a field; add what is wrong with it to `problems`."""
+    match field_type:
+        case "line" | "text":
+            return _read_template(value, field, problems)
+        case "url":
+            url = _read_template(value, field, problems)
+            # Values may only follow the host: a value of the contact must not choose the server that gets the request.
+            example = _PLACEHOLDER.sub("x", url)
+            if url and not (len(url) <= MAX_URL and _URL_TEMPLATE.fullmatch(url) and is_webhook_url(example)):
+                limits = f"at most {MAX_URL} characters; values may only follow the host"
+                problems.append(Problem(field, f"must be an http or https URL of {limits}"))
+            return url
+        case "body":
+            if value == "":
+                problems.append(Problem(field, "must not be empty; leave it out to send the event"))
+            for text in texts_in(value):
+                _check_template(text, field, problems)
+            return value
+        case "object":
+            if value is not None and not isinstance(value, dict):
+                problems.append(Problem(field, "must be an object"))
+            return value
+        case "tag":
+            if not isinstance(value, str) or not 0 < len(value) <= MAX_TAG or "\0" in value:
+                problems.append(Problem(field, f"must be 1 to {MAX_TAG} characters"))
+            return value
+        case "attributes":
+            if not isinstance(value, dict) or not 0 < len(value) <= MAX_ATTRIBUTES:
+                problems.append(Problem(field, f"must be an object of 1 to {MAX_ATTRIBUTES} attributes"))
+                return {}
+            for text in texts_in(value):
+                _check_template(text, field, problems)
+            # A template can only be checked against the limits once it is rendered.
+            constants = {name: "" if isinstance(item, str) and "{" in item else item for name, item in value.items()}
+            node = field.removesuffix("attributes")
+            problems += [Problem(f"{node}{problem.field}", problem.reason) for problem in attribute_problems(constants)]
+            return value
+        case "filters":
+            return read_filters(value, field, problems)
+        case "duration":
+            max_seconds = MAX_WAIT // timedelta(seconds=1)
+            if type(value) is int and 1 <= value <= max_seconds:
+                return timedelta(seconds=value)
+            reason = f"must be a whole number of seconds from 1 to {max_seconds:,} (366 days)"
+            problems.append(Problem(field, reason))
+            return None
+        case "event":
+            return read_event_name(value, field, problems)
+        case "branches":
+            return _read_branches(value, field, problems)
+        case "recipient":
+            if value != "triggering_profile":
+                problems.append(Problem(field, "must be triggering_profile"))
+            return value
 
 
 def read_event_name(value: Any, field: str, problems: list[Problem]) -> str:
@@ -219,137 +369,12 @@ def is_valid_id(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH
 
 
-_Data: TypeAlias = dict[str, Any]
-_Reader: TypeAlias = Callable[[_Data, str, list[Problem]], Action]
-_READERS: dict[str, _Reader] = {}
-
-
-def _reads(*kinds: TriggerKind | StepKind) -> Callable[[_Reader], _Reader]:
-    def register(read: _Reader) -> _Reader:
-        _READERS.update(dict.fromkeys(kinds, read))
-        return read
-
-    return register
-
-
-@_reads("app_event", "onchain_event")
-def _read_trigger(_: _Data, __: str, ___: list[Problem]) -> Action:
-    return TriggerNode()
-
-
-@_reads("send_inapp")
-def _read_send_inapp(data: _Data, field: str, problems: list[Problem]) -> Action:
-    if data.get("recipientMode", "triggering_profile") != "triggering_profile":
-        problems.append(Problem(f"{field}.recipientMode", "must be triggering_profile"))
-    extra = data.get("data")
-    if extra is not None and not isinstance(extra, dict):
-        problems.append(Problem(f"{field}.data", "must be an object"))
-    title, body = _template(data, field, "title", problems), _template(data, field, "body", problems)
-    return SendInapp(title, body, extra)
-
-
-@_reads("send_email")
-def _read_send_email(data: _Data, field: str, problems: list[Problem]) -> Action:
-    return SendEmail(_template(data, field, "subject", problems), _template(data, field, "body", problems))
-
-
-@_reads("send_webhook")
-def _read_send_webhook(data: _Data, field: str, problems: list[Problem]) -> Action:
-    url = _template(data, field, "url", problems)
-    # Values may only follow the host: a value of the contact must not choose the server that gets the request.
-    example = _PLACEHOLDER.sub("x", url)
-    if url and not (len(url) <= MAX_URL and _URL_TEMPLATE.fullmatch(url) and is_webhook_url(example)):
-        reason = f"must be an http or https URL of at most {MAX_URL} characters; values may only follow the host"
-        problems.append(Problem(f"{field}.url", reason))
-    body = data.get("body")
-    if body == "":
-        problems.append(Problem(f"{field}.body", "must not be empty; leave it out to send the event"))
-    for text in _texts_in(body):
-        _check_template(text, f"{field}.body", problems)
-    return SendWebhook(url, body)
-
-
-@_reads("add_tag")
-def _read_add_tag(data: _Data, field: str, problems: list[Problem]) -> Action:
-    return AddTag(_tag(data, field, problems))
-
-
-@_reads("remove_tag")
-def _read_remove_tag(data: _Data, field: str, problems: list[Problem]) -> Action:
-    return RemoveTag(_tag(data, field, problems))
-
-
-@_reads("update_contact")
-def _read_update_contact(data: _Data, field: str, problems: list[Problem]) -> Action:
-    attributes = data.get("attributes")
-    if not isinstance(attributes, dict) or not 0 < len(attributes) <= MAX_ATTRIBUTES:
-        problems.append(Problem(f"{field}.attributes", f"must be an object of 1 to {MAX_ATTRIBUTES} attributes"))
-        return UpdateContact({})
-    for text in _texts_in(attributes):
-        _check_template(text, f"{field}.attributes", problems)
-    # A template can only be checked against the limits once it is rendered.
-    constants = {name: "" if isinstance(value, str) and "{" in value else value for name, value in attributes.items()}
-    problems += [Problem(f"{field}.{problem.field}", problem.reason) for problem in attribute_problems(constants)]
-    return UpdateContact(attributes)
-
-
-@_reads("condition")
-def _read_condition(data: _Data, field: str, problems: list[Problem]) -> Action:
-    return Condition(read_filters(data.get("filters"), f"{field}.filters", problems))
-
-
-@_reads("delay")
-def _read_delay(data: _Data, field: str, problems: list[Problem]) -> Action:
-    return Delay(_seconds(data, field, "seconds", problems))
-
-
-@_reads("wait_for_event")
-def _read_wait_for_event(data: _Data, field: str, problems: list[Problem]) -> Action:
-    return WaitForEvent(
-        read_event_name(data.get("event"), f"{field}.event", problems),
-        read_filters(data.get("filters"), f"{field}.filters", problems),
-        _seconds(data, field, "timeoutSeconds", problems),
-    )
-
-
-@_reads("split")
-def _read_split(data: _Data, field: str, problems: list[Problem]) -> Action:
-    items = data.get("branches")
-    if not isinstance(items, list) or not 2 <= len(items) <= MAX_BRANCHES:
-        problems.append(Problem(f"{field}.branches", f"must be an array of 2 to {MAX_BRANCHES} branches"))
-        return Split(())
-    branches: list[Branch] = []
-    for index, item in enumerate(items):
-        handle, percent = (item.get("handle"), item.get("percent")) if isinstance(item, dict) else (None, None)
-        if not is_valid_id(handle):
-            reason = f"must be 1 to {MAX_ID_LENGTH} characters"
-            problems.append(Problem(f"{field}.branches[{index}].handle", reason))
-        elif type(percent) is not int or not 0 <= percent <= 100:
-            problems.append(Problem(f"{field}.branches[{index}].percent", "must be a whole number from 0 to 100"))
-        else:
-            branches.append(Branch(str(handle), percent))
-    if len({branch.handle for branch in branches}) < len(branches):
-        problems.append(Problem(f"{field}.branches", "two branches have the same handle"))
-    if len(branches) == len(items) and (total := sum(branch.percent for branch in branches)) != 100:
-        problems.append(Problem(f"{field}.branches", f"the percentages sum to {total}, not to 100"))
-    return Split(tuple(branches))
-
-
-@_reads("exit")
-def _read_exit(_: _Data, __: str, ___: list[Problem]) -> Action:
-    return Exit()
-
-
-NODE_KINDS = tuple(_READERS)
-
-
-def _template(data: _Data, field: str, name: str, problems: list[Problem]) -> str:
-    text = data.get(name)
-    if not isinstance(text, str) or not text:
-        problems.append(Problem(f"{field}.{name}", "must be a non-empty text"))
+def _read_template(value: Any, field: str, problems: list[Problem]) -> str:
+    if not isinstance(value, str) or not value:
+        problems.append(Problem(field, "must be a non-empty text"))
         return ""
-    _check_template(text, f"{field}.{name}", problems)
-    return text
+    _check_template(value, field, problems)
+    return value
 
 
 def _check_template(text: str, field: str, problems: list[Problem]) -> None:
@@ -359,32 +384,36 @@ def _check_template(text: str, field: str, problems: list[Problem]) -> None:
         problems.append(Problem(field, str(error)))
 
 
-def _texts_in(value: Json) -> Iterator[str]:
+def _read_branches(value: Any, field: str, problems: list[Problem]) -> tuple[Branch, ...]:
+    if not isinstance(value, list) or not 2 <= len(value) <= MAX_BRANCHES:
+        problems.append(Problem(field, f"must be an array of 2 to {MAX_BRANCHES} branches"))
+        return ()
+    branches: list[Branch] = []
+    for index, item in enumerate(value):
+        handle, percent = (item.get("handle"), item.get("percent")) if isinstance(item, dict) else (None, None)
+        if not is_valid_id(handle):
+            problems.append(Problem(f"{field}[{index}].handle", f"must be 1 to {MAX_ID_LENGTH} characters"))
+        elif type(percent) is not int or not 0 <= percent <= 100:
+            problems.append(Problem(f"{field}[{index}].percent", "must be a whole number from 0 to 100"))
+        else:
+            branches.append(Branch(str(handle), percent))
+    if len({branch.handle for branch in branches}) < len(branches):
+        problems.append(Problem(field, "two branches have the same handle"))
+    if len(branches) == len(value) and (total := sum(branch.percent for branch in branches)) != 100:
+        problems.append(Problem(field, f"the percentages sum to {total}, not to 100"))
+    return tuple(branches)
+
+
+def texts_in(value: Json) -> Iterator[str]:
+    """Yield the texts in a JSON value."""
     match value:
         case str():
             yield value
         case list():
             for item in value:
-                yield from _texts_in(item)
+                yield from texts_in(item)
         case dict():
             for item in value.values():
-                yield from _texts_in(item)
+                yield from texts_in(item)
         case _:
             return
-
-
-def _tag(data: _Data, field: str, problems: list[Problem]) -> str:
-    tag = data.get("tag")
-    if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG or "\0" in tag:
-        problems.append(Problem(f"{field}.tag", f"must be 1 to {MAX_TAG} characters"))
-        return ""
-    return tag
-
-
-def _seconds(data: _Data, field: str, name: str, problems: list[Problem]) -> timedelta:
-    seconds, max_seconds = data.get(name), MAX_WAIT // timedelta(seconds=1)
-    if type(seconds) is not int or not 1 <= seconds <= max_seconds:
-        reason = f"must be a whole number of seconds from 1 to {max_seconds:,} (366 days)"
-        problems.append(Problem(f"{field}.{name}", reason))
-        return timedelta()
-    return timedelta(seconds=seconds)

@@ -6,12 +6,14 @@ of node; this module has the rules for every node: the reasons to stop an entry 
 that a run can read.
 """
 
+from collections.abc import Iterator
 from datetime import datetime, time, timedelta
 from functools import lru_cache
 
 import msgspec
 
-from workbench.language.actions import Delay, SendEmail, SendInapp, SendWebhook, WaitForEvent
+from workbench.language.actions import Action, longest_wait
+from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
 from workbench.language.decision import (
     Decision,
     Failure,
@@ -21,11 +23,11 @@ from workbench.language.decision import (
     fail_permanently,
     record_step,
 )
-from workbench.language.facts import Facts, event_reference
+from workbench.language.facts import Facts, apply_effects, event_reference
 from workbench.language.filter import matches
-from workbench.language.graph import Graph, Node
-from workbench.language.nodes import HANDLERS, HOLDOUT_NODE_ID, Need, bucket, run_node
-from workbench.language.run import DEFAULT_POLICY, JITTER, RetryPolicy, Run, State
+from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
+from workbench.language.nodes import HOLDOUT_NODE_ID, bucket, run_node
+from workbench.language.run import JITTER, Run, State
 
 LOOP_WINDOW = timedelta(minutes=1)
 LOOP_LIMIT = 100  # entries of one contact in one automation within the window
@@ -54,7 +56,7 @@ class RequiredFacts(msgspec.Struct, frozen=True):
 def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decision:
     """Take a running entry one node further. `graph` None: no version is published.
 
-    External effects are assumed to succeed; if one fails, `effect_failed` returns the decision that replaces this one.
+    External effects are assumed to succeed; if one fails, `decide_failure` replaces this decision.
     """
     if facts.cancelled is not None:
         return Decision(run.to(State.CANCELLED, outcome=facts.cancelled))
@@ -67,11 +69,11 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
     if node is None:
         error = f"node_missing: {run.node_id!r} is not in the graph"
         return Decision(run.to(State.DEAD, outcome="node_missing", error=error))
-    ctx = StepContext(graph, node, run, facts, now, HANDLERS[type(node.action)].channel)
+    ctx = StepContext(graph, node, run, facts, now)
     if run.node_id is None and (refusal := _refuse_admission(ctx)) is not None:
         return refusal
     # A worker that dies during an attempt leaves no outcome, so the attempts are also counted here.
-    if run.attempt > 1 and run.attempt > facts.retries.max_attempts(ctx.channel):
+    if run.attempt > 1 and run.attempt > facts.retries.max_attempts(node.action.channel):
         return fail_permanently(ctx, "attempts_exhausted", "every attempt ended without an outcome")
     if run.step >= len(graph.nodes):  # only a draft can have a loop; publishing refuses one
         return fail_permanently(ctx, "loop", "the graph leads back to a node that was visited before")
@@ -85,11 +87,19 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
     return run_node(ctx)
 
 
-def effect_failed(graph: Graph, run: Run, failure: Failure, facts: Facts, now: datetime) -> Decision:
-    """Return the decision after the external effect of the last decision on `run` failed; it replaces that decision."""
+def walk(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Iterator[tuple[Decision, Facts]]:
+    """Yield the decisions on a claimed run until it waits or ends, each with the facts after its effects."""
+    while run.state is State.RUNNING:
+        decision = advance(graph, run, facts, now)
+        run, facts = decision.run, apply_effects(facts, decision.effects, now) if decision.effects else facts
+        yield decision, facts
+
+
+def decide_failure(graph: Graph, run: Run, failure: Failure, facts: Facts, now: datetime) -> Decision:
+    """Return the decision that replaces the last one on `run`, because its external effect failed."""
     node = _current_node(graph, run)
     assert node is not None, "the last decision was made at this node"
-    return fail(StepContext(graph, node, run, facts, now, HANDLERS[type(node.action)].channel), failure)
+    return fail(StepContext(graph, node, run, facts, now), failure)
 
 
 def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
@@ -97,20 +107,20 @@ def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
     if graph is None:
         return RequiredFacts()
     settings, is_new = graph.settings, run.node_id is None
-    # Needs are those of the whole graph, not of the current node: one claim can run several nodes.
-    needs, node = _needs(graph.actions), _current_node(graph, run)
+    # Those of the whole graph, not of the current node: one claim can run several nodes.
+    to_contacts, to_systems, to_subscribers = _receivers(graph.actions)
+    node = _current_node(graph, run)
     events = set() if settings.goal is None else {settings.goal.event}
-    awaits = None if node is None else HANDLERS[type(node.action)].awaits
-    if node is not None and awaits is not None:
-        events.add(awaits(node.action))
+    if node is not None and node.id in graph.waits:
+        events.add(graph.waits[node.id])
     return RequiredFacts(
         entries=is_new and settings.reentry.policy != "always",
-        recent=is_new and Need.ENTRIES in needs,
-        messages=settings.frequency_cap.period if settings.frequency_cap and Need.MESSAGES in needs else None,
+        recent=is_new and to_systems,
+        messages=settings.frequency_cap.period if settings.frequency_cap and to_contacts else None,
         later_events=frozenset(events),
         # A wait ignores events before it began; a goal may have been reached before.
         since=None if settings.goal is not None else run.since,
-        unsubscribed=SendEmail in graph.actions,
+        unsubscribed=to_subscribers,
     )
 
 
@@ -122,28 +132,24 @@ def attribution_window(graph: Graph, retries: RetryPolicy = DEFAULT_POLICY) -> t
 def max_duration(graph: Graph, retries: RetryPolicy = DEFAULT_POLICY) -> timedelta:
     """Return the longest total wait on any path through the graph: delays, waits, quiet hours, scheduled retries.
 
-    A loop, which only drafts have, counts once. Waits that the graph does not determine are not included: a pause, an
-    engine that is behind, a longer delay that a receiver asks for, a contact that changes its time zone.
+    A loop, which only drafts have, counts once. Waits that the graph does not determine are not included: a pause, a
+    late engine, a longer delay that a receiver asks for, a change of the contact's time zone.
     """
     if graph.start is None:
         return timedelta()
-    targets: dict[str, list[str]] = {}
-    for edge in graph.edges:
-        targets.setdefault(edge.source, []).append(edge.target)
+    targets = targets_by_source((edge.source, edge.target) for edge in graph.edges if edge.target in graph.by_id)
     longest: dict[str, timedelta] = {}
-    # A depth-first search with its own stack: a path has up to 1,000 nodes, which is Python's recursion limit.
-    visited = {graph.start.id}
-    stack = [(graph.start.id, iter(targets.get(graph.start.id, ())))]
-    while stack:
-        node_id, rest = stack[-1]
-        target = next((target for target in rest if target in graph.by_id and target not in visited), None)
-        if target is not None:
-            visited.add(target)
-            stack.append((target, iter(targets.get(target, ()))))
-            continue
-        stack.pop()
+    for node_id in search_depth_first([graph.start.id], targets)[0]:
         after = max((longest.get(target, timedelta()) for target in targets.get(node_id, ())), default=timedelta())
-        longest[node_id] = after + _max_wait(graph, node_id, retries)
+        action, hours = graph.by_id[node_id].action, graph.settings.quiet_hours
+        channel, wait = action.channel, longest_wait(action)
+        if channel is not None:
+            wait += timedelta(seconds=sum(retries.delays(channel)) * (1 + JITTER))
+            if hours is not None and channel.to_contact:
+                quiet = (_since_midnight(hours.end) - _since_midnight(hours.start)) % timedelta(days=1)
+                # Each attempt can fall into quiet hours.
+                wait += retries.max_attempts(channel) * (quiet + MAX_CLOCK_SETBACK)
+        longest[node_id] = after + wait
     return longest[graph.start.id]
 
 
@@ -152,11 +158,11 @@ def _current_node(graph: Graph, run: Run) -> Node | None:
 
 
 @lru_cache(maxsize=1_024)
-def _needs(actions: frozenset[type]) -> Need:
-    needs = Need.NOTHING
-    for action in actions:
-        needs |= HANDLERS[action].needs
-    return needs
+def _receivers(actions: frozenset[type[Action]]) -> tuple[bool, bool, bool]:
+    """Return whether these actions send to contacts, to systems, and to addresses that can unsubscribe."""
+    channels = [action.channel for action in actions if action.channel is not None]
+    to_contacts = [channel.to_contact for channel in channels]
+    return any(to_contacts), not all(to_contacts), any(channel.unsubscribes for channel in channels)
 
 
 def _refuse_admission(ctx: StepContext) -> Decision | None:
@@ -165,8 +171,8 @@ def _refuse_admission(ctx: StepContext) -> Decision | None:
     These are entries too, because the contract promises one per event and active automation (docs/decisions/0017).
     """
     history, settings = ctx.facts.history, ctx.graph.settings
-    # Only a webhook can make a backend send the event that starts the automation again.
-    if history.recent >= LOOP_LIMIT and Need.ENTRIES in _needs(ctx.graph.actions):
+    _, to_systems, _ = _receivers(ctx.graph.actions)
+    if history.recent >= LOOP_LIMIT and to_systems:
         step = record_step(ctx, "refused", detail={"cause": "loop_guard", "entries": history.recent})
         return end_entry(ctx, State.CANCELLED, "loop_guard", step, steps=0)
     admitted, entered_at = True, history.entered_at
@@ -188,25 +194,6 @@ def _refuse_admission(ctx: StepContext) -> Decision | None:
     if number < settings.holdout:
         return end_entry(ctx, State.COMPLETED, "holdout", record_step(ctx, "held_out", detail={"share": number}))
     return None
-
-
-def _max_wait(graph: Graph, node_id: str, retries: RetryPolicy) -> timedelta:
-    action = graph.by_id[node_id].action
-    match action:
-        case Delay(wait=wait):
-            return wait
-        case WaitForEvent(timeout=timeout):
-            return timeout
-        case SendInapp() | SendEmail() | SendWebhook():
-            channel = HANDLERS[type(action)].channel
-            between_attempts = timedelta(seconds=sum(retries.delays(channel)) * (1 + JITTER))
-            hours = graph.settings.quiet_hours
-            if hours is None or isinstance(action, SendWebhook):
-                return between_attempts
-            quiet = (_since_midnight(hours.end) - _since_midnight(hours.start)) % timedelta(days=1) + MAX_CLOCK_SETBACK
-            return between_attempts + retries.max_attempts(channel) * quiet  # each attempt can fall into quiet hours
-        case _:
-            return timedelta()
 
 
 def _since_midnight(clock: time) -> timedelta:

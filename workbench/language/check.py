@@ -1,6 +1,6 @@
-"""Checks of an automation before it is published: errors refuse publication, warnings inform its author.
+"""Checks of an automation before it is published: errors prevent publication, warnings inform the author.
 
-`check` looks at trigger and graph alone. `check_against` compares them with the catalog: events that were never
+`check` reads only the trigger and the graph. `check_against` compares them with the catalog: events that were never
 received, properties that they never had, unknown segments, chains that are not followed. `CatalogFacts` is a plain
 value, which the server and the workbench each load in their own way.
 """
@@ -15,31 +15,37 @@ from workbench.language.actions import (
     Exit,
     Handle,
     InvalidAction,
-    SendEmail,
-    SendInapp,
     TriggerNode,
-    WaitForEvent,
+    awaited_event,
+    filters_in,
     templates_in,
 )
+from workbench.language.channel import CHANNELS, Channel
 from workbench.language.event import EVENT_NAME, LOG_NAME
 from workbench.language.filter import OPERATORS, Filter
-from workbench.language.graph import Edge, Graph, Node
+from workbench.language.graph import Edge, Graph, Node, search_depth_first, targets_by_source
 from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
 from workbench.language.template import TemplateError, compile_template
 from workbench.language.trigger import BUILT_INS, Trigger
 
 Level = Literal["error", "warning"]
+Consent = Literal["accept_dropped", "every_event"]  # the arguments of `publish()` that agree
 TRIGGER_FILTERS = "triggerSpec.filters"
 
 
 class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An error or a warning about an automation, with the node or the field it is about."""
+    """An error or a warning about an automation, with the node or the field it is about.
+
+    `consent`: notebook, canvas and `automations apply` do not publish unless the user agrees to it. Over HTTP it is a
+    warning like the others, as the contract says.
+    """
 
     level: Level
     message: str
     node_id: str | None = None
     field: str | None = None
+    consent: Consent | None = None
 
     def __str__(self) -> str:
         return f"{self.node_id}: {self.message}" if self.node_id else self.message
@@ -52,32 +58,42 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_edges(graph),
         *_check_paths(graph),
         *_check_settings(graph),
-        *_check_trigger(trigger),
+        *_check_trigger(trigger, graph),
         *_check_filters(trigger, graph),
         *_check_overridden_built_ins(trigger, graph),
-        *_check_recipients(trigger, graph, SendInapp, "walletAddress", "a wallet"),
-        *_check_recipients(trigger, graph, SendEmail, "email", "an email address"),
+        *(warning for channel in CHANNELS.values() for warning in _check_recipients(trigger, graph, channel)),
     ]
     return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.level != "error"))
 
 
 def errors(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics that refuse publication."""
+    """Return the diagnostics that prevent publication."""
     return tuple(diagnostic for diagnostic in diagnostics if diagnostic.level == "error")
+
+
+def without_consent(
+    diagnostics: Iterable[Diagnostic], agreed: Collection[Consent]
+) -> Iterator[tuple[Diagnostic, Consent]]:
+    """Yield the diagnostics that the user has to agree to, and has not, with the argument that agrees."""
+    for diagnostic in diagnostics:
+        if diagnostic.consent is not None and diagnostic.consent not in agreed:
+            yield diagnostic, diagnostic.consent
 
 
 def context_paths(node: Node) -> set[str]:
     """Return the paths that a node reads in the event that started the entry, and in the contact."""
-    # A wait is not included: its filters see the later event.
-    if isinstance(node.action, Condition):
-        return {filter_.path for filter_ in node.action.filters}
-    paths: set[str] = set()
+    paths = {filter_.path for filter_ in _filters_on_entry(node)}
     for text in templates_in(node.action):
         try:
             paths |= compile_template(text).paths
         except TemplateError:  # reported as the problem of its node
             continue
     return paths
+
+
+def _filters_on_entry(node: Node) -> tuple[Filter, ...]:
+    """Return the filters on the event that started the entry; those of a wait see the later event."""
+    return filters_in(node.action) if awaited_event(node.action) is None else ()
 
 
 def _check_nodes(graph: Graph) -> Iterator[Diagnostic]:
@@ -126,6 +142,8 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
             yield Diagnostic("error", "has two edges from the same handle", source.id)
         connected.add((edge.source, edge.handle))
     for node in graph.nodes:
+        if isinstance(node.action, InvalidAction):
+            continue
         if len(node.handles) > 1 and not any((node.id, handle) in connected for handle in node.handles):
             yield Diagnostic("error", f"connect {_list(node.handles, 'or')} to a step", node.id)
 
@@ -137,23 +155,9 @@ def _list(handles: Iterable[Handle], conjunction: str) -> str:
 
 def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
     """Report loops and nodes that cannot be reached."""
-    # A depth-first search with its own stack: a path can have 1,000 nodes, which is Python's recursion limit.
-    done: dict[str, bool] = {}  # False: on the current path
-    targets = _targets(graph.edges)
-    for node in graph.nodes:
-        path = [(node.id, iter(targets.get(node.id, ())))] if node.id not in done else []
-        done.setdefault(node.id, False)
-        while path:
-            current, rest = path[-1]
-            target = next(rest, None)
-            if target is None:
-                done[current] = True
-                path.pop()
-            elif target not in done:
-                done[target] = False
-                path.append((target, iter(targets.get(target, ()))))
-            elif not done[target]:
-                yield Diagnostic("error", f"leads back to {target!r}: a graph has no loops", current)
+    targets_of = targets_by_source((edge.source, edge.target) for edge in graph.edges)
+    for source, target in search_depth_first(graph.by_id, targets_of)[1]:
+        yield Diagnostic("error", f"leads back to {target!r}: a graph has no loops", source)
     if graph.start is None:
         return
     reachable = _reachable(graph.start.id, graph.edges)
@@ -165,21 +169,8 @@ def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
 
 
 def _reachable(start: str, edges: Iterable[Edge]) -> set[str]:
-    targets = _targets(edges)
-    reachable, queue = {start}, [start]
-    while queue:
-        for target in targets.get(queue.pop(), ()):
-            if target not in reachable:
-                reachable.add(target)
-                queue.append(target)
-    return reachable
-
-
-def _targets(edges: Iterable[Edge]) -> dict[str, list[str]]:
-    targets: dict[str, list[str]] = {}
-    for edge in edges:
-        targets.setdefault(edge.source, []).append(edge.target)
-    return targets
+    order, _ = search_depth_first([start], targets_by_source((edge.source, edge.target) for edge in edges))
+    return set(order)
 
 
 def _check_settings(graph: Graph) -> Iterator[Diagnostic]:
@@ -191,17 +182,24 @@ def _check_settings(graph: Graph) -> Iterator[Diagnostic]:
         yield Diagnostic("warning", message, field="graph.settings.holdout")
 
 
-def _check_trigger(trigger: Trigger) -> Iterator[Diagnostic]:
+def _check_trigger(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     if trigger.source is not None:
         for message in source_warnings(trigger.source, trigger.filters):
             yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
         return
     if not trigger.names:
         message = "no event name: every custom event of the organization starts this automation"
-        yield Diagnostic("warning", message, field="triggerSpec")
+        consent: Consent | None = "every_event" if trigger.empty_name else None
+        yield Diagnostic("warning", message, field="triggerSpec", consent=consent)
     for name in sorted(trigger.names):
         if not EVENT_NAME.fullmatch(name):
             yield Diagnostic("warning", f"{name!r} is not a valid event name", field="triggerSpec")
+    start = graph.start
+    event = start.action.event if start is not None and isinstance(start.action, TriggerNode) else None
+    if start is not None and event is not None and event.lower() not in trigger.names:
+        names = ", ".join(sorted(trigger.names)) or "every event"
+        message = f"names the event {event!r}, but triggerSpec decides: the automation starts on {names}"
+        yield Diagnostic("warning", message, start.id)
 
 
 def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
@@ -211,12 +209,15 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     for node in graph.nodes:
         if isinstance(node.action, Condition) and not node.action.filters:
             yield Diagnostic("warning", "has no filters: every contact follows true", node.id)
-        if isinstance(node.action, Condition | WaitForEvent):
-            filters += [(node.id, None, item) for item in node.action.filters]
+        filters += [(node.id, None, item) for item in filters_in(node.action)]
     for node_id, field, filter_ in filters:
         if filter_.operator not in OPERATORS:
             message = f"the operator {filter_.operator!r} on {filter_.path!r} is unknown and will be dropped"
-            yield Diagnostic("warning", f"{message}; the operators are {', '.join(OPERATORS)}", node_id, field)
+            message = f"{message}; the operators are {', '.join(OPERATORS)}"
+            yield Diagnostic("warning", message, node_id, field, "accept_dropped")
+        elif OPERATORS[filter_.operator].operand == "list" and not isinstance(filter_.value, list):
+            message = f"{filter_.operator!r} on {filter_.path!r} needs an array of values: no event passes it"
+            yield Diagnostic("warning", message, node_id, field)
     # Only conditions and texts see `payload` and `contact`; a trigger sees the flat context (docs/contract.md 4.7.3).
     for filter_ in trigger.filters:
         first, _, rest = filter_.path.partition(".")
@@ -227,7 +228,7 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             message = f"the trigger does not see the contact: test {filter_.path!r} in a condition"
             yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
     for node in graph.nodes:
-        for filter_ in node.action.filters if isinstance(node.action, Condition) else ():
+        for filter_ in _filters_on_entry(node):
             if filter_.path not in ("contact.tags", "contact.segments") or filter_.operator not in ("eq", "neq", "in"):
                 continue
             options = filter_.value if filter_.operator == "in" and isinstance(filter_.value, list) else [filter_.value]
@@ -258,10 +259,14 @@ def _uses(trigger: Trigger, graph: Graph) -> list[tuple[str | None, set[str]]]:
     ]
 
 
-def _check_recipients(trigger: Trigger, graph: Graph, kind: type, name: str, label: str) -> Iterator[Diagnostic]:
+def _check_recipients(trigger: Trigger, graph: Graph, channel: Channel) -> Iterator[Diagnostic]:
     """Warn about messages on a path without a condition on the address that they need."""
+    recipient = channel.recipient
+    if recipient is None or graph.start is None:
+        return
+    name = recipient.field
     # The trigger of a contract log guarantees a wallet.
-    if graph.start is None or _requires(name, trigger.filters) or (trigger.source and kind is SendInapp):
+    if _requires(name, trigger.filters) or (trigger.source and name == "walletAddress"):
         return
     unchecked = []
     for edge in graph.edges:
@@ -270,14 +275,16 @@ def _check_recipients(trigger: Trigger, graph: Graph, kind: type, name: str, lab
             unchecked.append(edge)
     reachable = _reachable(graph.start.id, unchecked)
     for node in graph.nodes:
-        if isinstance(node.action, kind) and node.id in reachable:
-            message = f"fails for contacts without {label}: test {name} in a condition before this step"
+        if node.action.channel is channel and node.id in reachable:
+            message = f"fails for contacts without {recipient.noun}: test {name} in a condition before this step"
             yield Diagnostic("warning", message, node.id)
 
 
 def _requires(name: str, filters: Iterable[Filter]) -> bool:
     return any(
-        filter_.path in (name, f"contact.{name}") and filter_.operator in ("exists", "eq", "in", "contains")
+        filter_.path in (name, f"contact.{name}")
+        and filter_.operator in OPERATORS
+        and OPERATORS[filter_.operator].requires_value
         for filter_ in filters
     )
 
@@ -316,12 +323,8 @@ def uses_chain(trigger: Trigger, graph: Graph) -> bool:
     return trigger.source is not None or any(LOG_NAME.fullmatch(name) for name, _, _ in _awaited_events(graph))
 
 
-def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
-    """Return warnings about events, properties, segments and chains that do not match the catalog."""
-    return tuple(_compare(catalog, trigger, graph))
-
-
-def _compare(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    """Yield warnings about events, properties, segments and chains that do not match the catalog."""
     for name, node_id, field in _named_events(trigger, graph):
         if name not in catalog.events:
             yield Diagnostic("warning", unknown_event_message(name, catalog.events), node_id, field)
@@ -329,7 +332,7 @@ def _compare(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[
         if not events or any(event not in catalog.paths for event in events):
             continue  # an event that was not examined may have any property
         paths = {payload_path for event in events for payload_path in catalog.paths[event]}
-        # The catalog does not list what is inside an array, so a path around or inside a listed one may exist.
+        # The catalog does not list what is inside an array, so a path that begins or continues a listed path may exist.
         if path not in paths and not any(
             other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in paths
         ):
@@ -345,18 +348,15 @@ def _compare(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[
             if name not in catalog.segments:
                 hint = suggestion(name, catalog.segments, ": no contact is in it")
                 yield Diagnostic("warning", f"unknown segment {name!r}{hint}", node_id)
-    if catalog.chain is not None:
-        yield from _check_chain(catalog.chain, trigger, graph)
-
-
-def _check_chain(chain: ChainFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    if catalog.chain is None:
+        return
     source = trigger.source
-    if source is not None and source.chain_id not in chain.chains:
+    if source is not None and source.chain_id not in catalog.chain.chains:
         message = f"chain {source.chain_id} is not followed: add one of its nodes to WORKBENCH_EVM_RPC"
         yield Diagnostic("warning", message, None, "triggerSpec.chainId")
-    own = set() if source is None else {f"{source.contract}:{source.abi_event.name.lower()}"}
+    own = {name.lower() for name in trigger.shown_names}
     for name, node_id, field in _awaited_events(graph):
-        if LOG_NAME.fullmatch(name) and name not in chain.logs | own:
+        if LOG_NAME.fullmatch(name) and name not in catalog.chain.logs | own:
             message = f"no log {name} is stored: start an automation from it, or run `workbench chain watch`"
             yield Diagnostic("warning", message, node_id, field)
 
@@ -376,14 +376,14 @@ def unknown_property_message(path: str, events: tuple[str, ...], paths: Collecti
 
 def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
     for node in graph.nodes:
-        for filter_ in node.action.filters if isinstance(node.action, Condition) else ():
+        for filter_ in _filters_on_entry(node):
             is_segment = filter_.path == "contact.segments" and filter_.operator == "contains"
             if is_segment and isinstance(filter_.value, str):
                 yield filter_.value, node.id
 
 
 def _named_events(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield every custom event that is named, with its node or field."""
+    """Yield every custom event that the automation names, with its node or field."""
     for name in sorted(trigger.names):
         yield name, None, "triggerSpec"
     for name, node_id, field in _awaited_events(graph):
@@ -395,8 +395,8 @@ def _awaited_events(graph: Graph) -> Iterator[tuple[str, str | None, str | None]
     if graph.settings.goal is not None:
         yield graph.settings.goal.event, None, "graph.settings.goal"
     for node in graph.nodes:
-        if isinstance(node.action, WaitForEvent):
-            yield node.action.event, node.id, None
+        if (name := awaited_event(node.action)) is not None:
+            yield name, node.id, None
 
 
 _PayloadPath = tuple[str, tuple[str, ...], str | None, str | None]  # path, events, node id, field
@@ -414,8 +414,8 @@ def _payload_paths(trigger: Trigger, graph: Graph) -> Iterator[_PayloadPath]:
         uses += [(filter_.path, (goal.event,), None, "graph.settings.goal.filters") for filter_ in goal.filters]
     for node in graph.nodes:
         uses += [(path, names, node.id, None) for path in sorted(context_paths(node))]
-        if isinstance(node.action, WaitForEvent):
-            uses += [(filter_.path, (node.action.event,), node.id, None) for filter_ in node.action.filters]
+        if (name := awaited_event(node.action)) is not None:
+            uses += [(filter_.path, (name,), node.id, None) for filter_ in filters_in(node.action)]
     for path, events, node_id, field in uses:
         if path not in (*BUILT_INS, "payload", "contact") and not path.startswith("contact."):
             yield path.removeprefix("payload."), events, node_id, field

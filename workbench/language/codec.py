@@ -1,6 +1,7 @@
 """JSON in and out with exact numbers: integers stay integers, all other numbers become `Decimal`."""
 
 import re
+import unicodedata
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +19,7 @@ CUT_DEPTH = 100  # levels; deeper values are cut off before a parser runs out of
 MAX_EXPONENT = 308
 MAX_DIGITS = 400
 
+BACKSLASH = ord("\\")  # `92 in raw` takes 0.02 µs for 400 bytes, `b"\\" in raw` 0.4 µs
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 # Keeps decimals as text, so that `compact` writes `1.50` as it was sent.
 _RAW_NUMBER_DECODER = msgspec.json.Decoder(float_hook=lambda text: msgspec.Raw(text.encode()))
@@ -25,19 +27,31 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _SORTING_ENCODER = msgspec.json.Encoder(decimal_format="number", order="deterministic")
 _TOO_LARGE = 10 ** (MAX_EXPONENT + 1)
 _NUMBER_PROBLEM = f"contains a number outside ±1e{MAX_EXPONENT} or of more than {MAX_DIGITS} digits"
+_SCALARS = frozenset({str, int, bool})
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Escaped backslashes and surrogate pairs are matched first, so that only an unpaired surrogate reaches the group.
+# Escaped backslashes and surrogate pairs are matched first, so that only an unpaired surrogate reaches the group. The
+# repeated groups are not possessive: before 3.11.5, Python loses its place after half a pair (gh-106052).
 _LONE_SURROGATE = re.compile(
-    rb"(?:\\\\)++|(?:\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})++|\\(u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"(?:\\\\)+|(?:\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})+|\\(u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 _BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?+|([\[{]++)|([\]}]++)', re.DOTALL)
+
+
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # with lone surrogates, and the other ends of a line
 
 
 class MalformedJsonError(ValueError):
     """The bytes are not one JSON value in UTF-8."""
 
 
-def decode(raw: bytes) -> Any:
+def malformed_json(error: Exception) -> str:
+    """Return the reason for refusing a body that could not be decoded."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"malformed JSON: not UTF-8 at byte {error.start + 1}"
+    return f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}"
+
+
+def decode(raw: bytes | msgspec.Raw) -> Any:
     """Return the value of a JSON text; raise MalformedJsonError."""
     return _decode(_DECODER, raw)
 
@@ -47,7 +61,7 @@ def compact(raw: bytes) -> bytes:
     return _ENCODER.encode(_decode(_RAW_NUMBER_DECODER, raw))
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any:
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -68,9 +82,23 @@ def same_json(left: Any, right: Any) -> bool:
     return _SORTING_ENCODER.encode(left) == _SORTING_ENCODER.encode(right)
 
 
-def normalise(value: Any) -> Any:
+def normalize(value: Any) -> Any:
     """Return a Python value as the service would receive it: floats become exact decimals, tuples lists."""
     return decode(encode(value))
+
+
+def as_stored(value: Any) -> Any:
+    """Return a decoded value as jsonb gives it back: keys by length and bytes, no exponents, no minus zero."""
+    kind = type(value)  # `match` takes twice the time
+    if kind is dict:
+        keys = sorted(value)  # code points have the order of their UTF-8
+        keys.sort(key=len if "".join(keys).isascii() else lambda key: len(key.encode()))
+        return {key: child if type(child := value[key]) in _SCALARS else as_stored(child) for key in keys}
+    if kind is list:
+        return [as_stored(item) for item in value]
+    if kind is Decimal:
+        return int(value) if value.as_tuple().exponent >= 0 else value or value.copy_abs()
+    return value
 
 
 def replace_lone_surrogates(raw: bytes) -> bytes:
@@ -78,7 +106,7 @@ def replace_lone_surrogates(raw: bytes) -> bytes:
 
     `text_problem` refuses both for the same reason, so the error still names the field.
     """
-    if b"\\" not in raw or (b"\\ud" not in raw and b"\\uD" not in raw):
+    if BACKSLASH not in raw or (b"\\ud" not in raw and b"\\uD" not in raw):
         return raw
     return _LONE_SURROGATE.sub(lambda match: rb"\u0000" if match[1] else match[0], raw)
 
@@ -128,7 +156,7 @@ def _problem(value: Json, depth: int) -> str | None:
                 return f"is nested more than {MAX_DEPTH} levels deep"
             if isinstance(value, dict):
                 for key in value:
-                    if reason := text_problem(key):
+                    if reason := text_problem(str(key)):  # in Python, keys may be numbers
                         return reason
             for child in value.values() if isinstance(value, dict) else value:
                 if reason := _problem(child, depth + 1):
@@ -147,3 +175,19 @@ def json_equal(left: Json, right: Json) -> bool:
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(json_equal(left[key], right[key]) for key in left)
     return left == right
+
+
+def printable(text: str, *, kept: str = "\n\t") -> str:
+    """Return a text with the escapes of JSON (`\\u001b`) for control and format characters that are not `kept`.
+
+    A terminal obeys control characters (Unicode Cc): a text of a customer could change the title of the window, or hide
+    lines that were printed before. Format characters (Cf), such as marks of direction, make a text look like another.
+    """
+    if text.isprintable():  # the usual case of a short text; a long one has line breaks
+        return text
+    return "".join(
+        character
+        if character in kept or unicodedata.category(character) not in _UNPRINTABLE
+        else re.sub("(....)", r"\\u\1", character.encode("utf-16-be", "surrogatepass").hex())
+        for character in text
+    )

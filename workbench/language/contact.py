@@ -2,21 +2,21 @@
 
 Identity (docs/contract.md 4.5). The first identifier with an owner decides: wallet, then email, then external id.
 Identifiers that the contact lacks are added if no other contact owns them. An email sent along with a matching wallet
-moves to the wallet's contact, also from another owner; any other identifier of another contact stays there. Both are
-recorded as a `Conflict`.
+moves to the wallet's contact, even from another owner; any other identifier of another contact stays there. Both are
+recorded as a `Conflict`. A replaced email still leads to its contact; sent with the wallet again, it is stored again.
 
 Merging. The values of the kept contact win. The absorbed contact's row keeps its values, so a merge can be undone, and
 all its identifiers resolve to the kept contact, including those that are hidden because the kept contact has its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Literal
 
 import msgspec
 
-from workbench.language.codec import Json, encode, json_equal
-from workbench.language.event import Event, Identifiers
+from workbench.language.codec import Json, as_stored, encode, json_equal
+from workbench.language.event import Identifiers
 from workbench.language.trigger import identifier_fields
 
 MAX_CONTACT_ATTRIBUTES = 1_000  # docs/contract.md 2.1
@@ -24,7 +24,7 @@ MAX_CONTACT_ATTRIBUTES_BYTES = 262_144  # as JSON
 
 
 class ContactState(msgspec.Struct, frozen=True):
-    """A contact at the time of a step. `opted_out`: the channels it does not want."""
+    """A contact at the time of a step. `opted_out`: the channels it opted out of."""
 
     id: str
     identifiers: Identifiers = Identifiers()
@@ -53,19 +53,8 @@ def contact_context(contact: ContactState) -> dict[str, Any]:
 
 
 def exceeds_attribute_limits(attributes: dict[str, Json]) -> bool:
-    """Return whether a contact cannot have so many attributes, or so large ones."""
+    """Return whether these attributes are too many, or too large, for a contact."""
     return len(attributes) > MAX_CONTACT_ATTRIBUTES or len(encode(attributes)) > MAX_CONTACT_ATTRIBUTES_BYTES
-
-
-def apply_event(contact: ContactState, event: Event) -> ContactState:
-    """Return the contact after an event: attributes merged, missing identifiers added."""
-    sent, own = event.identifiers, contact.identifiers
-    identifiers = merge_identifiers(own, sent)
-    # An email that is sent with a matching wallet moves to the wallet's contact (docs/contract.md 4.5).
-    if sent.email is not None and sent.wallet is not None and sent.wallet == own.wallet:
-        identifiers = msgspec.structs.replace(identifiers, email=sent.email)
-    attributes = {**contact.attributes, **event.attributes}
-    return msgspec.structs.replace(contact, identifiers=identifiers, attributes=attributes)
 
 
 class IdentifierKind(IntEnum):
@@ -78,6 +67,35 @@ class IdentifierKind(IntEnum):
 
 IdentifierKey = tuple[IdentifierKind, str]
 """An identifier in the store: its kind and the blind index of its value (there are two while a secret is rotated)."""
+_IDENTIFIER_FIELDS = dict(zip(IdentifierKind, ("wallet", "email", "external_id"), strict=True))
+
+
+def identifier_values(sent: Identifiers) -> list[tuple[IdentifierKind, str]]:
+    """Return the identifiers that were sent, in the order in which they decide."""
+    values = ((kind, getattr(sent, field)) for kind, field in _IDENTIFIER_FIELDS.items())
+    return [(kind, value) for kind, value in values if value is not None]
+
+
+def apply_event(
+    contact: ContactState, sent: Identifiers, attributes: dict[str, Json], owners: Mapping[IdentifierKey, str] = {}
+) -> ContactState:
+    """Return the contact after an event of its own: attributes merged, missing identifiers added.
+
+    `owners`: the contacts that identifiers in clear belong to; those of another contact stay there.
+    """
+    own, free = contact.identifiers, sent
+    if owners:
+        values = identifier_values(sent)
+        left = {_IDENTIFIER_FIELDS[key[0]]: None for key in values if owners.get(key, contact.id) != contact.id}
+        free = msgspec.structs.replace(sent, **left)
+    identifiers = merge_identifiers(own, free)
+    # An email that is sent with a matching wallet moves to the wallet's contact (docs/contract.md 4.5).
+    if sent.email is not None and sent.wallet is not None:
+        by_wallet = sent.wallet == own.wallet or owners.get((IdentifierKind.WALLET, sent.wallet)) == contact.id
+        identifiers = msgspec.structs.replace(identifiers, email=sent.email if by_wallet else identifiers.email)
+    merged = as_stored({**contact.attributes, **attributes}) if attributes else contact.attributes
+    return msgspec.structs.replace(contact, identifiers=identifiers, attributes=merged)
+
 
 ConflictOutcome = Literal["moved", "left", "replaced", "kept"]
 
@@ -95,7 +113,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Resolution(msgspec.Struct, frozen=True):
-    """The contact of an event, the keys it gains, and the conflicts. `contact_id` None: a new contact."""
+    """The contact of an event, the identifiers that it gains, and the conflicts. `contact_id` None: a new contact."""
 
     contact_id: str | None
     gained: tuple[IdentifierKey, ...] = ()
@@ -106,8 +124,12 @@ def resolve_identity(
     sent: tuple[IdentifierKey, ...],
     owners: Mapping[IdentifierKey, str],
     kinds: Mapping[str, frozenset[IdentifierKind]],
+    hidden: Collection[IdentifierKey] = (),
 ) -> Resolution:
-    """Return the contact of the identifiers `sent`, given the owner of each and the `kinds` that each contact has."""
+    """Return the contact of the identifiers `sent`, given the owner of each and the `kinds` that each contact has.
+
+    `hidden`: the emails among them that their owner does not show: they were replaced, or came with a merge.
+    """
     keys = sorted(sent)  # by kind, which is the order in which they decide
     match_kind, contact_id = next(((key[0], owners[key]) for key in keys if key in owners), (None, None))
     if contact_id is None:
@@ -117,7 +139,9 @@ def resolve_identity(
     for key in keys:
         owner, has_kind = owners.get(key), key[0] in kinds[contact_id]
         if owner == contact_id:
-            continue
+            if key not in hidden:
+                continue
+            owner = None
         if key[0] is IdentifierKind.EMAIL and match_kind is IdentifierKind.WALLET:  # the email follows the wallet
             gained.append(key)
             if owner is not None:
@@ -126,10 +150,10 @@ def resolve_identity(
                 conflicts.append(Conflict(key, "replaced", None))
         elif owner is not None:
             conflicts.append(Conflict(key, "left", owner))
-        elif has_kind:
-            conflicts.append(Conflict(key, "kept", None))
-        else:
+        elif not has_kind:
             gained.append(key)
+        elif key not in hidden:
+            conflicts.append(Conflict(key, "kept", None))
     return Resolution(contact_id, tuple(gained), tuple(conflicts))
 
 
@@ -211,12 +235,15 @@ class UndoneMerge(msgspec.Struct, frozen=True):
     kept_attributes: tuple[str, ...]
 
 
-def undo_merge(keep: ContactRecord, gained: ContactRecord) -> UndoneMerge:
-    """Return the contact without the gained values, except those that changed since the merge."""
-    values: dict[str, Any] = {
-        column: None if getattr(keep, column) == getattr(gained, column) else getattr(keep, column)
-        for column in _COLUMNS
-    }
+def undo_merge(keep: ContactRecord, absorbed: ContactRecord, gained: ContactRecord) -> UndoneMerge:
+    """Return the contact without the gained values, except those that changed since the merge.
+
+    It also loses an email of the absorbed contact that it got since, from an event with its wallet.
+    """
+    values: dict[str, Any] = {}
+    for columns in _IDENTIFIER_COLUMNS.values():
+        is_absorbed = getattr(keep, columns[0]) == getattr(absorbed, columns[0])
+        values |= {column: None if is_absorbed else getattr(keep, column) for column in columns}
     removed = {name for name, value in gained.attributes.items() if json_equal(keep.attributes.get(name), value)}
     attributes = {name: value for name, value in keep.attributes.items() if name not in removed}
     kept_attributes = tuple(name for name in gained.attributes if name in attributes)

@@ -9,7 +9,7 @@ import msgspec
 from workbench.language.actions import Handle
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph, Node
-from workbench.language.run import Channel, Effect, Run, State, Step, delay_after
+from workbench.language.run import Effect, Run, State, Step, delay_after
 
 # Texts by the reasons in api/channels/outcome.py; the engine writes them into the errors of entries.
 DELIVERY_ERRORS: Mapping[str, str] = {
@@ -26,18 +26,17 @@ DELIVERY_ERRORS: Mapping[str, str] = {
 MAX_RETRY_AFTER = timedelta(days=1)  # a receiver must not postpone an entry without bound
 
 
-class StepContext(msgspec.Struct, frozen=True):
-    """One run at one node: everything that a node handler may read. `channel` selects the retry schedule."""
+class StepContext(msgspec.Struct, frozen=True, gc=False):
+    """One run at one node: everything that a node handler may read."""
 
     graph: Graph
     node: Node
     run: Run
     facts: Facts
     now: datetime
-    channel: Channel
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """The run after a step, the record of the step (None: nothing to record), and the effects to perform."""
 
     run: Run
@@ -84,9 +83,9 @@ def wait(ctx: StepContext, until: datetime, cause: str) -> Decision:
 
 
 def fail(ctx: StepContext, failure: Failure) -> Decision:
-    """Retry the node by the schedule of its channel; fail permanently when no attempt is left or none can succeed."""
+    """Retry the node on the schedule of its channel; fail permanently when no attempt is left or none can succeed."""
     run = ctx.run
-    delay = delay_after(ctx.facts.retries.delays(ctx.channel), run.attempt, run.entry_id)
+    delay = delay_after(ctx.facts.retries.delays(ctx.node.action.channel), run.attempt, run.entry_id)
     if failure.permanent or delay is None:
         return fail_permanently(ctx, failure.cause, failure.reason)
     due_at = ctx.now + max(delay, min(failure.retry_after, MAX_RETRY_AFTER))

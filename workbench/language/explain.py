@@ -6,7 +6,7 @@ for an event that did not happen.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -47,8 +47,8 @@ class AutomationState(msgspec.Struct, frozen=True):
     version: int | None = None
 
 
-class StartedEntry(msgspec.Struct, frozen=True):
-    """The entry that an event started. `cause`: why it was refused, or None."""
+class StartedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The entry that an event started. `cause`: why the entry was refused, if it was."""
 
     id: str
     state: str
@@ -56,10 +56,31 @@ class StartedEntry(msgspec.Struct, frozen=True):
     cause: str | None = None
 
 
-class MatchExplanation(msgspec.Struct, frozen=True):
-    """`reasons`: everything that prevents the automation from running; empty if nothing does.
+class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):
+    """The explanation for one event.
 
-    `matched`: an entry exists, or would. `named`: the trigger is for events of this name. `cause`: why the entry was
+    `wants`: the event names of the trigger, empty if it starts on any event; a contract's event has the contract's
+    address. `version`: the version that was published when the event was received.
+    """
+
+    event_id: str | None
+    event: str
+    at: datetime
+    matched: bool
+    # A text, because a later server may send other reasons to a notebook.
+    reasons: tuple[Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*get_args(Reason)]})], ...]
+    cause: str | None
+    wants: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    version: int | None
+    entry: StartedEntry | None
+
+
+class MatchExplanation(msgspec.Struct, frozen=True):
+    """Whether an event starts an entry, and the reasons if it does not.
+
+    `reasons`: everything that prevents the automation from running; empty if nothing does. `matched`: an entry exists
+    or would be created. `named`: the trigger is for events of this name. `cause`: why the entry was
     refused.
     """
 
@@ -148,7 +169,7 @@ def _start_obstacles(state: AutomationState, named: bool, verdicts: Sequence[Ver
     reasons: list[Reason] = []
     if not state.exists:
         reasons.append("not_there_yet")
-    elif state.archived:  # an archived automation is also inactive, which would say less
+    elif state.archived:  # tested first, because an archived automation is inactive too
         reasons.append("archived")
     elif not state.active:
         reasons.append("inactive")

@@ -54,7 +54,7 @@ def error_message(error: Exception) -> str:
         case DivisionByZero():
             return "divides by zero"
         case DecimalException():
-            return "computes a number of too many digits"
+            return "computes a number with too many digits"
         case TypeError() if "not supported between" in str(error):
             return "compares values that have no order, such as a text and a number"
         case TypeError():
@@ -81,24 +81,24 @@ class RenderBudget:
         self._pay(passes * work_per_pass)
 
     def pay_text(self, text: str) -> str:
-        """Pay for a text that an operation made, and return it."""
+        """Charge for a text that an operation produced, and return it."""
         if len(text) > MAX_OUTPUT:
             raise output_too_long()
         self._pay(1 + len(text) // _CHARACTERS_PER_WORK)
         return text
 
     def pay_search(self, length: int) -> None:
-        """Pay for reading a text of this length."""
+        """Charge for reading a text of this length."""
         self._pay(1 + length // _CHARACTERS_PER_WORK)
 
     def pay_output(self, size: int) -> None:
-        """Pay for bytes of the result."""
+        """Charge for this many bytes of the result."""
         self._output -= size
         if self._output < 0:
             raise output_too_long()
 
     def pay_chunks(self, chunks: Iterator[str]) -> Iterator[str]:
-        """Yield the chunks of the result, each paid for."""
+        """Yield the chunks of the result, and charge for each."""
         left = self._output
         for chunk in chunks:
             left -= len(chunk) if chunk.isascii() else len(chunk.encode(errors="replace"))
@@ -130,8 +130,8 @@ _OPERATIONS: dict[str, tuple[Callable[[int, int], int], Callable[[Decimal, Decim
 }
 
 
-class _Missing(StrictUndefined):
-    """A missing value: it can be tested and given a default; any other use raises with its name."""
+class _MissingValue(StrictUndefined):
+    """A missing value. It can be tested and given a default; any other use raises an error that names it."""
 
     __slots__ = ()
 
@@ -377,13 +377,13 @@ def _element(values: Any, index: int) -> Any:
     if not isinstance(values, str | list | tuple):
         _require_present(values)
         raise TemplateError(f"{_kind(values)} has no first or last element")
-    return values[index] if values else _Missing(hint="an empty list has no first or last element")
+    return values[index] if values else _MissingValue(hint="an empty list has no first or last element")
 
 
 @_filter("_each")
 @pass_context
 def _pay_loop(scope: Scope, values: Any, work_per_pass: int) -> list[Any] | tuple[Any, ...]:
-    """Return the elements of a list, or the keys of an object, for a loop that is paid in advance."""
+    """Return the elements of a list, or the keys of an object, and charge for the whole loop in advance."""
     if not isinstance(values, Mapping | list | tuple):
         _require_present(values)
         raise TemplateError(f"cannot loop over {_kind(values)}")
@@ -402,7 +402,7 @@ def _concatenate(scope: Scope, values: list[Any]) -> str:
 
 @_filter("_scalar")
 def _require_scalar(value: Any) -> Any:
-    # A comparison is not paid for, so it must not descend into a large value.
+    # A comparison is not charged, so it must not descend into a large value.
     if isinstance(value, Mapping | list | tuple | LoopContext):
         raise TemplateError(f"compares {_kind(value)}: only texts and numbers can be compared")
     return _exact(value) if isinstance(value, float) else value
@@ -430,9 +430,9 @@ def _read_decimal(digits: str) -> Decimal:
 
 def _environment(finalize: Callable[[Any], str]) -> _DataEnvironment:
     environment = _DataEnvironment(
-        undefined=_Missing,
+        undefined=_MissingValue,
         finalize=finalize,
-        autoescape=False,  # `finalize` of HTML escapes
+        autoescape=False,  # the `finalize` of HTML templates escapes
         cache_size=0,
         optimized=False,  # constants are calculated when rendering, within the budget
         keep_trailing_newline=True,

@@ -3,15 +3,13 @@
 Only this module decides whether a filter passes; SQL may pre-select rows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from workbench.language.codec import json_equal
 
-Operator: TypeAlias = Literal["eq", "neq", "in", "contains", "exists"]
-OPERATORS: tuple[Operator, ...] = ("eq", "neq", "in", "contains", "exists")
 Context: TypeAlias = Mapping[str, Any]
 
 MISSING: Any = object()
@@ -69,21 +67,52 @@ def value_at(path: str, context: Context) -> Any:
     return value
 
 
+def equated_values(filter_: Filter) -> list[Any] | None:
+    """Return the only values that can pass; None if the operator does not restrict them to a list."""
+    operator = OPERATORS.get(filter_.operator)
+    if operator is None or not operator.equates:
+        return None
+    if operator.operand != "list":
+        return [filter_.value]
+    return filter_.value if isinstance(filter_.value, list) else []
+
+
 def _accepts(filter_: Filter, actual: Any) -> bool:
-    expected = filter_.value
-    match filter_.operator:
-        case "eq":
-            return actual is not MISSING and json_equal(actual, expected)
-        case "neq":
-            return actual is MISSING or not json_equal(actual, expected)
-        case "in":
-            # MISSING is not equal to any JSON value, so a missing path fails.
-            return isinstance(expected, list | tuple) and any(json_equal(actual, option) for option in expected)
-        case "contains":
-            if isinstance(actual, str):
-                return isinstance(expected, str) and expected in actual
-            return isinstance(actual, list | tuple) and any(json_equal(element, expected) for element in actual)
-        case "exists":
-            return actual is not MISSING
-        case _:
-            return True
+    operator = OPERATORS.get(filter_.operator)
+    return operator is None or operator.accepts(actual, filter_.value)
+
+
+# MISSING is not equal to any JSON value, so a missing path passes only `neq`.
+
+
+def _is_one_of(actual: Any, expected: Any) -> bool:
+    return isinstance(expected, list | tuple) and any(json_equal(actual, option) for option in expected)
+
+
+def _contains(actual: Any, expected: Any) -> bool:
+    if isinstance(actual, str):
+        return isinstance(expected, str) and expected in actual
+    return isinstance(actual, list | tuple) and any(json_equal(element, expected) for element in actual)
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """An operator of filters. `operand`: the shape of the value of its filters.
+
+    `accepts(actual, value)`: whether a filter passes; `actual` is MISSING if nothing is at its path. `requires_value`:
+    fails without a value at the path. `equates`: passes only for values that equal the filter's value, or an item of
+    its list.
+    """
+
+    operand: Literal["value", "list", "nothing"]
+    accepts: Callable[[Any, Any], bool]
+    requires_value: bool
+    equates: bool
+
+
+OPERATORS: dict[str, Operator] = {
+    "eq": Operator("value", json_equal, requires_value=True, equates=True),
+    "neq": Operator("value", lambda actual, value: not json_equal(actual, value), requires_value=False, equates=False),
+    "in": Operator("list", _is_one_of, requires_value=True, equates=True),
+    "contains": Operator("value", _contains, requires_value=True, equates=False),
+    "exists": Operator("nothing", lambda actual, _: actual is not MISSING, requires_value=True, equates=False),
+}

@@ -6,12 +6,12 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 `reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
 `goal` {event, filters?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: the hours without in-app messages and emails, in the contact's time zone.
-`frequencyCap` {messages, seconds}: the maximum number of them that a contact gets in a period, from all automations.
+`frequencyCap` {messages, seconds}: the maximum number of these that a contact gets in a period, from all automations.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import time, timedelta
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
@@ -24,6 +24,9 @@ from workbench.language.actions import (
     Action,
     Handle,
     TriggerNode,
+    UpdateContact,
+    awaited_event,
+    filters_in,
     is_valid_id,
     read_action,
     read_event_name,
@@ -40,6 +43,7 @@ MAX_HOLDOUT_PERCENT = 50
 TIMEZONE_ATTRIBUTE = "timezone"
 
 ReentryPolicy: TypeAlias = Literal["always", "once", "once_per", "not_while_running"]
+SettingName: TypeAlias = Literal["reentry", "goal", "quietHours", "frequencyCap", "holdout"]
 _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 
 
@@ -128,13 +132,103 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         return {(edge.source, edge.handle): edge.target for edge in self.edges}
 
     @cached_property
-    def actions(self) -> frozenset[type]:
+    def actions(self) -> frozenset[type[Action]]:
         return frozenset(type(node.action) for node in self.nodes)
+
+    @cached_property
+    def waits(self) -> dict[str, str]:
+        """The name of the event that each waiting node waits for, by the id of the node."""
+        names = {node_id: awaited_event(node.action) for node_id, node in self.by_id.items()}
+        return {node_id: name for node_id, name in names.items() if name is not None}
+
+    @cached_property
+    def awaited(self) -> dict[str, list[tuple[Filter, ...]]]:
+        """For each event that a wait or the goal names, the filters of those waits and of the goal."""
+        goal = self.settings.goal
+        awaited = {} if goal is None else {goal.event: [goal.filters]}
+        for node_id, name in self.waits.items():
+            awaited.setdefault(name, []).append(filters_in(self.by_id[node_id].action))
+        return awaited
+
+    @cached_property
+    def awaits_steadily(self) -> bool:
+        """Whether an event that passes none of the awaited filters on arrival may be ignored for good.
+
+        False if one of them reads the contact, which may have changed when the event is evaluated again. Also False if
+        an entry changes the time zone of its own quiet hours: it must be woken, because its due time changes.
+        """
+        hours = self.settings.quiet_hours
+        moves_quiet_hours = hours is not None and any(
+            isinstance(node.action, UpdateContact) and hours.attribute in node.action.attributes for node in self.nodes
+        )
+        paths = (filter_.path for awaited in self.awaited.values() for filters in awaited for filter_ in filters)
+        return not moves_quiet_hours and not any(path.partition(".")[0] == "contact" for path in paths)
 
     @cached_property
     def start(self) -> Node | None:
         """The trigger node, otherwise the first node (docs/contract.md 4.7.8)."""
         return next((node for node in self.nodes if isinstance(node.action, TriggerNode)), next(iter(self.nodes), None))
+
+
+def targets_by_source(edges: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the targets of each source."""
+    targets: dict[str, list[str]] = {}
+    for source, target in edges:
+        targets.setdefault(source, []).append(target)
+    return targets
+
+
+def search_depth_first(
+    roots: Iterable[str], targets_of: Mapping[str, Sequence[str]]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the nodes that can be reached, each after its targets, and the edges that lead back.
+
+    An edge leads back if its target is on the path to it. A graph without such edges has no loops.
+    """
+    # The search has its own stack: a path can have 1,000 nodes, which is Python's recursion limit.
+    order, back = list[str](), list[tuple[str, str]]()
+    finished: dict[str, bool] = {}  # False: on the current path
+    for root in roots:
+        path = [(root, iter(targets_of.get(root, ())))] if root not in finished else []
+        finished.setdefault(root, False)
+        while path:
+            node, targets = path[-1]
+            target = next(targets, None)
+            if target is None:
+                finished[node] = True
+                order.append(node)
+                path.pop()
+            elif target not in finished:
+                finished[target] = False
+                path.append((target, iter(targets_of.get(target, ()))))
+            elif not finished[target]:
+                back.append((node, target))
+    return order, back
+
+
+_ID_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_ID_LENGTH}
+_NODE_SCHEMA = {
+    "type": "object",
+    "properties": {"id": _ID_SCHEMA, "type": {"type": "string"}, "data": {"type": ["object", "null"]}},
+    "required": ["id", "type"],
+}
+_EDGE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("source", "target"), _ID_SCHEMA),
+        **{name: {"type": ["string", "null"], "maxLength": MAX_ID_LENGTH} for name in ("id", "sourceHandle")},
+    },
+    "required": ["source", "target"],
+}
+GRAPH_SCHEMA = {
+    "type": "object",
+    "description": "Nodes, edges and settings of an automation: docs/automation-language.md.",
+    "properties": {
+        "nodes": {"type": ["array", "null"], "items": _NODE_SCHEMA, "maxItems": MAX_ITEMS},
+        "edges": {"type": ["array", "null"], "items": _EDGE_SCHEMA, "maxItems": MAX_ITEMS},
+        "settings": {"type": ["object", "null"]},
+    },
+}
 
 
 def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
@@ -221,10 +315,10 @@ def read_settings(value: Any, field: str) -> AutomationSettings:
 
 
 _SettingReader: TypeAlias = Callable[[Any, str, list[Problem]], Any]
-_SETTINGS: dict[str, tuple[str, _SettingReader]] = {}  # the attribute of `AutomationSettings`, and the reader
+_SETTINGS: dict[SettingName, tuple[str, _SettingReader]] = {}  # the attribute of `AutomationSettings`, and the reader
 
 
-def _reads(name: str, attribute: str) -> Callable[[_SettingReader], _SettingReader]:
+def _reads(name: SettingName, attribute: str) -> Callable[[_SettingReader], _SettingReader]:
     def register(read: _SettingReader) -> _SettingReader:
         _SETTINGS[name] = attribute, read
         return read

@@ -1,22 +1,22 @@
 """The behaviour of each kind of node: one handler per action.
 
-A handler takes the context of a step and returns a `Decision`; it performs nothing itself. To add a kind of node, add
-an action and its reader in `actions`, and a handler here. CONTRIBUTING.md lists the other places.
+A handler takes the context of a step and returns a `Decision`; it performs nothing itself. docs/extending.md has the
+recipe for a new kind.
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from enum import Flag, auto
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from workbench.language.actions import (
     NODE_KINDS,
+    Action,
     AddTag,
     Branch,
     Condition,
@@ -33,6 +33,13 @@ from workbench.language.actions import (
     WaitForEvent,
     is_webhook_url,
 )
+from workbench.language.channel import (
+    Channel,
+    EmailMessage,
+    InappMessage,
+    Message,
+    WebhookMessage,
+)
 from workbench.language.codec import Json, encode
 from workbench.language.contact import exceeds_attribute_limits, merge_identifiers
 from workbench.language.decision import (
@@ -47,66 +54,66 @@ from workbench.language.decision import (
     wait,
 )
 from workbench.language.event import attribute_problems, mask_email
-from workbench.language.facts import event_reference, recipient_email, recipient_wallet
+from workbench.language.facts import event_reference
 from workbench.language.filter import explain, matches
 from workbench.language.graph import QuietHours
-from workbench.language.run import (
-    Channel,
-    ContactUpdated,
-    EmailMessage,
-    InappMessage,
-    State,
-    TagAdded,
-    TagRemoved,
-    WebhookMessage,
-    message_id,
-)
+from workbench.language.problem import DeclarationError
+from workbench.language.run import ContactUpdated, State, TagAdded, TagRemoved, message_id
 from workbench.language.template import RenderBudget, TemplateError, evaluate, render
 from workbench.language.trigger import identifier_fields
 
 A = TypeVar("A", bound=msgspec.Struct)
 
 
-class Need(Flag):
-    """Facts that only some kinds of node read."""
-
-    NOTHING = 0
-    MESSAGES = auto()  # ContactHistory.messages_at, if the settings have a frequency cap
-    ENTRIES = auto()  # ContactHistory.recent, for the loop guard
-
-
-class NodeHandler(msgspec.Struct, frozen=True):
-    """The handler of one kind of node. `awaits` returns the event that wakes it; `channel` has its retry schedule."""
-
-    handle: Callable[[StepContext, Any], Decision]
-    needs: Need = Need.NOTHING
-    awaits: Callable[[Any], str] | None = None
-    channel: Channel = "inapp"
-
-
-HANDLERS: dict[type, NodeHandler] = {}
+Handler: TypeAlias = Callable[[StepContext, A], Decision]
+HANDLERS: dict[type, Handler[Any]] = {}
 
 
 def run_node(ctx: StepContext) -> Decision:
     """Return the decision of the node's handler. A template that cannot be rendered fails the step permanently."""
     action = ctx.node.action
     try:
-        return HANDLERS[type(action)].handle(ctx, action)
+        return HANDLERS[type(action)](ctx, action)
     except TemplateError as error:
         return fail_permanently(ctx, "template_error", str(error))
 
 
-def _handles(
-    kind: type[A],
-    needs: Need = Need.NOTHING,
-    awaits: Callable[[A], str] | None = None,
-    channel: Channel = "inapp",
-) -> Callable[[Callable[[StepContext, A], Decision]], Callable[[StepContext, A], Decision]]:
-    def register(handle: Callable[[StepContext, A], Decision]) -> Callable[[StepContext, A], Decision]:
-        HANDLERS[kind] = NodeHandler(handle, needs, awaits, channel)
+def _handles(kind: type[A]) -> Callable[[Handler[A]], Handler[A]]:
+    def register(handle: Handler[A]) -> Handler[A]:
+        HANDLERS[kind] = handle
         return handle
 
     return register
+
+
+Compose: TypeAlias = Callable[[StepContext, A, str], Message | Failure]
+"""Returns the message of a node to an address (empty if the node itself says where the message goes)."""
+
+
+def _sends(kind: type[A], channel: Channel) -> Callable[[Compose[A]], Compose[A]]:
+    """Register how a node that sends by a channel composes its message."""
+
+    def register(compose: Compose[A]) -> Compose[A]:
+        HANDLERS[kind] = lambda ctx, action: _send(ctx, action, channel, compose)
+        return compose
+
+    return register
+
+
+def _send(ctx: StepContext, action: A, channel: Channel, compose: Compose[A]) -> Decision:
+    if channel.name in ctx.facts.contact.opted_out:
+        return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "opted_out"}))
+    if channel.to_contact and (withheld := _withhold(ctx)) is not None:
+        return withheld
+    address = ""
+    if (recipient := channel.recipient) is not None:
+        address = recipient.find(ctx.facts.sent, ctx.facts.contact) or ""
+        if not address:
+            return fail(ctx, Failure(recipient.cause, f"neither the event nor the contact has {recipient.noun}"))
+    message = compose(ctx, action, address)
+    if isinstance(message, Failure):
+        return fail(ctx, message)
+    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
 
 
 @_handles(TriggerNode)
@@ -114,43 +121,28 @@ def _trigger(ctx: StepContext, _: TriggerNode) -> Decision:
     return follow_edge(ctx, record_step(ctx, "entered"))
 
 
-@_handles(SendInapp, needs=Need.MESSAGES)
-def _send_inapp(ctx: StepContext, action: SendInapp) -> Decision:
-    if (withheld := _skip_if_opted_out(ctx) or _withhold(ctx)) is not None:
-        return withheld
-    wallet = recipient_wallet(ctx.facts)
-    if wallet is None:
-        return fail(ctx, Failure("no_wallet", "neither the event nor the contact has a wallet"))
-    context = ctx.facts.context
-    title, body = render(action.title, context), render(action.body, context)
-    message = InappMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, wallet, title, body, action.data)
-    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+@_sends(SendInapp, SendInapp.channel)
+def _compose_inapp(ctx: StepContext, action: SendInapp, wallet: str) -> Message:
+    title, body = render(action.title, ctx.facts.context), render(action.body, ctx.facts.context)
+    return InappMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, wallet, title, body, action.data)
 
 
 # A line break would end the Subject header; mail programs decode an encoded word (=?utf-8?q?…?=).
 _UNSAFE_SUBJECT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|=\?[^?\s]*\?[bq]\?", re.IGNORECASE)
 
 
-@_handles(SendEmail, needs=Need.MESSAGES, channel="email")
-def _send_email(ctx: StepContext, action: SendEmail) -> Decision:
-    if (withheld := _skip_if_opted_out(ctx) or _withhold(ctx)) is not None:
-        return withheld
-    email = recipient_email(ctx.facts)
-    if email is None:
-        return fail(ctx, Failure("no_email", "neither the event nor the contact has an email address"))
+@_sends(SendEmail, SendEmail.channel)
+def _compose_email(ctx: StepContext, action: SendEmail, email: str) -> Message | Failure:
     context = ctx.facts.context
     subject, body = render(action.subject, context), render(action.body, context, html=action.html)
     if _UNSAFE_SUBJECT.search(subject):
         reason = "the subject contains a line break, a control character or an encoded word"
-        return fail_permanently(ctx, "invalid_header", reason)
-    message = EmailMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, email, subject, body, action.html)
-    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+        return Failure("invalid_header", reason, permanent=True)
+    return EmailMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, email, subject, body, action.html)
 
 
-@_handles(SendWebhook, needs=Need.ENTRIES, channel="webhook")
-def _send_webhook(ctx: StepContext, action: SendWebhook) -> Decision:
-    if (skipped := _skip_if_opted_out(ctx)) is not None:
-        return skipped
+@_sends(SendWebhook, SendWebhook.channel)
+def _compose_webhook(ctx: StepContext, action: SendWebhook, _: str) -> Message | Failure:
     context = ctx.facts.context
     url = render(action.url, context)
     match action.body:
@@ -168,9 +160,8 @@ def _send_webhook(ctx: StepContext, action: SendWebhook) -> Decision:
     # Publishing checked the template with an example; a value can still make the URL too long or add white space.
     if not is_webhook_url(url):
         reason = "the URL is not valid after its values were filled in; write {{ value | urlencode }}"
-        return fail_permanently(ctx, "invalid_url", reason)
-    message = WebhookMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, url, body)
-    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+        return Failure("invalid_url", reason, permanent=True)
+    return WebhookMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, url, body)
 
 
 @_handles(AddTag)
@@ -223,7 +214,7 @@ def _delay(ctx: StepContext, action: Delay) -> Decision:
     return follow_edge(ctx, record_step(ctx, "waited"))
 
 
-@_handles(WaitForEvent, awaits=lambda action: action.event)
+@_handles(WaitForEvent)
 def _wait_for_event(ctx: StepContext, action: WaitForEvent) -> Decision:
     since = ctx.run.since or ctx.now
     until = since + action.timeout
@@ -256,10 +247,8 @@ def _invalid(ctx: StepContext, action: InvalidAction) -> Decision:
     return fail_permanently(ctx, "node_invalid", str(action.problems[0]))
 
 
-def _skip_if_opted_out(ctx: StepContext) -> Decision | None:
-    if ctx.channel not in ctx.facts.contact.opted_out:
-        return None
-    return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "opted_out"}))
+if missing := set(get_args(Action)) - HANDLERS.keys():
+    raise DeclarationError(f"actions without a handler: {missing}")
 
 
 def _withhold(ctx: StepContext) -> Decision | None:

@@ -15,10 +15,10 @@ from workbench.language.abi import (
     address_problem,
     argument_problem,
     canonical_type,
-    normalise_argument,
+    normalize_argument,
     read_signature,
 )
-from workbench.language.codec import Json, encode, storage_problem
+from workbench.language.codec import Json, as_stored, encode, storage_problem
 from workbench.language.event import Event, Identifiers
 from workbench.language.filter import Filter
 from workbench.language.problem import Problem, Problems
@@ -51,29 +51,40 @@ class LogSource(msgspec.Struct, frozen=True):
         """Chain, contract and event as one text."""
         return f"{self.chain_id}:{self.contract}:{self.abi_event.canonical}"
 
-    def matches_log(self, chain_id: int, contract: str, signature: str) -> bool:
-        """Return whether logs of this contract, by the canonical signature of the event, belong to this source."""
-        return (self.chain_id, self.contract, self.abi_event.canonical) == (chain_id, contract, signature)
+    @property
+    def shown_values(self) -> dict[str, Json]:
+        """The values of the trigger spec as titles show them: the name of the event in place of its signature."""
+        return {
+            "chainId": self.chain_id,
+            "contract": self.contract,
+            "signature": self.abi_event.name,
+            "walletArg": self.wallet_arg,
+            "confirmations": self.confirmations,
+            "createContacts": self.creates_contacts,
+        }
 
 
-def log_payload(
-    location: Mapping[str, Json], args: Mapping[str, Json], abi_event: AbiEvent | None = None
-) -> dict[str, Json]:
+def log_payload(stored: Mapping[str, Any], abi_event: AbiEvent | None = None) -> dict[str, Any]:
     """Return the payload of a log: its location (`LOCATION_FIELDS`), overridden by its parameters.
 
-    Several automations can follow one log under different parameter names; `args` then has every value under each of
-    them. `abi_event` selects the names of one automation; None selects all.
+    `stored` has the location, and the parameters in `args`. Several automations can follow one log under different
+    parameter names; `args` then has every value under each of them. `abi_event` selects the names of one automation;
+    None selects all.
     """
-    if abi_event is None:
-        return {**location, **args}
-    names = [parameter.name for parameter in abi_event.parameters]
-    return {**location, **{name: args[name] for name in names if name in args}}
+    args: Mapping[str, Any] = stored["args"]
+    if abi_event is not None:
+        args = {parameter.name: args[parameter.name] for parameter in abi_event.parameters if parameter.name in args}
+    return {**{name: stored[name] for name in LOCATION_FIELDS if name in stored}, **args}
 
 
-def log_wallet(source: LogSource, args: Mapping[str, Json]) -> str | None:
-    """Return the wallet that a log is about; None if the log was not decoded or names the zero address."""
-    wallet = args.get(source.wallet_arg)
-    return wallet if isinstance(wallet, str) and wallet != ZERO_ADDRESS else None
+LOG_SOURCE_SCHEMA: Mapping[str, Mapping[str, Json]] = {  # the fields that `read_log_source` reads
+    "chainId": {"type": "integer", "minimum": 1, "maximum": MAX_CHAIN_ID},
+    "contract": {"type": "string", "pattern": "^0x[0-9a-fA-F]{40}$"},
+    "signature": {"type": "string", "examples": ["Transfer(address,address,uint256)"]},
+    "walletArg": {"type": "string"},
+    "confirmations": {"type": "integer", "minimum": 0, "maximum": MAX_CONFIRMATIONS, "default": 0},
+    "createContacts": {"type": "boolean", "default": False},
+}
 
 
 def read_log_source(spec: Mapping[str, Any], field: str, problems: list[Problem]) -> LogSource | None:
@@ -100,6 +111,11 @@ def read_log_source(spec: Mapping[str, Any], field: str, problems: list[Problem]
     return LogSource(chain_id, str(contract).lower(), abi_event, str(wallet_arg), confirmations, creates_contacts)
 
 
+def log_sample(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a log with these parameters, as `read_log_sample` reads it."""
+    return {"type": ONCHAIN_EVENT, "args": args}
+
+
 def is_log_sample(event: Any) -> bool:
     """Return whether a described event is a log: `{"type": "onchain_event", "args": {…}}`."""
     return isinstance(event, Mapping) and event.get("type") == ONCHAIN_EVENT
@@ -108,14 +124,17 @@ def is_log_sample(event: Any) -> bool:
 def read_log_sample(value: Mapping[str, Any], source: LogSource, field: str = "event") -> Event | Problems:
     """Return the event of a described log, or its problems.
 
-    `args` has the parameters by name; `txHash`, `logIndex` and `blockNumber` are optional. Hand-written numbers and
-    addresses are normalised to the form that a decoded log has.
+    `args` has the parameters by name; `txHash`, `logIndex` and `blockNumber` are optional. If it has no wallet, it is
+    about the wallet in `contact`, if there is one. Hand-written numbers and addresses are normalized to the form that a
+    decoded log has.
     """
-    sent_args = value.get("args")
+    sent_args, contact = value.get("args"), value.get("contact")
     if not isinstance(sent_args, Mapping):
         return (Problem(f"{field}.args", f"must be an object with the parameters of {source.abi_event.full}"),)
     if reason := storage_problem(dict(value)):
         return (Problem(field, reason),)
+    if isinstance(contact, Mapping) and contact.get("walletAddress") is not None:
+        sent_args = {source.wallet_arg: contact["walletAddress"], **sent_args}
     parameters = {parameter.name: parameter for parameter in source.abi_event.parameters}
     # A stored log states its signature, and may also have its values under the names of other automations.
     is_stored = value.get("signature") == source.abi_event.canonical
@@ -125,7 +144,7 @@ def read_log_sample(value: Mapping[str, Any], source: LogSource, field: str = "e
         if name not in parameters and not is_stored
     ]
     args = {
-        name: normalise_argument(parameters[name].type, arg) for name, arg in sent_args.items() if name in parameters
+        name: normalize_argument(parameters[name].type, arg) for name, arg in sent_args.items() if name in parameters
     }
     for name, parameter in parameters.items():
         if name == source.wallet_arg:
@@ -139,8 +158,8 @@ def read_log_sample(value: Mapping[str, Any], source: LogSource, field: str = "e
         return tuple(problems)
     location: dict[str, Json] = {name: value.get(name, default) for name, default in _SAMPLE_LOCATION.items()}
     location |= {"chainId": source.chain_id, "contract": source.contract}
-    payload = encode(log_payload(location, args))
-    return Event(source.abi_event.name, Identifiers(wallet, None, None, wallet), payload=payload, on_chain=True)
+    payload = encode(log_payload({**location, "args": as_stored(args)}, source.abi_event))
+    return Event(source.abi_event.name, Identifiers(wallet, None, None, wallet), payload=payload, source=source.key)
 
 
 def source_warnings(source: LogSource, filters: tuple[Filter, ...]) -> Iterator[str]:

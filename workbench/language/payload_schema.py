@@ -43,16 +43,16 @@ class PropertyPath(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     path: str
-    count: int
-    types: dict[str, int]
-    nulls: int
-    null_rate: float
-    samples: tuple[Any, ...]
-    missing: int
-    missing_rate: float
-    shares: dict[str, float]
-    top_values: tuple[FrequentValue, ...]
-    distinct: int
+    count: int = 0
+    types: dict[str, int] = {}
+    nulls: int = 0
+    null_rate: float = 0.0
+    samples: tuple[Any, ...] = ()
+    missing: int = 0
+    missing_rate: float = 0.0
+    shares: dict[str, float] = {}
+    top_values: tuple[FrequentValue, ...] = ()
+    distinct: int = 0
 
 
 class Frequency(msgspec.Struct, frozen=True):
@@ -60,6 +60,9 @@ class Frequency(msgspec.Struct, frozen=True):
 
     count: int
     of: int
+
+    def __str__(self) -> str:
+        return f"{self.count:,} of {self.of:,}"
 
 
 class SchemaChange(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,14 +77,9 @@ class SchemaChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def summarise_paths(payloads: Iterable[dict[str, Any]]) -> tuple[PropertyPath, ...]:
     """Return the property paths of payloads, sorted by path. Objects are descended into, arrays are not."""
-    values_by_path: dict[str, list[Any]] = {}
-    total = 0
-    for payload in payloads:
-        total += 1
-        for path, value in _leaves(payload):
-            if path in values_by_path or len(values_by_path) < MAX_PATHS:
-                values_by_path.setdefault(path, []).append(value)
-    return tuple(_summarise(path, values, total) for path, values in sorted(values_by_path.items()))
+    sample = tuple(payloads)
+    values = _values_by_path(sample, MAX_PATHS)
+    return tuple(_summarise(path, values[path], len(sample)) for path in sorted(values))
 
 
 def schema_changes(before: Sequence[dict[str, Any]], recent: Sequence[dict[str, Any]]) -> tuple[SchemaChange, ...]:
@@ -89,7 +87,10 @@ def schema_changes(before: Sequence[dict[str, Any]], recent: Sequence[dict[str, 
     if min(len(before), len(recent)) < MIN_PAYLOADS:
         return ()
     changes: list[SchemaChange] = []
-    types_before, types_recent = _count_types(before), _count_types(recent)
+    types_before, types_recent = (
+        {path: Counter(map(_type_name, values)) for path, values in _values_by_path(sample).items()}
+        for sample in (before, recent)
+    )
     for path in sorted({*types_before, *types_recent})[:MAX_PATHS]:
         old, new = types_before.get(path, Counter()), types_recent.get(path, Counter())
         names: list[str | None] = [None]  # the path itself, then the types of its values
@@ -103,6 +104,15 @@ def schema_changes(before: Sequence[dict[str, Any]], recent: Sequence[dict[str, 
             if kind := _change_kind(*frequencies):
                 changes.append(SchemaChange(path, kind, *frequencies, name))
     return tuple(changes)
+
+
+def _values_by_path(payloads: Iterable[dict[str, Any]], max_paths: int | None = None) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = {}
+    for payload in payloads:
+        for path, value in _leaves(payload):
+            if max_paths is None or path in values or len(values) < max_paths:
+                values.setdefault(path, []).append(value)
+    return values
 
 
 def _leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -157,14 +167,6 @@ def _type_name(value: Any) -> str:
             return "object"
         case _:
             return "array"
-
-
-def _count_types(payloads: Sequence[dict[str, Any]]) -> dict[str, Counter[str]]:
-    types: dict[str, Counter[str]] = {}
-    for payload in payloads:
-        for path, value in _leaves(payload):
-            types.setdefault(path, Counter())[_type_name(value)] += 1
-    return types
 
 
 def _change_kind(before: Frequency, recent: Frequency) -> ChangeKind | None:

@@ -19,6 +19,15 @@ class Problem(msgspec.Struct, frozen=True):
 Problems = tuple[Problem, ...]
 
 
+def problems_in(field: str, problems: Iterable[Problem]) -> Problems:
+    """Return the problems of a nested value, with the name of its field in front of their paths."""
+    return tuple(Problem(f"{field}.{problem.field}".removesuffix("."), problem.reason) for problem in problems)
+
+
+class DeclarationError(Exception):
+    """A kind of node or an operator lacks one of its parts. Raised at import, so that it cannot fail in a run."""
+
+
 def nearest_name(written: str, names: Iterable[str]) -> str | None:
     """Return the name most similar to `written`, ignoring case, or None if none is similar."""
     by_lower_case = {name.lower(): name for name in reversed(tuple(names))}

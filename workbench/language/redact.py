@@ -6,29 +6,24 @@ replaced by `UNSEEN`. A rendered text cannot be masked afterwards, because it ca
 `{{ email | urlencode }}`. If the template of a stored message reads an address, the text is replaced by the template.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from workbench.language.actions import Action, SendEmail, SendInapp, SendWebhook, templates_in
-from workbench.language.codec import decode, encode
+from workbench.language.actions import Action, texts_in
+from workbench.language.channel import Channel, channel_of
+from workbench.language.codec import Json, decode, encode
 from workbench.language.decision import Decision
 from workbench.language.event import mask_email
 from workbench.language.filter import Verdict
-from workbench.language.run import (
-    ContactUpdated,
-    Effect,
-    EmailMessage,
-    InappMessage,
-    Step,
-    TagAdded,
-    TagRemoved,
-    WebhookMessage,
-)
+from workbench.language.run import ContactUpdated, Effect, Step, TagAdded, TagRemoved
 from workbench.language.template import TemplateError, compile_template
 
 UNSEEN = "•••"
+# Details of steps that no value of the contact can get into; all others are taken from the visible contact.
+_SHOWN_DETAILS = frozenset(
+    {"messageId", "messages", "tag", "attributes", "cause", "until", "event", "eventId", "share", "entries"}
+)
 _ADDRESS_PATHS = frozenset({"email", "contact", "contact.email"})
 
 
@@ -64,55 +59,52 @@ def _redact_step(step: Step, visible: Step | None) -> Step:
         if visible is not None and visible.outcome == "failed" and visible.detail["cause"] == step.detail["cause"]:
             return replace(step, detail=visible.detail)
         return replace(step, detail={**step.detail, "error": UNSEEN})
-    return step
+    if step.detail.keys() <= _SHOWN_DETAILS:
+        return step
+    masked = visible.detail if visible is not None and visible.outcome == step.outcome else {}
+    unknown = {name: masked.get(name, UNSEEN) for name in step.detail.keys() - _SHOWN_DETAILS}
+    return replace(step, detail=step.detail | unknown)
 
 
 def _hide_values(effect: Effect) -> Effect:
     match effect:
-        case InappMessage():
-            return replace(effect, title=UNSEEN, body=UNSEEN)
-        case EmailMessage():
-            return replace(effect, email=UNSEEN, subject=UNSEEN, body=UNSEEN)
-        case WebhookMessage():
-            return replace(effect, url=UNSEEN, body=UNSEEN)
         case ContactUpdated(attributes=attributes):
             return ContactUpdated(dict.fromkeys(attributes, UNSEEN))
         case TagAdded() | TagRemoved():
             return effect
+        case _:
+            channel = channel_of(effect)
+            hidden = (*channel.texts, channel.address) if channel.is_sealed else channel.texts
+            return replace(effect, **dict.fromkeys(hidden, UNSEEN))
 
 
-class MessageTexts(Struct, frozen=True):
-    """The texts of a message: `subject` is the title of an in-app message, `url` belongs to a webhook."""
-
-    subject: str | None
-    body: str | None
-    url: str | None = None
-
-
-def redact_texts(action: Action | None, texts: MessageTexts) -> MessageTexts:
-    """Return the texts of a message without addresses.
+def redact_texts(channel: Channel, action: Action | None, columns: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the texts among the stored `columns` of a message, without addresses.
 
     `action` is the action that sent the message. All texts are hidden if the action is unknown or of another kind.
     """
-    match action:
-        case SendInapp(title=subject, body=body) | SendEmail(subject=subject, body=body):
-            return replace(texts, subject=_redact_text(subject, texts.subject), body=_redact_text(body, texts.body))
-        case SendWebhook(url=url, body=None):
-            return replace(texts, url=_redact_text(url, texts.url), body=_mask_default_body(texts.body))
-        case SendWebhook(url=url, body=str() as body):
-            return replace(texts, url=_redact_text(url, texts.url), body=_redact_text(body, texts.body))
-        case SendWebhook(url=url, body=body):
-            reads_address = any(map(_reads_address, templates_in(replace(action, url="-"))))
-            redacted = encode(body).decode() if reads_address else texts.body
-            return replace(texts, url=_redact_text(url, texts.url), body=redacted)
+    redacted: dict[str, str | None] = {}
+    is_sender = action is not None and action.channel is channel
+    for name in channel.texts:
+        text = columns.get(channel.columns[name])
+        if text is not None:  # None: erased
+            redacted[channel.columns[name]] = _redact_text(getattr(action, name), text) if is_sender else UNSEEN
+    return redacted
+
+
+def _redact_text(template: Json, text: str) -> str:
+    """Return the text, or its template if that reads an address."""
+    match template:
+        case None:  # the default body of a webhook
+            event = decode(text.encode())
+            data = event["data"]
+            if "email" in data:
+                data = {**data, "email": mask_email(data["email"])}
+            return encode({**event, "data": data}).decode()
+        case str():
+            return template if _reads_address(template) else text
         case _:
-            hidden = (None if text is None else UNSEEN for text in (texts.subject, texts.body, texts.url))
-            return MessageTexts(*hidden)
-
-
-def _redact_text(template: str, text: str | None) -> str | None:
-    """Return the text, or its template if that reads an address; None, for an erased text, stays None."""
-    return template if text is not None and _reads_address(template) else text
+            return encode(template).decode() if any(map(_reads_address, texts_in(template))) else text
 
 
 def _reads_address(template: str) -> bool:
@@ -120,14 +112,3 @@ def _reads_address(template: str) -> bool:
         return not _ADDRESS_PATHS.isdisjoint(compile_template(template).paths)
     except TemplateError:
         return True
-
-
-def _mask_default_body(text: str | None) -> str | None:
-    """Return the default body of a webhook with its email address masked."""
-    if text is None:
-        return None
-    event = decode(text.encode())
-    data = event["data"]
-    if "email" in data:
-        data = {**data, "email": mask_email(data["email"])}
-    return encode({**event, "data": data}).decode()

@@ -1,17 +1,14 @@
-"""The state of an entry, the transitions between states, the record of a step, and the effects that a step requests.
-
-In-app messages, tags and attributes live in the database and commit with the state of their entry. Emails and webhooks
-leave the system: their row in `messages` is written before they are sent, and its id is derived from entry and node, so
-a repeated attempt sends the same id.
-"""
+"""The state of an entry, the transitions between states, the record of a step, and the effects that a step requests."""
 
 import hashlib
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
+from workbench.language.channel import Message, channel_of
 from workbench.language.codec import Json
 
 
@@ -29,8 +26,8 @@ class State(StrEnum):
     DEAD = "dead"
 
 
-# The reason of each transition is its label in docs/entry-states.md. A CHECK in the database has the same pairs.
-_REASONS = {
+# The reason for each transition is its label in docs/entry-states.md. A CHECK in the database has the same pairs.
+TRANSITIONS: Mapping[tuple[State, State], str] = {
     (State.PENDING, State.RUNNING): "claimed",
     (State.PENDING, State.CANCELLED): "switched off, or its log was dropped",
     (State.WAITING, State.RUNNING): "due, or woken by an event",
@@ -49,7 +46,6 @@ _REASONS = {
     (State.CANCELLED, State.PENDING): "its log is on the chain again",
     (State.DEAD, State.PENDING): "replayed",
 }
-TRANSITIONS: frozenset[tuple[State, State]] = frozenset(_REASONS)
 TERMINAL = frozenset({State.COMPLETED, State.EXITED, State.CANCELLED, State.DEAD})
 
 
@@ -57,7 +53,7 @@ class IllegalTransitionError(AssertionError):
     """A transition that is not in the table. It is always a bug."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """An entry as the interpreter sees it.
 
     `attempt` counts the claims of the current step, from 1. `due_at`: when a waiting or retrying run continues.
@@ -90,7 +86,7 @@ class Run(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, node_id=node_id, step=self.step + 1, attempt=1, error=None, since=None)
 
 
-class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """The record of one node that was run; the same in the history of an entry and in a simulation."""
 
     node_id: str
@@ -102,63 +98,7 @@ class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     detail: dict[str, Any] = {}
 
 
-def entry_states_page() -> str:
-    """Return `docs/entry-states.md`."""
-    return f"""# States of an entry
-
-Written by `python docs/entry_states.py` from `workbench/language/run.py`; the database has the same table as a CHECK.
-
-```mermaid
-{state_diagram()}
-```
-"""
-
-
-def state_diagram() -> str:
-    """Return the states and transitions as Mermaid text."""
-    order = list(State)
-    transitions = sorted(TRANSITIONS, key=lambda pair: (order.index(pair[0]), order.index(pair[1])))
-    lines = ["stateDiagram-v2", f"    [*] --> {State.PENDING.value}"]
-    lines += [f"    {old.value} --> {new.value}: {_REASONS[old, new]}" for old, new in transitions]
-    lines += [f"    {state.value} --> [*]" for state in order if state in TERMINAL]
-    return "\n".join(lines)
-
-
-Channel: TypeAlias = Literal["inapp", "email", "webhook"]
-CHANNELS: tuple[Channel, ...] = ("inapp", "email", "webhook")
-
-INAPP_DELAYS_S = (10, 60, 600, 3_600, 21_600)
-EMAIL_DELAYS_S = (60, 300, 1_800, 7_200, 21_600, 86_400)
-WEBHOOK_DELAYS_S = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 JITTER = 0.2  # of a delay, in both directions
-
-
-class RetryPolicy(msgspec.Struct, frozen=True):
-    """Delays in seconds after the first, second, … failure; an entry that fails after the last one is dead."""
-
-    in_app: tuple[float, ...] = INAPP_DELAYS_S
-    email: tuple[float, ...] = EMAIL_DELAYS_S
-    webhook: tuple[float, ...] = WEBHOOK_DELAYS_S
-
-    def delays(self, channel: Channel) -> tuple[float, ...]:
-        match channel:
-            case "inapp":
-                return self.in_app
-            case "email":
-                return self.email
-            case "webhook":
-                return self.webhook
-
-    def max_attempts(self, channel: Channel) -> int:
-        return len(self.delays(channel)) + 1
-
-
-DEFAULT_POLICY = RetryPolicy()
-
-
-def uniform_policy(delays: tuple[float, ...]) -> RetryPolicy:
-    """Return the policy with one schedule for every channel (`WORKBENCH_RETRY_DELAYS`)."""
-    return RetryPolicy(**dict.fromkeys(RetryPolicy.__struct_fields__, delays))
 
 
 def delay_after(delays: tuple[float, ...], attempt: int, entry_id: str) -> timedelta | None:
@@ -169,37 +109,6 @@ def delay_after(delays: tuple[float, ...], attempt: int, entry_id: str) -> timed
     digest = hashlib.blake2b(f"{entry_id}/{attempt}".encode(), digest_size=4).digest()
     jitter = (int.from_bytes(digest, "big") / 0xFFFFFFFF * 2 - 1) * JITTER
     return timedelta(seconds=delays[attempt - 1] * (1 + jitter))
-
-
-class InappMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="inapp"):
-    """A message stored for a wallet and pushed to its sockets."""
-
-    id: str
-    node_id: str
-    wallet_address: str
-    title: str
-    body: str
-    data: dict[str, Any] | None = None
-
-
-class EmailMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="email"):
-    """An email. `html`: the body is HTML with escaped values; otherwise it is plain text."""
-
-    id: str
-    node_id: str
-    email: str
-    subject: str
-    body: str
-    html: bool = False
-
-
-class WebhookMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="webhook"):
-    """A POST of the text `body` to a URL."""
-
-    id: str
-    node_id: str
-    url: str
-    body: str
 
 
 class TagAdded(msgspec.Struct, frozen=True):
@@ -220,20 +129,12 @@ class ContactUpdated(msgspec.Struct, frozen=True):
     attributes: dict[str, Json]
 
 
-ExternalEffect: TypeAlias = EmailMessage | WebhookMessage
-Message: TypeAlias = InappMessage | ExternalEffect
 Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated
 
 
-def channel_of(message: Message) -> Channel:
-    """Return the channel that delivers a message."""
-    match message:
-        case InappMessage():
-            return "inapp"
-        case EmailMessage():
-            return "email"
-        case WebhookMessage():
-            return "webhook"
+def counts_towards_cap(effect: Effect) -> bool:
+    """Return whether an effect counts towards a frequency cap: whether it is a message to the contact."""
+    return isinstance(effect, Message) and channel_of(effect).to_contact
 
 
 def message_id(entry_id: str, node_id: str, visit: int = 1) -> str:

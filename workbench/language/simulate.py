@@ -1,45 +1,41 @@
-"""Simulations: the engine's interpreter on a virtual clock, without performing anything.
+"""Simulations and backtests: the engine's interpreter on a virtual clock, without performing anything.
 
 `simulate` follows one entry of a described contact and described later events, which are validated like real ones. For
-a reader without access to personal data the trace is redacted (see `redact`). `backtest` plays stored events.
+a reader without access to personal data the trace is redacted (see `redact`). `backtest` plays the stored events of one
+contact, each of which may start an entry. Both run on a `Timeline`.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from workbench.language.actions import MAX_WAIT, WaitForEvent
-from workbench.language.advance import advance, required_facts
-from workbench.language.codec import Json, decode, encode, normalise, text_problem
-from workbench.language.contact import ContactState, apply_event, merge_identifiers
-from workbench.language.event import LOG_NAME, Event, Identifiers, normalise_email, read_event
-from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
-from workbench.language.filter import Verdict, explain
+from workbench.language.actions import MAX_WAIT, filters_in
+from workbench.language.advance import advance
+from workbench.language.body import Body, read_value
+from workbench.language.channel import CHANNELS, DEFAULT_POLICY, ChannelName, Message, RetryPolicy
+from workbench.language.codec import Json, as_stored, normalize
+from workbench.language.contact import ContactState, IdentifierKey, apply_event, merge_identifiers
+from workbench.language.event import Event, Identifiers, normalize_email
+from workbench.language.facts import ContactHistory, apply_effects
+from workbench.language.filter import Verdict, explain, matches
 from workbench.language.graph import Graph
-from workbench.language.problem import Problem, Problems
+from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.redact import redact_decision, redact_verdicts
-from workbench.language.run import (
-    CHANNELS,
-    DEFAULT_POLICY,
-    ContactUpdated,
-    Effect,
-    Message,
-    RetryPolicy,
-    Run,
-    State,
-    Step,
-    TagAdded,
-    TagRemoved,
-)
-from workbench.language.trigger import Trigger, flat_context
+from workbench.language.run import TERMINAL, ContactUpdated, Run, State, Step, TagAdded, TagRemoved
+from workbench.language.timeline import NO_HISTORY, EventRecord, ReportBug, SimulatedEntry, Timeline, Walk, ignore_bug
+from workbench.language.trigger import Trigger, flat_context, read_later_event
 
 SIMULATED_ID = "00000000-0000-8000-8000-000000000000"
 MAX_LATER_EVENTS = 100
+NOT_LATER_EVENTS = f"must be an array of at most {MAX_LATER_EVENTS} later events"
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+_FOREVER = datetime.max.replace(tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class ScheduledEvent(msgspec.Struct, frozen=True):
@@ -61,15 +57,18 @@ class SimulationInput(msgspec.Struct, frozen=True):
     """The circumstances of a simulation: the history of the contact, and its later events.
 
     `until`: the time at which the simulation stops; None: when the entry has ended. `visible_contact`: the contact as
-    the reader of the trace may see it; None: as it is.
+    the reader of the trace may see it; None: as it is. `owners`: as in `apply_event`. `report_bug`: is called if the
+    entry ends as `internal_error`.
     """
 
-    history: ContactHistory = ContactHistory()
+    history: ContactHistory = NO_HISTORY
     later: tuple[ScheduledEvent, ...] = ()
     retries: RetryPolicy = DEFAULT_POLICY
     entry_id: str = SIMULATED_ID
     until: datetime | None = None
     visible_contact: ContactState | None = None
+    report_bug: ReportBug = ignore_bug
+    owners: Mapping[IdentifierKey, str] = {}
 
 
 NO_INPUT = SimulationInput()
@@ -111,26 +110,88 @@ def simulate(
     event: Event,
     contact: ContactState,
     now: datetime,
-    given: SimulationInput = NO_INPUT,
+    circumstances: SimulationInput = NO_INPUT,
 ) -> Trace:
     """Return the trace of `event` from `contact` at `now`. Waits and retries pass at once, on a virtual clock.
 
     `now` must be between `EARLIEST` and `LATEST`: a thousand waits of a year after that are still valid dates.
     """
-    facts = _facts(event, contact, given)
-    visible = None if given.visible_contact is None else _facts(event, given.visible_contact, given)
-    true_verdicts = verdicts = _explain_trigger(automation.trigger, facts)
+    first, trigger, visible = _record(event, now), automation.trigger, circumstances.visible_contact
+    entry = SimulatedEntry(first, first.read_payload(), Run(circumstances.entry_id, automation.id))
+    true_verdicts = verdicts = explain(trigger.filters, _trigger_context(entry, contact))
     if visible is not None:
-        verdicts = redact_verdicts(verdicts, _explain_trigger(automation.trigger, visible))
-    name_matched = automation.trigger.matches_event(event.name, on_chain=event.on_chain)
+        verdicts = redact_verdicts(verdicts, explain(trigger.filters, _trigger_context(entry, visible)))
+    name_matched = trigger.matches_event(event.name, event.source)
     if not name_matched or not all(verdict.passed for verdict in true_verdicts):
         return Trace(False, verdicts, name_matched=name_matched)
     graph = automation.graph
     if graph is not None and contact.id == SIMULATED_ID:
         graph = without_holdout(graph)  # the bucket of an invented id means nothing
-    simulation = _Simulation(graph, Run(given.entry_id, automation.id), facts, visible, now)
-    simulation.run(given.later, given.until)
-    return simulation.trace(verdicts)
+    later = [_record(item.event, now + item.after) for item in circumstances.later]
+    later.sort(key=lambda record: record.at)
+    # At `until` the simulation still goes on, a microsecond later it does not.
+    until = min(circumstances.until or _FOREVER, _FOREVER - _MICROSECOND) + _MICROSECOND
+    events = [record for record in (first, *later) if record.at < until]
+    history, retries, owners = circumstances.history, circumstances.retries, circumstances.owners
+    timeline = Timeline(graph, contact, history, retries, circumstances.report_bug, owners)
+    walks = shown = [*timeline.play(events, lambda record: entry if record is first else None, until)]
+    if visible is not None:
+        shown = _redact(graph, walks, visible, events, owners)
+    steps: list[Step] = []
+    messages: list[Message] = []
+    tags: list[str] = []
+    removed_tags: list[str] = []
+    attributes: dict[str, Json] = {}
+    error = None
+    for walk in shown:
+        for decision in walk.decisions:
+            error = decision.run.error
+            if decision.step is not None:
+                steps.append(decision.step)
+            for effect in decision.effects:
+                match effect:
+                    case TagAdded(tag=tag):
+                        tags.append(tag)
+                    case TagRemoved(tag=tag):
+                        removed_tags.append(tag)
+                    case ContactUpdated(attributes=written):
+                        attributes |= written
+                    case _:
+                        messages.append(effect)
+    return Trace(
+        matched=True,
+        verdicts=verdicts,
+        steps=tuple(steps),
+        messages=tuple(messages),
+        tags=tuple(tags),
+        removed_tags=tuple(removed_tags),
+        attributes=attributes,
+        state=entry.run.state,
+        outcome=entry.run.outcome,
+        error=error,
+        missed=_missed_events(graph, walks, shown) if later else (),
+    )
+
+
+def backtest(
+    automation: SimulatedAutomation,
+    contact: ContactState,
+    events: Iterable[EventRecord],
+    until: datetime,
+    retries: RetryPolicy = DEFAULT_POLICY,
+    other_messages_at: Sequence[datetime] = (),
+) -> Iterator[SimulatedEntry]:
+    """Yield the contact's entries as they end, then those that are still open at the end of the backtest.
+
+    `events` are the contact's, ordered by (at, id), all before `until`. Events that the automation does not name may be
+    left out. `other_messages_at`: when other automations sent messages to the contact. The contact begins without
+    earlier entries.
+    """
+    timeline = Timeline(automation.graph, contact, ContactHistory(messages_at=tuple(other_messages_at)), retries)
+    for walk in timeline.play(events, lambda event: _start_entry(automation, contact, event), until):
+        if walk.entry.run.state in TERMINAL:
+            yield walk.entry
+    yield from timeline.open_entries()
 
 
 def without_holdout(graph: Graph) -> Graph:
@@ -140,55 +201,48 @@ def without_holdout(graph: Graph) -> Graph:
     return msgspec.structs.replace(graph, settings=msgspec.structs.replace(graph.settings, holdout=0))
 
 
-def contact_from(value: Mapping[str, Any] | None) -> ContactState:
-    """Return a described contact (see `read_contact`); raise ValueError with its problems."""
-    contact = read_contact(value)
-    if isinstance(contact, ContactState):
-        return contact
-    raise ValueError("; ".join(map(str, contact)))
+def _read_email(value: Any, path: str) -> str | Problems:
+    if not isinstance(value, str):
+        return (Problem(path, "must be a string"),)
+    return normalize_email(value) or (Problem(path, "not a valid email address"),) if value else value
 
 
-def read_contact(value: Any, field: str = "contact") -> ContactState | Problems:
-    """Return a described contact, or its problems. Every field is optional:
+def _read_attributes(value: Any, path: str) -> dict[str, Json] | Problems:
+    try:
+        attributes = normalize(value) if isinstance(value, Mapping) else None
+    except (TypeError, ValueError):
+        return (Problem(path, "must hold strings, numbers and booleans"),)
+    return (Problem(path, "must be an object"),) if attributes is None else attributes
 
-    `id, email, walletAddress, externalId, attributes, tags, segments, optedOut`. Values are normalised as the service
-    would store them: the wallet in lower case, the email in its normal form.
-    """
-    if value is None:
-        return ContactState(SIMULATED_ID)
-    if not isinstance(value, Mapping):
-        return (Problem(field, "must be an object"),)
-    problems: list[Problem] = []
-    texts: dict[str, str | None] = {}
-    for name in ("id", "email", "walletAddress", "externalId"):
-        text = value.get(name)
-        if text is not None and not isinstance(text, str):
-            problems.append(Problem(f"{field}.{name}", "must be a string"))
-            text = None
-        elif text and (reason := text_problem(text)):
-            problems.append(Problem(f"{field}.{name}", reason))
-        texts[name] = text or None
-    email = texts["email"] and normalise_email(texts["email"])
-    if texts["email"] and email is None:
-        problems.append(Problem(f"{field}.email", "not a valid email address"))
-    attributes: dict[str, Json] = {}
-    if isinstance(value.get("attributes"), Mapping):
-        try:
-            attributes = normalise(value["attributes"])
-        except (TypeError, ValueError):
-            problems.append(Problem(f"{field}.attributes", "must hold strings, numbers and booleans"))
-    elif value.get("attributes") is not None:
-        problems.append(Problem(f"{field}.attributes", "must be an object"))
-    tags = _read_strings(value.get("tags"), f"{field}.tags", problems)
-    segments = _read_strings(value.get("segments"), f"{field}.segments", problems)
-    opted_out = _read_strings(value.get("optedOut"), f"{field}.optedOut", problems)
-    if not set(opted_out) <= set(CHANNELS):
-        problems.append(Problem(f"{field}.optedOut", f"must hold some of {', '.join(CHANNELS)}"))
-    if problems:
-        return tuple(problems)
-    wallet = texts["walletAddress"]
-    identifiers = Identifiers(wallet and wallet.lower(), email, texts["externalId"], wallet)
-    return ContactState(texts["id"] or SIMULATED_ID, identifiers, attributes, tags, segments, opted_out)
+
+_OPT_OUTS = Meta(extra={"reason": f"must be an array with some of {', '.join(CHANNELS)}"})
+
+
+class ContactDescription(Body, frozen=True, rename="camel"):
+    """A contact to simulate. Every field is optional, and an empty text counts as absent."""
+
+    id: str | None = None
+    email: Annotated[str, Meta(extra={"read": _read_email})] | None = None
+    wallet_address: str | None = None
+    external_id: str | None = None
+    attributes: Annotated[dict[str, Any], Meta(extra={"read": _read_attributes})] = msgspec.field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+    opted_out: Annotated[tuple[ChannelName, ...], _OPT_OUTS] = ()
+
+    @property
+    def state(self) -> ContactState:
+        """The contact with its values as the service would store them."""
+        wallet = self.wallet_address or None
+        identifiers = Identifiers(wallet and wallet.lower(), self.email or None, self.external_id or None, wallet)
+        values = identifiers, as_stored(self.attributes), self.tags, self.segments, self.opted_out
+        return ContactState(self.id or SIMULATED_ID, *values)
+
+
+def read_contact(value: Any) -> ContactState | Problems:
+    """Return a described contact, or its problems."""
+    described = ContactDescription() if value is None else read_value(ContactDescription, value, "contact")
+    return described if isinstance(described, tuple) else described.state
 
 
 def read_scheduled_events(value: Any, now_us: int, field: str, problems: list[Problem]) -> tuple[ScheduledEvent, ...]:
@@ -199,7 +253,7 @@ def read_scheduled_events(value: Any, now_us: int, field: str, problems: list[Pr
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > MAX_LATER_EVENTS:
-        problems.append(Problem(field, f"must be an array of at most {MAX_LATER_EVENTS} later events"))
+        problems.append(Problem(field, NOT_LATER_EVENTS))
         return ()
     max_seconds = MAX_WAIT.total_seconds()
     scheduled: list[ScheduledEvent] = []
@@ -215,125 +269,73 @@ def read_scheduled_events(value: Any, now_us: int, field: str, problems: list[Pr
             problems.append(Problem(f"{path}.afterSeconds", reason))
             continue
         after_us = int(seconds * 1_000_000)
-        event = _read_awaited_log(described) or read_event(encode(described), now_us + after_us)
+        event = read_later_event(described, now_us + after_us)
         if isinstance(event, Event):
             scheduled.append(ScheduledEvent(timedelta(microseconds=after_us), event))
         else:
-            problems += [Problem(f"{path}.event.{item.field}".removesuffix("."), item.reason) for item in event]
+            problems += problems_in(f"{path}.event", event)
     return tuple(scheduled)
 
 
-def _read_awaited_log(described: dict[str, Any]) -> Event | None:
-    """Return a contract log under the name that waits use for it (`0x…:Transfer`); None for custom events."""
-    name, payload = described.get("event"), described.get("payload", {})
-    if not isinstance(name, str) or not LOG_NAME.fullmatch(name) or not isinstance(payload, dict):
+def _record(event: Event, at: datetime) -> EventRecord:
+    return EventRecord("", event.name, at, event.identifiers, event.payload, event.source, event.attributes)
+
+
+def _trigger_context(entry: SimulatedEntry, contact: ContactState) -> dict[str, Any]:
+    identifiers = merge_identifiers(entry.event.sent, contact.identifiers)
+    return flat_context(entry.event.name, contact.id, identifiers, entry.payload)
+
+
+def _start_entry(automation: SimulatedAutomation, contact: ContactState, event: EventRecord) -> SimulatedEntry | None:
+    """Return a new entry if the stored event passes the trigger."""
+    trigger = automation.trigger
+    if not trigger.matches_event(event.name, event.source):
         return None
-    return Event(name.lower(), Identifiers(), payload=encode(payload), on_chain=True)
+    payload = event.read_payload()
+    if not trigger.concerns(payload, contact.identifiers.wallet):
+        return None
+    entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), Run(event.id, automation.id))
+    if trigger.filters and not matches(trigger.filters, _trigger_context(entry, contact)):
+        return None
+    return entry
 
 
-def _read_strings(value: Any, field: str, problems: list[Problem]) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    problems.append(Problem(field, "must be an array of strings"))
-    return ()
+def _redact(
+    graph: Graph | None,
+    walks: Iterable[Walk],
+    visible: ContactState,
+    events: Iterable[EventRecord],
+    owners: Mapping[IdentifierKey, str],
+) -> list[Walk]:
+    """Return the walks as a reader may see them; `visible`: the visible part of the contact before the first event."""
+    redacted, upcoming = [], deque(events)
+    for walk in walks:
+        while upcoming and upcoming[0].at <= walk.now:
+            event = upcoming.popleft()
+            visible = apply_event(visible, event.sent, event.attributes or {}, owners)
+        run, decisions = walk.run, []
+        begun = facts = msgspec.structs.replace(walk.facts, contact=visible)
+        for true_decision in walk.decisions:
+            decision = redact_decision(true_decision, advance(graph, run, facts, walk.now))
+            run, facts = true_decision.run, apply_effects(facts, decision.effects, walk.now)
+            decisions.append(decision)
+        visible = facts.contact
+        redacted.append(msgspec.structs.replace(walk, facts=begun, decisions=decisions))
+    return redacted
 
 
-def _facts(event: Event, contact: ContactState, given: SimulationInput) -> Facts:
-    payload: dict[str, Any] = decode(event.payload)
-    contact = apply_event(contact, event)
-    return Facts(event.name, event.identifiers, payload, contact, retries=given.retries, history=given.history)
-
-
-def _explain_trigger(trigger: Trigger, facts: Facts) -> tuple[Verdict, ...]:
-    identifiers = merge_identifiers(facts.sent, facts.contact.identifiers)
-    return explain(trigger.filters, flat_context(facts.event, facts.contact.id, identifiers, facts.payload))
-
-
-class _Simulation:
-    """One simulated entry. `visible`: the facts that the reader may see; None: the reader may see all."""
-
-    def __init__(self, graph: Graph | None, run: Run, facts: Facts, visible: Facts | None, now: datetime) -> None:
-        self._graph = graph
-        self._run = run
-        self._error = run.error
-        self._facts = facts
-        self._visible = visible
-        self._now = self._started_at = now
-        self._steps: list[Step] = []
-        self._effects: list[Effect] = []
-        self._missed: list[MissedEvent] = []
-
-    def run(self, later: tuple[ScheduledEvent, ...], until: datetime | None) -> None:
-        """Advance the clock from event to event until the given time or the end of the entry."""
-        upcoming = deque(sorted(later, key=lambda scheduled: scheduled.after))
-        while self._run.state in (State.PENDING, State.WAITING, State.RETRYING):
-            due_at = self._run.due_at or self._now
-            event_at = self._started_at + upcoming[0].after if upcoming else None
-            # At the same time the event comes first, so it can still end a wait that times out at that moment.
-            next_at = due_at if event_at is None else min(due_at, event_at)
-            if until is not None and next_at > until:
-                return
-            if next_at == event_at:
-                self._receive(upcoming.popleft().event, next_at)
-            else:
-                self._advance(due_at)
-
-    def trace(self, verdicts: tuple[Verdict, ...]) -> Trace:
-        attributes: dict[str, Json] = {}
-        for effect in self._effects:
-            if isinstance(effect, ContactUpdated):
-                attributes |= effect.attributes
-        return Trace(
-            True,
-            verdicts,
-            tuple(self._steps),
-            tuple(effect for effect in self._effects if isinstance(effect, Message)),
-            tuple(effect.tag for effect in self._effects if isinstance(effect, TagAdded)),
-            tuple(effect.tag for effect in self._effects if isinstance(effect, TagRemoved)),
-            attributes,
-            self._run.state,
-            self._run.outcome,
-            self._error,
-            missed=tuple(self._missed),
-        )
-
-    def _receive(self, event: Event, at: datetime) -> None:
-        """Apply a later event to the contact, and wake the entry if it waits for this name."""
-        arrival = LaterEvent(at, event.name, event.identifiers, decode(event.payload))
-        self._facts = _with_event(self._facts, event, arrival)
-        self._visible = None if self._visible is None else _with_event(self._visible, event, arrival)
-        waiting = self._run
-        if waiting.state is not State.WAITING or event.name not in required_facts(self._graph, waiting).later_events:
-            return
-        self._advance(at)
-        node = None if self._graph is None else self._graph.by_id.get(self._run.node_id or "")
-        if self._run.state is not State.WAITING or node is None or not isinstance(node.action, WaitForEvent):
-            return
-        # The entry still waits: if it is for this event, its filters did not pass.
-        verdicts = explain(node.action.filters, self._facts.context_of(arrival))
-        if node.action.event == arrival.event and not all(verdict.passed for verdict in verdicts):
-            if self._visible is not None:
-                verdicts = redact_verdicts(verdicts, explain(node.action.filters, self._visible.context_of(arrival)))
-            self._missed.append(MissedEvent(node.id, arrival.event, arrival.at, verdicts))
-
-    def _advance(self, now: datetime) -> None:
-        """Advance the entry until it waits or ends."""
-        self._now = max(self._now, now)
-        self._run = self._run.claimed()
-        while self._run.state is State.RUNNING:
-            true_decision = decision = advance(self._graph, self._run, self._facts, self._now)
-            if self._visible is not None:
-                decision = redact_decision(decision, advance(self._graph, self._run, self._visible, self._now))
-                self._visible = apply_effects(self._visible, decision.effects, self._now)
-            self._run, self._error = true_decision.run, decision.run.error
-            if decision.step is not None:
-                self._steps.append(decision.step)
-            self._effects += decision.effects
-            self._facts = apply_effects(self._facts, true_decision.effects, self._now)
-
-
-def _with_event(facts: Facts, event: Event, arrival: LaterEvent) -> Facts:
-    contact = apply_event(facts.contact, event)
-    return msgspec.structs.replace(facts, contact=contact, later_events=(*facts.later_events, arrival))
+def _missed_events(graph: Graph | None, walks: Sequence[Walk], shown: Sequence[Walk]) -> tuple[MissedEvent, ...]:
+    """Return the events that woke the entry, but did not pass the filters of its wait."""
+    missed = []
+    for walk, shown_walk in zip(walks, shown, strict=True):
+        arrival, run = walk.arrival, walk.decisions[-1].run
+        if graph is None or arrival is None or run.node_id is None or run.state is not State.WAITING:
+            continue
+        if graph.waits.get(run.node_id) == arrival.event:
+            filters = filters_in(graph.by_id[run.node_id].action)
+            verdicts = explain(filters, walk.facts.context_of(arrival))
+            if not all(verdict.passed for verdict in verdicts):
+                if shown_walk is not walk:
+                    verdicts = redact_verdicts(verdicts, explain(filters, shown_walk.facts.context_of(arrival)))
+                missed.append(MissedEvent(run.node_id, arrival.event, arrival.at, verdicts))
+    return tuple(missed)

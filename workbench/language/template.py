@@ -1,9 +1,9 @@
 """Templates: a subset of Jinja2 that cannot run code and cannot grow without bound.
 
 The syntax tree is checked against a short list of node types (no calls, macros, imports, assignments or powers) and has
-at most 1,000 nodes. The compiled template runs over `expression`: names and attributes reach only data, only texts and
-numbers are compared, and every pass of a loop and every character that an operation makes is paid from one budget of
-work. The result has at most 256 KB.
+at most 1,000 nodes. The compiled template runs on `expression`: names and attributes reach only data, only texts and
+numbers are compared, and every pass of a loop and every character that an operation produces is charged to one
+budget of work. The result has at most 256 KB.
 """
 
 import re
@@ -24,26 +24,13 @@ from workbench.language.expression import (
     BUDGET,
     FILTERS,
     HTML,
-    MAX_OUTPUT,
     TESTS,
     TEXT,
-    RenderBudget,
-    TemplateError,
     error_message,
     to_json_value,
 )
-
-__all__ = [
-    "FILTERS",
-    "MAX_OUTPUT",
-    "TESTS",
-    "RenderBudget",
-    "Template",
-    "TemplateError",
-    "compile_template",
-    "evaluate",
-    "render",
-]
+from workbench.language.expression import RenderBudget as RenderBudget
+from workbench.language.expression import TemplateError as TemplateError
 
 MAX_SOURCE = 65_536  # characters
 MAX_TOKENS = 5_000  # the time to parse grows with the tokens
@@ -153,10 +140,10 @@ def _compile(source: str, html: bool) -> Template:
     if reason := text_problem(source):
         raise TemplateError(reason)
     if "{" not in source:
-        return Template(re.sub("\r\n?", "\n", source))  # as Jinja2 normalises line breaks
+        return Template(re.sub("\r\n?", "\n", source))  # as Jinja2 normalizes line breaks
     with _compile_errors():
         tree = _parse(source)
-        paths = frozenset(_context_paths(tree))  # before the guards change the tree
+        paths = frozenset(_context_paths(tree))  # computed before the guards change the tree
         return Template(source, _build(tree, HTML if html else TEXT), paths)
 
 
@@ -199,10 +186,10 @@ def _compile_errors() -> Iterator[None]:
         raise
     except TemplateSyntaxError as error:
         raise TemplateError(f"line {error.lineno}: {error.message}") from None
-    except (RecursionError, MemoryError, SyntaxError):  # Python's own limits of nesting
+    except (RecursionError, MemoryError, SyntaxError):  # Python's own limits on nesting
         raise TemplateError(_TOO_DEEP) from None
     except ValueError:  # Python reads no integer of more than 4,300 digits
-        raise TemplateError("has a number of too many digits") from None
+        raise TemplateError("has a number with too many digits") from None
     except Exception as error:  # noqa: BLE001  a customer's program must not make a request fail with a bug of Jinja2
         raise TemplateError(f"cannot be compiled ({type(error).__name__})") from None
 
@@ -227,7 +214,7 @@ def _node_problem(node: nodes.Node) -> str | None:
         case nodes.Test(name=name) if name not in TESTS:
             return f"unknown test {name!r}; the tests are {', '.join(TESTS)}"
         case nodes.Name(name=name) if name.startswith("_") or name == "self":
-            return f"the name {name!r} cannot be used; write payload[{name!r}]"  # such names are Jinja2's and ours
+            return f"the name {name!r} cannot be used; write payload[{name!r}]"  # reserved by Jinja2 or by this module
         case nodes.For(recursive=True):
             return "recursive loops are not allowed here"
         case nodes.Const(value=int() | float() as value):
@@ -238,7 +225,7 @@ def _node_problem(node: nodes.Node) -> str | None:
 
 
 class _Guard(NodeTransformer):
-    """Wraps the operations of a checked tree in the internal filters of `expression`, which pay and check values."""
+    """Wraps the operations of a checked tree in filters of `expression` that charge the budget and check values."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         # The work of one pass is the number of nodes of the loop, including its condition and `else`.

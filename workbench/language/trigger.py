@@ -5,16 +5,60 @@ from typing import Any, Literal
 
 import msgspec
 
-from workbench.language.codec import storage_problem
-from workbench.language.event import Identifiers
-from workbench.language.filter import Filter, matches
+from workbench.language.codec import decode, encode, storage_problem
+from workbench.language.event import LOG_NAME, Event, Identifiers, read_event
+from workbench.language.filter import OPERATORS, Filter, equated_values, matches
+from workbench.language.onchain import (
+    LOG_SOURCE_SCHEMA,
+    ZERO_ADDRESS,
+    LogSource,
+    is_log_sample,
+    log_payload,
+    read_log_sample,
+    read_log_source,
+)
 from workbench.language.onchain import ONCHAIN_EVENT as ONCHAIN_EVENT
-from workbench.language.onchain import LogSource, read_log_source
-from workbench.language.problem import Problem, Problems
+from workbench.language.problem import Problem, Problems, problems_in
 
 ALIASES = frozenset({"app_event", "custom_event", "app-event", "custom-event", "appevent"})
+TRIGGER_TYPES = (*sorted(ALIASES), ONCHAIN_EVENT)
 BUILT_INS = ("event", "contactId", "walletAddress", "email", "externalId")
 MAX_OPTIONS = 20  # values of an `in` filter that a query pre-selects; each becomes up to two conditions of the query
+
+
+_FILTER_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "minLength": 1},
+        "operator": {"type": "string", "minLength": 1, "description": f"One of {', '.join(OPERATORS)}."},
+        "value": {"description": "Not for `exists`."},
+    },
+    "required": ["path", "operator"],
+}
+TRIGGER_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "type": {"enum": TRIGGER_TYPES, "examples": ["app_event"]},
+    "event": {"type": ["string", "null"]},
+    "eventNames": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
+    "filters": {"type": ["array", "null"], "items": _FILTER_SCHEMA},
+    **LOG_SOURCE_SCHEMA,
+}
+TRIGGER_SCHEMA = {
+    "type": "object",
+    "description": "The events that start an automation: docs/automation-language.md, docs/on-chain.md.",
+    "properties": TRIGGER_FIELDS,
+    "required": ["type"],
+}
+SAMPLE_SCHEMA = {  # what `read_sample` reads
+    "anyOf": [
+        {"$ref": "#/components/schemas/EventBody"},
+        {
+            "type": "object",
+            "description": "A log of the contract event that the automation starts on; `args`: its parameters by name.",
+            "properties": {"type": {"enum": [ONCHAIN_EVENT]}, "args": {"type": "object"}},
+            "required": ["type", "args"],
+        },
+    ]
+}
 
 
 def is_app_event(type_name: Any) -> bool:
@@ -23,34 +67,107 @@ def is_app_event(type_name: Any) -> bool:
 
 
 def is_trigger(type_name: Any) -> bool:
-    """Return whether a type is that of a trigger."""
-    return is_app_event(type_name) or type_name == ONCHAIN_EVENT
+    """Return whether a type is a trigger type."""
+    return isinstance(type_name, str) and type_name in TRIGGER_TYPES
 
 
 class Trigger(msgspec.Struct, frozen=True):
     """A trigger. Without names it is the wildcard: every custom event of the organization.
 
-    `source`: the logs of an `onchain_event` trigger, which has no names; None: an `app_event` trigger.
+    `source`: the logs of an `onchain_event` trigger, which has no names; None: an `app_event` trigger. `empty_name`: it
+    is the wildcard because its `event` is an empty text, which may be a form that was not filled in.
     """
 
     names: frozenset[str] = frozenset()
     filters: tuple[Filter, ...] = ()
     source: LogSource | None = None
+    empty_name: bool = False
 
     @property
     def type(self) -> Literal["app_event", "onchain_event"]:
         return "app_event" if self.source is None else "onchain_event"
 
-    def matches_event(self, name: str, *, on_chain: bool = False) -> bool:
-        """Return whether the trigger is for custom events, or logs, of this name (custom events in lower case)."""
+    @property
+    def is_wildcard(self) -> bool:
+        return not self.names and self.source is None
+
+    @property
+    def confirmations(self) -> int:
+        """The number of blocks that must follow the block of a log before it starts an entry."""
+        return 0 if self.source is None else self.source.confirmations
+
+    @property
+    def creates_contacts(self) -> bool:
+        """Whether a log about an unknown wallet creates a contact."""
+        return self.source is not None and self.source.creates_contacts
+
+    def continues(self, earlier: "Trigger") -> bool:
+        """Return whether both triggers are for the same logs, so that a version takes over from an earlier one."""
+        return self.source is not None and earlier.source is not None and self.source.key == earlier.source.key
+
+    @property
+    def shown_values(self) -> dict[str, Any]:
+        """The values of the fields of its form, as titles show them."""
+        source = {} if self.source is None else self.source.shown_values
+        return {"events": sorted(self.names), "filters": self.filters, **source}
+
+    @property
+    def shown_names(self) -> tuple[str, ...]:
+        """The names of the events, or of the log as waits and goals name it; empty for the wildcard."""
+        source = self.source
+        return tuple(sorted(self.names)) if source is None else (f"{source.contract}:{source.abi_event.name}",)
+
+    def matches_event(self, name: str, source: str | None = None) -> bool:
+        """Return whether the trigger is for custom events of this name (in lower case), or for the logs of a source."""
         if self.source is not None:
-            return on_chain and name == self.source.abi_event.name
-        return not on_chain and (not self.names or name in self.names)
+            return source == self.source.key
+        return source is None and (not self.names or name in self.names)
+
+    def concerns(self, payload: Mapping[str, Any], wallet: str | None) -> bool:
+        """Return whether a stored event that matches is about the contact with this wallet.
+
+        A custom event is about its contact. A log is about the wallet in one parameter, which the trigger names; it is
+        about no wallet if it was not decoded.
+        """
+        if self.source is None:
+            return True
+        return wallet not in (None, ZERO_ADDRESS) and payload["args"].get(self.source.wallet_arg) == wallet
+
+    def payload_of(self, payload: dict[str, Any], source: str | None) -> dict[str, Any]:
+        """Return the payload of a stored event as the filters of this trigger see it."""
+        if source is None:
+            return payload
+        return log_payload(payload, None if self.source is None else self.source.abi_event)
 
 
 def fires(trigger: Trigger, name: str, context: Mapping[str, Any]) -> bool:
     """Return whether an event with this name and flat context starts the automation."""
     return trigger.matches_event(name) and matches(trigger.filters, context)
+
+
+def read_sample(described: bytes, trigger: Trigger, now_us: int) -> Event | Problems:
+    """Return the event that a JSON text describes: as posted, or a log as `{"type": "onchain_event", "args": {…}}`."""
+    # Searching the bytes first avoids decoding an event, the common case, twice.
+    if b'"onchain_event"' in described and is_log_sample(value := decode(described)):
+        if trigger.source is None:
+            return (Problem("event.type", "this automation does not start from on-chain events"),)
+        return read_log_sample(value, trigger.source)
+    event = read_event(described, now_us)
+    return problems_in("event", event) if isinstance(event, tuple) else event
+
+
+def read_later_event(described: dict[str, Any], now_us: int) -> Event | Problems:
+    """Return an event for which an entry may wait: as posted, or a log by the name that waits use (`0x…:Transfer`)."""
+    name, payload = described.get("event"), described.get("payload", {})
+    if isinstance(name, str) and LOG_NAME.fullmatch(name) and isinstance(payload, dict):
+        return Event(name.lower(), Identifiers(), payload=encode(payload))
+    return read_event(encode(described), now_us)
+
+
+def check_sample(described: dict[str, Any], latest_us: int) -> Problems:
+    """Return the problems that a described event has with any trigger, at any time up to `latest_us`."""
+    event = () if is_log_sample(described) else read_event(encode(described), latest_us, history=True)
+    return event if isinstance(event, tuple) else ()
 
 
 def flat_context(name: str, contact_id: str, identifiers: Identifiers, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,16 +211,17 @@ def read_trigger(spec: Any, field: str = "triggerSpec") -> Trigger | Problems:
             names.append(name)
         elif name is not None:
             problems.append(Problem(f"{field}.event", "must be a string"))
-        if isinstance(listed, list) and all(isinstance(item, str) for item in listed):
+        if isinstance(listed, list) and all(isinstance(item, str) and item for item in listed):
             names.extend(listed)
         elif listed is not None:
-            problems.append(Problem(f"{field}.eventNames", "must be an array of strings"))
+            problems.append(Problem(f"{field}.eventNames", "must be an array of non-empty strings"))
     else:
         problems.append(Problem(f"{field}.type", f"must be app_event or {ONCHAIN_EVENT}"))
     filters = read_filters(spec.get("filters"), f"{field}.filters", problems)
     if problems:
         return tuple(problems)
-    return Trigger(frozenset(name.lower() for name in names if name), filters, source)
+    lower_case = frozenset(name.lower() for name in names if name)
+    return Trigger(lower_case, filters, source, empty_name=bool(names) and not lower_case)
 
 
 def read_filters(value: Any, field: str, problems: list[Problem]) -> tuple[Filter, ...]:
@@ -122,7 +240,7 @@ def read_filters(value: Any, field: str, problems: list[Problem]) -> tuple[Filte
         blank = [name for name in ("path", "operator") if not isinstance(item.get(name), str) or not item[name]]
         if blank:
             problems.append(Problem(f"{path}.{blank[0]}", "must be a non-empty string"))
-        elif item["operator"] != "exists" and "value" not in item:
+        elif "value" not in item and item["operator"] in OPERATORS and OPERATORS[item["operator"]].operand != "nothing":
             problems.append(Problem(f"{path}.value", f"is required for {item['operator']}"))
         else:
             filters.append(Filter(item["path"], item["operator"], item.get("value")))
@@ -135,11 +253,8 @@ def containment_patterns(filter_: Filter, roots: Collection[str] = BUILT_INS) ->
     Postgres pre-selects rows with them (`payload @> {"asset": "USDC"}`). They may let too many rows through, never too
     few; `matches` decides. `roots`: first parts of paths that can refer to something outside the payload.
     """
-    if filter_.operator == "eq":
-        options = [filter_.value]
-    elif filter_.operator == "in" and isinstance(filter_.value, list) and 0 < len(filter_.value) <= MAX_OPTIONS:
-        options = filter_.value
-    else:
+    options = equated_values(filter_)
+    if options is None or not 0 < len(options) <= MAX_OPTIONS:
         return ()
     first, *rest = filter_.path.split(".")
     if first in roots:  # the value may come from outside the payload

@@ -32,6 +32,6 @@ def incompatibility(notebook: str) -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version, or () if it is not one."""
+    """Return the first two numbers of a version, or () if the text is not a version."""
     match = re.match(r"(\d{1,6})\.(\d{1,6})(?![0-9])", version, re.ASCII)
     return () if match is None else (int(match[1]), int(match[2]))

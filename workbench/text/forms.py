@@ -10,7 +10,7 @@ from typing import Any
 from workbench.display.outline import outline_of
 from workbench.display.sentences import outline_lines, value
 from workbench.draft import Draft, from_json
-from workbench.text.parse import lines_of, read
+from workbench.text.parse import Scanner, lines_of, read
 from workbench.text.python import build, calls_of, literal, python_code
 from workbench.text.remainder import PATH, Extras, apply_extras, find_extras
 
@@ -48,7 +48,7 @@ def from_sentences(name: str, text: str) -> Draft:
         if line.text.startswith(_WITHOUT):
             without.append(line.text.removeprefix(_WITHOUT))
             continue
-        scanner = line.scanner()
+        scanner = Scanner(line)
         path = scanner.pattern(PATH, "a path, “=” and a value, like nodes.send_inapp.data.label = “VIP”")
         scanner.take(" = ")
         values[path] = scanner.value()
@@ -57,7 +57,6 @@ def from_sentences(name: str, text: str) -> Draft:
 
 
 def to_python(draft: Draft) -> str:
-    """Return Python code that builds the same draft."""
     payload = draft.payload()
     outline = outline_of(draft.name, payload["triggerSpec"], payload["graph"])
     extras = find_extras(build(outline).payload(), payload)
@@ -65,5 +64,4 @@ def to_python(draft: Draft) -> str:
 
 
 def with_extras(draft: Draft, extras: Extras) -> Draft:
-    """Return the draft with its extra fields."""
     return from_json(apply_extras(draft.payload(), extras) | {"name": draft.name})

@@ -12,35 +12,34 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from workbench.display.kinds import LINES, STEPS, TRIGGERS, FormField, parts
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, Outline, OutlineStep
 from workbench.display.sentences import (
     ADDRESS,
     END,
-    IF_RECEIVED,
     NO_STEPS,
     NOTHING_MORE,
+    OTHER_TRIGGER,
     PLAIN_EVENT,
     PLAIN_PATH,
     PLAIN_URL,
-    UNITS_S,
 )
+from workbench.display.words import OPERATOR_PHRASES, UNITS_S
 from workbench.errors import InvalidAutomationError
+from workbench.language.actions import FIELDS, FieldType
+from workbench.language.filter import OPERATORS
 
-_OPENINGS = (
-    "Send the in-app message ",
-    "Send the email ",
-    "Post to ",
-    "Add the tag ",
-    "Remove the tag ",
-    "Set ",
-    "Wait up to ",  # before “Wait ”, which it begins with
-    "Wait ",
-    "If ",
-    "Split: ",
-    "Stop",
-    "Run ",
-)
-_OPERATORS = {" is ": "eq", " is not ": "neq", " contains ": "contains"}
+_RAW = "Run "
+_TRIGGERS = {parts(row.sentence)[0].before: kind for kind, row in TRIGGERS.items()}
+_TRIGGER_OPENINGS = sorted(_TRIGGERS, key=len, reverse=True)  # “When contract ” begins with “When ”
+_TRIGGER_TYPE = FormField("type", "Type", "The type of a trigger.")
+_KINDS = {parts(row.sentence)[0].before: kind for kind, row in STEPS.items()}
+_OPENINGS = sorted([*_KINDS, _RAW], key=len, reverse=True)  # “Wait up to ” begins with “Wait ”
+_OPERATORS = {
+    f" {phrase}" if OPERATORS[name].operand == "nothing" else f" {phrase} ": name
+    for name, phrase in OPERATOR_PHRASES.items()
+}
+_PHRASES = sorted(_OPERATORS, key=len, reverse=True)  # longest first, because most of them begin with “ is ”
 _UNIT_SIZES_S = {noun: size for size, noun in UNITS_S}
 # re.ASCII: without it \d and \w also match the digits and letters of other scripts.
 _SPAN = re.compile(r"(\d+) (day|hour|minute|second)s?", re.ASCII)
@@ -57,10 +56,6 @@ class Line(msgspec.Struct, frozen=True):
     number: int
     indent: int
     text: str
-
-    def scanner(self) -> "Scanner":
-        """Return a scanner at the start of the text."""
-        return Scanner(self)
 
 
 def lines_of(text: str) -> list[Line]:
@@ -81,14 +76,14 @@ def read(name: str, lines: Sequence[Line]) -> Outline:
         raise InvalidAutomationError(
             "expected sentences: “When a deposit event arrives:”, and a step on each line after it"
         )
-    outline = _trigger(name, lines[0].scanner())
+    outline = _trigger(name, Scanner(lines[0]))
     parser = _Parser(lines[1:])
     settings = parser.rules()
     return msgspec.structs.replace(outline, settings=settings, steps=parser.steps(), line=lines[0].number)
 
 
 class Scanner:
-    """Reads one line from left to right. Methods take what they name, or raise InvalidAutomationError."""
+    """Reads one line from left to right. Each method consumes what its name says, or raises InvalidAutomationError."""
 
     def __init__(self, line: Line) -> None:
         self._source = line
@@ -113,11 +108,9 @@ class Scanner:
         return literal
 
     def take(self, *literals: str) -> str:
-        """Take one of the literals."""
         return self.maybe(*literals) or self.expected(" or ".join(f"“{literal.strip()}”" for literal in literals))
 
     def end(self) -> None:
-        """Check that the line ends here."""
         if self._at < len(self._text):
             self.expected("the end of the line")
 
@@ -141,7 +134,6 @@ class Scanner:
         return self._match(PLAIN_EVENT) or self.text("the name of an event")
 
     def path(self) -> str:
-        """Take the path of a value or the name of an attribute."""
         return self._match(PLAIN_PATH) or self.text("the name of a value")
 
     def url(self) -> str:
@@ -150,8 +142,11 @@ class Scanner:
     def integer(self) -> int:
         return int(self._match(_INTEGER) or self.expected("a whole number"))
 
+    def address(self) -> str | None:
+        """Take an address, if there is one."""
+        return self._match(ADDRESS)
+
     def pattern(self, pattern: re.Pattern[str], what: str) -> str:
-        """Take text that matches a pattern."""
         return self._match(pattern) or self.expected(what)
 
     def span(self) -> int:
@@ -197,63 +192,66 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_reject_constant
 
 
 def _trigger(name: str, line: Scanner) -> Outline:
-    line.take("When ")
-    events: list[str] = []
-    logs: JsonObject = {}
-    other = line.text("the type of a trigger") if line.sees("“", '"') else ""
-    opening = line.take(*([" happens"] if other else ["any event arrives", "a ", "contract "]))
-    if opening == "a ":
-        events.append(line.event())
-        while line.maybe(", ", " or "):
-            events.append(line.event())
-        line.take(" event arrives")
-    elif opening == "contract ":
-        logs = _logs(line)
-    filters = _conditions(line) if line.maybe(", and ") else []
+    opening = line.maybe(*_TRIGGER_OPENINGS) or line.expected("“When”")
+    is_other = bool(line.sees("“", '"'))
+    kind = "app_event" if is_other else _TRIGGERS[opening]
+    fields = {field.key: field for field in TRIGGERS[kind].fields} | {"type": _TRIGGER_TYPE}
+    data: JsonObject = {"type": "", "events": [], "filters": []}
+    for index, part in enumerate(parts(OTHER_TRIGGER if is_other else TRIGGERS[kind].sentence)):
+        if index and part.optional and not line.maybe(part.before):
+            data.setdefault(part.key, 0)
+            continue
+        if index and not part.optional:
+            line.take(part.before)
+        if part.key:
+            data[part.key] = _trigger_field(fields[part.key], line)
     label = line.last_label(":")
-    trigger_id = TRIGGER_ID if label is None else label
-    return Outline(name, tuple(events), tuple(filters), id=trigger_id, logs=logs, other=other)
+    trigger = {field.key: data[field.key] for field in TRIGGERS[kind].fields}
+    return Outline(name, kind, trigger, id=TRIGGER_ID if label is None else label, other=data["type"])
 
 
-def _logs(line: Scanner) -> JsonObject:
-    contract = line.pattern(ADDRESS, "the address of a contract, 0x and 40 hex digits")
-    line.take(" on chain ")
-    chain_id = line.integer()
-    line.take(" emits ")
-    signature = line.text("an event, like “Transfer(address,address,uint256)”,")
-    creates_contacts = line.take(" for the wallet in ", " for the known wallet in ") == " for the wallet in "
-    wallet_arg = line.text("a parameter of the event")
-    confirmations = 0
-    if line.maybe(", after "):
-        confirmations = line.integer()
-        line.take(" confirmations", " confirmation")
-    return {
-        "chainId": chain_id,
-        "contract": contract,
-        "signature": signature,
-        "walletArg": wallet_arg,
-        "confirmations": confirmations,
-        "createContacts": creates_contacts,
-    }
+def _trigger_field(field: FormField, line: Scanner) -> Any:
+    match field.control:
+        case "events":
+            if line.take("any event", "a ") == "any event":
+                return []
+            events = [line.event()]
+            while line.maybe(", ", " or "):
+                events.append(line.event())
+            line.take(" event")
+            return events
+        case "filters":
+            return _conditions(line)
+        case "checkbox":
+            return field.words.index(line.take(*field.words)) == 1
+        case "number":
+            number = line.integer()
+            if field.words:
+                line.take(f" {field.words[0]}s", f" {field.words[0]}")
+            return number
+        case _:
+            return line.address() or line.text(field.hint[:1].lower() + field.hint[1:].rstrip("."))
 
 
 def _conditions(line: Scanner) -> list[JsonObject]:
     conditions: list[JsonObject] = []
     while True:
         path = line.path()
-        # The longer phrases come first, because “ is ” begins most of them.
-        match line.take(" is not ", " is one of ", " is set", " is ", " contains "):
-            case " is set":
-                conditions.append({"path": path, "operator": "exists"})
-            case " is one of ":
-                options = []  # a filter may have an empty list, which is written as “none”
+        name = _OPERATORS[line.take(*_PHRASES)]
+        condition: JsonObject = {"path": path, "operator": name}
+        match OPERATORS[name].operand:
+            case "value":
+                condition["value"] = line.value()
+            case "list":
+                options: list[Any] = []  # a filter may have an empty list, which is written as “none”
                 if not line.maybe("none"):
                     options.append(line.value())
                     while line.maybe(", ", " or "):
                         options.append(line.value())
-                conditions.append({"path": path, "operator": "in", "value": options})
-            case verb:
-                conditions.append({"path": path, "operator": _OPERATORS[verb], "value": line.value()})
+                condition["value"] = options
+            case "nothing":
+                pass
+        conditions.append(condition)
         if not line.maybe(" and "):
             return conditions
 
@@ -270,7 +268,7 @@ class _Parser:
         settings: JsonObject = {}
         while (line := self._peek()) is not None and line.text.startswith("("):
             self._next += 1
-            settings |= _rule(line.scanner())
+            settings |= _rule(Scanner(line))
         return settings
 
     def steps(self) -> Block:
@@ -281,7 +279,7 @@ class _Parser:
             line = self._peek()
         steps = self._block(0) if line is not None and line.text.startswith("•") else ()
         if (rest := self._peek()) is not None:
-            rest.scanner().expected("a step that begins with •, indented like the other steps of its branch")
+            Scanner(rest).expected("a step that begins with •, indented like the other steps of its branch")
         return steps
 
     def _peek(self) -> Line | None:
@@ -299,7 +297,7 @@ class _Parser:
         return tuple(steps)
 
     def _step(self, line: Line) -> Block:
-        scanner = line.scanner()
+        scanner = Scanner(line)
         scanner.take("• ")
         if scanner.maybe(NOTHING_MORE):
             scanner.end()
@@ -314,68 +312,71 @@ class _Parser:
             return (GoTo(node_id, line.number),)
         opening = scanner.maybe(*_OPENINGS)
         if opening is None:
-            scanner.expected(f"the start of a step: {', '.join(start.strip() for start in _OPENINGS)}")
+            scanner.expected(f"the start of a step: {', '.join(start.strip() for start in (*_KINDS, _RAW))}")
         return (msgspec.structs.replace(self._sentence(opening, scanner, line), line=line.number),)
 
     def _sentence(self, opening: str, scanner: Scanner, line: Line) -> OutlineStep:
-        match opening:
-            case "Send the in-app message ":
-                title = scanner.text("a title")
-                extra = {"data": scanner.value()} if scanner.maybe(" with ") else {}
-                body, label = self._body(scanner, line)
-                data = {"recipientMode": "triggering_profile", "title": title, "body": body, **extra}
-                return OutlineStep("send_inapp", data, label)
-            case "Send the email ":
-                subject = scanner.text("a subject")
-                body, label = self._body(scanner, line)
-                return OutlineStep("send_email", {"subject": subject, "body": body}, label)
-            case "Post to ":
-                url = scanner.url()
-                if scanner.maybe(" with "):
-                    return OutlineStep("send_webhook", {"url": url, "body": scanner.value()}, scanner.last_label("."))
-                if scanner.sees(":"):
-                    body, label = self._body(scanner, line)
-                    return OutlineStep("send_webhook", {"url": url, "body": body}, label)
-                return OutlineStep("send_webhook", {"url": url}, scanner.last_label("."))
-            case "Add the tag ":
-                return OutlineStep("add_tag", {"tag": scanner.text("a tag")}, scanner.last_label("."))
-            case "Remove the tag ":
-                return OutlineStep("remove_tag", {"tag": scanner.text("a tag")}, scanner.last_label("."))
-            case "Set ":
-                attributes = {}
-                while True:
-                    key = scanner.path()
-                    scanner.take(" = ")
-                    attributes[key] = scanner.value()
-                    if not scanner.maybe(", ", " and "):
-                        return OutlineStep("update_contact", {"attributes": attributes}, scanner.last_label("."))
-            case "Wait ":
-                return OutlineStep("delay", {"seconds": scanner.span()}, scanner.last_label("."))
-            case "Stop":
-                return OutlineStep("exit", {}, scanner.last_label("."))
-            case "Wait up to ":
-                timeout = scanner.span()
-                scanner.take(" for ")
-                event = scanner.event()
-                filters = _conditions(scanner) if scanner.maybe(", where ") else []
-                data = {"event": event, "filters": filters, "timeoutSeconds": timeout}
-                label = scanner.last_label(f"{IF_RECEIVED}:")
-                return OutlineStep("wait_for_event", data, label, self._yes_no("matched", "timeout", line))
-            case "If ":
-                data = {"filters": _conditions(scanner)}
-                label = scanner.last_label(":")
-                return OutlineStep("condition", data, label, self._yes_no("true", "false", line))
-            case "Split: ":
-                shares = [_share(scanner)]
-                label = scanner.last_label()
-                branches = [(shares[0]["handle"], self._block(line.indent))]
-                while (heading := self._heading(line)) is not None:
-                    shares.append(_share(heading))
-                    heading.end()
-                    branches.append((shares[-1]["handle"], self._block(line.indent)))
-                return OutlineStep("split", {"branches": shares}, label, tuple(branches))
-            case _:
-                return self._raw(scanner, line)
+        if opening == _RAW:
+            return self._raw(scanner, line)
+        kind = _KINDS[opening]
+        row, data = STEPS[kind], JsonObject()
+        types = {field.key: field.type for field in FIELDS[kind]}
+        nouns = {field.key: field.label.lower() for field in row.fields}
+        for index, part in enumerate(parts(row.sentence)):
+            if part.before == LINES:
+                return self._message(kind, data, part.key, scanner, line, optional=types[part.key] == "body")
+            if index and part.optional and not scanner.maybe(part.before):
+                continue
+            if index and not part.optional:
+                scanner.take(part.before)
+            if part.key and types[part.key] == "branches":
+                return self._shares(kind, part.key, scanner, line)
+            if part.key:
+                data[part.key] = _field(types[part.key], nouns[part.key], scanner)
+        if not row.branches:
+            return OutlineStep(kind, data, scanner.last_label("."))
+        (first, second), (heading, other_heading) = row.branches, row.headings
+        label = scanner.last_label(f"{heading}:")
+        then = self._block(line.indent)
+        otherwise: Block = ()
+        if (other := self._heading(line)) is not None:
+            other.take(f"{other_heading}:")
+            other.end()
+            otherwise = self._block(line.indent)
+        return OutlineStep(kind, data, label, ((first, then), (second, otherwise)))
+
+    def _message(
+        self, kind: str, data: JsonObject, key: str, scanner: Scanner, line: Line, *, optional: bool
+    ) -> OutlineStep:
+        """Take the last field of a step: a text after a colon or, for an `optional` field, JSON after “with”."""
+        if optional and scanner.maybe(" with "):
+            return OutlineStep(kind, data | {key: scanner.value()}, scanner.last_label("."))
+        if optional and not scanner.sees(":"):
+            return OutlineStep(kind, data, scanner.last_label("."))
+        scanner.take(":")
+        if scanner.sees(" “", ' "'):
+            scanner.take(" ")
+            return OutlineStep(kind, data | {key: scanner.text("a text")}, scanner.last_label("."))
+        # The text is below the step, on lines that begin with |.
+        label = scanner.last_label()
+        lines: list[str] = []
+        while (below := self._peek()) is not None and below.indent > line.indent and below.text.startswith("|"):
+            self._next += 1
+            lines.append(below.text[1:].removeprefix(" "))
+        if not lines:
+            scanner.expected("a text in “quotes”, or below it lines that begin with |")
+        return OutlineStep(kind, data | {key: "\n".join(lines)}, label)
+
+    def _shares(self, kind: str, key: str, scanner: Scanner, line: Line) -> OutlineStep:
+        """Take the branches of a split, the first of which is on its own line."""
+        shares = [_share(scanner)]
+        label = scanner.last_label()
+        branches = [(shares[0]["handle"], self._block(line.indent))]
+        while (heading := self._heading(line)) is not None:
+            shares.append(_share(heading))
+            heading.end()
+            branches.append((shares[-1]["handle"], self._block(line.indent)))
+        return OutlineStep(kind, {key: shares}, label, tuple(branches))
 
     def _raw(self, scanner: Scanner, line: Line) -> OutlineStep:
         """Take a step that is written with its data: `Run “teleport” with {"to": "moon"}`."""
@@ -397,39 +398,37 @@ class _Parser:
             branches.append((handle, self._block(line.indent)))
         return OutlineStep(kind, data, label, tuple(branches), raw=True)
 
-    def _yes_no(self, yes: str, no: str, line: Line) -> tuple[tuple[str, Block], ...]:
-        """Take the branch below a line, and the one below “Otherwise:” if there is one."""
-        then = self._block(line.indent)
-        otherwise: Block = ()
-        if (heading := self._heading(line)) is not None:
-            heading.take("Otherwise:")
-            heading.end()
-            otherwise = self._block(line.indent)
-        return (yes, then), (no, otherwise)
-
     def _heading(self, fork: Line) -> Scanner | None:
         """Take the heading of the next branch, if there is one more."""
         line = self._peek()
         if line is None or line.indent <= fork.indent or line.text.startswith("•"):
             return None
         self._next += 1
-        return line.scanner()
+        return Scanner(line)
 
-    def _body(self, scanner: Scanner, step: Line) -> tuple[str, str | None]:
-        """Take the text after a colon, on the same line or on lines that begin with |, and the step's id."""
-        scanner.take(":")
-        if scanner.sees(" “", ' "'):
-            scanner.take(" ")
-            body = scanner.text("a text")
-            return body, scanner.last_label(".")
-        label = scanner.last_label()
-        lines: list[str] = []
-        while (line := self._peek()) is not None and line.indent > step.indent and line.text.startswith("|"):
-            self._next += 1
-            lines.append(line.text[1:].removeprefix(" "))
-        if not lines:
-            scanner.expected("a text in “quotes”, or below it lines that begin with |")
-        return "\n".join(lines), label
+
+def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
+    match field_type:
+        case "line" | "text" | "tag":
+            return scanner.text(f"a {noun}")
+        case "url":
+            return scanner.url()
+        case "body" | "object" | "branches" | "recipient":
+            return scanner.value()
+        case "attributes":
+            attributes = {}
+            while True:
+                key = scanner.path()
+                scanner.take(" = ")
+                attributes[key] = scanner.value()
+                if not scanner.maybe(", ", " and "):
+                    return attributes
+        case "filters":
+            return _conditions(scanner)
+        case "duration":
+            return scanner.span()
+        case "event":
+            return scanner.event()
 
 
 def _share(scanner: Scanner) -> JsonObject:
@@ -473,9 +472,11 @@ def _rule(line: Scanner) -> JsonObject:
             messages = line.integer()
             line.take(" messages in ", " message in ")
             setting = {"frequencyCap": {"messages": messages, "seconds": line.span()}}
-        case _:
+        case "hold out ":
             setting = {"holdout": line.integer()}
             line.take(" % of contacts")
+        case _:
+            raise AssertionError(opening)
     line.take(")")
     line.end()
     return setting

@@ -7,24 +7,28 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 
+from workbench.display.kinds import KINDS, STEPS, TRIGGERS
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, Outline, OutlineStep
-from workbench.draft import Draft
+from workbench.display.words import units_of
+from workbench.draft import KEYWORDS, Draft
 from workbench.errors import InvalidArgumentError, InvalidAutomationError
-from workbench.language.actions import StepKind
+from workbench.language.actions import FIELDS, FieldType
 from workbench.language.codec import encode
+from workbench.language.filter import OPERATORS
+from workbench.language.graph import SettingName
+from workbench.language.problem import DeclarationError
 from workbench.text.remainder import Extras
 from workbench.verbs import AutomationVerbs
 
 _Arguments: TypeAlias = dict[str, Any]
 
-_UNITS_S = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 _WIDTH = 100
 _INDENT = "    "
-_MAX_INLINE_CALLS = 2  # of a branch; longer chains are easier to read with one call per line
+_MAX_INLINE_CALLS = 2  # of a branch; more calls are easier to read with one per line
 
 
 class VerbCall(msgspec.Struct, frozen=True):
@@ -42,41 +46,26 @@ class BranchFunction(msgspec.Struct, frozen=True):
     calls: tuple[VerbCall, ...]
 
 
+if missing := {row.call for row in KINDS.values() if not hasattr(AutomationVerbs, row.call.partition("(")[0])}:
+    raise DeclarationError(f"calls in display/kinds.py without a verb: {missing}")
+
+
 def calls_of(outline: Outline) -> list[VerbCall]:
-    """Return the calls that build an automation."""
     label = {} if outline.id == TRIGGER_ID else {"node": outline.id}
-    if outline.logs:
-        logs = outline.logs
-        source = {"contract": logs["contract"], "event": logs["signature"], "to_contact": logs["walletArg"]}
-        source["chain_id"] = logs["chainId"]
-        if logs["confirmations"]:
-            source["confirmations"] = logs["confirmations"]
-        if logs["createContacts"]:
-            source["create_contacts"] = True
-        start = VerbCall("on_chain", (), source | label, outline.line)
-    elif outline.events:
-        start = VerbCall("on", outline.events, label)
-    else:
-        start = VerbCall("on_any_event", (), label)
-    filters = [VerbCall("where", (item["path"],), _predicate(item)) for item in outline.filters]
+    row, data = TRIGGERS[outline.kind], outline.trigger
+    named = {name: data[key] for name, key in row.arguments() if name and data[key]}
+    events = tuple(event for name, key in row.arguments() if not name for event in data[key])
+    verb = row.call.partition("(")[0] if named or events else "on_any_event"
+    start = VerbCall(verb, events, named | label, outline.line)
+    filters = [VerbCall("where", (item["path"],), _predicate(item)) for item in data["filters"]]
     rules = [_rule(name, value) for name, value in outline.settings.items()]
     return [start, *filters, *rules, *_block(outline.steps)]
 
 
-class _AutomationBuilder(AutomationVerbs):
-    """Carries the draft from call to call; the verbs are methods of AutomationVerbs."""
-
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
-
-    def _with(self, draft: Draft) -> "_AutomationBuilder":
-        return _AutomationBuilder(draft)
-
-
 def build(outline: Outline) -> Draft:
     """Return the automation of an outline. Raises InvalidAutomationError, with the line, if a verb rejects it."""
-    builder: _AutomationBuilder = _execute(_AutomationBuilder(Draft(outline.name)), calls_of(outline))
-    return builder._draft
+    automation: AutomationVerbs = _execute(AutomationVerbs(Draft(outline.name)), calls_of(outline))
+    return automation._draft
 
 
 def _execute(builder: Any, calls: Iterable[VerbCall]) -> Any:
@@ -112,36 +101,33 @@ def _step(step: OutlineStep) -> list[VerbCall]:
     branches = [VerbCall("branch", (handle, _branch(block))) for handle, block in step.branches if block]
     if step.raw:
         return [VerbCall("step", (step.kind, data), label), *branches]
-    kind = cast("StepKind", step.kind)
-    match kind:
-        case "send_inapp":
-            extra = {"data": data["data"]} if "data" in data else {}
-            return [VerbCall("send_inapp", (), {"title": data["title"], "body": data["body"], **extra, **label})]
-        case "send_email":
-            return [VerbCall("send_email", (), {**data, **label})]
-        case "send_webhook":
-            body = {"body": data["body"]} if "body" in data else {}
-            return [VerbCall("send_webhook", (data["url"],), {**body, **label})]
-        case "add_tag" | "remove_tag":
-            return [VerbCall(kind, (data["tag"],), label)]
-        case "update_contact":
-            return [VerbCall("update_contact", (data["attributes"],), label)]
-        case "delay":
-            return [VerbCall("delay", (_span(data["seconds"]),), label)]
-        case "exit":
-            return [VerbCall("exit", (), label)]
-        case "split":
-            shares = {branch["handle"]: branch["percent"] for branch in data["branches"]}
-            return [VerbCall("split", (shares,), label), *branches]
-        case "wait_for_event":
-            where = {"where": _where(data["filters"])} if data["filters"] else {}
-            call = VerbCall("wait_for", (data["event"],), {"within": _span(data["timeoutSeconds"]), **where, **label})
-            return [call, *_yes_no(step, even_empty=False)]
-        case "condition":
-            first, *others = data["filters"]
-            more = [VerbCall("and_", (item["path"],), _predicate(item)) for item in others]
-            when = VerbCall("when", (first["path"],), _predicate(first) | label)
-            return [when, *more, *_yes_no(step, even_empty=True)]
+    if step.kind == "condition":
+        first, *others = data["filters"]
+        more = [VerbCall("and_", (item["path"],), _predicate(item)) for item in others]
+        when = VerbCall("when", (first["path"],), _predicate(first) | label)
+        return [when, *more, *_yes_no(step, even_empty=True)]
+    row = STEPS[step.kind]
+    types = {field.key: field.type for field in FIELDS[step.kind]}
+    arguments = [
+        (name, _argument(types[key], data[key]))
+        for name, key in row.arguments()
+        if data.get(key) is not None and (data[key] != [] or types[key] == "body")
+    ]
+    positional = tuple(argument for name, argument in arguments if not name)
+    call = VerbCall(row.call.partition("(")[0], positional, {name: item for name, item in arguments if name} | label)
+    return [call, *(_yes_no(step, even_empty=False) if row.branches else branches)]
+
+
+def _argument(field_type: FieldType, content: Any) -> Any:
+    match field_type:
+        case "duration":
+            return _span(content)
+        case "filters":
+            return _where(content)
+        case "branches":
+            return {branch["handle"]: branch["percent"] for branch in content}
+        case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event" | "recipient":
+            return content
 
 
 def _yes_no(step: OutlineStep, *, even_empty: bool) -> list[VerbCall]:
@@ -154,7 +140,7 @@ def _branch(block: Block) -> BranchFunction:
     return BranchFunction(tuple(_block(block)))
 
 
-def _rule(name: str, value: Any) -> VerbCall:
+def _rule(name: SettingName, value: Any) -> VerbCall:
     match name:
         case "reentry" if value["policy"] == "once_per":
             return VerbCall("reentry", (), {"every": f"{value['days']}d"})
@@ -169,19 +155,14 @@ def _rule(name: str, value: Any) -> VerbCall:
             return VerbCall("quiet_hours", (value["from"], value["to"]), timezone)
         case "holdout":
             return VerbCall("holdout", (value,))
-        case _:
+        case "frequencyCap":
             return VerbCall("frequency_cap", (value["messages"],), {"per": _span(value["seconds"])})
 
 
 def _predicate(item: Mapping[str, Any]) -> _Arguments:
     """Return the keyword argument of a filter: `{"eq": 100}`."""
-    match item["operator"]:
-        case "exists":
-            return {"exists": True}
-        case "in":
-            return {"is_in": item["value"]}
-        case operator:
-            return {operator: item["value"]}
+    name = item["operator"]
+    return {KEYWORDS[name]: True if OPERATORS[name].operand == "nothing" else item["value"]}
 
 
 def _where(filters: list[JsonObject]) -> _Arguments | list[_Arguments]:
@@ -198,12 +179,7 @@ def _where(filters: list[JsonObject]) -> _Arguments | list[_Arguments]:
 
 
 def _span(seconds: int) -> str:
-    parts = []
-    for size, unit in _UNITS_S:
-        number, seconds = divmod(seconds, size)
-        if number:
-            parts.append(f"{number}{unit}")
-    return " ".join(parts)
+    return " ".join(f"{number}{noun[0]}" for number, noun in units_of(seconds))  # 1d 2h, as `seconds_of` reads it
 
 
 def python_code(opening: str, calls: Iterable[VerbCall], extras: Extras) -> str:

@@ -18,14 +18,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from workbench.errors import InvalidAutomationError
-from workbench.language.codec import normalise, same_json
+from workbench.language.codec import normalize, same_json
 
 JsonObject: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str, ...]
 
 _KEY = re.compile(r"[\w-]+")
-_ANY_KEY = rf'(?:{_KEY.pattern}|"(?:[^"\\]|\\.)*")'
-PATH = re.compile(rf"{_ANY_KEY}(?:\.{_ANY_KEY})*")
+_ANY_KEY = re.compile(rf'(?:{_KEY.pattern}|"(?:[^"\\]|\\.)*")')
+PATH = re.compile(rf"{_ANY_KEY.pattern}(?:\.{_ANY_KEY.pattern})*")
 _LISTS = ("nodes", "edges")
 
 
@@ -42,7 +42,7 @@ class Extras(msgspec.Struct, frozen=True):
 def find_extras(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> Extras:
     """Return the extra fields that turn the payload `made` into the payload `wanted`."""
     # A draft in Python may have floats and tuples where a saved one has decimals and lists.
-    made_tree, wanted_tree = _tree(normalise(made)), _tree(normalise(wanted))
+    made_tree, wanted_tree = _tree(normalize(made)), _tree(normalize(wanted))
     values: dict[Path, Any] = {}
     without: list[Path] = []
     _compare((), made_tree, wanted_tree, values, without)
@@ -68,8 +68,8 @@ def apply_extras(made: Mapping[str, Any], extras: Extras) -> JsonObject:
 
     Raises InvalidAutomationError for a path to a node, edge or object that does not exist.
     """
-    tree = _tree(normalise(made))
-    values = normalise(extras.values)
+    tree = _tree(normalize(made))
+    values = normalize(extras.values)
     positions = values.pop("positions", {})
     orders = {name: values.pop(f"order.{name}", None) for name in _LISTS}
     for name, value in values.items():
@@ -81,10 +81,16 @@ def apply_extras(made: Mapping[str, Any], extras: Extras) -> JsonObject:
     if not isinstance(positions, dict) or not all(isinstance(at, list) and len(at) == 2 for at in positions.values()):
         raise InvalidAutomationError('positions are written like {"send_inapp": [0, 130]}')
     for node_id, (x, y) in positions.items():
-        # A position of a node that the user removed from the text is ignored.
+        # The position of a node that the user removed from the text is ignored.
         if isinstance(tree["nodes"], dict) and node_id in tree["nodes"]:
             tree["nodes"][node_id]["position"] = {"x": x, "y": y}
-    lists = {name: _in_order(tree[name], orders[name]) for name in _LISTS}
+    lists = {}
+    for name, order in orders.items():
+        items = tree[name]  # a list if two of them have the same key
+        if isinstance(items, dict):
+            first = [key for key in order if key in items] if isinstance(order, list) else []
+            items = [items[key] for key in dict.fromkeys([*first, *items])]
+        lists[name] = items
     settings = {"settings": tree["settings"]} if "settings" in tree else {}
     return {"triggerSpec": tree["triggerSpec"], "graph": lists | tree["graph"] | settings}
 
@@ -102,7 +108,7 @@ def _tree(payload: JsonObject) -> JsonObject:
 
     for name, key_of in (("nodes", lambda node: node["id"]), ("edges", edge_key)):
         items = graph.get(name) or []
-        # A draft may have two nodes or edges with one key. An object would lose one of them, so these stay lists.
+        # A draft may have two nodes or edges with the same key. An object would lose one of them, so these stay lists.
         by_key = {key_of(item): item for item in items}
         tree[name] = by_key if len(by_key) == len(items) else items
     return tree | ({"settings": graph["settings"]} if "settings" in graph else {})
@@ -122,13 +128,6 @@ def _compare(path: Path, made: Any, wanted: Any, values: dict[Path, Any], withou
     without += [(*path, key) for key in made if key not in wanted]
 
 
-def _in_order(items: Any, order: Any) -> list[JsonObject]:
-    if not isinstance(items, dict):
-        return [*items]
-    first = [key for key in order if key in items] if isinstance(order, list) else []
-    return [items[key] for key in dict.fromkeys([*first, *items])]
-
-
 def _parent(tree: JsonObject, path: Path) -> JsonObject:
     parent: Any = tree
     for key in path[:-1]:
@@ -145,23 +144,9 @@ def written(path: Iterable[str]) -> str:
 
 def read(text: str) -> Path:
     """Return the keys of a path; raise InvalidAutomationError if the text is not a path."""
-    keys: list[str] = []
-    at = 0
-    while at <= len(text):
-        if (plain := _KEY.match(text, at)) is not None:
-            keys.append(plain[0])
-            at = plain.end()
-        else:
-            try:
-                key, at = json.JSONDecoder().raw_decode(text, at)
-            except ValueError:
-                break
-            if not isinstance(key, str):
-                break
-            keys.append(key)
-        if at == len(text):
-            return tuple(keys)
-        if text[at] != ".":
-            break
-        at += 1
+    try:
+        if PATH.fullmatch(text):
+            return tuple(json.loads(key) if key.startswith('"') else key for key in _ANY_KEY.findall(text))
+    except ValueError:  # an escape that JSON does not have
+        pass
     raise InvalidAutomationError(f"{text!r} is not a path; write one like nodes.send_inapp.data.label")

@@ -1,7 +1,7 @@
-// The icons of the cards. The static picture uses the same SVG (workbench/display/looks.json).
-import looks from "../../display/looks.json";
+// The icons of the cards. The static picture uses the same SVG (workbench/display/icons.json).
+import icons from "../../display/icons.json";
 
-const ICONS: Record<string, string> = looks.icons;
+const ICONS: Record<string, string> = icons;
 
 export function Icon({ name, size = 18 }: { name: string; size?: number }) {
   return (

@@ -19,17 +19,19 @@ export type Cards = (key: string) => Card;
 
 /** The card of a step: the one from Python, or one of its kind until Python has sent it. */
 export function cardNow(card: Card | undefined, kinds: Kind[], step: Step | undefined): Card {
-  const current = card ?? blankCard(kinds, step);
+  const kind = kinds.find((kind) => kind.kind === step?.type);
+  const current = card ?? blankCard(kind, step);
   // The outputs of a split follow its form immediately: the edges of a renamed branch are drawn before Python answers.
-  const branches = step?.type === "split" && Array.isArray(step.data?.branches) ? step.data.branches.filter(isObject) : [];
+  const field = kind?.fields.find((field) => field.control === "branches");
+  const listed = field && step?.data?.[field.name];
+  const branches = Array.isArray(listed) ? listed.filter(isObject) : [];
   const names = [...new Set(branches.map((branch) => branch.handle))].filter((branch): branch is string => typeof branch === "string" && branch !== "");
   if (!names.length || names.join("\n") === current.outputs.map((output) => output.handle).join("\n")) return current;
   const labels = new Map(current.outputs.map((output) => [output.handle, output.label]));
   return { ...current, outputs: names.map((handle) => ({ handle, label: labels.get(handle) ?? handle })) };
 }
 
-function blankCard(kinds: Kind[], step: Step | undefined): Card {
-  const kind = kinds.find((kind) => kind.kind === step?.type);
+function blankCard(kind: Kind | undefined, step: Step | undefined): Card {
   const look = { color: kind?.color ?? "#5d6878", icon: kind?.icon ?? "alert" };
   const outputs = kind?.outputs ?? [{ handle: null, label: "" }];
   return { kind: kind?.label ?? step?.type ?? "", title: [step?.id ?? ""], lines: [], ...look, height: 54, outputs, valid: true };
@@ -127,20 +129,12 @@ export function addStep(draft: Draft, kind: Kind, cards: Cards, end: OutputEnd |
   patch.edges = { [freeKey(draft, edge.id!)]: edge };
   if (replaced) {
     patch.edges[replaced[0]] = null;
-    const onward = onwardFrom(kind, id, replaced[1].target);
+    const [first] = kind.outputs; // the graph continues there; a kind without outputs ends it
+    const onward = first && edgeBetween(id, first.handle, replaced[1].target);
     if (onward) patch.edges[freeKey(draft, onward.id!)] = onward;
   }
   return { patch, key: id };
 }
-
-function onwardFrom(kind: Kind, id: string, target: string): Edge | null {
-  const handle = CONTINUING_HANDLE[kind.kind];
-  if (handle === undefined) return edgeBetween(id, null, target);
-  return handle === null ? null : edgeBetween(id, handle, target);
-}
-
-/** The handle at which the graph continues when a step is inserted into an edge; null: nowhere. */
-const CONTINUING_HANDLE: Record<string, string | null> = { condition: "true", wait_for_event: "matched", split: "a", exit: null };
 
 function freeId(draft: Draft, stem: string): string {
   const taken = new Set([...draft.nodes.keys(), ...[...draft.nodes.values()].map((step) => step.id)]);
@@ -214,9 +208,9 @@ export function withField(data: Obj, name: string, value: Json | undefined): Obj
 }
 
 /** Change the branches of a split. Edges follow a renamed branch and are removed with a removed one. */
-export function setBranches(draft: Draft, key: string, branches: Obj[], renamed?: { from: string; to: string }): Patch {
+export function setBranches(draft: Draft, key: string, name: string, branches: Obj[], renamed?: { from: string; to: string }): Patch {
   const step = draft.nodes.get(key);
-  const patch = setField(draft, key, "branches", branches);
+  const patch = setField(draft, key, name, branches);
   const handles = new Set(branches.map((branch) => branch.handle));
   for (const [edgeKey, edge] of draft.edges) {
     if (edge.source !== step?.id || !edge.sourceHandle) continue;
@@ -231,7 +225,8 @@ export function setBranches(draft: Draft, key: string, branches: Obj[], renamed?
 export function setEvents(draft: Draft, names: string[]): Patch {
   const named = (values: Obj): Obj => {
     const { event: _, eventNames: __, ...rest } = values;
-    if (!names.length) return rest;
+    // Without names every event starts the automation. An empty name asks the author before publication.
+    if (!names.length) return { ...rest, event: "" };
     return names.length === 1 ? { ...rest, event: names[0]! } : { ...rest, eventNames: names };
   };
   const [key, node] = [...draft.nodes].find(([, step]) => isTrigger(step)) ?? [];

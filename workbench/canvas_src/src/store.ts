@@ -1,6 +1,6 @@
 // The state of one view: the draft that Python sent, with the edits of this view on top that Python has not acknowledged yet.
 import { apply, compose, draftOf, inverse } from "./patch";
-import type { Card, Choices, Counts, Diagnostic, Draft, DraftDocument, Kind, Model, Patch, Route, Status } from "./types";
+import type { Card, Choices, Counts, Diagnostic, Draft, DraftDocument, Kind, Model, Operator, Patch, Route, Status } from "./types";
 
 const BATCH_MS = 80; // edits within this time are sent as one message
 const PING_INTERVAL_MS = 2_500;
@@ -37,7 +37,7 @@ export interface CanvasState {
   status: Status;
   counts: Counts;
   kinds: Kind[];
-  operators: string[];
+  operators: Operator[];
   choices: Choices;
   readOnly: boolean;
   kernelAlive: boolean;
@@ -74,8 +74,7 @@ export class CanvasStore {
       diagnostics: model.get("diagnostics"),
       status: model.get("status"),
       counts: model.get("counts"),
-      kinds: model.get("kinds"),
-      operators: model.get("operators"),
+      ...(model.get("palette") as { kinds: Kind[]; operators: Operator[] }),
       choices: NO_CHOICES,
       readOnly: model.get("read_only") || model.get("status").archived,
       kernelAlive: true,

@@ -85,6 +85,13 @@ export interface Kind {
   fields: Field[];
 }
 
+/** An operator of filters, with the shape of the value of its filters. */
+export interface Operator {
+  name: string;
+  label: string;
+  operand: "value" | "list" | "nothing";
+}
+
 export interface Diagnostic {
   level: "error" | "warning";
   message: string;

@@ -1,6 +1,6 @@
 // One field of a form: its control, its diagnostics, and a hint.
 import { useId, useState, type ReactNode } from "react";
-import type { Choices, Field, Json, Obj, Diagnostic } from "../types";
+import type { Choices, Field, Json, Obj, Operator, Diagnostic } from "../types";
 import { Branches } from "./Branches";
 import { Combo, type Option } from "./Combo";
 import { Filters, pathsOf, samplesOf, walletsOf } from "./Filters";
@@ -14,7 +14,7 @@ interface Props {
   events: string[]; // filters and templates can use the values of these
   withContact: boolean;
   choices: Choices;
-  operators: string[];
+  operators: Operator[];
   diagnostics: Diagnostic[];
   disabled: boolean;
   onChange: (value: Json | undefined) => void;
@@ -28,7 +28,7 @@ export function Control(props: Props) {
   const paths = pathsOf(choices, props.events, props.withContact);
   const text = typeof value === "string" ? value : "";
   const [hadValue] = useState(value !== undefined); // when the form opened: it must not fold while a value is deleted
-  if (field.control === "json") {
+  if (field.control === "body" || field.control === "object") {
     return (
       <details className="ewc-field" open={hadValue || invalid || undefined}>
         <summary>{field.label}</summary>
@@ -36,7 +36,7 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const labelled = { line: id, text: id, duration: id, number: id, checkbox: id }[field.control]; // a label names a single input
+  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id }[field.control]; // a label names a single input
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={labelled} diagnostics={props.diagnostics}>
       {control()}
@@ -46,10 +46,11 @@ export function Control(props: Props) {
   function control(): ReactNode {
     switch (field.control) {
       case "line":
+      case "url":
       case "text":
         return <Template id={id} label={field.label} value={text} paths={paths} long={field.control === "text"} disabled={disabled} invalid={invalid} onChange={onChange} />;
-      case "json":
-        return <JsonInput label={field.label} value={value} orText={field.name === "body"} disabled={disabled} onChange={onChange} />;
+      case "body":
+        return <JsonInput label={field.label} value={value} orText disabled={disabled} onChange={onChange} />;
       case "tag":
         return <Combo label={field.label} value={text} options={choices.tags.map((tag) => ({ value: tag }))} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "event":

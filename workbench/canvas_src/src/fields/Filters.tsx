@@ -1,16 +1,14 @@
 // Filters, one per line: a path, an operator and a value.
 import { useState } from "react";
-import type { Choices, Json, Obj } from "../types";
+import type { Choices, Json, Obj, Operator } from "../types";
 import { isNumber, isObject, parseNumber } from "../json";
 import { Combo, type Option } from "./Combo";
 import { Value, Values } from "./Value";
 
-const WORDS: Record<string, string> = { eq: "is", neq: "is not", in: "is one of", contains: "contains", exists: "is set" };
-
 interface Props {
   label: string;
   value: Json | undefined;
-  operators: string[];
+  operators: Operator[];
   paths: Option[];
   samples: (path: string) => Option[];
   onChange: (value: Json) => void;
@@ -20,6 +18,7 @@ interface Props {
 export function Filters({ label, value, operators, paths, samples, onChange, disabled }: Props) {
   const [newPath, setNewPath] = useState("");
   const filters = Array.isArray(value) ? value.filter(isObject) : [];
+  const operandOf = (name: Json | undefined) => operators.find((operator) => operator.name === name)?.operand ?? "value";
   const change = (index: number, filter: Obj) => onChange(filters.with(index, filter));
   return (
     <div className="ewc-filters" role="group" aria-label={label}>
@@ -32,12 +31,13 @@ export function Filters({ label, value, operators, paths, samples, onChange, dis
             <button type="button" className="ewc-x" aria-label={`Remove line ${index + 1}`} disabled={disabled} onClick={() => onChange(filters.toSpliced(index, 1))}>×</button>
           </span>
           <span className="ewc-row">
-            <select aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => change(index, withOperator(filter, event.target.value))}>
-              {[...new Set([...operators, String(filter.operator)])].map((operator) => <option key={operator} value={operator}>{WORDS[operator] ?? `${operator} (unknown, ignored)`}</option>)}
+            <select aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => change(index, withOperator(filter, event.target.value, operandOf(event.target.value)))}>
+              {operators.map(({ name, label }) => <option key={name} value={name}>{label}</option>)}
+              {!operators.some(({ name }) => name === filter.operator) && <option value={String(filter.operator)}>{String(filter.operator)} (unknown, ignored)</option>}
             </select>
-            {filter.operator === "in"
+            {operandOf(filter.operator) === "list"
               ? <Values label="value" value={filter.value} options={samples(String(filter.path))} disabled={disabled} onChange={(next) => change(index, { ...filter, value: next })} />
-              : filter.operator !== "exists" && <Value label="value" value={filter.value} options={samples(String(filter.path))} disabled={disabled} onChange={(next) => change(index, { ...filter, value: next })} />}
+              : operandOf(filter.operator) === "value" && <Value label="value" value={filter.value} options={samples(String(filter.path))} disabled={disabled} onChange={(next) => change(index, { ...filter, value: next })} />}
           </span>
         </div>
       ))}
@@ -56,11 +56,11 @@ function newFilter(path: string, samples: Option[]): Obj {
 }
 
 /** The filter with another operator; the value is kept where it fits. */
-function withOperator(filter: Obj, operator: string): Obj {
+function withOperator(filter: Obj, operator: string, operand: Operator["operand"]): Obj {
   const { value, ...rest } = filter;
-  if (operator === "exists") return { ...rest, operator };
+  if (operand === "nothing") return { ...rest, operator };
   const single = Array.isArray(value) ? (value[0] ?? "") : (value ?? "");
-  return { ...rest, operator, value: operator === "in" ? (Array.isArray(value) ? value : single === "" ? [] : [single]) : single };
+  return { ...rest, operator, value: operand === "list" ? (Array.isArray(value) ? value : single === "" ? [] : [single]) : single };
 }
 
 /** The filter with a value of the type that was seen at its path: the number 100 and the text “100” are different. */

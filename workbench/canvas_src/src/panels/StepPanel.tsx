@@ -31,7 +31,7 @@ export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: 
       </h3>
       <p className="ewc-soft">{kind ? kind.about : "This kind of step is unknown; it is kept unchanged."} <code>{step.id}</code></p>
       <DiagnosticList diagnostics={rest} />
-      {fields.map((field) => <StepField key={field.name} id={id} step={step} field={field} diagnostics={ofField(field)} />)}
+      {fields.map((field) => <StepField key={field.name} id={id} step={step} field={field} awaits={fields.find((other) => other.control === "event")?.name} diagnostics={ofField(field)} />)}
       {counts.nodes?.[id] && <Outcomes count={counts.nodes[id]} />}
       {trigger && <SettingsForm />}
       <PreviewBox id={id} step={step} />
@@ -39,7 +39,7 @@ export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: 
   );
 }
 
-function StepField({ id, step, field, diagnostics }: { id: string; step: Step; field: Field; diagnostics: Diagnostic[] }) {
+function StepField({ id, step, field, awaits, diagnostics }: { id: string; step: Step; field: Field; awaits?: string; diagnostics: Diagnostic[] }) {
   const { store } = useCanvas();
   const { draft, choices, operators, readOnly } = useCanvasState(store);
   const trigger = isTrigger(step);
@@ -52,15 +52,15 @@ function StepField({ id, step, field, diagnostics }: { id: string; step: Step; f
       </Labelled>
     );
   }
-  const awaitedEvents = step.type === "wait_for_event" && typeof data.event === "string" ? [data.event] : null;
+  const awaited = awaits === undefined ? undefined : data[awaits];
   const change = (value: Json | undefined) => {
     const current = store.current().draft;
     const patch = trigger ? { trigger: withField(current.trigger, field.name, value) } : setField(current, id, field.name, value);
     store.edit(patch, `${id}/${field.name}`);
   };
   return (
-    <Control field={field} value={data[field.name]} events={awaitedEvents ?? triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
-      onChange={change} onBranches={(branches, renamed) => store.edit(setBranches(store.current().draft, id, branches, renamed), `${id}/branches`)} />
+    <Control field={field} value={data[field.name]} events={typeof awaited === "string" ? [awaited] : triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
+      onChange={change} onBranches={(branches, renamed) => store.edit(setBranches(store.current().draft, id, field.name, branches, renamed), `${id}/${field.name}`)} />
   );
 }
 

@@ -1,7 +1,0 @@
--- The contacts of these logs with their current attributes; erased contacts are left out.
-{% import "backtest_parts.sql" as parts %}
-SELECT c.id AS contact_id, c.wallet_address, {{ parts.address(selection, "c.email") }} AS email, c.external_id, c.metadata, c.tags, c.opted_out,
-       ARRAY(SELECT m.segment FROM segment_members m WHERE m.contact_id = c.id ORDER BY m.segment) AS segments
-FROM contacts c
-WHERE c.erased_at IS NULL AND c.id IN (SELECT l.contact_id FROM (
-    {{ parts.logs(selection, sample) }}) l)

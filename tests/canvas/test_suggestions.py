@@ -1,0 +1,69 @@
+"""Suggestions of a server that does not answer everything."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from workbench.canvas.suggestions import Suggestions
+from workbench.connection import Connection
+from workbench.publish import SavedAutomation
+
+
+class BusyServer(HTTPServer):
+    """Answers queries with one contact, or with 503 while it is busy; nothing else is permitted."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Line)
+        self.is_busy = True
+        self.queries = 0
+
+
+class _Line(BaseHTTPRequestHandler):
+    server: BusyServer
+
+    def do_GET(self) -> None:
+        self.answer(403, {"error": "not permitted", "code": "FORBIDDEN"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.queries += 1
+        if self.server.is_busy:
+            self.answer(503, {"error": "too many queries", "code": "UNAVAILABLE"})
+        else:
+            self.answer(200, {"rows": [["{}", ["vip"]]]})
+
+    def answer(self, status: int, body: Any) -> None:
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[BusyServer]:
+    with BusyServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_suggestions_of_a_busy_server_are_read_again_and_then_kept(server: BusyServer) -> None:
+    connection = Connection(f"http://127.0.0.1:{server.server_port}", "wb_x")
+    suggestions = Suggestions(SavedAutomation(connection))
+    assert suggestions.choices(())["tags"] == []
+    server.is_busy = False
+    assert suggestions.choices(())["tags"] == ["vip"]
+    queries = server.queries
+    assert suggestions.choices(())["tags"] == ["vip"]
+    assert server.queries == queries

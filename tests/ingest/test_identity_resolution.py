@@ -1,0 +1,108 @@
+"""`resolve_contacts` gives a batch of events the contacts and writes that they would have one by one."""
+
+from itertools import count
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.ingest.identity import ContactPlan, recognise, resolve_contacts
+from api.ingest.parse import IdentifiedEvent
+from api.store.events import Owner
+from workbench.language.codec import Json
+from workbench.language.contact import IdentifierKey, IdentifierKind
+from workbench.language.event import Event, Identifiers
+
+ORG_ID = 1
+wallets = st.sampled_from([None, None, "w1", "w2", "w3"])
+emails = st.sampled_from([None, None, "a@example.com", "b@example.com", "c@example.com"])
+external_ids = st.sampled_from([None, None, "u1", "u2", "u3"])
+sent = st.tuples(wallets, emails, external_ids).filter(any)
+attributes = st.dictionaries(st.sampled_from(["plan", "tier"]), st.integers(0, 2), max_size=2)
+
+
+class Contact(msgspec.Struct):
+    identifiers: Identifiers = Identifiers()
+    attributes: dict[str, Json] = {}
+    events: list[str] = []
+
+
+class Contacts:
+    """Contacts in memory: what the database has after the plans of some batches."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Contact] = {}
+        self.owner_of: dict[IdentifierKey, str] = {}
+        self.conflicts: list[tuple[str, IdentifierKey, str]] = []
+        self._numbers = count()
+
+    def store(self, events: list[IdentifiedEvent]) -> None:
+        owners = [self._owner(position, event.keys[0], event) for position, event in enumerate(events)]
+        leading = [owner for owner in owners if owner is not None]
+        recognised = recognise(events, leading)
+        unknown = [event for event, owner in zip(events, recognised, strict=True) if owner is None]
+        locked = {
+            (ORG_ID, key): owner for event in unknown for key in event.keys if (owner := self._owner(0, key, event))
+        }
+        before = msgspec.json.encode([recognised, list(locked.values())])
+        new_ids = [f"contact {next(self._numbers)}" for _ in unknown]
+        plan = resolve_contacts(events, recognised, locked, new_ids)
+        assert msgspec.json.encode([recognised, list(locked.values())]) == before
+        assert plan == resolve_contacts(events, recognised, locked, new_ids)
+        self._apply(events, plan)
+
+    def _owner(self, position: int, key: IdentifierKey, event: IdentifiedEvent) -> Owner | None:
+        contact_id = self.owner_of.get(key)
+        if contact_id is None:
+            return None
+        contact = self.by_id[contact_id]
+        own = contact.identifiers
+        has_attributes = contact.attributes.items() >= event.body.attributes.items()
+        return Owner(position, contact_id, own.wallet, own.email, own.external_id, has_attributes)
+
+    def _apply(self, events: list[IdentifiedEvent], plan: ContactPlan) -> None:
+        for _, contact_id in plan.created:
+            self.by_id[contact_id] = Contact()
+        for _, contact_id in plan.lost_email:
+            self._change(contact_id, email=None)
+        for (_, contact_id), gained in (plan.created | plan.gained).items():
+            names = ("wallet", "email", "external_id")
+            self._change(contact_id, **{name: value for name in names if (value := getattr(gained, name)) is not None})
+        self.owner_of |= {key: contact_id for (_, key), contact_id in plan.owned.items()}
+        for (_, contact_id), merged in plan.attributes.items():
+            self.by_id[contact_id].attributes |= merged
+        for event, contact_id in zip(events, plan.contact_ids, strict=True):
+            self.by_id[contact_id].events.append(event.event_id)
+        self.conflicts += [(event.event_id, conflict.key, conflict.outcome) for event, _, conflict in plan.conflicts]
+
+    def _change(self, contact_id: str, **identifiers: str | None) -> None:
+        contact = self.by_id[contact_id]
+        contact.identifiers = msgspec.structs.replace(contact.identifiers, **identifiers)
+
+    def by_events(self) -> dict[tuple[str, ...], Contact]:
+        return {tuple(contact.events): contact for contact in self.by_id.values()}
+
+
+@given(st.lists(st.tuples(sent, attributes), max_size=12), st.lists(st.integers(1, 6), min_size=12, max_size=12))
+def test_batches_give_the_contacts_of_single_events(
+    rows: list[tuple[tuple[str | None, str | None, str | None], dict[str, Json]]], sizes: list[int]
+) -> None:
+    events = [parsed(str(number), *row) for number, row in enumerate(rows)]
+    one_by_one, batches = Contacts(), Contacts()
+    for event in events:
+        one_by_one.store([event])
+    rest = events
+    for size in sizes:
+        batches.store(rest[:size])
+        rest = rest[size:]
+    assert batches.by_events() == one_by_one.by_events()
+    assert batches.conflicts == one_by_one.conflicts
+
+
+def parsed(
+    event_id: str, sent: tuple[str | None, str | None, str | None], attributes: dict[str, Json]
+) -> IdentifiedEvent:
+    wallet, email, _ = sent
+    keys = tuple((kind, value) for kind, value in zip(IdentifierKind, sent, strict=True) if value is not None)
+    body = Event("deposit", Identifiers(*sent, wallet), attributes)
+    return IdentifiedEvent(org_id=ORG_ID, body=body, event_id=event_id, keys=keys, emails=(email,) if email else ())

@@ -1,0 +1,181 @@
+"""The data of a node is read as the action of its kind, or as problems."""
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from workbench.language.actions import (
+    NODE_KINDS,
+    AddTag,
+    Branch,
+    Condition,
+    Delay,
+    Exit,
+    InvalidAction,
+    RemoveTag,
+    SendEmail,
+    SendInapp,
+    SendWebhook,
+    Split,
+    TriggerNode,
+    UpdateContact,
+    WaitForEvent,
+    read_action,
+    templates_in,
+)
+from workbench.language.filter import Filter
+
+HALVES = [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}]
+HOOK = "https://example.com/hook"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "action"),
+    [
+        ("app_event", {}, TriggerNode()),
+        ("onchain_event", {}, TriggerNode()),
+        ("send_inapp", {"title": "t", "body": "b", "data": {"k": 1}}, SendInapp("t", "b", {"k": 1})),
+        ("send_email", {"subject": "s", "body": "b"}, SendEmail("s", "b")),
+        ("send_webhook", {"url": HOOK}, SendWebhook(HOOK)),
+        ("send_webhook", {"url": HOOK, "body": {"a": [1]}}, SendWebhook(HOOK, {"a": [1]})),
+        ("add_tag", {"tag": "vip"}, AddTag("vip")),
+        ("remove_tag", {"tag": "vip"}, RemoveTag("vip")),
+        ("update_contact", {"attributes": {"tier": "gold"}}, UpdateContact({"tier": "gold"})),
+        ("condition", {"filters": [{"path": "a", "operator": "exists"}]}, Condition((Filter("a", "exists"),))),
+        ("delay", {"seconds": 60}, Delay(timedelta(minutes=1))),
+        ("wait_for_event", {"event": "Paid", "timeoutSeconds": 1}, WaitForEvent("paid", (), timedelta(seconds=1))),
+        ("split", {"branches": HALVES}, Split((Branch("a", 50), Branch("b", 50)))),
+        ("exit", {}, Exit()),
+    ],
+)
+def test_each_kind_is_read_as_its_action(kind: str, data: dict[str, Any], action: Any) -> None:
+    assert read_action(kind, data, "n") == action
+
+
+def test_every_kind_has_a_case_above() -> None:
+    assert NODE_KINDS == (
+        "app_event",
+        "onchain_event",
+        "send_inapp",
+        "send_email",
+        "send_webhook",
+        "add_tag",
+        "remove_tag",
+        "update_contact",
+        "condition",
+        "delay",
+        "wait_for_event",
+        "split",
+        "exit",
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "handles"),
+    [
+        (AddTag("a"), (None,)),
+        (Condition(()), ("true", "false")),
+        (WaitForEvent("e", (), timedelta(1)), ("matched", "timeout")),
+        (Split((Branch("a", 1), Branch("b", 99))), ("a", "b")),
+        (Exit(), ()),
+        (InvalidAction(()), (None,)),
+    ],
+)
+def test_an_action_has_its_handles(action: Any, handles: tuple[str | None, ...]) -> None:
+    assert action.handles == handles
+
+
+def split(*percents: Any) -> dict[str, Any]:
+    return {"branches": [{"handle": str(index), "percent": percent} for index, percent in enumerate(percents)]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "fields"),
+    [
+        ("teleport", {}, ["n.type"]),
+        ("send_email", {"subject": "s"}, ["n.data.body"]),
+        ("send_email", {"subject": "{{", "body": "{% do %}"}, ["n.data.subject", "n.data.body"]),
+        ("send_webhook", {}, ["n.data.url"]),
+        ("send_webhook", {"url": HOOK, "body": ""}, ["n.data.body"]),
+        ("send_webhook", {"url": HOOK, "body": {"a": ["{{ x"]}}, ["n.data.body"]),
+        ("remove_tag", {"tag": "x" * 65}, ["n.data.tag"]),
+        ("update_contact", {}, ["n.data.attributes"]),
+        ("update_contact", {"attributes": {}}, ["n.data.attributes"]),
+        ("update_contact", {"attributes": dict.fromkeys(map(str, range(51)), 1)}, ["n.data.attributes"]),
+        ("update_contact", {"attributes": {"a": None}}, ["n.data.attributes.a"]),
+        ("update_contact", {"attributes": {"a": [1]}}, ["n.data.attributes.a"]),
+        ("update_contact", {"attributes": {"a": "x" * 1_025}}, ["n.data.attributes.a"]),
+        ("update_contact", {"attributes": {"a" * 129: 1}}, ["n.data.attributes"]),
+        ("update_contact", {"attributes": {"a": "{{ x"}}, ["n.data.attributes"]),
+        ("delay", {}, ["n.data.seconds"]),
+        ("delay", {"seconds": 0}, ["n.data.seconds"]),
+        ("delay", {"seconds": -1}, ["n.data.seconds"]),
+        ("delay", {"seconds": True}, ["n.data.seconds"]),
+        ("delay", {"seconds": Decimal("1.5")}, ["n.data.seconds"]),
+        ("delay", {"seconds": "60"}, ["n.data.seconds"]),
+        ("delay", {"seconds": 366 * 86_400 + 1}, ["n.data.seconds"]),
+        ("delay", {"seconds": 10**300}, ["n.data.seconds"]),
+        ("wait_for_event", {"event": "a b", "timeoutSeconds": 1}, ["n.data.event"]),
+        ("wait_for_event", {"timeoutSeconds": 1}, ["n.data.event"]),
+        ("wait_for_event", {"event": "a"}, ["n.data.timeoutSeconds"]),
+        ("wait_for_event", {"event": "a", "timeoutSeconds": 1, "filters": [5]}, ["n.data.filters[0]"]),
+        ("split", {}, ["n.data.branches"]),
+        ("split", split(100), ["n.data.branches"]),
+        ("split", split(50, 51), ["n.data.branches"]),
+        ("split", split(50, 49), ["n.data.branches"]),
+        ("split", split(50, "50"), ["n.data.branches[1].percent"]),
+        ("split", split(101, -1), ["n.data.branches[0].percent", "n.data.branches[1].percent"]),
+        ("split", split(Decimal("33.3"), 67), ["n.data.branches[0].percent"]),
+        ("split", {"branches": [HALVES[0], HALVES[0]]}, ["n.data.branches"]),
+        ("split", {"branches": [HALVES[0], {"percent": 50}]}, ["n.data.branches[1].handle"]),
+        ("split", {"branches": [HALVES[0], 5]}, ["n.data.branches[1].handle"]),
+    ],
+)
+def test_problems_name_their_field(kind: str, data: dict[str, Any], fields: list[str]) -> None:
+    action = read_action(kind, data, "n")
+    assert isinstance(action, InvalidAction)
+    assert [problem.field for problem in action.problems] == fields
+
+
+@pytest.mark.parametrize(
+    ("url", "valid"),
+    [
+        ("http://a", True),
+        ("HTTPS://Example.com:8443/x?y=1#z", True),
+        ("https://[2001:db8::1]/x", True),
+        ("https://example.com/{{ contact.id | urlencode }}", True),
+        ("https://example.com?c={{ contact.id }}&d={% if a %}{{ b }}{% endif %}", True),
+        ("https://{{ host }}/x", False),
+        ("https://example.com{{ path }}", False),
+        ("https://example.com.{{ x }}/", False),
+        ("https://user:secret@example.com/", False),
+        ("https://example.com\\@evil.com/", False),
+        ("https://example.com/a b", False),
+        ("https://example.com/\nHost: x", False),
+        ("https:///x", False),
+        ("https://:80/", False),
+        ("//example.com/", False),
+        ("file:///etc/passwd", False),
+        ("gopher://example.com/", False),
+        ("data:text/plain,x", False),
+        ("javascript:alert(1)", False),
+        (f"https://example.com/{'x' * 2_048}", False),
+        (f"https://example.com/{'{{' * 30_000}", False),
+    ],
+)
+def test_k7_a_webhook_goes_to_a_fixed_host_over_http(url: str, valid: bool) -> None:
+    assert isinstance(read_action("send_webhook", {"url": url}, "n"), SendWebhook if valid else InvalidAction)
+
+
+def test_a_body_that_begins_with_a_tag_is_html() -> None:
+    assert [SendEmail("s", body).html for body in ("<p>Hi</p>", "\n <!doctype html>", "1 < 2")] == [True, True, False]
+
+
+def test_templates_in_returns_all_templates_of_an_action() -> None:
+    hook = SendWebhook(HOOK, {"a": ["x", 1, {"b": "y"}], "{{ not a text }}": None})
+    assert [*templates_in(hook)] == [HOOK, "x", "y"]
+    assert [*templates_in(UpdateContact({"a": "x", "b": 1}))] == ["x"]
+    assert [*templates_in(SendEmail("s", "b"))] == ["s", "b"]
+    assert [*templates_in(AddTag("{{ x }}"))] == []

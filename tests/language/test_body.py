@@ -1,0 +1,110 @@
+"""A struct of a body validates it and names all its problems; the same struct writes its schema."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from workbench.language.body import Body, Id, Moment, Name, Number, read_body, read_query
+from workbench.language.problem import Problem
+
+ID = "0198F000-0000-7000-8000-000000000001"
+
+
+class Address(msgspec.Struct, rename="camel"):
+    street_name: Name
+
+
+class Order(Body, frozen=True, rename="camel"):
+    amount: Annotated[Number, Meta(description="the number of pieces")]
+    address: Address | None = None
+    owner_id: Id | None = None
+    at: Moment | None = None
+    kind: Literal["b", "a"] | None = None
+    level: Literal["low", "middle", "high"] | Number = "low"
+    labels: Annotated[list[Name], Meta(max_length=2)] | None = None
+    spec: Annotated[bytes, Meta(max_length=20)] = b"{}"
+    urgent: bool = False
+
+    def conflicts(self) -> list[Problem]:
+        return [Problem("urgent", "needs a kind")] if self.urgent and self.kind is None else []
+
+
+def reasons(body: bytes) -> list[str]:
+    problems = read_body(Order, body)
+    assert isinstance(problems, tuple), problems
+    return [str(problem) for problem in problems]
+
+
+def test_fields_are_converted_and_json_text_is_kept() -> None:
+    order = read_body(
+        Order, b'{"amount": 2, "ownerId": "%b", "spec": {"a": 1.10}, "more": 1, "kind": null}' % ID.encode()
+    )
+    assert order == Order(2, owner_id=ID.lower(), spec=b'{"a": 1.10}')
+
+
+def test_all_problems_are_named_by_their_path() -> None:
+    body = b'{"address": {"streetName": " "}, "ownerId": "x", "at": "today", "kind": "c", "level": 0, "urgent": 1}'
+    assert reasons(body) == [
+        "amount: is required: the number of pieces",
+        "address.streetName: must be 1 to 200 characters, not all blank",
+        "ownerId: must be an id",
+        "at: must be an ISO 8601 date and time with a zone, like 2026-11-20T10:00:00Z",
+        "kind: must be b or a",
+        "level: must be one of low, middle, high or a whole number from 1 to 2147483647",
+        "urgent: must be true or false",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ('"amount": 1.5', "amount: must be a whole number from 1 to 2147483647"),
+        (
+            '"amount": 1, "labels": ["a", "b", "c"]',
+            "labels: must be an array of at most 2 items, each a string of 1 to",
+        ),
+        ('"amount": 1, "address": []', "address: must be an object"),
+        ('"amount": 1, "address": {}', "address.streetName: is required"),
+        ('"amount": 1, "spec": "123456789012345678901"', "spec: is 23 bytes, at most 20 are allowed"),
+        ('"amount": 1, "kind": "\\u0000"', "kind: contains U+0000"),
+        ('"amount": 1, "urgent": true', "urgent: needs a kind"),
+    ],
+)
+def test_a_problem_states_the_reason(fields: str, reason: str) -> None:
+    (problem,) = reasons(f"{{{fields}}}".encode())
+    assert problem.startswith(reason)
+
+
+class Page(Body, frozen=True, rename="camel"):
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    before_id: Id | None = None
+    detail: bool = False
+    prefix: str = ""
+
+
+@pytest.mark.parametrize(
+    ("texts", "page"),
+    [
+        ({}, Page()),
+        ({"detail": "false", "prefix": ""}, Page()),
+        ({"limit": "007", "beforeId": ID, "detail": "true", "prefix": "7"}, Page(7, ID.lower(), True, "7")),
+    ],
+)
+def test_a_query_is_read(texts: dict[str, str], page: Page) -> None:
+    assert read_query(Page, {name: [text] for name, text in texts.items()}) == page
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *[("limit", text) for text in ("", "0", "501", "-1", "+1", " 1", "1.0", "1_0", "\u0661", "9" * 5_000, "x")],
+        *[("beforeId", text) for text in ("x", ID[:-1], ID + "\n")],
+        *[("detail", text) for text in ("1", "True", "yes")],
+        ("prefix", "a\0"),
+    ],
+)
+def test_a_parameter_that_is_not_valid_is_named(name: str, text: str) -> None:
+    problems: Any = read_query(Page, {name: [text]})
+    assert [problem.field for problem in problems] == [name]

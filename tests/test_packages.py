@@ -1,0 +1,75 @@
+"""Both wheels hold all that their programs read, and nothing else: the notebook's wheel has no top-level `api`."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def build(project: Path, folder: Path) -> zipfile.ZipFile:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return zipfile.ZipFile(wheel)
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(ROOT, tmp_path_factory.mktemp("notebook"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(ROOT / "packaging" / "server", tmp_path_factory.mktemp("server"))
+
+
+def files(folder: str, name: str | None = None) -> set[str]:
+    """Return the files of a folder under the name that it has in a wheel."""
+    return {
+        str(Path(name or folder) / path.relative_to(ROOT / folder))
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and "canvas_src" not in path.parts
+    }
+
+
+def packaged(wheel: zipfile.ZipFile) -> set[str]:
+    return {name for name in wheel.namelist() if ".dist-info/" not in name}
+
+
+def test_the_notebook_s_wheel_holds_workbench_and_the_sql_of_reports(notebook: zipfile.ZipFile) -> None:
+    assert packaged(notebook) == files("workbench") | files("sql/reports", "workbench/_reports")
+
+
+def test_the_server_s_wheel_holds_api_and_sql(server: zipfile.ZipFile) -> None:
+    assert packaged(server) == files("api") | files("sql", "api/_sql")
+
+
+def test_both_wheels_hold_the_licence(notebook: zipfile.ZipFile, server: zipfile.ZipFile) -> None:
+    for wheel in (notebook, server):
+        (licence,) = [name for name in wheel.namelist() if name.endswith("/licenses/LICENSE")]
+        assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+
+
+def test_unpacked_wheels_work_without_the_checkout(
+    notebook: zipfile.ZipFile, server: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    for wheel in (notebook, server):
+        wheel.extractall(tmp_path)
+    lines = [
+        "import api, workbench",
+        "from api.store.database import load_numbered, sql_folder",
+        "from workbench.sql import statement",
+        "print(api.__file__, workbench.__file__, sql_folder(), len(load_numbered('events')) > 0, sep='\\n')",
+        "print('segment_sizes' in statement('segment_sizes'))",
+    ]
+    command = [sys.executable, "-P", "-c", "\n".join(lines)]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}  # before the checkout of the editable install
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    *places, queries, report = done.stdout.splitlines()
+    assert [Path(place).relative_to(tmp_path).parts[0] for place in places] == ["api", "workbench", "api"]
+    assert (queries, report) == ("True", "True")

@@ -1,0 +1,87 @@
+"""All users of the installation during a run: the clients that send events, analysts, authors and wallets."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import httpx
+
+from tests.torture.analysts import KnownIds, analyse, define_segment, send_every_query
+from tests.torture.automations import Author, Automation
+from tests.torture.callers import Callers
+from tests.torture.clients import Load
+from tests.torture.erasing import erase_some
+from tests.torture.holders import Holders
+from tests.torture.installation import Installation
+from tests.torture.log import Log
+from tests.torture.nemesis import RunSpec
+from tests.torture.secret_search import Searched, in_text
+from tests.torture.temporary_keys import TemporaryKeys
+
+ENOUGH = 10  # pushes of an organization
+_READ_EVERY = 2.0  # seconds
+_PATIENT_TIMEOUT_S = 60.0  # seconds; after the faults every request must get an answer
+
+
+class Users:
+    """Starts all users. `read` holds the metrics pages, searched for secrets."""
+
+    def __init__(self, installation: Installation, spec: RunSpec) -> None:
+        urls, accounts = installation.urls, installation.accounts
+        self.spec = spec
+        self.read: list[Searched] = []
+        self._lender = TemporaryKeys()
+        self.load = Load(urls, accounts, spec.seed, spec.clients, self._lender)
+        self._callers = Callers(urls, accounts, spec.seed, self.load.log)
+        self.holders = Holders(self._callers, self._lender)
+        self._known_ids = KnownIds()
+        self._metrics = installation.metrics
+
+    @property
+    def log(self) -> Log:
+        """The requests of all users and their answers."""
+        return self.load.log
+
+    @property
+    def has_seen_enough(self) -> bool:
+        """Whether every organization got pushes, also with temporary keys: without them V16 would have nothing to
+        check.
+        """
+        heard = [self.log.leak_detector.heard[org, "socket"].own for org in self._callers.orgs]
+        by_temporary_key = any(visit.key and visit.pushes for visit in self.log.visits)
+        return min(heard) >= ENOUGH and by_temporary_key and any(len(visit.pushes) > 1 for visit in self.log.visits)
+
+    async def define_segments(self) -> None:
+        """Define each organization's segment before the faults begin."""
+        for org in self._callers.orgs:
+            await define_segment(self._callers.caller(org, "segment"))
+
+    def other_coroutines(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
+        """Return the coroutines of all users that send no events. They run until cancelled."""
+        author = Author(self._callers, self.log)
+        doing = [do for automation in automations for do in author.coroutines(automation, self.spec.seconds / 2)]
+        for org in self._callers.orgs:
+            doing += [
+                self._lender.run(self._callers.caller(org, "lender")),
+                erase_some(self._callers.caller(org, "eraser"), self.load.answered),
+                analyse(self._callers.caller(org, "analyst"), self._known_ids),
+            ]
+        return [*doing, *self.holders.coroutines(self.load.people), self._read_metrics()]
+
+    async def send_every_query(self) -> None:
+        """Let the analysts send every query once, after the faults."""
+        for org in self._callers.orgs:
+            await send_every_query(self._callers.caller(org, "analyst in the end", _PATIENT_TIMEOUT_S), self._known_ids)
+
+    async def close(self) -> None:
+        await self._callers.close()
+
+    async def _read_metrics(self) -> None:
+        async with httpx.AsyncClient() as client:
+            while True:
+                await asyncio.sleep(_READ_EVERY)
+                try:
+                    text = (await client.get(self._metrics)).text
+                except httpx.TransportError:
+                    continue
+                self.read.append(in_text("metrics", text))

@@ -1,0 +1,175 @@
+"""Sending to a busy, unavailable or failing server uses one key and bounded retries, and returns the outcome."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from workbench import ConnectionFailedError, InvalidRequestError, UnavailableError, UnknownOutcomeError
+from workbench.events import Events, SendRetries
+
+BREAK = object()
+OK = (202, {"accepted": True, "deduplicated": False, "idempotencyKey": "k"})
+BUSY = (429, {"error": "rate limit exceeded", "code": "RATE_LIMITED"})
+AWAY = (503, {"error": "try later", "code": "INGEST_UNAVAILABLE"})
+RETRIES = SendRetries(attempts=4, first_s=0.001, longest_s=0.002)
+
+
+class Script(HTTPServer):
+    """A server that gives scripted answers in order and records the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Line)
+        self.answers: list[Any] = []
+        self.bodies: list[Any] = []
+
+    @property
+    def events(self) -> Events:
+        return Events(f"http://127.0.0.1:{self.server_port}", "sk_live_x", RETRIES)
+
+    @property
+    def keys(self) -> set[str]:
+        return {body["idempotencyKey"] for body in self.bodies}
+
+
+class _Line(BaseHTTPRequestHandler):
+    server: Script
+
+    def do_POST(self) -> None:
+        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        answer = self.server.answers.pop(0)
+        if answer is BREAK:
+            self.close_connection = True
+            return
+        status, body = answer
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    with Script() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_busy_server_is_retried_with_the_same_key(script: Script) -> None:
+    script.answers = [BUSY, AWAY, OK]
+    assert script.events.send("deposit", email="ada@example.com").accepted
+    assert len(script.bodies) == 3
+    assert len(script.keys) == 1
+
+
+def test_a_broken_connection_is_retried_with_the_same_key(script: Script) -> None:
+    script.answers = [BREAK, OK]
+    assert script.events.send("deposit", email="ada@example.com").accepted
+    assert len(script.keys) == 1
+
+
+def test_each_call_has_its_own_key(script: Script) -> None:
+    script.answers = [OK, OK]
+    events = script.events
+    events.send("deposit", external_id="1")
+    events.send("deposit", external_id="1")
+    assert len(script.keys) == 2
+
+
+def test_retries_against_a_busy_server_end_and_report_that_nothing_was_stored(script: Script) -> None:
+    script.answers = [BUSY] * 4
+    with pytest.raises(UnavailableError, match="Nothing was stored"):
+        script.events.send("deposit", external_id="1")
+    assert script.answers == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[BREAK, BUSY, BUSY, BUSY], [AWAY] * 4, [BUSY, AWAY, BUSY, BUSY], [BREAK] * 4, [(502, {})] * 4],
+    ids=["broke off, then busy", "503", "one 503 among 429", "broke off", "gateway"],
+)
+def test_an_unknown_outcome_is_reported_with_the_idempotency_key(script: Script, answers: list[Any]) -> None:
+    script.answers = answers
+    with pytest.raises(UnknownOutcomeError, match="It is unknown whether this was stored") as unknown:
+        script.events.send("deposit", external_id="1", idempotency_key="mine")
+    assert 'Retry with idempotency_key="mine"' in str(unknown.value)
+    assert "othing was stored" not in str(unknown.value)
+
+
+def test_a_response_from_another_service_is_an_unknown_outcome(script: Script) -> None:
+    script.answers = [(200, ["hello"])]
+    with pytest.raises(UnknownOutcomeError, match="not from an Event Workbench server"):
+        script.events.send("deposit", external_id="1")
+
+
+def test_a_refusal_is_final(script: Script) -> None:
+    script.answers = [(400, {"error": "contact.email: not a valid email address", "field": "contact.email"})]
+    with pytest.raises(InvalidRequestError, match=r"contact\.email") as refused:
+        script.events.send("deposit", email="nope")
+    assert [problem.field for problem in refused.value.problems] == ["contact.email"]
+
+
+def test_a_refused_connection_is_reported() -> None:
+    with pytest.raises(ConnectionFailedError, match=r"make up.*Nothing was stored.*idempotency_key="):
+        Events("http://127.0.0.1:9", "sk_live_x", RETRIES).send("deposit", external_id="1")
+
+
+def test_only_the_rate_limited_events_of_a_batch_are_sent_again(script: Script) -> None:
+    fine, later = {"accepted": True, "deduplicated": False}, {"accepted": False, "error": "RATE_LIMITED: slow down"}
+    wrong = {"accepted": False, "error": "contact: is required"}
+    script.answers = [(202, {"results": [fine, wrong, later]}), (202, {"results": [fine]})]
+    receipts = script.events.send_many([{"event": name, "contact": {"externalId": "1"}} for name in "abc"])
+    assert [receipt.accepted for receipt in receipts] == [True, False, True]
+    assert [[event["event"] for event in body["events"]] for body in script.bodies] == [["a", "b", "c"], ["c"]]
+    assert script.bodies[0]["events"][2] == script.bodies[1]["events"][0]
+
+
+def test_an_event_of_a_batch_that_may_be_stored_has_an_unknown_outcome(script: Script) -> None:
+    away = {"accepted": False, "error": "INGEST_UNAVAILABLE: try again"}
+    busy = {"accepted": False, "error": "RATE_LIMITED: slow down"}
+    script.answers = [(202, {"results": [away, busy]}), *[(202, {"results": [busy, busy]})] * 3]
+    receipts = script.events.send_many([{"event": name, "contact": {"externalId": "1"}} for name in "ab"])
+    assert [receipt.unknown for receipt in receipts] == [True, False]
+    assert "Outcome unknown" in repr(receipts[0])
+    assert f'idempotency_key="{receipts[0].idempotency_key}"' in repr(receipts[0])
+    assert repr(receipts[1]).startswith("Not stored: RATE_LIMITED")
+    assert repr(receipts).startswith("0 accepted, 0 duplicates, 1 not stored, 1 of unknown outcome")
+
+
+def test_a_batch_is_sent_at_most_as_often_as_a_single_event(script: Script) -> None:
+    limited = (202, {"results": [{"accepted": False, "error": "RATE_LIMITED: slow down"}]})
+    script.answers = [AWAY, limited, AWAY, limited]
+    receipts = script.events.send_many([{"event": "a", "contact": {"externalId": "1"}}])
+    assert len(script.bodies) == RETRIES.attempts
+    assert [receipt.unknown for receipt in receipts] == [True]
+
+
+def test_events_are_sent_in_batches_of_a_hundred(script: Script) -> None:
+    fine = {"accepted": True, "deduplicated": False, "idempotencyKey": "k"}
+    script.answers = [(202, {"results": [fine] * size}) for size in (100, 100, 30)]
+    receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
+    assert len(receipts) == 230
+    assert receipts.failed == []
+    assert receipts.frame().height == 230
+
+
+def test_receipts_list_the_events_stored_before_the_server_failed(script: Script) -> None:
+    fine = {"accepted": True, "deduplicated": False}
+    script.answers = [(202, {"results": [fine] * 100}), BREAK, BREAK, BREAK, BREAK]
+    receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
+    assert [index for index, _ in receipts.failed] == list(range(100, 230))
+    assert "It is unknown" in str(receipts[100].error)
+    assert [receipts[index].unknown for index in (0, 100, 200)] == [False, True, False]
+    assert "NOT_SENT" in str(receipts[200].error)
+    assert len(script.bodies) == 5

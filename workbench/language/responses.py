@@ -1,0 +1,462 @@
+"""Responses that the server writes and the notebook package reads, each described once.
+
+The docstrings are part of the OpenAPI document.
+"""
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from workbench.language.channel import CHANNELS, ChannelName
+from workbench.language.check import Diagnostic
+from workbench.language.lift import Lift, LiftGroup
+from workbench.language.run import State, Step
+
+SegmentKind: TypeAlias = Literal["query", "audience"]
+EventOutcome: TypeAlias = Literal["accepted", "deduplicated", "dry_run", "rejected"]
+KeyStatus: TypeAlias = Literal["active", "ending", "ended", "revoked"]
+TestOutcome: TypeAlias = Literal["sent", "failed", "unknown", "skipped"]
+EarlierOutcome: TypeAlias = Literal["finishes", "no_published_version", "automation_inactive"]
+"""An entry's fate after a publication: it finishes on its own version, or ends with this outcome."""
+TimelineKind: TypeAlias = Literal["event", "entry", "message", "conflict", "merge", "log"]
+UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
+"""The outcome for a wallet without a contact.
+
+It became a contact (`created`), or the automation takes only existing contacts (`unknown`), it reached its limit of new
+contacts for this hour (`limit`), the wallet is the zero address, or its contact was erased.
+"""
+
+
+def _values(kind: object) -> msgspec.Meta:
+    """Document the values of a text field. A notebook accepts others as well, because a later server may send them."""
+    return msgspec.Meta(extra_json_schema={"enum": [*get_args(kind)]})
+
+
+class KeyView(msgspec.Struct, frozen=True, rename="camel"):
+    """A key without its secret: `key` is its prefix and its last four characters.
+
+    `status` `ending`: the key was rolled and works until `expiresAt`.
+    """
+
+    id: str
+    kind: str
+    key: str
+    name: str
+    scopes: tuple[str, ...]
+    status: Annotated[str, _values(KeyStatus)]
+    created_at: datetime
+    last_used_at: datetime | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class DayView(msgspec.Struct, frozen=True, rename="camel"):
+    """The contacts that first entered on one UTC day."""
+
+    day: date
+    treated: LiftGroup
+    held_out: LiftGroup
+
+
+class GoalView(msgspec.Struct, frozen=True, rename="camel"):
+    """How many of the contacts that first entered in the last `days`, with `since_version` or later, reached the goal.
+
+    `goal` None: the live version has no goal, or nothing is published. `holdout`: in percent; without one there is no
+    `lift`. `within_seconds`: the time after its first entry in which a contact can reach the goal. `later_entries`:
+    entries of contacts that had entered before; they are not counted. `mixed`: merged contacts with entries on both
+    sides; each counts on the side of its first entry. `unknown`: contacts with more events of this name than are read;
+    they count as not reaching the goal. `cut_at`: set if there are too many entries or events; only entries since
+    then are counted.
+    """
+
+    goal: str | None
+    days: int
+    holdout: int = 0
+    since_version: int | None = None
+    within_seconds: int = 0
+    treated: LiftGroup = LiftGroup()
+    held_out: LiftGroup = LiftGroup()
+    lift: Lift | None = None
+    by_day: tuple[DayView, ...] = ()
+    later_entries: int = 0
+    mixed: int = 0
+    unknown: int = 0
+    cut_at: datetime | None = None
+
+
+class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
+    """An automation with its draft; `warnings` are the errors and warnings of the draft, errors first."""
+
+    id: str
+    name: str
+    active: bool
+    published_version: int | None
+    revision: int
+    trigger_spec: Any
+    graph: Any
+    warnings: tuple[Diagnostic, ...]
+    created_at: datetime
+    updated_at: datetime
+    archived_at: datetime | None
+    paused_at: datetime | None
+
+
+class EarlierView(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of entries of an earlier version at a node in a state, and what happens to them.
+
+    `version` None: they entered before the first publication. `node_id` None: they have not begun.
+    """
+
+    version: int | None
+    node_id: str | None
+    state: str
+    entries: int
+    then: Annotated[str, _values(EarlierOutcome)]
+
+
+class ImpactView(msgspec.Struct, frozen=True):
+    """The entries of earlier versions that have not ended when a version is published."""
+
+    entries: int
+    earlier: tuple[EarlierView, ...]
+
+
+class EventResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """The result of one event. `deduplicated`: the key was stored before. `matchedAutomations`: only for a dry run."""
+
+    accepted: bool
+    deduplicated: bool
+    idempotency_key: str = ""
+    error: str | None = None
+    dry_run: bool = False
+    matched_automations: int | None = None
+
+
+class EventCountView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An event name and how often it was received; `firstSeen`, `lastSeen` and `perDay` only with `detail`."""
+
+    event: str
+    count: int
+    first_seen: datetime | None = None
+    last_seen: datetime | None = None
+    per_day: Sequence[int] = ()
+
+
+class EntryView(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry; `event` is the name of the event that started it."""
+
+    id: str
+    automation_id: str
+    automation_version: int | None
+    contact_id: str
+    event_id: str
+    event: str | None
+    state: State
+    outcome: str | None
+    node_id: str | None
+    attempts: int
+    last_error: str | None
+    due_at: datetime
+    created_at: datetime
+    updated_at: datetime
+
+
+class MessageView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A message of an entry: the fields that a simulation shows, and its status."""
+
+    id: str
+    node_id: str
+    status: str
+    created_at: datetime
+    sent_at: datetime | None
+    delivered_at: datetime | None
+
+
+MESSAGE_VIEWS = {
+    name: msgspec.defstruct(
+        f"{name.capitalize()}View",
+        [
+            (field.name, field.type)
+            for field in msgspec.structs.fields(channel.message)
+            if field.name in channel.columns
+        ],
+        bases=(MessageView,),
+        frozen=True,
+        rename="camel",
+        kw_only=True,
+        tag_field="channel",
+        tag=name,
+        namespace={"__doc__": MessageView.__doc__},
+    )
+    for name, channel in CHANNELS.items()
+}
+if TYPE_CHECKING:
+    AnyMessageView: TypeAlias = Any
+else:
+    AnyMessageView = Union[tuple(MESSAGE_VIEWS.values())]  # noqa: UP007  of a computed tuple
+
+
+class TransitionView(msgspec.Struct, frozen=True):
+    """A transition of an entry between states."""
+
+    from_state: str = msgspec.field(name="from")
+    to_state: str = msgspec.field(name="to")
+    at: datetime
+    reason: str | None
+
+
+class EntryHistoryView(EntryView, frozen=True, rename="camel"):
+    """An entry with the event that started it, its steps (as in a simulation), messages and transitions."""
+
+    idempotency_key: str | None
+    occurred_at: datetime | None
+    payload: msgspec.Raw | None
+    steps: tuple[Step, ...] = ()
+    messages: tuple[AnyMessageView, ...] = ()
+    transitions: tuple[TransitionView, ...] = ()
+
+
+class DeadLetterView(msgspec.Struct, frozen=True, rename="camel"):
+    """Dead entries of one automation, cause and node; `attempts` is the maximum among them.
+
+    `active`: the automation is active, so they can be replayed.
+    """
+
+    automation_id: str
+    automation: str
+    active: bool
+    cause: str | None
+    node_id: str | None
+    entries: int
+    attempts: int
+    last_error: str | None
+    first_at: datetime
+    last_at: datetime
+
+
+class ChangeView(msgspec.Struct, frozen=True, rename="camel"):
+    """A change of an automation; `by` is the name of the key that made it, or its id."""
+
+    at: datetime
+    action: str
+    by: str
+    key_id: str | None
+    detail: dict[str, Any]
+
+
+class AuditView(ChangeView, frozen=True, rename="camel"):
+    """One change: when, what, and the key that made it; `key` is its prefix and its last four characters.
+
+    `subject`: the name of what the change is about, if it has one. `from_version`, `to_version`: the live version
+    before and after a publication or rollback.
+    """
+
+    id: str
+    key: str | None
+    subject_id: str | None
+    subject: str | None
+    from_version: int | None
+    to_version: int | None
+
+
+class ChainView(msgspec.Struct, frozen=True, rename="camel"):
+    """The progress of a chain; `problem`: what prevents its follower from reading, or None."""
+
+    chain_id: int
+    block_number: int | None
+    head: int | None
+    read_at: datetime | None
+    problem: str | None
+
+
+class LogCountView(msgspec.Struct, frozen=True, rename="camel"):
+    """An event of a contract, with the number of its logs among the newest ones."""
+
+    chain_id: int
+    contract: str
+    event: str
+    signature: str
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The name of the event in waits and goals: `0x…:Transfer`."""
+        return f"{self.contract}:{self.event}"
+
+
+class UnknownWalletView(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of logs of unknown wallets for one automation, with one outcome."""
+
+    automation_id: str
+    automation: str
+    what: Annotated[str, _values(UnknownWalletOutcome)]
+    count: int
+
+
+class ChainsResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """The progress of each chain, the number of logs of each event, highest first, and of logs of unknown wallets."""
+
+    chains: tuple[ChainView, ...]
+    events: tuple[LogCountView, ...]
+    unknown_wallets: tuple[UnknownWalletView, ...]
+
+
+class CandidateCounts(msgspec.Struct, frozen=True):
+    """Counts of candidates.
+
+    `size`: distinct contacts. `rows`: rows returned. `nulls`: rows without a contact_id. `unknown`: ids of no contact,
+    or of an erased contact.
+    """
+
+    size: int
+    rows: int
+    nulls: int
+    unknown: int
+
+
+class MembersChange(msgspec.Struct, frozen=True):
+    """The numbers of contacts that entered and left a segment."""
+
+    entered: int
+    departed: int
+
+
+class SegmentSize(MembersChange, frozen=True):
+    """The size of a segment after a change at `at`, and the numbers of contacts that entered and left with it."""
+
+    at: datetime
+    size: int
+
+
+class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
+    """A segment.
+
+    `size` is the number of members at `refreshed_at`; with `last_error`, the members are still those of that time.
+    `next_at` is the time of the next refresh. `daily`, only in a list: its size on each of the last 30 days, oldest
+    first; None before it existed. `history`, only of one segment: its size after each of its latest changes, newest
+    first. `found` and `change`, only after a change: the counts of the query or of the ids, and how the members
+    changed; None if they were not compared.
+    """
+
+    id: str
+    name: str
+    kind: Annotated[str, _values(SegmentKind)]
+    size: int
+    sql: str | None
+    params: Any
+    every_seconds: int | None
+    provenance: dict[str, Any]
+    refreshed_at: datetime | None
+    last_error: str | None
+    failing_since: datetime | None
+    next_at: datetime | None
+    revision: int
+    created_at: datetime
+    created_by: str
+    updated_at: datetime
+    updated_by: str
+    archived_at: datetime | None
+    daily: Sequence[int | None] | UnsetType = UNSET
+    history: Sequence[SegmentSize] | UnsetType = UNSET
+    counts: CandidateCounts | UnsetType | None = msgspec.field(default=UNSET, name="found")
+    change: MembersChange | UnsetType | None = UNSET
+
+
+class TestMessageView(msgspec.Struct, frozen=True, rename="camel"):
+    """The result of one message. `unknown`: it may have arrived. `reason`: why it was not sent, or its outcome unknown.
+
+    `detail`: more about the reason; for a message that was sent, the response of the receiver.
+    """
+
+    node_id: str
+    channel: Annotated[str, _values(ChannelName)]
+    outcome: Annotated[str, _values(TestOutcome)]
+    reason: str | None = None
+    detail: str = ""
+    id: str | None = None
+    title: str | None = None
+
+
+class ContactView(msgspec.Struct, frozen=True, rename="camel"):
+    """A contact. `walletRaw` is the wallet in the case in which it was first sent, `optedOut` lists channels."""
+
+    # The store reads `email` sealed; it is replaced before a caller sees it.
+
+    id: str
+    wallet_address: str | None
+    wallet_raw: str | None
+    email: str | None
+    external_id: str | None
+    attributes: dict[str, Any]
+    tags: tuple[str, ...]
+    segments: tuple[str, ...]
+    opted_out: tuple[str, ...]
+    created_at: datetime
+    updated_at: datetime
+
+
+class ContactCounts(msgspec.Struct, frozen=True):
+    """The numbers of a contact's events, entries, messages and identity conflicts."""
+
+    events: int
+    entries: int
+    messages: int
+    conflicts: int
+
+
+class MovesView(msgspec.Struct, frozen=True, rename="camel"):
+    """What the kept contact gains."""
+
+    identifiers: dict[str, str]
+    attributes: dict[str, Any]
+    tags: tuple[str, ...]
+    opted_out: tuple[str, ...]
+    segments: tuple[str, ...]
+
+
+class MergeView(msgspec.Struct, frozen=True, rename="camel"):
+    """The effects of a merge. `id` is None in a preview.
+
+    `hidden`: identifiers of the absorbed contact that lead to the kept one but are not shown, because it has its own.
+    `lost`: attributes of the absorbed contact for which the kept one has other values. `rows`: numbers of rows to move.
+    `pending`: some rows have not been moved yet.
+    """
+
+    id: str | None
+    keep: str
+    absorbed: str
+    moves: MovesView
+    hidden: dict[str, str]
+    lost: dict[str, Any]
+    rows: ContactCounts
+    pending: bool = False
+
+
+class RecentEvent(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An event and its outcome. `payload` is as sent; `body`, of a rejected event, has types in place of values."""
+
+    id: str
+    at: datetime
+    outcome: Annotated[str, _values(EventOutcome)]
+    event: str | None
+    contact_id: str | None = None
+    idempotency_key: str | None = None
+    payload: Any = None
+    field: str | None = None
+    error: str | None = None
+    body: Any = None
+    matched_automations: int | None = None
+    entries: int | None = None
+
+
+class TimelineItemView(msgspec.Struct, frozen=True):
+    """One item: its time, a sentence for people, and the row's fields."""
+
+    kind: Annotated[str, _values(TimelineKind)]
+    id: str
+    at: datetime
+    sentence: str
+    detail: dict[str, Any]

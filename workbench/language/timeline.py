@@ -1,0 +1,235 @@
+"""The timeline of one contact: its events in order, and the entries that they start, wake and end.
+
+`simulate` plays one event and the later events that its caller describes; `backtest` plays stored events. The clock
+jumps to the next event or due entry; an event comes before an entry that is due at the same time, an older entry before
+a younger one. Several entries can be open at once, and each sees what the others did: tags, attributes, messages that
+count towards a cap, entries that keep others out. Every external effect is assumed to succeed at once.
+"""
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import msgspec
+
+from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, RequiredFacts, required_facts, walk
+from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
+from workbench.language.codec import Json, as_stored, decode
+from workbench.language.contact import ContactState, IdentifierKey, apply_event
+from workbench.language.decision import Decision
+from workbench.language.event import Identifiers
+from workbench.language.facts import ContactHistory, Facts, LaterEvent
+from workbench.language.filter import matches
+from workbench.language.graph import Graph
+from workbench.language.run import TERMINAL, Run, State, Step
+
+MAX_ARRIVALS = 1_000  # the newest later events that an entry can read, as in the engine
+NO_HISTORY = ContactHistory()
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """An event of the contact. `at`: when the service received it; `sent`: its identifiers; `payload`: JSON text.
+
+    A log that may start an entry has a `source`, the key of the trigger's `LogSource`, and its parameters in `args` of
+    the payload. A log that an entry can wait for is a second record, without `source`, under its event name.
+    `attributes`: those of a hypothetical event, which changes the contact and has no id; None for a stored event, whose
+    contact is read in its present state.
+    """
+
+    id: str
+    name: str
+    at: datetime
+    sent: Identifiers
+    payload: bytes
+    source: str | None = None
+    attributes: dict[str, Json] | None = None
+
+    def read_payload(self) -> dict[str, Any]:
+        """Return the payload as the engine reads it: as stored, or that of a log in the order of its parameters."""
+        payload: dict[str, Any] = decode(self.payload)
+        return payload if self.attributes is None or self.source is not None else as_stored(payload)
+
+
+class SimulatedEntry(msgspec.Struct):
+    """One entry on a timeline: the event that started it, its state, and the decisions on it.
+
+    An entry that is still open at the end of the timeline has a state that is not terminal.
+    """
+
+    event: EventRecord
+    payload: dict[str, Any]
+    run: Run
+    decisions: list[Decision] = []
+    required: RequiredFacts = RequiredFacts()
+
+    @property
+    def steps(self) -> list[Step]:
+        return [decision.step for decision in self.decisions if decision.step is not None]
+
+
+class Walk(msgspec.Struct, frozen=True):
+    """The steps of an entry from a claim to its next wait or its end.
+
+    `run`, `facts`: at its beginning. `arrival`: the event that woke the entry, or None.
+    """
+
+    entry: SimulatedEntry
+    run: Run
+    facts: Facts
+    now: datetime
+    decisions: list[Decision]
+    arrival: LaterEvent | None
+
+
+StartEntry: TypeAlias = Callable[[EventRecord], SimulatedEntry | None]
+"""Returns the entry that an event starts, or None."""
+ReportBug: TypeAlias = Callable[[str, Exception], None]
+"""Is called with the id of the automation and the error when the interpreter raises."""
+
+
+def ignore_bug(_: str, __: Exception) -> None:
+    """Do nothing: the error of the run already names the exception."""
+
+
+class Timeline(msgspec.Struct):
+    """A contact and its entries in one automation; `play` runs it once.
+
+    `past`: what the contact did before; its messages may reach into the timeline. `owners`: as in `apply_event`.
+    """
+
+    graph: Graph | None
+    contact: ContactState
+    past: ContactHistory = NO_HISTORY
+    retries: RetryPolicy = DEFAULT_POLICY
+    report_bug: ReportBug = ignore_bug
+    owners: Mapping[IdentifierKey, str] = {}
+    _open: dict[int, SimulatedEntry] = {}  # by the number of the entry
+    _due: list[tuple[datetime, int]] = []  # a heap, ordered by time and then by the number of the entry
+    _arrivals: list[LaterEvent] = []  # since the oldest open entry began
+    _sent_at: list[datetime] = []
+    _started_at: list[datetime] = []
+    _entered_at: datetime | None = None
+
+    def play(self, events: Iterable[EventRecord], start: StartEntry, until: datetime) -> Iterator[Walk]:
+        """Yield every walk of every entry, until all have ended or the next one is due at `until` or later.
+
+        `events` are the contact's, ordered by (at, id), all before `until`.
+        """
+        for event in events:
+            if self._due:
+                yield from self._process_due(event.at)
+            if event.attributes is not None:
+                self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
+            if self._open and event.source is None:
+                yield from self._wake_entries(event)
+            entry = start(event)
+            if entry is not None:
+                if not self._open:
+                    self._arrivals.clear()
+                entry.required = required_facts(self.graph, entry.run)
+                first_walk = self._process(len(self._started_at), entry, event.at)
+                # After the entry has run, so that its own loop guard does not count it.
+                self._started_at.append(event.at)
+                run = entry.run
+                # A refused entry has no step and does not count for reentry (see `ContactHistory.entered_at`).
+                if run.step or run.state is State.DEAD or run.state not in TERMINAL:
+                    self._entered_at = event.at
+                yield first_walk
+        if self._due:
+            yield from self._process_due(until)
+
+    def open_entries(self) -> list[SimulatedEntry]:
+        """Return the entries that have not ended."""
+        return [*self._open.values()]
+
+    def _process_due(self, before: datetime) -> Iterator[Walk]:
+        while self._due and self._due[0][0] < before:
+            at, number = heapq.heappop(self._due)
+            entry = self._open.get(number)
+            # If an event woke the entry in the meantime, the heap still has its former due time.
+            if entry is not None and entry.run.due_at == at:
+                yield self._process(number, entry, at)
+
+    def _wake_entries(self, event: EventRecord) -> Iterator[Walk]:
+        """Advance the entries that wait for an event of this name."""
+        graph = self.graph
+        if graph is None or event.name not in graph.awaited:
+            return
+        arrival = LaterEvent(event.at, event.name, event.sent, event.read_payload(), event.id or None)
+        filters = graph.awaited[event.name]
+        # Most stored events pass no filter; an event that can never pass one wakes no entry.
+        if event.attributes is None and graph.awaits_steadily and all(filters):
+            context = Facts(arrival.event, arrival.sent, arrival.payload, self.contact).context
+            if not any(matches(alternative, context) for alternative in filters):
+                return
+        self._arrivals.append(arrival)
+        for number, entry in list(self._open.items()):
+            if entry.run.state is State.WAITING and event.name in entry.required.later_events:
+                yield self._process(number, entry, event.at, arrival)
+
+    def _process(self, number: int, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None = None) -> Walk:
+        """Advance an entry until it waits or ends."""
+        begun, facts = entry.run.claimed(), self._facts(entry, now)
+        after, decisions = facts, []
+        try:
+            for decision, facts_after in walk(self.graph, begun, facts, now):
+                decisions.append(decision)
+                after = facts_after
+        except Exception as error:  # noqa: BLE001  as in the engine: a bug in one entry must not stop the others
+            self.report_bug(begun.automation_id, error)
+            reason = f"internal_error: {type(error).__name__}"
+            after, decisions = facts, [Decision(begun.to(State.DEAD, outcome="internal_error", error=reason))]
+        entry.run = run = decisions[-1].run
+        entry.decisions += decisions
+        self.contact = after.contact
+        if after.history is not facts.history:
+            self._sent_at += after.history.messages_at[len(facts.history.messages_at) :]
+        if run.state in TERMINAL:
+            self._open.pop(number, None)
+        else:
+            assert run.due_at is not None, "a waiting or retrying run has a due time"
+            entry.required = required_facts(self.graph, run)
+            self._open[number] = entry
+            heapq.heappush(self._due, (run.due_at, number))
+        return Walk(entry, begun, facts, now, decisions, arrival)
+
+    def _facts(self, entry: SimulatedEntry, now: datetime) -> Facts:
+        event, required, history = entry.event, entry.required, NO_HISTORY
+        later_events: tuple[LaterEvent, ...] = ()
+        messages_at: tuple[datetime, ...] = ()
+        if required.entries or required.recent or required.messages:
+            recent = 0
+            if required.recent:
+                started = len(self._started_at) - bisect_right(self._started_at, event.at - LOOP_WINDOW)
+                recent = min(self.past.recent + started, LOOP_LIMIT)
+            if required.messages:
+                earlier, sent_at, since = self.past.messages_at, self._sent_at, now - required.messages
+                messages_at = (
+                    *earlier[bisect_right(earlier, since) : bisect_right(earlier, now)],
+                    *sent_at[bisect_right(sent_at, since) :],
+                )
+            history = ContactHistory(
+                self._entered_at or self.past.entered_at if required.entries else None,
+                self.past.running or bool(self._open) if required.entries else False,
+                recent,
+                messages_at,
+            )
+        if required.later_events:
+            later_events = tuple(
+                arrival
+                for arrival in self._arrivals[-MAX_ARRIVALS:]
+                if arrival.event in required.later_events
+                and (required.since is None or arrival.at > required.since)
+                and (arrival.at, arrival.id or "") > (event.at, event.id)
+            )
+        return Facts(
+            event.name,
+            event.sent,
+            entry.payload,
+            self.contact,
+            retries=self.retries,
+            history=history,
+            later_events=later_events,
+        )
