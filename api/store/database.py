@@ -243,21 +243,12 @@ class Transaction(psycopg.AsyncConnection[TupleRow]):
                 for statement in self.opening:
                     await super().execute(statement)
 
-    async def rollback(self) -> None:
-        await super().rollback()
-        # psycopg sends DEALLOCATE ALL after a rollback once it has prepared a statement of its own: that drops ours,
-        # too.
-        self.prepared.clear()
-
     @asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[AsyncTransaction]:
         """Open a savepoint that is rolled back alone when its block fails."""
         await self.begin()
-        try:
-            async with super().transaction(*args, **kwargs) as savepoint:
-                yield savepoint
-        finally:
-            self.prepared.clear()  # as after a rollback
+        async with super().transaction(*args, **kwargs) as savepoint:
+            yield savepoint
 
 
 class _RawJson(Loader):
@@ -310,7 +301,9 @@ class Database:
             check=self._check,
             kwargs={
                 "options": options + (_INDEX_ONLY_OPTIONS if hot else ""),
-                "prepare_threshold": 2,
+                # Once psycopg has prepared a statement, it sends DEALLOCATE ALL after a rollback, which would drop those
+                # of `store.query`, too.
+                "prepare_threshold": None,
                 "connect_timeout": 5,
                 "application_name": f"{APPLICATION_NAME}{newest_migration()} {mark}".strip(),
                 **_TCP_OPTIONS,

@@ -37,6 +37,13 @@ class Running:
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=data_dir.parent
         )
 
+    def kill_child(self, word: str) -> None:
+        """Kill the child whose command line contains this word."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        children = " ".join(task.read_text() for task in tasks).split()
+        (child,) = [pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+        os.kill(int(child), signal.SIGKILL)
+
     def until(self, words: str) -> str:
         """Return all output up to the line that contains `words`."""
         assert self.process.stdout is not None
@@ -114,10 +121,7 @@ def test_up_outlives_the_loss_of_its_log_folder(data_dir: Path, port: int) -> No
     up.until("Ctrl-C stops everything.")
     shutil.rmtree(data_dir / "logs")
     (data_dir / "logs").write_text("in the way of the folder")
-    commands = {path.parent.name: path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline")}
-    parents = {name: Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1] for name in commands}
-    engines = [name for name, words in commands.items() if b"engine" in words and parents[name] == str(up.process.pid)]
-    os.kill(int(engines[0]), signal.SIGKILL)
+    up.kill_child("engine")
     up.until("engine writes to this terminal, because its log cannot be opened")
     assert network.status(port, "/readyz") == 200
     assert up.end(signal.SIGTERM)[0] == 0

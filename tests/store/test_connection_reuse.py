@@ -31,8 +31,7 @@ async def change_connection(tx: Transaction) -> None:
     await tx.execute("SELECT set_config('workbench.past_end', '7', true), set_config('search_path', 'analyst', true)")
     await tx.execute("CREATE TEMPORARY TABLE of_one ON COMMIT DROP AS SELECT 1")
     await tx.execute("DECLARE of_one CURSOR FOR SELECT 1")
-    for _ in range(3):  # so that it is prepared
-        await tx.execute("SELECT %s::text", (CANARY,))
+    await tx.execute("SELECT %s::text", (CANARY,), prepare=True)
 
 
 async def end_normally(_: Transaction) -> None:

@@ -1,6 +1,6 @@
 """Prepared statements of this project and of psycopg work on one connection."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
 from datetime import datetime
 
 import pytest
@@ -13,24 +13,33 @@ from api.store.query import run
 CONTACT = "01a1ffd0-b854-71ce-b9a9-56845d17867b"
 
 
-async def test_statements_are_prepared_again_after_psycopg_dropped_them_in_a_rollback(database: Database) -> None:
-    await roll_back_after(database, run_both)
+async def test_rollbacks_keep_our_statements(database: Database) -> None:
+    with pytest.raises(RefusedDataError):
+        await _refused(database)
     async with database.transaction() as tx:
-        await run_both(tx)
-
-
-async def test_a_rollback_keeps_our_statements_if_psycopg_prepared_none(database: Database) -> None:
-    await roll_back_after(database, run_own_statement)
-    async with database.transaction() as tx:
-        await run_own_statement(tx)
-
-
-async def test_a_rollback_to_a_savepoint_drops_our_statements(database: Database) -> None:
-    async with database.transaction() as tx:
-        await run_both(tx)
+        before = await prepared_at(tx)
         with pytest.raises(errors.DataError):
             await _fail_in_savepoint(tx)
         await run_both(tx)
+        assert await prepared_at(tx) == before
+
+
+async def test_a_cancelled_rollback_keeps_our_statements(database: Database) -> None:
+    async with database.transaction() as tx:
+        await run_both(tx)
+        before = await prepared_at(tx)
+        rollback = asyncio.create_task(tx.rollback())
+        await asyncio.sleep(0)  # it has sent ROLLBACK
+        rollback.cancel()
+        await asyncio.wait([rollback])
+        await run_both(tx)
+        assert await prepared_at(tx) == before
+
+
+async def _refused(database: Database) -> None:
+    async with database.transaction() as tx:
+        await run_both(tx)
+        await tx.execute("SELECT 'x'::integer")
 
 
 async def _fail_in_savepoint(tx: Transaction) -> None:
@@ -54,22 +63,11 @@ async def prepared_at(tx: Transaction) -> datetime:
     return at
 
 
-async def roll_back_after(database: Database, use: Callable[[Transaction], Awaitable[None]]) -> None:
-    with pytest.raises(RefusedDataError):
-        await _refused(database, use)
-
-
-async def _refused(database: Database, use: Callable[[Transaction], Awaitable[None]]) -> None:
-    async with database.transaction() as tx:
-        await use(tx)
-        await tx.execute("SELECT 'x'::integer")
-
-
 async def run_own_statement(tx: Transaction) -> None:
     await run(tx, hold_contacts([CONTACT]))
 
 
 async def run_both(tx: Transaction) -> None:
-    for number in range(4):  # psycopg prepares statements that are repeated
+    for number in range(6):  # by default, psycopg prepares statements that are repeated
         await tx.execute("SELECT %s::integer", (number,))
     await run_own_statement(tx)
