@@ -301,8 +301,8 @@ class Database:
             check=self._check,
             kwargs={
                 "options": options + (_INDEX_ONLY_OPTIONS if hot else ""),
-                # Once psycopg has prepared a statement, it sends DEALLOCATE ALL after a rollback, which would drop those
-                # of `store.query`, too.
+                # Once psycopg has prepared a statement, it sends DEALLOCATE ALL after each rollback, which would drop
+                # those of `store.query`, too.
                 "prepare_threshold": None,
                 "connect_timeout": 5,
                 "application_name": f"{APPLICATION_NAME}{newest_migration()} {mark}".strip(),
