@@ -55,21 +55,51 @@ def test_both_wheels_hold_the_licence(notebook: zipfile.ZipFile, server: zipfile
         assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
+def run(folder: Path, *lines: str) -> list[str]:
+    """Run lines of Python with the wheels that are unpacked in a folder; return the lines that they print."""
+    environment = os.environ | {"PYTHONPATH": str(folder)}  # before the checkout of the editable install
+    command = [sys.executable, "-P", "-c", "\n".join(lines)]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_notebook_s_wheel_is_imported_without_large_libraries(notebook: zipfile.ZipFile, tmp_path: Path) -> None:
+    notebook.extractall(tmp_path)
+    place, *loaded = run(tmp_path, "import sys, workbench", "print(workbench.__file__, *sys.modules, sep='\\n')")
+    assert Path(place).relative_to(tmp_path) == Path("workbench", "__init__.py")
+    assert set(loaded) & {"api", "httpx", "polars", "pyarrow", "altair", "IPython", "sanic", "psycopg"} == set()
+
+
 def test_unpacked_wheels_work_without_the_checkout(
     notebook: zipfile.ZipFile, server: zipfile.ZipFile, tmp_path: Path
 ) -> None:
     for wheel in (notebook, server):
         wheel.extractall(tmp_path)
-    lines = [
+    *places, queries, report = run(
+        tmp_path,
         "import api, workbench",
         "from api.store.database import load_numbered, sql_folder",
         "from workbench.sql import statement",
         "print(api.__file__, workbench.__file__, sql_folder(), len(load_numbered('events')) > 0, sep='\\n')",
         "print('segment_sizes' in statement('segment_sizes'))",
-    ]
-    command = [sys.executable, "-P", "-c", "\n".join(lines)]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}  # before the checkout of the editable install
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    *places, queries, report = done.stdout.splitlines()
+    )
     assert [Path(place).relative_to(tmp_path).parts[0] for place in places] == ["api", "workbench", "api"]
     assert (queries, report) == ("True", "True")
+
+
+def test_the_command_of_the_server_s_wheel_starts(
+    notebook: zipfile.ZipFile, server: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    for wheel in (notebook, server):
+        wheel.extractall(tmp_path)
+    metadata = next(tmp_path.glob("event_workbench_server-*.dist-info"))
+    usage, *_ = run(
+        tmp_path,
+        "import sys",
+        "from importlib.metadata import PathDistribution",
+        "from pathlib import Path",
+        f"(command,) = PathDistribution(Path({str(metadata)!r})).entry_points.select(group='console_scripts')",
+        "sys.argv = [command.name, '--help']",
+        "command.load()()",
+    )
+    assert usage.startswith("usage: workbench")
