@@ -17,8 +17,7 @@ EXEMPT = {"glossary.md", "test_glossary.py", "readability.py", "canvas.js"}
 PAGES = [
     path
     for path in [
-        *ROOT.glob("*.yml"),
-        ROOT / "README.md",
+        *(path for path in ROOT.iterdir() if path.name != "CHANGELOG.md"),  # it names what was renamed
         *(path for name in FOLDERS for path in (ROOT / name).rglob("*")),
     ]
     if path.suffix in SUFFIXES and path.name not in EXEMPT and "node_modules" not in path.parts
@@ -53,7 +52,7 @@ def pattern(word: str) -> re.Pattern[str]:
     A capitalized word is the name of an old class. It may begin a sentence.
     """
     if word[0].isupper():
-        return re.compile(rf"\bclass {word}\b|\b{word}\(|\b_?{word.upper()}\b")
+        return re.compile(rf"\bclass _?{word}\b|\b_?{word}\(|\b_?{word.upper()}\b")
     return re.compile(rf"(?<![a-z]){word}(?![a-z])|(?<![A-Za-z]){word}(?=[A-Z])|{word.capitalize()}(?![a-z])")
 
 
