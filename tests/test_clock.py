@@ -14,7 +14,7 @@ def at(clock: Clock, off: timedelta) -> None:
     clock.calibrate(clock.now() + off, now, now)
 
 
-def test_b20_a_host_that_is_ten_minutes_off_has_the_time_of_the_database() -> None:
+def test_b20_a_host_whose_clock_is_ten_minutes_off_uses_the_time_of_the_database() -> None:
     right, wrong = Clock(), Clock()
     at(wrong, timedelta(minutes=10))
     now = monotonic_ns()

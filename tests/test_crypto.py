@@ -18,7 +18,7 @@ def parts() -> list[str]:
     return texts
 
 
-def test_a_rotation_has_three_parts() -> None:
+def test_a_rotation_has_three_phases() -> None:
     assert [text.replace(OLD, "old").replace(NEW, "new").split("retired:")[0] for text in parts()] == [
         "old",
         "old,next:new",
@@ -29,7 +29,7 @@ def test_a_rotation_has_three_parts() -> None:
     assert OLD not in parts()[-1]
 
 
-def test_neighbours_find_what_the_other_one_writes() -> None:
+def test_processes_in_adjacent_phases_find_what_the_other_writes() -> None:
     rings = [Keyring(text).of(7) for text in parts()]
     for before, after in pairwise(rings):
         assert before.digest("email", "ann@example.com") in after.digests("email", "ann@example.com") or (
@@ -52,7 +52,7 @@ def test_an_invalid_chain_of_secrets_is_refused(text: str) -> None:
         read_chain(text)
 
 
-def test_a_secret_may_hold_anything() -> None:
+def test_a_secret_may_contain_any_characters() -> None:
     assert read_chain("a,b:c,d").part == "settled"
 
 
@@ -67,7 +67,7 @@ def test_emails_are_read_while_their_secret_is_known() -> None:
         over.open_email(sealed)
 
 
-def test_a_link_in_an_old_email_still_ends_them() -> None:
+def test_an_unsubscribe_link_in_an_old_email_still_works() -> None:
     for before, after in pairwise(map(Keyring, parts())):
         digest = before.of(7).digest("email", "ann@example.com")
         read = read_unsubscribe_token(after, unsubscribe_token(before, Unsubscription(7, digest)))
@@ -75,7 +75,7 @@ def test_a_link_in_an_old_email_still_ends_them() -> None:
         assert read.address_digest[:32] == after.of(7).digest("email", "ann@example.com")
 
 
-def test_sessions_of_both_secrets_hold_while_both_are_known() -> None:
+def test_sessions_of_both_secrets_are_valid_while_both_are_configured() -> None:
     old, _, former, over = map(Keyring, parts())
     mac = old.inapp_session_mac(b"session")
     assert (former.is_inapp_session_mac(mac, b"session"), over.is_inapp_session_mac(mac, b"session")) == (True, False)

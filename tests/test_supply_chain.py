@@ -61,7 +61,7 @@ def test_p1_every_package_is_locked_with_hashes_and_without_an_address(lock: Pat
 
 
 @pytest.mark.parametrize("package", sorted(USED))
-def test_p2_every_package_that_is_used_loads(package: str) -> None:
+def test_p2_every_package_that_is_used_can_be_imported(package: str) -> None:
     assert importlib.import_module(MODULES.get(package, package.replace("-", "_")))
 
 
@@ -75,12 +75,12 @@ def test_p3_every_place_names_the_same_oldest_versions() -> None:
     assert (old.too_old, new.too_old) == ("use Postgres 15 or newer", None)
 
 
-def test_p5_nothing_runs_by_itself_when_python_starts() -> None:
+def test_p5_no_package_runs_code_when_python_starts() -> None:
     files = {path.name for folder in site.getsitepackages() for path in Path(folder).glob("*.pth")}
     assert files <= START_FILES
 
 
-def test_p6_licences_are_listed_and_none_is_of_the_gpl() -> None:
+def test_p6_licences_are_listed_and_none_is_the_gpl() -> None:
     page = LICENCES["PAGE"].read_text()
     assert LICENCES["page"](page) == page, "run: python docs/licences.py"
     listed = LICENCES["listed"](page)

@@ -9,12 +9,12 @@ kinds = st.sampled_from(KINDS)
 
 
 @given(kinds, chances)
-def test_a_made_key_is_of_its_kind(kind: Kind, chance: bytes) -> None:
+def test_a_generated_key_has_its_kind(kind: Kind, chance: bytes) -> None:
     assert parse(make(kind, "acme-1", chance)) == kind
 
 
 @given(kinds, chances, st.data())
-def test_one_changed_character_is_noticed(kind: Kind, chance: bytes, data: st.DataObject) -> None:
+def test_one_changed_character_is_detected(kind: Kind, chance: bytes, data: st.DataObject) -> None:
     key = make(kind, "acme", chance)
     at = data.draw(st.integers(0, len(key) - 1))
     other = data.draw(st.sampled_from("aZ9_-é ").filter(lambda c: c != key[at]))

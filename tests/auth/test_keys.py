@@ -60,7 +60,7 @@ async def test_a_key_for_an_unknown_organization_is_refused_with_the_command_tha
         await keys.create(database_url, keyring, "nobody", "live")
 
 
-async def test_rolling_gives_an_equal_key_and_an_end_to_the_old_one(
+async def test_rolling_returns_an_equal_key_and_the_old_one_expires(
     database_url: str, keyring: Keyring, org: str
 ) -> None:
     old = await keys.create(database_url, keyring, org, "workbench", ["sql:read"], "n1")

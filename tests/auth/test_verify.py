@@ -63,7 +63,7 @@ async def verifier(counting: CountingDatabase, keyring: Keyring, clock: MovableC
     await made.close()
 
 
-async def test_a_live_key_speaks_for_its_organization(
+async def test_a_live_key_authenticates_its_organization(
     verifier: Verifier, database_url: str, keyring: Keyring, org: str
 ) -> None:
     key = await keys.create(database_url, keyring, org, "live")
@@ -133,7 +133,7 @@ async def test_a_storm_of_different_keys_shares_its_lookups(verifier: Verifier, 
     assert counting.begun <= 4
 
 
-async def test_a_revoked_key_is_refused_once_its_two_seconds_are_over(
+async def test_a_revoked_key_is_refused_after_its_two_seconds_in_the_cache(
     verifier: Verifier, database_url: str, keyring: Keyring, org: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await keys.create(database_url, keyring, org, "live")

@@ -57,7 +57,7 @@ async def test_an_edit_of_an_old_revision_is_refused_naming_the_current_one(tena
     )
 
 
-async def test_of_two_editors_at_once_one_wins(tenant: Any) -> None:
+async def test_one_of_two_concurrent_edits_succeeds(tenant: Any) -> None:
     row = await tenant.create()
     both = [
         automations.update(tenant.database, tenant.author, row.id, edit(1, name=name)) for name in ("mine", "yours")
@@ -67,7 +67,7 @@ async def test_of_two_editors_at_once_one_wins(tenant: Any) -> None:
     assert await tenant.traces() == [2, 2, 1, 0]
 
 
-async def test_two_publishers_at_once_make_one_version(tenant: Any) -> None:
+async def test_concurrent_publications_create_one_version(tenant: Any) -> None:
     row = await tenant.create()
     both = [automations.publish(tenant.database, tenant.author, row.id, None) for _ in range(2)]
     assert [(row.published_version, row.revision) for row in await asyncio.gather(*both)] == [(1, 2), (1, 2)]
@@ -116,7 +116,7 @@ async def test_a_change_that_changes_nothing_writes_nothing(tenant: Any) -> None
     assert await tenant.traces() == before
 
 
-async def test_deactivating_and_archiving_twice_is_once(tenant: Any) -> None:
+async def test_deactivating_and_archiving_can_be_repeated(tenant: Any) -> None:
     row = await tenant.create()
     at = (tenant.database, tenant.author, row.id)
     assert await automations.deactivate(*at) == await automations.deactivate(*at)
@@ -137,7 +137,7 @@ async def test_a_version_never_changes(tenant: Any) -> None:
             await store.insert_version(tx, tenant.org_id, row.id, second, [])
 
 
-async def test_a_digit_is_a_change_worth_a_version(tenant: Any) -> None:
+async def test_a_changed_digit_is_a_new_version(tenant: Any) -> None:
     spec = b'{"type":"app_event","filters":[{"path":"a","operator":"eq","value":1%b}]}'
     row = await tenant.publish(triggerSpec=decode(spec % b""))
     await automations.update(tenant.database, tenant.author, row.id, edit(2, trigger_spec=spec % b".0"))
@@ -184,7 +184,7 @@ UNAFFECTED_STATES = ("running", "completed", "exited", "dead")
     ("stop", "outcome"),
     [(automations.deactivate, "automation_inactive"), (automations.archive, "automation_archived")],
 )
-async def test_stopping_cancels_what_no_worker_holds(tenant: Any, stop: Any, outcome: str) -> None:
+async def test_deactivation_cancels_entries_that_no_worker_holds(tenant: Any, stop: Any, outcome: str) -> None:
     row, other = await tenant.publish(), await tenant.publish()
     stopped = [await tenant.add_entry(row.id, state) for state in ("pending", "waiting", "retrying")]
     left = {await tenant.add_entry(row.id, state): (state, None) for state in UNAFFECTED_STATES}
@@ -196,7 +196,7 @@ async def test_stopping_cancels_what_no_worker_holds(tenant: Any, stop: Any, out
     assert moves == [(entry_id, origin, "cancelled", outcome) for entry_id, origin in origins]
 
 
-async def test_an_edit_that_switches_off_cancels_too(tenant: Any) -> None:
+async def test_an_edit_that_deactivates_also_cancels_entries(tenant: Any) -> None:
     row = await tenant.publish()
     entry_id = await tenant.add_entry(row.id, "waiting")
     await automations.update(tenant.database, tenant.author, row.id, edit(2, active=False))
@@ -227,7 +227,7 @@ async def test_a_backlog_larger_than_one_transaction_is_cancelled_completely(ten
 
 
 @pytest.mark.parametrize("how", ["activate", "update"])
-async def test_switching_on_revives_nothing_of_before(tenant: Any, how: str) -> None:
+async def test_activation_does_not_revive_cancelled_entries(tenant: Any, how: str) -> None:
     row = await tenant.publish()
     await automations.deactivate(tenant.database, tenant.author, row.id)
     left = await tenant.add_entry(row.id, "waiting")
@@ -238,7 +238,7 @@ async def test_switching_on_revives_nothing_of_before(tenant: Any, how: str) -> 
     assert await entry_states(tenant) == {left: ("cancelled", "automation_inactive")}
 
 
-async def test_an_archived_automation_changes_no_more(tenant: Any) -> None:
+async def test_an_archived_automation_cannot_be_changed(tenant: Any) -> None:
     row = await tenant.publish()
     at = (tenant.database, tenant.author, row.id)
     archived = await automations.archive(*at)

@@ -149,7 +149,7 @@ async def test_only_a_dead_entry_can_be_replayed(tenant: Any, state: State) -> N
     )
 
 
-async def test_of_two_replays_at_once_one_is_done(tenant: Any) -> None:
+async def test_one_of_two_concurrent_replays_succeeds(tenant: Any) -> None:
     entry = await a_dead_entry(tenant)
     both = await asyncio.gather(
         *(entries.replay(tenant.database, tenant.author, entry.id, tenant.show) for _ in range(2))

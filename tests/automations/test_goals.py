@@ -406,7 +406,7 @@ def scanned_rows(plan: Any) -> float:
     return rows + sum(map(scanned_rows, plan.values()))
 
 
-async def test_a_page_of_entries_costs_no_more_than_its_rows(tenant: Any) -> None:
+async def test_a_page_of_entries_reads_no_more_than_its_rows(tenant: Any) -> None:
     row = await tenant.publish(graph=graph())
     await fill(tenant, row.id, 50, 0)
     values = {"org_id": tenant.org_id, "automation_id": row.id, "since_id": row.id, "before_id": LAST_ID, "limit": 20}

@@ -53,7 +53,7 @@ async def test_entries_of_the_published_version_itself_are_not_concerned(tenant:
     assert await impact_of(tenant, row) == ImpactView(0, ())
 
 
-async def test_they_finish_on_their_own_version(tenant: Any) -> None:
+async def test_entries_finish_on_their_own_version(tenant: Any) -> None:
     row = await tenant.publish()
     await tenant.ingest(event="first_deposit", contact={"walletAddress": "0xAB"}, payload={}, idempotencyKey="k1")
     published = await publish_next(tenant, row)

@@ -211,7 +211,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize("kind", ["live", "test"])
-async def test_a_backends_key_does_not_author(acme: Org, kind: str) -> None:
+async def test_a_live_key_cannot_write_automations(acme: Org, kind: str) -> None:
     answers = [await acme.call(method, path, {}, (kind,)) for method, path in EVERY]
     assert {status for status, _ in answers} == {403}
     assert "this route requires a workbench (wb_…) key" in [body["error"] for _, body in answers]
@@ -249,7 +249,7 @@ async def test_ids_of_another_organization_are_unknown(acme: Org, client: httpx.
     assert await acme.call("GET", f"/automations/{made['id']}") == (200, made)
 
 
-async def test_simulate_answers_a_trace(acme: Org) -> None:
+async def test_simulate_returns_a_trace(acme: Org) -> None:
     _, made = await acme.call("POST", "/automations", DRAFT)
     status, stored = await acme.call("POST", f"/automations/{made['id']}/simulate", {"event": EVENT})
     assert (status, stored["matched"], stored["state"], stored["messages"][0]["body"]) == (200, True, "completed", "1")

@@ -136,7 +136,7 @@ async def test_a_test_reaches_only_its_receivers_and_is_not_counted(installation
     assert b"author.example" not in detail
 
 
-async def test_a_push_is_gone_once_the_wallet_has_it_and_no_report_knows(installation: Installation) -> None:
+async def test_an_acknowledged_test_push_is_deleted_and_in_no_report(installation: Installation) -> None:
     await installation.test(to={"walletAddress": "0xMe"})
     [pushed] = await installation.inbox("0xme")
     async with installation.database.transaction() as tx:
@@ -215,7 +215,7 @@ async def test_an_invalid_request_is_refused_with_the_name_of_the_field(
     assert (answered, refused["field"]) == (400, field)
 
 
-async def test_more_than_ten_a_minute_are_too_many(installation: Installation) -> None:
+async def test_more_than_ten_tests_a_minute_are_refused(installation: Installation) -> None:
     answers = [await installation.test(to={"walletAddress": "0xMe"}) for _ in range(11)]
     assert [answered for answered, _ in answers] == [200] * 10 + [429]
     assert answers[-1][1]["code"] == "RATE_LIMITED"

@@ -110,7 +110,7 @@ async def test_a_contact_of_another_organization_is_not_found(tenant: Any, other
     assert (await simulate_trial(other_tenant, row.id)).reason == "unknown"
 
 
-async def test_a_contact_that_is_given_overrides_the_stored_one(tenant: Any) -> None:
+async def test_a_contact_in_the_request_overrides_the_stored_one(tenant: Any) -> None:
     await tenant.ingest(event="a", contact=WALLET, attributes={"tier": "gold"})
     row = await tenant.create()
     trace = await simulate_trial(tenant, row.id, contact={"id": None, "attributes": {"tier": "tin"}})
@@ -169,7 +169,7 @@ async def test_a_stored_email_is_shown_only_with_the_right_scope(
     assert [message.body for message in trace.messages] == [visible]
 
 
-async def test_a_hidden_email_decides_as_it_would_in_the_engine_and_is_masked(tenant: Any) -> None:
+async def test_conditions_use_a_hidden_email_and_show_it_masked(tenant: Any) -> None:
     await tenant.ingest(event="a", contact=WALLET | {"email": "ann+x@example.com"})
     filters = [{"path": "contact.email", "operator": "eq", "value": "ann+x@example.com"}]
     body = "{{ contact.email | upper }} {{ contact.email }} {{ contact.email | title }}"
@@ -246,7 +246,7 @@ SAY = {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}
     ],
     ids=["once", "once a day", "capped", "always"],
 )
-async def test_a_trial_knows_what_happened_to_the_contact_before(tenant: Any, settings: Any, outcome: str) -> None:
+async def test_a_trial_uses_the_history_of_the_contact(tenant: Any, settings: Any, outcome: str) -> None:
     row = await tenant.publish(graph=drawn(SAY, **settings))
     first = await simulate_trial(tenant, row.id)
     await tenant.ingest(**EVENT)
@@ -261,7 +261,7 @@ async def test_a_trial_knows_what_happened_to_the_contact_before(tenant: Any, se
     assert earlier.steps[-1].outcome == "sent"
 
 
-async def test_a_draft_that_is_brought_along_divides_contacts_as_its_automation_does(tenant: Any) -> None:
+async def test_a_draft_in_the_request_splits_contacts_like_its_automation(tenant: Any) -> None:
     split = {"id": "s", "type": "split", "data": {"branches": [{"handle": handle, "percent": 50} for handle in "ab"]}}
     graph = drawn(split)
     graph["nodes"].append(SAY)
@@ -280,7 +280,7 @@ async def test_a_draft_that_is_brought_along_divides_contacts_as_its_automation_
     assert [problem.field for problem in refused] == ["automationId"]
 
 
-async def test_an_identifier_of_another_contact_stays_there(tenant: Any) -> None:
+async def test_an_identifier_of_another_contact_does_not_move_in_a_trial(tenant: Any) -> None:
     await tenant.ingest(event="a", contact=WALLET)
     await tenant.ingest(event="a", contact={"externalId": "e2"})
     await tenant.ingest(event="a", contact={"email": "b@example.com"})

@@ -56,7 +56,7 @@ async def test_a_trial_continues_with_later_events(tenant: Any) -> None:
     assert [step.outcome for step in (await run_trial(tenant, row.id)).steps] == ["entered", "waiting", "timed_out"]
 
 
-async def test_a_trial_sends_a_contact_along_the_way_that_the_engine_would(tenant: Any) -> None:
+async def test_a_trial_takes_the_same_branch_as_the_engine(tenant: Any) -> None:
     row = await tenant.create(
         triggerSpec=DEPOSIT, graph=graph({"id": "s", "type": "split", "data": {"branches": HALVES}}, YES)
     )
@@ -83,7 +83,7 @@ def test_a_bad_trial_is_refused_naming_the_field(body: dict[str, Any], problem: 
     assert [str(refusal)[: len(problem)] for refusal in refused] == [problem]
 
 
-async def test_a_split_can_be_published_and_runs_as_it_was_tried(tenant: Any) -> None:
+async def test_a_published_split_takes_the_branch_of_its_trial(tenant: Any) -> None:
     row = await tenant.publish(
         triggerSpec=DEPOSIT, graph=graph({"id": "s", "type": "split", "data": {"branches": HALVES}}, YES)
     )

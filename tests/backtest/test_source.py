@@ -61,7 +61,7 @@ def connection(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
 @given(filters=filters, payload=payloads)
-def test_no_event_that_fires_is_left_out(
+def test_no_event_that_starts_an_entry_is_left_out(
     connection: psycopg.Connection[Any], filters: list[dict[str, Any]], payload: Any
 ) -> None:
     trigger, raw = trigger_with(filters), encode(normalize(payload))

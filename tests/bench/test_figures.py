@@ -23,7 +23,7 @@ def test_percentiles_of_one_latency_are_that_latency() -> None:
     assert percentile(quantiles([7.0]), 99) == 7.0
 
 
-def test_nothing_answered_has_no_distribution() -> None:
+def test_no_answers_have_no_distribution() -> None:
     assert quantiles([]) == []
 
 

@@ -40,7 +40,7 @@ async def test_a_closed_loop_counts_what_was_accepted() -> None:
     assert (result.refused, len(result.latencies_ms)) == (0, 201)
 
 
-async def test_what_was_refused_is_not_counted_as_accepted() -> None:
+async def test_refused_events_are_not_counted_as_accepted() -> None:
     async with serving(lambda: (503, REFUSED)) as port:
         result = await carry_out(load_spec(port))
     assert (result.accepted, result.refused) == (0, result.statuses["503"])
@@ -54,7 +54,7 @@ async def test_a_batch_counts_its_events_one_by_one() -> None:
     assert (result.accepted, result.refused) == (99 * result.requests, result.requests)
 
 
-async def test_an_open_loop_sends_what_fell_due_even_when_all_connections_are_busy() -> None:
+async def test_an_open_loop_sends_due_requests_even_when_all_connections_are_busy() -> None:
     async with serving(lambda: (202, ACCEPTED)) as port:
         single, several = [await carry_out(load_spec(port, connections, rate=500.0)) for connections in (1, 16)]
     assert single.requests == several.requests == single.accepted > 0

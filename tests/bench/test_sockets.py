@@ -3,7 +3,7 @@ import asyncio
 from bench.sockets import Arrivals
 
 
-async def test_arrivals_are_waited_for_and_counted_once() -> None:
+async def test_a_repeated_message_is_counted_once() -> None:
     arrivals = Arrivals()
     for title in ("1", "1"):
         arrivals.note(title)

@@ -31,7 +31,7 @@ def test_no_key_occurs_twice() -> None:
     assert len(set(keys)) == 2_000
 
 
-def test_every_returning_contact_is_introduced_once() -> None:
+def test_every_returning_contact_is_created_once() -> None:
     introduced = {event["contact"]["email"] for event in events(traffic.introductions(), 1_000)}
     returning = {event["contact"]["email"] for event in events(traffic.bodies(100, new_every=0), 300)}
     assert returning == introduced

@@ -125,7 +125,7 @@ async def test_hours_are_counted_once_and_the_rest_is_counted_live(acme: Organiz
     assert sum((await acme.catalog(start)).values()) == 33
 
 
-async def test_late_counted_eventsare_noted_and_then_counted(acme: Organization) -> None:
+async def test_late_events_are_noted_and_then_counted(acme: Organization) -> None:
     await acme.store(acme.now - HOUR, "a")
     await acme.count()
     late = acme.now - timedelta(minutes=3) - DAY
@@ -222,7 +222,7 @@ async def test_counts_are_those_of_the_rows_at_any_moment(acme: Organization, se
     assert sum((await acme.catalog(acme.now - 3 * DAY)).values()) == done["stored"] > 0 < done["looked"]
 
 
-async def test_an_organization_without_counted_eventscosts_nothing_until_one_arrives(acme: Organization) -> None:
+async def test_an_organization_without_new_events_is_not_counted_until_one_arrives(acme: Organization) -> None:
     await acme.store(acme.now - HOUR, "a")
     for minutes in (0, 5, 60, 120):
         await acme.count(acme.now + timedelta(minutes=minutes))

@@ -38,7 +38,7 @@ def test_one_signature_reads_tokens_and_nfts() -> None:
     assert transfer.args(topics(), data(ann, bob, 10**30)) == expected
 
 
-def test_numbers_are_numbers_up_to_48_bits_and_texts_beyond_whatever_their_value() -> None:
+def test_integer_types_up_to_48_bits_are_numbers_and_larger_ones_texts() -> None:
     read = decoder("F(uint48 a, int8 b, uint56 c, int256 d, bool e, bytes4 f)")
     values = data(2**48 - 1, -1, 1, -(2**255), 1, "abcd")
     assert read.args(topics(), values) == {

@@ -25,7 +25,7 @@ async def test_a_log_becomes_a_message_to_the_wallet_in_it(org: ChainOrg, anvil:
     ]
 
 
-async def test_logs_before_the_first_look_start_nothing(org: ChainOrg, anvil: Anvil, token: Token) -> None:
+async def test_logs_before_the_first_read_start_nothing(org: ChainOrg, anvil: Anvil, token: Token) -> None:
     await org.on_chain(token)
     token.mint(ANN, 1)
     org.follow(anvil.url)

@@ -89,16 +89,16 @@ DISGUISES = [
 
 
 @pytest.mark.parametrize("address", [*CLOSED_V4, *CLOSED_V6])
-def test_a_special_address_is_closed(address: str) -> None:
+def test_a_special_address_is_blocked(address: str) -> None:
     assert not AddressGuard().permits(address)
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_a_public_address_is_open(address: str) -> None:
+def test_a_public_address_is_allowed(address: str) -> None:
     assert AddressGuard().permits(address)
 
 
-def test_one_forbidden_address_condemns_the_name() -> None:
+def test_one_forbidden_address_blocks_the_name() -> None:
     assert not AddressGuard().permits_all("mixed.example", ["93.184.216.34", "::1"])
     assert not AddressGuard().permits_all("mixed.example", ["::ffff:10.0.0.1", "2606:4700::1111"])
 
@@ -110,21 +110,21 @@ def test_an_allowed_network_is_also_allowed_as_mapped_ipv6() -> None:
     assert not guard.permits("10.2.0.1")
 
 
-def test_a_name_of_our_own_is_closed_wherever_it_points() -> None:
+def test_our_own_host_names_are_blocked_wherever_they_point() -> None:
     guard = AddressGuard(own_hosts=["Workbench.example"])
     assert not guard.permits_all("workbench.EXAMPLE.", ["93.184.216.34"])
     assert guard.permits_all("another.example", ["93.184.216.34"])
     assert AddressGuard(LOOPBACK, ["localhost"]).permits_all("localhost", ["127.0.0.1"])
 
 
-def test_an_address_of_this_machine_is_its_own() -> None:
+def test_addresses_of_this_machine_are_recognised() -> None:
     assert is_own(ip_address("127.0.0.1"))
     assert not is_own(ip_address("93.184.216.34"))
     assert is_public(ip_address("93.184.216.34"))
 
 
 @pytest.mark.parametrize("host", DISGUISES)
-async def test_no_disguise_reaches_a_listening_server(host: str) -> None:
+async def test_no_spelling_of_an_address_reaches_a_listening_server(host: str) -> None:
     async with endpoint(status(200)) as inside:
         network = GuardedNetwork(AddressGuard())
         with pytest.raises(httpcore.ConnectError):
@@ -155,7 +155,9 @@ async def test_the_checked_address_is_the_dialled_one(monkeypatch: pytest.Monkey
         assert inside.connections == 0
 
 
-async def test_the_second_address_is_tried_when_the_first_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_second_address_is_tried_when_the_first_refuses_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     resolve = socket.getaddrinfo
 
     def two(host: str, *rest: object, **named: object) -> object:

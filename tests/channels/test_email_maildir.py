@@ -16,7 +16,7 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-async def test_an_email_lands_in_new(tmp_path: Path) -> None:
+async def test_an_email_is_stored_in_the_folder_new(tmp_path: Path) -> None:
     transport = open_mailer(Settings(data_dir=tmp_path, email_from="Acme <news@acme.example>"))
     assert await transport.send(MAIL, AT) == Sent("maildir")
     await transport.close()
@@ -27,7 +27,7 @@ async def test_an_email_lands_in_new(tmp_path: Path) -> None:
     assert names(tmp_path / "mail" / "tmp") == []
 
 
-async def test_another_attempt_is_the_same_file(tmp_path: Path) -> None:
+async def test_a_second_attempt_writes_the_same_file(tmp_path: Path) -> None:
     transport = MaildirMailer(tmp_path, "news@acme.example")
     await transport.send(MAIL, AT)
     await transport.send(MAIL, AT)
@@ -35,7 +35,7 @@ async def test_another_attempt_is_the_same_file(tmp_path: Path) -> None:
     assert b"\r" not in kept.read_bytes()
 
 
-async def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_an_email(tmp_path: Path) -> None:
     await MaildirMailer(tmp_path / "mail", "news@acme.example").send(MAIL, AT)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "mail").rglob("*")}
     assert modes == {"tmp": 0o700, "new": 0o700, "cur": 0o700, "0193-1": 0o600}

@@ -132,7 +132,7 @@ async def test_a_header_that_could_become_two_never_reaches_the_server() -> None
 
 
 @pytest.mark.parametrize("command", ["mail", "rcpt", "data"])
-async def test_4xx_is_tried_again_and_5xx_is_not(command: str) -> None:
+async def test_a_4xx_is_retried_and_a_5xx_is_not(command: str) -> None:
     async with mail_server(**{command: "451 try later, zoe@acme.example"}) as server:
         assert await outcome(server) == Retry("refused", detail="SMTP 451")
     async with mail_server(**{command: "550 never, zoe@acme.example"}) as server:
@@ -149,7 +149,7 @@ async def test_a_failure_after_data_is_an_unknown_outcome(fault: str) -> None:
     assert first == second
 
 
-async def test_without_a_server_it_is_tried_again() -> None:
+async def test_an_email_without_a_reachable_server_is_retried() -> None:
     async with mail_server() as server:
         pass
     assert await outcome(server) == Retry("unreachable")
@@ -192,7 +192,7 @@ async def test_an_email_that_was_refused_leaves_the_connection_usable() -> None:
         assert server.connections == 1
 
 
-async def test_an_email_that_may_not_leave_any_more_does_not() -> None:
+async def test_an_email_that_may_no_longer_leave_is_not_sent() -> None:
     async with mail_server() as server, transport(server) as smtp:
         assert await smtp.send(MAIL, AT, lambda: False) == Retry("busy")
         assert server.envelopes == []
@@ -210,7 +210,7 @@ async def test_a_connection_that_ended_meanwhile_is_replaced() -> None:
         assert server.connections == 2
 
 
-async def test_there_are_only_so_many_connections() -> None:
+async def test_connections_are_limited() -> None:
     async with mail_server() as server, transport(server) as smtp:
         sent = await asyncio.gather(*(smtp.send(MAIL, AT) for _ in range(4 * MAX_CONNECTIONS)))
         assert sent == [Sent("SMTP 250")] * 4 * MAX_CONNECTIONS
@@ -242,7 +242,7 @@ async def test_starttls_that_is_required_and_not_offered_sends_nothing(authority
         assert server.envelopes == []
 
 
-async def test_name_and_password(authority: Authority) -> None:
+async def test_the_mailer_logs_in_with_name_and_password(authority: Authority) -> None:
     def check(_: Any, __: Any, ___: Any, ____: Any, credentials: Any) -> AuthResult:
         return AuthResult(success=credentials == LoginPassword(b"acme", b"p@ss"), handled=False)
 

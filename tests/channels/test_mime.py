@@ -26,7 +26,7 @@ def composed(**changes: Any) -> EmailMessage:
     return parsed
 
 
-def test_the_headers_are_these_and_no_other() -> None:
+def test_a_message_has_exactly_these_headers() -> None:
     message = composed()
     assert [(name, str(value)) for name, value in message.items()] == [
         ("From", "Acme News <news@acme.example>"),
@@ -72,7 +72,7 @@ def test_another_attempt_has_the_same_bytes() -> None:
 @pytest.mark.parametrize(
     "subject", ["Grüße, Zoë 🎉", "1 =? 2", "a" * 900, "two  spaces", "comma, <angle> \"quote\" 'x'"]
 )
-def test_a_subject_arrives_as_it_was(subject: str) -> None:
+def test_a_subject_is_read_back_unchanged(subject: str) -> None:
     assert composed(subject=subject)["Subject"] == subject
 
 
@@ -118,7 +118,7 @@ def test_an_international_domain_is_written_in_ascii() -> None:
 
 
 @pytest.mark.parametrize("body", [".", "a\n.\nb", "a\r.\rb", "a\n.\r\nMAIL FROM:<x@y>", "x" * 5_000, "\x00"])
-def test_every_line_of_a_body_is_short_and_ends_as_lines_of_mail_do(body: str) -> None:
+def test_every_line_of_a_body_is_short_and_ends_with_crlf(body: str) -> None:
     content = compose(msgspec.structs.replace(MAIL, body=body), SENDER)
     lines = content.split(b"\r\n")
     assert not any(b"\r" in line or b"\n" in line or b"\0" in line for line in lines)

@@ -52,7 +52,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyt
     assert running.tail() == "started"
 
 
-def test_a_lost_log_folder_is_made_again(tmp_path: Path) -> None:
+def test_a_deleted_log_folder_is_created_again(tmp_path: Path) -> None:
     running = Child("api", [sys.executable, "-c", CHILD], os.environ, tmp_path / "logs" / "api.log", print)
     running.start()
     wait_for(running, 1)

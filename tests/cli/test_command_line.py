@@ -56,7 +56,7 @@ def test_a_direct_login_is_printed_alone_listed_and_revoked(
             login.execute("SELECT 1")
 
 
-def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Run, tmp_path: Path) -> None:
+def test_the_secret_created_by_the_first_command_is_private_and_kept(workbench: Run, tmp_path: Path) -> None:
     workbench("org", "create", "acme")
     key = workbench("key", "create", "--org", "acme", "--kind", "live").stdout.strip()
     secret_path = tmp_path / "data" / "secret"
@@ -73,7 +73,7 @@ def test_the_secret_made_for_the_first_command_is_private_and_kept(workbench: Ru
         (["import", "nofile", "--org", "acme"], "File not found: nofile"),
     ],
 )
-def test_an_error_of_a_user_is_one_sentence_and_exit_code_1(
+def test_an_error_made_by_the_user_is_one_sentence_and_exit_code_1(
     workbench: Run, arguments: list[str], sentence: str
 ) -> None:
     done = workbench(*arguments)

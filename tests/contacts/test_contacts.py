@@ -50,7 +50,7 @@ async def is_suppressed(org: Org, address: str = "ann@acme.example") -> bool:
         return bool(await find_suppressed(tx, org.id, "email", [digest]))
 
 
-async def test_a_contact_is_found_by_what_identifies_it(acme: Org) -> None:
+async def test_a_contact_is_found_by_its_identifiers(acme: Org) -> None:
     contact_id = await arrived(acme, attributes={"plan": "pro"})
     for kind, value in ANN.items():
         assert (await find_contact(acme, {kind: value}))["id"] == contact_id
@@ -70,7 +70,7 @@ async def test_a_contact_is_found_by_what_identifies_it(acme: Org) -> None:
     assert clear["email"] == "ann@acme.example"
 
 
-async def test_another_organization_does_not_find_it(acme: Org, globex: Org) -> None:
+async def test_another_organization_does_not_find_the_contact(acme: Org, globex: Org) -> None:
     contact_id = await arrived(acme)
     for method, path, body in (
         ("GET", f"/{contact_id}", None),

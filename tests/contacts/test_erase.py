@@ -83,7 +83,7 @@ async def digests(org: Org) -> list[str]:
     return [keys.digest(kind, value) for kind, value in identifiers]
 
 
-async def test_o4_nothing_of_a_person_is_left_but_numbers(acme: Org) -> None:
+async def test_o4_an_erasure_leaves_only_numbers(acme: Org) -> None:
     contact_id = await create_contact_with_rows(acme)
     await acme.service.services.notices._flush()
     before = await all_rows(acme)
@@ -104,7 +104,7 @@ async def test_o4_nothing_of_a_person_is_left_but_numbers(acme: Org) -> None:
     assert (await acme.rows("action, subject_id", "audit_log"))[-1] == ("contact.erase", contact_id)
 
 
-async def test_o1_nothing_of_a_person_is_logged(acme: Org, caplog: pytest.LogCaptureFixture) -> None:
+async def test_o1_an_erasure_logs_no_personal_data(acme: Org, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     contact_id = await create_contact_with_rows(acme)
     await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
@@ -158,7 +158,7 @@ async def test_another_organizations_contact_cannot_be_erased(acme: Org, globex:
     assert (await find_contact(acme, ANN))["id"] == contact_id
 
 
-async def test_a_contact_is_exported_with_all_that_is_kept_of_it(acme: Org) -> None:
+async def test_an_export_contains_all_stored_data_of_a_contact(acme: Org) -> None:
     contact_id = await arrived(acme, payload={"amount": 5}, idempotencyKey="k1")
     await arrived(acme, {"walletAddress": "0xBob"}, payload={"secret": "of another contact"})
     await fill(acme, contact_id)

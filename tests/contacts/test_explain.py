@@ -119,7 +119,7 @@ async def test_an_event_that_has_not_happened_meets_the_loop_guard_as_a_simulati
     assert trial["outcome"] == "loop_guard"
 
 
-async def test_bad_questions_are_refused(acme: Org, globex: Org) -> None:
+async def test_invalid_requests_for_explanations_are_refused(acme: Org, globex: Org) -> None:
     automation_id, contact_id = await automation(acme), await arrived(acme)
     for body in (
         {},

@@ -177,7 +177,7 @@ async def test_nested_merges_are_undone_in_reverse_order(acme: Org) -> None:
     assert await all_rows(acme) == before
 
 
-async def test_the_conflict_that_showed_them_is_settled(acme: Org) -> None:
+async def test_the_conflict_between_two_merged_contacts_is_resolved(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
     await acme.post({"event": "hint", "contact": {"walletAddress": "0xweb", "externalId": "app-1"}})
     merge = await merged(acme, web, app)
@@ -288,7 +288,7 @@ async def test_a_contact_is_not_erased_while_an_undo_is_pending(acme: Org) -> No
     assert idempotency_key
 
 
-async def test_an_export_has_the_absorbed_as_it_was(acme: Org) -> None:
+async def test_an_export_has_the_absorbed_contact_unchanged(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
     await merged(acme, web, app)
     for contact_id in (web, app):
@@ -320,7 +320,7 @@ async def test_required_scopes_and_refused_requests(acme: Org, globex: Org) -> N
         assert (await call(acme, method, path, *CARE, body={"add": ["x"], "email": True})).status_code == 404
 
 
-async def test_an_entry_that_a_worker_holds_is_waited_for(acme: Org) -> None:
+async def test_a_merge_waits_for_a_claimed_entry(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
     await acme.service.rows(f"UPDATE entries SET state = 'running' WHERE contact_id = '{app}'")
     status, error = await refused(acme, "/merge", keep=web, absorb=app)

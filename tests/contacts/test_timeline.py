@@ -17,7 +17,7 @@ async def timeline(org: Org, contact_id: str, query: str = "", *scopes: str) -> 
 
 
 @pytest.mark.parametrize("query", ["email=Ann@acme.example", "walletAddress=0xANN", "externalId=ann-1"])
-async def test_a_contact_is_named_by_what_identifies_it(acme: Org, query: str) -> None:
+async def test_a_contact_is_selected_by_its_identifiers(acme: Org, query: str) -> None:
     contact_id = await arrived(acme, attributes={"plan": "pro"})
     shown = (await call(acme, "GET", f"?{query}", *CARE)).json()
     assert (shown["id"], shown["email"], shown["attributes"]) == (contact_id, "a•••@acme.example", {"plan": "pro"})

@@ -35,7 +35,7 @@ def test_a_chain_is_a_straight_line() -> None:
     assert layer_nodes(["a", "b", "c"], [("a", "b"), ("b", "c")]).places == {"a": (0, 0), "b": (0, 1), "c": (0, 2)}
 
 
-def test_yes_is_left_of_no() -> None:
+def test_the_true_branch_is_left_of_the_false_branch() -> None:
     places = layer_nodes(["if", "no", "yes"], [("if", "yes"), ("if", "no")]).places
     assert places["yes"][0] < places["if"][0] < places["no"][0]
 

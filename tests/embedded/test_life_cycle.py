@@ -65,7 +65,7 @@ def test_the_first_start_makes_a_database_its_role_owns_without_being_superuser(
     assert fetch_value(server.admin_dsn, "SELECT current_setting('is_superuser')") == "on"
 
 
-def test_the_server_keeps_its_promises_about_durability_and_limits(embedded: Make) -> None:
+def test_the_server_has_the_settings_for_durability_and_limits(embedded: Make) -> None:
     dsn = embedded().start().dsn
     names = ("fsync", "synchronous_commit", "full_page_writes", "data_checksums", "temp_file_limit", "listen_addresses")
     assert [fetch_value(dsn, f"SHOW {name}") for name in names] == ["on", "on", "on", "on", "2GB", ""]

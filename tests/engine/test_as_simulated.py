@@ -131,7 +131,7 @@ async def test_the_engine_does_what_was_simulated(
     assert ids_sent == {message.id for message in trace.messages}
 
 
-async def test_texts_print_payloads_and_attributes_as_they_are_stored(bench: Bench) -> None:
+async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench: Bench) -> None:
     """Payload, attributes and later events with keys and numbers that jsonb writes in another way."""
     text = "{{ payload }} {% for name in payload %}{{ name }} {% endfor %}{{ usd }} {{ contact }} {{ nested }}"
     nodes = [

@@ -45,7 +45,7 @@ def test_every_reason_of_a_failed_delivery_has_a_text() -> None:
     assert DELIVERY_ERRORS.keys() == set(get_args(Reason)) - {"accepted"}
 
 
-async def test_a_webhook_is_posted_under_its_id_and_the_entry_continues(bench: Bench) -> None:
+async def test_a_webhook_is_sent_with_its_id_and_the_entry_continues(bench: Bench) -> None:
     async with endpoint(OK) as server:
         await post(bench, server)
     ((entry_id,),) = await bench.entries("id")
@@ -120,7 +120,7 @@ async def test_an_unsubscribed_contact_gets_no_email_and_the_run_continues(bench
     assert await bench.steps() == ["entered", "skipped", "tagged"]
 
 
-async def test_a_worker_that_dies_after_sending_sends_again_under_the_same_id(bench: Bench) -> None:
+async def test_a_message_whose_worker_died_after_sending_is_sent_again_with_the_same_id(bench: Bench) -> None:
     async with endpoint(OK) as server:
         await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.send("k")

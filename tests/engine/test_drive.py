@@ -32,7 +32,7 @@ async def test_an_entry_runs_to_its_end_and_every_step_is_logged(bench: Bench) -
     ]
 
 
-async def test_a_message_is_stored_for_its_wallet_under_one_id_for_ever(bench: Bench) -> None:
+async def test_a_message_is_stored_for_its_wallet_with_a_permanent_id(bench: Bench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("k", amountUsd=12.5)
     await bench.driver.drive(bench.org_id, "ready", 10)
@@ -106,7 +106,7 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(bench: Bench) -> None
     assert await bench.fetch("SELECT count(*) FROM messages") == [(1,)]
 
 
-async def test_an_entry_that_kills_its_worker_every_time_is_dead_in_the_end(bench: Bench) -> None:
+async def test_an_entry_that_kills_its_worker_every_time_ends_as_dead(bench: Bench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
     lane = "ready"
@@ -128,7 +128,7 @@ async def test_entries_of_a_switched_off_automation_are_cancelled(bench: Bench) 
     assert await bench.fetch("SELECT tags FROM contacts") == [([],)]
 
 
-async def test_an_entry_runs_the_version_it_entered(bench: Bench) -> None:
+async def test_an_entry_runs_the_version_that_it_started_with(bench: Bench) -> None:
     automation_id = await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
     await bench.execute(

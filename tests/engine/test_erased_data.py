@@ -30,7 +30,7 @@ async def tables_with(bench: Bench, *words: str) -> set[str]:
     return tables
 
 
-async def test_o4_an_engine_leaks_nothing(bench: Bench) -> None:
+async def test_o4_an_engine_stores_no_personal_data_after_an_erasure(bench: Bench) -> None:
     async with endpoint(status(500)) as broken, endpoint(status(410)) as closed:
         edges = [("t", "c"), ("c", "u", "true"), ("u", "g"), ("g", "i"), ("i", "m"), ("m", "w")]
         await bench.automation([TRIGGER, *ALL_NODES], edges)

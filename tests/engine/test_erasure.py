@@ -123,7 +123,7 @@ async def test_an_acknowledgement_after_the_erasure_changes_nothing(bench: Bench
     assert await bench.fetch("SELECT outcome FROM message_outcomes") == [("sent",)]
 
 
-async def test_a_message_on_its_way_may_have_arrived(bench: Bench) -> None:
+async def test_a_message_in_delivery_during_an_erasure_is_unknown(bench: Bench) -> None:
     leaving, answer = asyncio.Event(), asyncio.Event()
 
     async def hang(writer: asyncio.StreamWriter) -> None:

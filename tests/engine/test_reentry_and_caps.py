@@ -55,7 +55,7 @@ async def test_an_entry_that_died_at_its_first_node_counts_for_reentry(bench: Be
     assert await bench.entries("state") == [("dead",), ("cancelled",)]
 
 
-async def test_no_reentry_while_an_entry_is_running(bench: Bench) -> None:
+async def test_reentry_is_refused_while_an_entry_is_running(bench: Bench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], reentry={"policy": "not_while_running"})
     await bench.send("k1")
     await bench.drive()

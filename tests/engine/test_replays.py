@@ -35,7 +35,7 @@ async def replay_all(bench: Bench, automation_id: str, cause: str | None = None)
     return await entries.replay_all(bench.database, Author(bench.org_id, uuid7(now), now), automation_id, cause)
 
 
-async def test_a_replay_sends_under_the_id_of_every_try_before(bench: Bench) -> None:
+async def test_a_replay_sends_with_the_id_of_the_earlier_attempts(bench: Bench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
         automation_id, entry_id = await publish_and_fail(bench, server)
         assert await replay_all(bench, automation_id, "unreachable") == 0

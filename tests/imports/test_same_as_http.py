@@ -75,7 +75,7 @@ async def stored_rows(org: Org) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_an_import_is_what_the_same_requests_would_have_been(
+async def test_an_import_stores_the_same_as_http_requests(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(importer, "BATCH_ROWS", 70)  # many batches: contacts appear again in later ones

@@ -50,7 +50,7 @@ async def test_clients_of_a_stopped_process_reconnect_one_after_the_other(ann: P
         assert sorted({await retry_after(line) for line in lines}) == [1.0, 1.1, 1.2]
 
 
-async def test_a_herd_that_returns_at_once_is_given_all_that_waits(ann: Person) -> None:
+async def test_clients_that_reconnect_at_once_get_all_waiting_messages(ann: Person) -> None:
     sessions = ann.org.service.services.sessions
     session = sessions.open(await ann.token())
     assert session is not None

@@ -26,7 +26,7 @@ from tests.routes.conftest import Org, serving
         "[]",
     ],
 )
-async def test_a_socket_begins_with_a_token(ann: Person, first: str) -> None:
+async def test_a_socket_needs_a_token(ann: Person, first: str) -> None:
     line = await ann.dial(PAGE)
     await line.connection.send(first)
     assert await line.code() == 4401
@@ -92,7 +92,9 @@ async def test_a_bad_handshake_is_a_400(acme: Org, fields: str) -> None:
         ([Frame(Opcode.CLOSE, struct.pack("!H", 1000))], 1000),
     ],
 )
-async def test_a_client_that_misbehaves_is_ended(ann: Person, bob: Person, frames: list[Frame], code: int) -> None:
+async def test_a_client_that_breaks_the_protocol_is_disconnected(
+    ann: Person, bob: Person, frames: list[Frame], code: int
+) -> None:
     async with bob.socket() as other:
         async with ann.socket() as line:
             await ann.receive("signed in")
@@ -109,7 +111,7 @@ async def test_frames_without_a_mask_are_refused(ann: Person) -> None:
         assert await line.code() == 1002
 
 
-async def test_sockets_end_with_their_key(ann: Person, eve: Person) -> None:
+async def test_sockets_are_closed_when_their_key_is_revoked(ann: Person, eve: Person) -> None:
     async with ann.socket() as line, eve.socket() as other:
         await ann.receive("1")
         await line.acknowledge(1)
@@ -120,7 +122,7 @@ async def test_sockets_end_with_their_key(ann: Person, eve: Person) -> None:
         assert await other.acknowledge(1) == ["2"]
 
 
-async def test_a_token_ends_with_its_key(ann: Person) -> None:
+async def test_a_token_is_invalid_when_its_key_is_revoked(ann: Person) -> None:
     session = await ann.token()
     await ann.receive("1")
     await ann.org.service.rows("UPDATE api_keys SET revoked_at = now() WHERE org_id = %s", ann.org.id)
@@ -128,7 +130,7 @@ async def test_a_token_ends_with_its_key(ann: Person) -> None:
         assert await line.code() == 4401
 
 
-async def test_sockets_end_when_their_origin_is_removed(ann: Person) -> None:
+async def test_sockets_are_closed_when_their_origin_is_removed(ann: Person) -> None:
     async with ann.socket() as line:
         await ann.receive("1")
         await line.acknowledge(1)
@@ -137,7 +139,7 @@ async def test_sockets_end_when_their_origin_is_removed(ann: Person) -> None:
             assert await line.code() == 4403
 
 
-async def test_a_wallet_has_twenty_sockets(ann: Person) -> None:
+async def test_a_wallet_has_at_most_twenty_sockets(ann: Person) -> None:
     session = await ann.token()
     lines = [await ann.dial(PAGE) for _ in range(21)]
     for line in lines:

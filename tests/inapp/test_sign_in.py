@@ -18,7 +18,7 @@ async def test_the_text_names_page_wallet_and_chain(ann: Person) -> None:
     assert lines[5:8] == [f"URI: {PAGE}", "Version: 1", "Chain ID: 137"]
 
 
-async def test_a_signed_text_is_worth_a_token(ann: Person) -> None:
+async def test_a_signed_text_gives_a_token(ann: Person) -> None:
     response = await ann.answer(await ann.challenge())
     assert response.status_code == 200
     assert response.json().keys() == {"token", "walletAddress", "expiresAt"}
@@ -26,12 +26,12 @@ async def test_a_signed_text_is_worth_a_token(ann: Person) -> None:
     assert response.headers["cache-control"] == "no-store"
 
 
-async def test_a_signed_text_is_worth_one_token(ann: Person) -> None:
+async def test_a_signed_text_gives_one_token(ann: Person) -> None:
     message = await ann.challenge()
     assert [(await ann.answer(message)).status_code for _ in range(3)] == [200, 401, 401]
 
 
-async def test_a_signed_text_is_worth_one_token_also_at_the_same_moment(ann: Person) -> None:
+async def test_a_signed_text_gives_one_token_to_concurrent_requests(ann: Person) -> None:
     message = await ann.challenge()
     answers = await asyncio.gather(*(ann.answer(message) for _ in range(8)))
     assert sorted(response.status_code for response in answers) == [200] + [401] * 7
@@ -62,13 +62,13 @@ async def test_mixed_and_lower_case_are_one_wallet(ann: Person) -> None:
         ("app.example.com wants", "http://app.example.com wants"),
     ],
 )
-async def test_a_text_that_was_changed_is_worth_nothing(ann: Person, old: str, new: str) -> None:
+async def test_a_changed_text_is_refused(ann: Person, old: str, new: str) -> None:
     message = await ann.challenge()
     assert old in message
     assert (await ann.answer(message.replace(old, new))).status_code == 401
 
 
-async def test_a_nonce_of_the_client_is_worth_nothing(ann: Person) -> None:
+async def test_a_nonce_of_the_client_is_refused(ann: Person) -> None:
     message = await ann.challenge()
     nonce = message.partition("Nonce: ")[2].split("\n")[0]
     own = nonce.partition("g")[0] + "g" + token(12).hex()
@@ -108,7 +108,7 @@ async def test_a_key_of_another_organization_is_refused(ann: Person, eve: Person
     assert (await ann.answer(message, authorization=other)).status_code == 401
 
 
-async def test_a_text_signed_for_one_page_is_worth_nothing_on_another(ann: Person) -> None:
+async def test_a_text_signed_for_one_page_is_refused_on_another(ann: Person) -> None:
     message = await ann.challenge()
     assert (await ann.answer(message, origin="http://localhost:3000")).status_code == 401
 
@@ -181,7 +181,7 @@ async def test_a_session_needs_text_and_signature(ann: Person, body: dict[str, A
 
 
 @pytest.mark.parametrize(("message", "signature"), [("", ""), ("x", "0x" + "0" * 130)])
-async def test_nonsense_is_a_401(ann: Person, message: str, signature: str) -> None:
+async def test_malformed_text_is_a_401(ann: Person, message: str, signature: str) -> None:
     response = await ann.post_json("session", {"message": message, "signature": signature})
     assert response.status_code == 401
 

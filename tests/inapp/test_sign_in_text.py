@@ -129,11 +129,11 @@ def test_text_that_deviates_from_the_grammar_is_not_a_message(old: str, new: str
 @pytest.mark.parametrize(
     ("late", "holds"), [(timedelta(0), True), (timedelta(minutes=-6), False), (timedelta(minutes=6), False)]
 )
-def test_a_message_holds_only_around_the_moment_it_was_written(late: timedelta, holds: bool) -> None:
+def test_a_text_is_valid_only_around_the_time_it_was_issued(late: timedelta, holds: bool) -> None:
     assert SHORT.is_valid_at(SHORT.issued_at + late) is holds
 
 
-def test_a_message_holds_between_its_own_bounds() -> None:
+def test_a_text_is_valid_within_its_own_bounds() -> None:
     assert FULL.expires_at is not None
     assert FULL.not_before is not None
     assert FULL.is_valid_at(FULL.not_before)

@@ -22,7 +22,7 @@ async def test_earlier_messages_are_replayed_in_order(ann: Person) -> None:
         assert await line.titles(3) == ["1", "2", "3"]
 
 
-async def test_an_acknowledged_message_is_delivered_once_and_for_all(ann: Person) -> None:
+async def test_an_acknowledged_message_is_not_delivered_again(ann: Person) -> None:
     await ann.receive("1", "2")
     async with ann.socket() as line:
         assert await line.acknowledge(1) == ["1"]
@@ -36,7 +36,7 @@ async def test_an_acknowledged_message_is_delivered_once_and_for_all(ann: Person
     await delivered(ann, ["1", "2", "3", "4"])
 
 
-async def test_a_socket_is_given_a_message_once(ann: Person) -> None:
+async def test_a_socket_gets_a_message_once(ann: Person) -> None:
     async with ann.socket() as line:
         for title in ("1", "2", "3"):
             await ann.receive(title)
@@ -131,7 +131,7 @@ async def test_messages_continue_after_a_lost_database_connection(ann: Person) -
         assert await line.titles(1) == ["2"]
 
 
-async def test_any_process_holds_the_socket(ann: Person) -> None:
+async def test_any_process_can_serve_a_socket(ann: Person) -> None:
     async with serving(ann.org.service.dsn) as second:
         service, session = ann.org.service, await ann.token()
         ann.org.service = second

@@ -40,7 +40,7 @@ class Leaving:
             self.client.cancel()
 
 
-async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Org, intake: Intake) -> None:
+async def test_a_client_that_disconnects_during_its_answer_stops_no_writer(acme: Org, intake: Intake) -> None:
     leaving: Any = Leaving()
     pipeline = Pipeline(
         Database(intake.dsn, size=1), intake.keyring, intake.clock, TokenBuckets(0, 1), leaving, writers=1
@@ -56,7 +56,7 @@ async def test_a_client_that_leaves_while_it_is_answered_ends_no_writer(acme: Or
     await pipeline.stop()
 
 
-async def test_a_refused_event_costs_its_batch_a_few_transactions(own_intake: Intake) -> None:
+async def test_a_refused_event_causes_few_extra_transactions(own_intake: Intake) -> None:
     acme, globex = await own_intake.organization(), await own_intake.organization()
     await own_intake.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
     database = Counting(own_intake.dsn, size=1, hot=True)

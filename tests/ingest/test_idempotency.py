@@ -26,14 +26,14 @@ async def mismatches(org: Org) -> list[str]:
     return [key for (key,) in rows]
 
 
-async def test_c1_a_hundred_times_the_same_at_once_is_one_event(acme: Org) -> None:
+async def test_c1_a_hundred_concurrent_copies_are_one_event(acme: Org) -> None:
     await acme.automate("deposit")
     assert kinds(await acme.send_at_once(*[event("k")] * 100)) == {"AcceptedEvent": 1, "Duplicate": 99}
     assert await acme.traces() == dict.fromkeys(("events", "idempotency_keys", "contacts", "identities", "entries"), 1)
     assert await mismatches(acme) == []
 
 
-async def test_c2_of_different_bodies_under_one_key_the_first_stays(acme: Org) -> None:
+async def test_c2_the_first_of_several_bodies_with_one_key_is_stored(acme: Org) -> None:
     bodies = [event("k", payload={"n": n}, external_id=f"u{n}", attributes={"n": n}) for n in range(50)]
     outcomes = await acme.send_at_once(*bodies)
     (winner,) = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, AcceptedEvent)]
@@ -54,14 +54,14 @@ async def test_c3_c6_keys_of_two_organizations_are_independent(acme: Org, globex
     assert [*mine, *theirs] == [AcceptedEvent("k"), AcceptedEvent("k")]
 
 
-async def test_c6_without_a_key_and_a_moment_every_event_counts(acme: Org, intake: Intake) -> None:
+async def test_c6_every_event_without_key_and_time_is_stored(acme: Org, intake: Intake) -> None:
     bare = event()
     outcomes = await acme.send_at_once(*[bare] * 100) + await acme.send(*[bare] * 100)
     assert kinds(outcomes) == {"AcceptedEvent": 200}
     assert len({key for (key,) in await acme.rows("idempotency_key", "events")}) == 200
 
 
-async def test_c7_without_a_key_the_same_moment_counts_once(acme: Org) -> None:
+async def test_c7_events_without_a_key_but_with_the_same_time_are_one_event(acme: Org) -> None:
     dated = event(occurredAt=(acme.intake.clock.now() - timedelta(hours=1)).isoformat())
     assert kinds(await acme.send_at_once(*[dated] * 60) + await acme.send(*[dated] * 40)) == {
         "AcceptedEvent": 1,
@@ -101,7 +101,7 @@ async def test_one_moment_in_two_zones_is_one_key(acme: Org) -> None:
     assert kinds(await acme.send(*[event(occurredAt=form) for form in forms])) == {"AcceptedEvent": 1, "Duplicate": 2}
 
 
-async def test_a_dry_run_takes_no_key_from_a_live_event_nor_the_other_way_round(acme: Org) -> None:
+async def test_dry_runs_and_live_events_do_not_share_idempotency_keys(acme: Org) -> None:
     dry, live, again = await acme.send(event("k", test=True), event("k"), event("k", test=True))
     assert (dry, live, again) == (DryRun("k", 0, False), AcceptedEvent("k"), DryRun("k", 0, True))
     assert await acme.send(event("k", test=True)) == [DryRun("k", 0, True)]

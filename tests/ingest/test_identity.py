@@ -66,7 +66,7 @@ async def test_h3_an_external_id_is_not_overwritten(acme: Org) -> None:
     assert await conflicts(acme) == [(3, "kept", False)]
 
 
-async def test_h4_one_identifier_is_a_contact_and_missing_ones_are_filled_in(acme: Org) -> None:
+async def test_h4_one_identifier_makes_a_contact_and_missing_ones_are_added(acme: Org) -> None:
     await acme.send(event("1", wallet="0xA"))
     assert await acme.contacts() == [{"wallet": "0xa"}]
     await acme.send(event("2", wallet="0xA", external_id="u1"))
@@ -110,7 +110,7 @@ async def test_c8_a_new_contact_in_a_hundred_requests_at_once_is_one_contact(acm
     assert (await acme.traces())["events"] == 100
 
 
-async def test_c8_a_new_contact_seen_from_every_side_at_once_is_one_contact(acme: Org) -> None:
+async def test_c8_concurrent_events_with_different_identifiers_create_one_contact(acme: Org) -> None:
     pairs: list[dict[str, Any]] = [
         {"wallet": "0xA", "email": A},
         {"email": A, "external_id": "u1"},
@@ -141,7 +141,7 @@ async def test_c12_attributes_of_two_writers_are_never_torn(acme: Org) -> None:
     assert len(set(attributes.values())) == 1
 
 
-async def test_c13_of_two_external_ids_for_one_contact_one_stays(acme: Org) -> None:
+async def test_c13_one_of_two_external_ids_for_a_contact_is_stored(acme: Org) -> None:
     await acme.send(event("0", email=A))
     outcomes = await acme.send_at_once(*[event(f"{n}", email=A, external_id=f"u{n}") for n in range(1, 41)])
     assert all(isinstance(outcome, AcceptedEvent) for outcome in outcomes)

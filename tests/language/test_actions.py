@@ -165,7 +165,7 @@ def test_problems_name_their_field(kind: str, data: dict[str, Any], fields: list
         (f"https://example.com/{'{{' * 30_000}", False),
     ],
 )
-def test_k7_a_webhook_goes_to_a_fixed_host_over_http(url: str, valid: bool) -> None:
+def test_k7_a_webhook_has_a_fixed_host_and_uses_http(url: str, valid: bool) -> None:
     assert isinstance(read_action("send_webhook", {"url": url}, "n"), SendWebhook if valid else InvalidAction)
 
 

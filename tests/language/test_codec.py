@@ -180,7 +180,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.di
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(VALUES, min_size=50, max_size=50))
-def test_values_are_given_back_as_jsonb_does(database_url: str, values: list[Any]) -> None:
+def test_values_are_returned_as_jsonb_returns_them(database_url: str, values: list[Any]) -> None:
     sent = [encode(value) for value in values]
     sent.append(
         b'{"b": 1, "b": {"plan": 1E+2, "usd": -0.0, "z": -0e5, "aa": 1.50e1, "a": 2}, "\xc3\xa9": 0, "zz": [1e30]}'

@@ -193,7 +193,7 @@ def texts_of(watched: WatchedInstallation) -> Iterator[tuple[str, str, str]]:
         yield table, column, text or ""
 
 
-def test_no_secret_leaks(watched: WatchedInstallation) -> None:
+def test_no_secret_appears_in_responses_logs_or_tables(watched: WatchedInstallation) -> None:
     created = watched.request(
         "POST", "/api/v1/automations", "workbench",
         json={"name": "a", "triggerSpec": {"type": "app_event", "event": "deposit"}, "graph": GRAPH, "active": True},

@@ -10,7 +10,7 @@ from tests.installation import Installation
 from tests.promises.conftest import automate, query
 
 
-async def test_c10_batches_of_the_same_people_in_any_order_do_not_deadlock(installation: Installation) -> None:
+async def test_c10_batches_of_the_same_contacts_in_any_order_do_not_deadlock(installation: Installation) -> None:
     keys = await installation.organization()
     apis = [installation.start_api(), installation.start_api()]
     chance = Random(10)
@@ -45,7 +45,7 @@ def people_in_any_order(chance: Random, batch: int) -> list[dict[str, Any]]:
     ]
 
 
-async def test_g1_g2_two_organizations_send_the_same_and_share_nothing(installation: Installation) -> None:
+async def test_g1_g2_two_organizations_send_equal_events_and_share_nothing(installation: Installation) -> None:
     acme, globex = await installation.organization("acme"), await installation.organization("globex")
     api = installation.start_api()
     automate(api, acme["workbench"])

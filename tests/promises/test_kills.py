@@ -94,7 +94,7 @@ async def test_b3_b4_apis_killed_under_load_lose_and_double_nothing(installation
     await check_promises(installation.dsn, load, automations=1)
 
 
-async def test_b17_a_stopping_api_answers_what_it_has_begun(installation: Installation) -> None:
+async def test_b17_a_stopping_api_answers_requests_under_way(installation: Installation) -> None:
     keys = await installation.organization()
     api = installation.start_api()
     async with (

@@ -109,7 +109,9 @@ async def test_two_apis_and_two_engines_behave_as_one(installation: Installation
     assert (len(entries), counted) == (30, [[30]])
 
 
-async def test_an_event_after_publish_answered_sees_it_on_every_instance(installation: Installation) -> None:
+async def test_an_event_after_the_response_of_publish_uses_the_new_version_on_every_instance(
+    installation: Installation,
+) -> None:
     keys = await installation.organization()
     first, second = installation.start_api(), installation.start_api()
     with first.client(keys["workbench"]) as workbench, second.client(keys["live"]) as backend:
@@ -120,7 +122,7 @@ async def test_an_event_after_publish_answered_sees_it_on_every_instance(install
     assert (dry["matchedAutomations"], workbench_dry["matchedAutomations"]) == (1, 0)
 
 
-async def test_an_active_automation_without_a_published_version_enters_and_sends_nothing(
+async def test_an_active_automation_without_a_published_version_sends_nothing(
     installation: Installation,
 ) -> None:
     keys = await installation.organization()
@@ -133,7 +135,7 @@ async def test_an_active_automation_without_a_published_version_enters_and_sends
     assert (entry["state"], entry["outcome"]) == ("completed", "no_published_version")
 
 
-async def test_a_contact_without_a_wallet_dies_after_its_tries_and_a_replay_reaches_it_later(
+async def test_an_entry_without_a_wallet_dies_after_its_attempts_and_a_replay_delivers_later(
     installation: Installation,
 ) -> None:
     keys = await installation.organization()
@@ -155,7 +157,7 @@ async def test_a_contact_without_a_wallet_dies_after_its_tries_and_a_replay_reac
 
 
 @pytest.mark.parametrize("process", ["api", "engine"])
-async def test_a_killed_process_loses_and_doubles_nothing(installation: Installation, process: str) -> None:
+async def test_a_killed_process_loses_and_repeats_nothing(installation: Installation, process: str) -> None:
     keys = await installation.organization()
     api = installation.start_api()
     engine = installation.start_engine()

@@ -87,7 +87,7 @@ async def test_b17_a_rolling_restart_under_load_rejects_no_request_and_loses_no_
     assert await query(installation.dsn, "SELECT count(*) FROM events") == [(sum(sender.sent for sender in senders),)]
 
 
-async def test_b17_all_that_was_begun_is_answered_before_the_processes_end(installation: Installation) -> None:
+async def test_b17_requests_under_way_are_answered_before_the_processes_exit(installation: Installation) -> None:
     keys = await installation.organization()
     api = installation.start_api("--workers", "2")
     pids = workers(api)

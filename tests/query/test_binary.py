@@ -31,7 +31,7 @@ def _table(content: bytes) -> pa.Table:
 
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("which", ["all", "none", "null"])
-async def test_both_forms_say_the_same(service, kind, which):
+async def test_the_binary_and_the_text_form_have_equal_values(service, kind, which):
     rows = ", ".join(f"(CAST({value} AS {kind}))" for value in (VALUES[kind] if which != "null" else ["null", "null"]))
     query = f"SELECT v FROM (VALUES {rows}) t (v)" + (" WHERE false" if which == "none" else "")
     binary = _table((await service.ann.post(query, accept=ARROW)).content)
@@ -41,7 +41,7 @@ async def test_both_forms_say_the_same(service, kind, which):
     assert binary.num_rows == (len(VALUES[kind]) if which == "all" else 2 if which == "null" else 0)
 
 
-async def test_both_forms_say_the_same_of_many_rows(service):
+async def test_the_binary_and_the_text_form_of_many_rows_have_equal_values(service):
     query = """
         SELECT v FROM (SELECT md5(n::text)::uuid AS id, n % 7 = 0 AS odd,
             timestamptz '2026-01-01 00:00Z' + n * interval '1 s' AS at, CASE WHEN n % 3 > 0 THEN n END AS n,

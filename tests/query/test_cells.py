@@ -60,7 +60,7 @@ async def test_arrow_keeps_every_type(service):
     assert set(second.values()) == {None}
 
 
-async def test_csv_keeps_every_type_and_tells_null_from_empty(service):
+async def test_csv_keeps_every_type_and_distinguishes_null_from_empty(service):
     response = await service.ann.post(EVERY_TYPE, accept="text/csv")
     assert response.headers["content-type"].startswith("text/csv")
     rows = list(csv.reader(io.StringIO(response.text)))
@@ -106,7 +106,7 @@ async def test_an_empty_answer_has_its_columns(service):
     assert (await service.ann.post(statement, accept="text/csv")).text == "id,tags\r\n"
 
 
-async def test_values_json_has_no_number_for_are_text(service):
+async def test_values_without_a_json_number_are_text(service):
     statement = (
         "SELECT 'NaN'::float8, '-Infinity'::float8, 'NaN'::numeric, 'infinity'::timestamptz, '0044-03-15 BC'::date"
     )
@@ -120,7 +120,7 @@ async def test_values_that_arrow_cannot_hold_are_refused_by_column(service, valu
     assert response.json()["error"].startswith('sql: column "odd" has a value that does not fit')
 
 
-async def test_two_columns_of_one_name_are_fine_in_json_and_refused_in_arrow(service):
+async def test_two_columns_of_one_name_are_allowed_in_json_and_refused_in_arrow(service):
     assert await service.ann.rows("SELECT 1 AS id, 2 AS id") == [[1, 2]]
     response = await service.ann.post("SELECT 1 AS id, 2 AS id", accept=ARROW)
     assert response.json()["error"] == 'sql: two columns are named "id"; rename one of them with AS'
@@ -162,7 +162,7 @@ def test_an_array_is_read_as_postgres_writes_it(cell, expected):
 
 
 @pytest.mark.parametrize(("codings", "is_small"), [("identity", False), ("gzip, deflate", True), ("", True)])
-async def test_arrow_is_compressed_unless_the_client_takes_nothing_packed(service, codings, is_small):
+async def test_arrow_is_compressed_unless_the_client_refuses_compression(service, codings, is_small):
     headers = {"Authorization": f"Bearer {service.ann.key}", "Accept": ARROW, "Accept-Encoding": codings}
     body = {"sql": "SELECT repeat('a', 100) AS x FROM generate_series(1, 1000)"}
     response = await service.ann.client.post("/api/v1/sql", json=body, headers=headers)
@@ -171,7 +171,7 @@ async def test_arrow_is_compressed_unless_the_client_takes_nothing_packed(servic
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/csv", ARROW])
-async def test_rows_of_any_width_come_whole_and_in_order(service, accept):
+async def test_rows_of_any_width_arrive_complete_and_in_order(service, accept):
     wide = ", ".join(f"CASE WHEN x % 3 > 0 THEN x + {n} END AS c{n}" for n in range(300))
     response = await service.ann.post(f"SELECT {wide} FROM generate_series(1, 400) x", accept=accept)
     match accept:

@@ -124,7 +124,9 @@ DENIED = [
 
 
 @pytest.mark.parametrize("statement", DENIED)
-def test_a_login_may_not(login: Connection, service: Any, keyring: Keyring, statement: str) -> None:
+def test_statements_that_a_login_may_not_run_are_refused(
+    login: Connection, service: Any, keyring: Keyring, statement: str
+) -> None:
     with pytest.raises((errors.InsufficientPrivilege, errors.UndefinedObject)):
         login.execute(
             statement.format(gateway=keyring.reader_role(service.ben.org_id), owner=urlsplit(service.dsn).username)
@@ -168,7 +170,7 @@ async def test_limits_that_a_login_changed_do_not_outlive_the_session(
 ENDLESS = "SELECT count(*) FROM " + ", ".join(f"generate_series(1, 1000) s{n}" for n in range(4))
 
 
-async def test_a_statement_without_an_end_is_ended(login: Connection, database: Any) -> None:
+async def test_a_session_with_an_endless_statement_is_ended(login: Connection, database: Any) -> None:
     asking = asyncio.create_task(asyncio.to_thread(login.execute, ENDLESS))
     while not asking.done():
         await asyncio.sleep(0.02)
@@ -177,7 +179,7 @@ async def test_a_statement_without_an_end_is_ended(login: Connection, database: 
         await asking
 
 
-async def test_a_transaction_that_is_left_open_is_ended(login: Connection, database: Any) -> None:
+async def test_a_session_with_an_idle_transaction_is_ended(login: Connection, database: Any) -> None:
     login.execute("BEGIN")
     login.execute("SELECT 1")
     await end(database, SessionLimits())
@@ -193,7 +195,7 @@ async def test_a_session_that_makes_others_wait_is_ended(login: Connection, data
     assert "terminating connection" in reason(login)
 
 
-async def test_many_locks_are_too_many(login: Connection, database: Any) -> None:
+async def test_a_session_with_too_many_locks_is_ended(login: Connection, database: Any) -> None:
     login.execute("BEGIN")
     login.execute("SELECT * FROM app_events")
     await end(database, SessionLimits(locks=2))
@@ -263,7 +265,7 @@ async def test_a_view_that_comes_with_a_migration_is_shown(login: Connection, se
             owner.execute("DROP VIEW analyst.known")
 
 
-def test_other_tools_read_through_it(address: str) -> None:
+def test_other_tools_read_through_a_direct_login(address: str) -> None:
     url = make_url(address).set(drivername="postgresql+psycopg")
     engine = create_engine(url, use_native_hstore=False)
     frame = polars.read_database("SELECT event, payload FROM app_events", engine)

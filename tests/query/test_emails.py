@@ -22,7 +22,7 @@ async def test_an_address_is_clear_or_masked(service):
         "max(email)",
     ],
 )
-async def test_the_sealed_form_never_leaves(service, accept, expression):
+async def test_sealed_addresses_are_never_returned(service, accept, expression):
     response = await service.ann.post(f"SELECT {expression} AS x FROM contacts GROUP BY email", accept=accept)
     assert response.status_code == 200
     assert b"enc1_" not in response.content

@@ -201,7 +201,7 @@ async def test_no_spelling_shows_another_organizations_row(service, statement):
     assert "canary_b" not in response.text
 
 
-async def test_the_name_of_a_role_tells_nothing(service):
+async def test_the_name_of_a_role_reveals_nothing(service):
     ((name,),) = await service.ann.rows("SELECT current_user::text")
     assert re.fullmatch("wb_reader_[0-9a-f]{20}", name)
 
@@ -220,7 +220,7 @@ async def test_a_leaky_expression_meets_no_row_of_another_organization(service):
     assert await service.ann.rows(statement) == [["canary_a"]]
 
 
-async def test_the_application_keeps_what_analysts_lost(service):
+async def test_the_application_keeps_the_rights_that_analysts_lost(service):
     with psycopg.connect(service.dsn, autocommit=True) as connection:
         kept = "SELECT set_config('application_name', 'x', false), pg_advisory_xact_lock(1), pg_notify('a', 'b')"
         assert connection.execute(kept).fetchone() == ("x", "", "")
@@ -252,7 +252,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_two_processes_make_the_same_reader_at_once(database_url):
+async def test_two_processes_create_the_same_reader_concurrently(database_url):
     keyring = Keyring(f"secret of {database_url}")  # roles belong to the server: one that no other test has made
 
     async def provide() -> bytes:
@@ -281,7 +281,7 @@ async def test_a_role_without_createrole_gets_the_command_to_run(postgres, datab
         admin.execute("DROP ROLE powerless")
 
 
-async def test_a_view_without_row_policies_switches_sql_off(database_url, keyring):
+async def test_a_view_without_row_policies_disables_sql(database_url, keyring):
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("CREATE VIEW analyst.leak AS SELECT name FROM workbench.organizations")
     database = Database(database_url)

@@ -49,7 +49,7 @@ async def test_a_slow_query_is_stopped_by_the_server(database, keyring, org_ids,
     await until(lambda: not backends(module_database, keyring.reader_role(1)))
 
 
-async def test_a_query_the_server_does_not_stop_is_stopped_all_the_same(database, keyring, org_ids):
+async def test_a_query_that_the_server_does_not_stop_is_stopped_by_the_gateway(database, keyring, org_ids):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=600, watch_seconds=0.1))
     with pytest.raises(QueryTimeoutError, match=r"the query took longer than 0.1 s"):
         await ask(gateway, ENDLESS)
@@ -76,7 +76,7 @@ BOMBS = [
 
 
 @pytest.mark.parametrize("statement", BOMBS)
-async def test_a_bomb_is_stopped_while_others_are_answered(database, keyring, org_ids, statement):
+async def test_an_expensive_query_is_stopped_while_others_are_answered(database, keyring, org_ids, statement):
     gateway = Gateway(database, keyring, QueryLimits(step_seconds=0.3))
     bomb = asyncio.create_task(ask(gateway, statement))
     assert await ask(Gateway(database, keyring), "SELECT event FROM app_events", org_id=2) == b"event\r\ncanary_b\r\n"
@@ -122,7 +122,7 @@ async def test_temporary_files_are_limited(service, postgres, keyring, statement
     assert response.json()["error"].startswith("sql: temporary file size exceeds")
 
 
-async def test_rows_too_large_to_pass_on_are_refused(database, keyring, org_ids):
+async def test_rows_that_are_too_large_are_refused(database, keyring, org_ids):
     gateway = Gateway(database, keyring, QueryLimits(fetch_bytes=1_000_000))
     with pytest.raises(ResultTooLargeError, match="are larger than 1000000 bytes in total"):
         await ask(gateway, "SELECT repeat('a', 2000000)")
@@ -182,7 +182,7 @@ async def test_quick_queries_follow_each_other_closely(database, keyring, org_id
     assert set(answers) == {b"one\r\n1\r\n"}
 
 
-async def test_the_query_ends_when_the_client_leaves(service, keyring):
+async def test_a_query_is_cancelled_when_its_client_disconnects(service, keyring):
     body = {
         "sql": "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n) SELECT x, repeat('x', 1000) FROM n"
     }
@@ -194,7 +194,7 @@ async def test_the_query_ends_when_the_client_leaves(service, keyring):
     await until(lambda: not backends(service.dsn, role))
 
 
-async def test_the_query_ends_when_the_client_leaves_before_the_first_row(service, keyring):
+async def test_a_query_is_cancelled_when_its_client_disconnects_before_the_first_row(service, keyring):
     role = keyring.reader_role(service.ben.org_id)
     asking = asyncio.create_task(service.ben.post(ENDLESS))
     await until(lambda: bool(backends(service.dsn, role)))
@@ -202,7 +202,7 @@ async def test_the_query_ends_when_the_client_leaves_before_the_first_row(servic
     await until(lambda: not backends(service.dsn, role))
 
 
-async def test_an_answer_that_breaks_off_does_not_look_whole(service):
+async def test_a_truncated_answer_does_not_look_complete(service):
     statement = "SELECT 1 / (5000 - x) FROM generate_series(1, 10000) x"
     with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
         await service.ann.post(statement)
@@ -217,7 +217,7 @@ async def test_a_hundred_thousand_rows_stream(service):
     assert frame["x"].to_list() == list(range(1, 100_001))
 
 
-async def test_others_have_their_turn_while_rows_are_read(database, keyring, org_ids):
+async def test_other_requests_are_served_while_rows_are_read(database, keyring, org_ids):
     turns, rows = 0, 20_000
 
     async def others() -> None:

@@ -89,7 +89,7 @@ async def test_postgres_infers_the_type_of_text(service):
     assert await service.ann.rows(statement, params) == [[1]]
 
 
-async def test_an_error_points_into_the_text_as_it_was_sent(service):
+async def test_an_error_has_its_position_in_the_text_as_sent(service):
     text = "SELECT :first, :second, nothing FROM contacts"
     body = (await service.ann.post(text, {"first": 1, "second": 2})).json()
     assert body["error"] == 'sql: column "nothing" does not exist'

@@ -77,7 +77,7 @@ async def installation(servers: Pair, read_url: str | None = None) -> AsyncItera
         yield Installation(servers, client, org_id, key, live)
 
 
-async def test_an_answer_has_everything_that_was_accepted_before_the_question(servers: Pair) -> None:
+async def test_a_result_includes_every_event_accepted_before_the_query(servers: Pair) -> None:
     async with installation(servers) as own:  # the login role has just been made, too
         for number in range(10):
             await own.send(number)
@@ -99,7 +99,7 @@ async def test_a_standby_that_does_not_replay_is_not_queried(servers: Pair, monk
         assert await own.ann.rows(COUNT) == [[2]]
 
 
-async def test_a_watermark_of_a_standby_brings_the_answer_back(servers: Pair) -> None:
+async def test_a_watermark_of_a_standby_repeats_the_result(servers: Pair) -> None:
     async with installation(servers) as own:
         await own.send(1)
         mark = await own.watermark()
@@ -109,7 +109,7 @@ async def test_a_watermark_of_a_standby_brings_the_answer_back(servers: Pair) ->
         assert (again.json()["rows"], await own.ann.rows(COUNT)) == ([[1]], [[2]])
 
 
-async def test_no_watermark_is_given_where_it_would_not_be_exact(servers: Pair) -> None:
+async def test_no_watermark_is_returned_where_it_would_not_be_exact(servers: Pair) -> None:
     async with (
         installation(servers) as own,
         await psycopg.AsyncConnection.connect(libpq_dsn(servers.primary.dsn)) as other,
@@ -150,7 +150,7 @@ async def reading(servers: Pair) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_doctor_says_whether_it_follows(servers: Pair) -> None:
+def test_doctor_reports_whether_the_standby_follows(servers: Pair) -> None:
     dsn = servers.primary.dsn
     good, bad = (
         list(run_checks(Settings(database_url=dsn, read_url=url), free_port(), free_port()))

@@ -95,7 +95,7 @@ async def seen(database: TenantDatabase, org_id: int | None) -> set[int]:
         return {org_id async for (org_id,) in await tx.execute(FORGETFUL)}
 
 
-async def test_a_connection_that_goes_from_one_to_the_other_shows_each_its_own(
+async def test_a_reused_connection_shows_each_organization_its_own_rows(
     tenants: TenantDatabase, org_ids: dict[str, int]
 ) -> None:
     a, b = org_ids["a"], org_ids["b"]
@@ -133,7 +133,7 @@ async def test_the_organization_stays_after_a_rollback_or_a_commit(database: Dat
             assert await run(tx, forgetful) == (both,)
 
 
-async def test_a_route_that_forgets_the_organization_shows_the_callers_alone(
+async def test_a_route_without_a_condition_on_the_organization_shows_only_the_callers_rows(
     service: SqlService, org_ids: dict[str, int]
 ) -> None:
     app = create_app(Settings(), service.dsn, SECRET, name=f"row-security-{token(4).hex()}")

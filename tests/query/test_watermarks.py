@@ -32,7 +32,7 @@ def problem(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]
 
 
-async def test_the_same_question_has_the_same_hash(service):
+async def test_the_same_query_has_the_same_hash(service):
     text = "SELECT :a ::int + :b ::int"
     one, same, other = [
         await ask(service.ann, text, params) for params in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
@@ -41,7 +41,7 @@ async def test_the_same_question_has_the_same_hash(service):
     assert len(one.headers["Query-Hash"]) == 32
 
 
-async def test_a_result_is_repeated_whatever_comes_later(service):
+async def test_a_result_is_repeated_despite_later_writes(service):
     with (
         psycopg.connect(service.dsn) as open_then,
         psycopg.connect(service.dsn, autocommit=True) as ended,
@@ -88,7 +88,7 @@ async def test_tables_without_a_past_are_refused(service, table):
     assert response.json()["hint"] == "asOf covers only app_events: the other tables keep no history"
 
 
-async def test_the_present_is_not_reached_through_its_schema(service):
+async def test_a_query_of_the_past_cannot_read_the_current_tables_by_schema(service):
     for name in ("analyst.contacts", '"analyst".contacts', "Analyst . contacts"):
         response = await ask(service.ann, f"SELECT * FROM {name}", as_of=await watermark(service.ann))
         assert problem(response) == (400, "sql: with asOf, name tables without their schema")
@@ -100,7 +100,7 @@ async def test_a_table_may_be_called_analyst_in_a_query(service):
     assert response.json()["rows"] == [["canary_a"]]
 
 
-async def test_only_a_watermark_of_ones_own_is_taken(service):
+async def test_only_a_watermark_of_the_own_organization_is_accepted(service):
     own, others = await watermark(service.ann), await watermark(service.ben)
     moment, _, sealed = own.partition("~")
     for wrong in (others, f"2026-01-01T00:00:00.000000Z~{sealed}", moment, "", "~", "é~é", f"{moment}~{sealed[:-4]}"):

@@ -23,7 +23,7 @@ async def answer(org: Org, *authorization: str, path: str = "/events") -> tuple[
 @pytest.mark.parametrize(
     "form", ["", "Bearer", "Token {}", "{}", "Basic {}", "Bearer  {}", "Bearer {} {}", "Bearer {}x", "Bearer\t{}"]
 )
-async def test_f1_anything_but_a_strict_bearer_gets_the_one_401(acme: Org, form: str) -> None:
+async def test_f1_a_malformed_authorization_header_gets_the_same_401(acme: Org, form: str) -> None:
     assert await answer(acme, form.replace("{}", await acme.key())) == (401, UNAUTHORIZED)
     assert await acme.traces() == {}
 
@@ -74,7 +74,7 @@ async def test_f8_a_key_in_the_url_or_body_is_ignored(acme: Org) -> None:
         ).status_code == 401
 
 
-async def test_f12_f13_a_test_key_only_ever_makes_dry_runs(acme: Org) -> None:
+async def test_f12_f13_events_with_a_test_key_are_always_dry_runs(acme: Org) -> None:
     for fields in ({}, {"test": False}, {"test": True}, {"test": None}):
         assert (await acme.post(EVENT | fields, "test"))[1]["dryRun"] is True
     assert await acme.traces() == {"dry_runs": 4}

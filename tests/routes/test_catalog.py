@@ -25,7 +25,7 @@ async def test_names_have_counts_most_frequent_first_ties_by_name(acme: Org) -> 
     assert await acme.get("/events/catalog") == (200, expected)
 
 
-async def test_nothing_received_is_an_empty_catalog(acme: Org) -> None:
+async def test_a_catalog_without_events_is_empty(acme: Org) -> None:
     assert await acme.get("/events/catalog") == (200, {"events": [], "windowDays": 30})
 
 
@@ -68,7 +68,7 @@ async def test_days_limit_and_prefix_narrow_it(acme: Org) -> None:
     ]
     + [("detail=1", "detail"), ("days=31", "days"), ("limit=201", "limit"), ("prefix=%00", "prefix")],
 )
-async def test_a_bad_parameter_is_refused_by_its_name(acme: Org, query: str, field: str) -> None:
+async def test_an_invalid_catalog_parameter_is_refused_by_its_name(acme: Org, query: str, field: str) -> None:
     status, body = await acme.get(f"/events/catalog?{query}")
     assert (status, body["field"]) == (400, field)
     assert body["error"].startswith(f"{field}: ")
@@ -128,7 +128,7 @@ async def test_an_event_is_shown_with_samples_and_with_what_changed_lately(acme:
     assert (path["topValues"], path["missing"], path["shares"]) == ([{"value": "x", "count": 60}], 40, {"string": 1})
 
 
-async def test_of_large_payloads_fewer_are_looked_into(acme: Org) -> None:
+async def test_fewer_large_payloads_are_examined(acme: Org) -> None:
     large = {"event": "large", "contact": {"externalId": "u"}, "payload": {f"key{n:04}": "x" for n in range(900)}}
     for start in range(0, 160, 80):
         await acme.post_batch(*(large | {"idempotencyKey": str(start + n)} for n in range(80)))

@@ -142,7 +142,7 @@ async def test_a_log_from_before_the_automation_was_live_is_recognised(acme: Org
     assert (newest["reasons"], old["reasons"]) == (["no_entry"], ["before_live"])
 
 
-async def test_why_an_automation_took_a_log_or_did_not(acme: Org) -> None:
+async def test_an_explanation_says_why_an_automation_took_a_log_or_not(acme: Org) -> None:
     contact = await create_contact(acme)
     spec = SPEC | {"filters": [{"path": "value", "operator": "eq", "value": "7"}]}
     graph = {

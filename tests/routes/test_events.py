@@ -41,7 +41,7 @@ async def test_the_same_key_again_is_a_duplicate(acme: Org) -> None:
     assert await acme.traces() == ONE
 
 
-async def test_everything_an_event_carries_is_stored(acme: Org) -> None:
+async def test_every_field_of_an_event_is_stored(acme: Org) -> None:
     contact = {"email": "Ann@Example.com", "walletAddress": "0xAbC", "externalId": "U1"}
     body = {**EVENT, "event": "First_Deposit", "contact": contact, "payload": {"a": {"b": [1, None]}}}
     body["attributes"] = {"plan": "pro", "age": 41, "vip": True}
@@ -75,14 +75,14 @@ async def test_a_dry_run_returns_the_matches_and_leaves_no_trace(acme: Org, kind
     assert (await acme.get("/events/catalog"))[1]["events"] == []
 
 
-async def test_one_refusal_names_its_field(acme: Org) -> None:
+async def test_a_single_problem_names_its_field(acme: Org) -> None:
     status, body = await acme.post(EVENT | {"contact": {"email": "nobody"}})
     request_id = body.pop("requestId")
     expected = {"error": "contact.email: not a valid email address", "field": "contact.email"}
     assert (status, body, len(request_id)) == (400, expected, 36)
 
 
-async def test_several_refusals_are_listed(acme: Org) -> None:
+async def test_several_problems_are_listed(acme: Org) -> None:
     status, body = await acme.post({"event": "", "contact": {}, "test": 1})
     assert (status, body["error"], body["field"]) == (400, body["errors"][0]["error"], "test")
     assert [problem["field"] for problem in body["errors"]] == ["test", "event", "contact"]

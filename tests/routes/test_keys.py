@@ -67,7 +67,7 @@ async def test_a_key_is_created_shown_once_listed_and_audited(admin: Admin) -> N
     assert await admin.audit() == [("key.create", key["id"], True)]
 
 
-async def test_the_last_use_shows(admin: Admin) -> None:
+async def test_the_last_use_of_a_key_is_shown(admin: Admin) -> None:
     secret, _ = await admin.create_key(kind="live")
     await is_accepted(admin.org, secret)
     await admin.org.service.services.verifier.close()
@@ -100,7 +100,7 @@ async def test_a_revoked_key_is_refused_within_five_seconds(admin: Admin) -> Non
 SLOW = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b WHERE a + b > 0"
 
 
-async def test_a_question_is_broken_off_when_its_key_ends(admin: Admin) -> None:
+async def test_a_query_is_cancelled_when_its_key_is_revoked(admin: Admin) -> None:
     secret, key = await admin.create_key(kind="workbench", scopes=["sql:read"])
     since = time.monotonic()
     asking = asyncio.create_task(admin.call("POST", "/sql", {"sql": SLOW}, secret))
@@ -120,7 +120,7 @@ async def test_a_question_is_broken_off_when_its_key_ends(admin: Admin) -> None:
 LONG = "SELECT i, repeat('x', 1000) AS x FROM generate_series(1, 3000000) i"
 
 
-async def test_an_answer_that_has_begun_breaks_when_its_key_ends(admin: Admin) -> None:
+async def test_a_streamed_answer_ends_when_its_key_is_revoked(admin: Admin) -> None:
     secret, key = await admin.create_key(kind="workbench", scopes=["sql:read"])
     headers = {"authorization": f"Bearer {secret}", "accept": "text/csv"}
 
@@ -148,7 +148,9 @@ async def test_an_answer_that_has_begun_breaks_when_its_key_ends(admin: Admin) -
         ("/keys/00000000-0000-7000-8000-000000000000/roll", {"overlapSeconds": -1}, 400, "overlapSeconds: must be"),
     ],
 )
-async def test_what_cannot_be_is_refused(admin: Admin, path: str, body: Any, status: int, error: str) -> None:
+async def test_invalid_requests_for_keys_are_refused(
+    admin: Admin, path: str, body: Any, status: int, error: str
+) -> None:
     answer = await admin.call("POST", path, body)
     assert (answer.status_code, answer.json()["error"][: len(error)]) == (status, error)
 
@@ -168,7 +170,7 @@ async def test_a_key_cannot_grant_a_scope_that_it_lacks(acme: Org) -> None:
     assert (await weak.call("POST", f"/keys/{people['id']}/revoke")).status_code == 200
 
 
-async def test_keys_of_others_are_not_there(admin: Admin, globex: Org) -> None:
+async def test_keys_of_other_organizations_are_not_found(admin: Admin, globex: Org) -> None:
     _, key = await admin.create_key(kind="live")
     other_admin = Admin(globex, await globex.key("workbench", *WORKBENCH))
     for path in (f"/keys/{key['id']}/roll", f"/keys/{key['id']}/revoke"):

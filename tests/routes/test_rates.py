@@ -76,6 +76,6 @@ def test_a2_a_token_is_back_after_twenty_milliseconds() -> None:
     assert buckets.take(2, 1_000, 0) == 100
 
 
-def test_a_rate_of_nothing_means_no_limit() -> None:
+def test_a_rate_of_zero_means_no_limit() -> None:
     buckets = TokenBuckets(0, 100)
     assert [buckets.take(1, 10_000, 0) for _ in range(3)] == [10_000] * 3

@@ -171,7 +171,7 @@ async def test_a_stream_may_begin_with_past_events(acme: Org) -> None:
         assert await Stream(response).keys(2) == ["2", "3"]
 
 
-async def test_a_silent_stream_shows_that_it_lives(acme: Org, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_sends_heartbeats(acme: Org, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_S", 0)
     async with following(acme.service.client, await acme.key()) as stream, asyncio.timeout(10):
         async for line in stream.lines:
@@ -209,7 +209,7 @@ async def test_an_organization_has_ten_followers_and_a_disconnect_frees_a_slot(a
                 pass
 
 
-async def test_a_tail_shows_what_every_process_takes_and_ends_when_its_own_stops(installation: Installation) -> None:
+async def test_a_tail_shows_events_of_every_process_and_ends_with_its_own(installation: Installation) -> None:
     here, other_api = installation.start_api(), installation.start_api()
     keys = await installation.organization()
     headers = {"authorization": f"Bearer {keys['live']}"}

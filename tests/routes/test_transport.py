@@ -85,7 +85,7 @@ NOT_JSON: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
-async def test_d1_to_d12_what_is_not_one_json_object_is_refused(acme: Org, body: bytes) -> None:
+async def test_d1_to_d12_a_body_that_is_not_one_json_object_is_refused(acme: Org, body: bytes) -> None:
     answer = await send_request(acme, body)
     assert (answer.status, answer.headers[b"content-type"]) == (400, b"application/json")
     assert answer.error["error"].startswith(
@@ -138,7 +138,7 @@ async def test_d14_a_compressed_body_is_not_inflated(acme: Org, coding: str) -> 
         assert (await send_request(acme, EVENT, f"Content-Encoding: {identity}")).status == 202
 
 
-async def test_a_chunked_body_is_as_good_as_any(acme: Org) -> None:
+async def test_a_chunked_body_is_accepted(acme: Org) -> None:
     chunked = b"5\r\n" + EVENT[:5] + b"\r\n%x\r\n" % len(EVENT[5:]) + EVENT[5:] + b"\r\n0\r\n\r\n"
     head = await request(acme, b"", "Transfer-Encoding: chunked", content_length="")
     assert Answer(await acme.service.exchange(head, chunked)).status == 202
@@ -165,7 +165,7 @@ async def test_d21_an_id_that_is_unsafe_in_logs_is_replaced(acme: Org, sent: str
 
 @pytest.mark.parametrize("body", [EVENT, b"{"])
 @pytest.mark.parametrize("key", ["Bearer nobody", None])
-async def test_an_id_that_is_sane_is_kept_on_every_way(acme: Org, body: bytes, key: str | None) -> None:
+async def test_a_valid_request_id_is_kept_on_every_path(acme: Org, body: bytes, key: str | None) -> None:
     changes = {} if key is None else {"authorization": key}
     answer = await send_request(acme, body, "X-Request-ID: Checkout.7f3a-1", **changes)
     assert answer.headers[b"x-request-id"] == b"checkout.7f3a-1"  # `Answer` lowers the case of values
@@ -177,7 +177,7 @@ async def test_two_request_ids_are_replaced_by_a_new_one(acme: Org) -> None:
     assert (answer.status, len(answer.headers[b"x-request-id"])) == (202, 36)
 
 
-async def test_answers_before_a_route_is_found_name_their_request(acme: Org) -> None:
+async def test_answers_without_a_route_have_a_request_id(acme: Org) -> None:
     for answer in (
         await send_request(acme, line="POST /nothing"),
         Answer(await acme.service.exchange(b"NO HTTP\r\n\r\n")),
@@ -267,7 +267,7 @@ async def test_a_large_body_is_read_only_for_a_valid_key(acme: Org) -> None:
     assert Answer(await acme.service.exchange(unknown[:-30_000])).status == 401
 
 
-async def test_large_bodies_on_their_way_are_bounded_together(acme: Org) -> None:
+async def test_the_total_size_of_bodies_being_received_is_limited(acme: Org) -> None:
     body = b'{"events": [%s]}' % (b" " * 8_000_000 + EVENT)
     raw = await request(acme, body, line="POST /api/v1/events/batch")
     writers = [(await asyncio.open_connection("127.0.0.1", acme.service.port))[1] for _ in range(8)]

@@ -45,7 +45,7 @@ async def test_a_year_ends_in_december(acme: Org) -> None:
     assert [(await read_usage(acme, month))["email"] for month in ("2026-12", "2027-01")] == [1, 1]
 
 
-async def test_only_what_was_sent_is_counted_by_channel(acme: Org, globex: Org) -> None:
+async def test_only_sent_messages_are_counted_by_channel(acme: Org, globex: Org) -> None:
     for outcome in ("sent", "delivered", "retrying", "failed", "skipped", "unknown"):
         await store_outcome(acme, "2026-11-20T00:00:00Z", "inapp", outcome)
     await store_outcome(acme, "2026-11-20T00:00:00Z", "webhook")

@@ -20,7 +20,7 @@ async def test_the_supported_notebook_versions_are_public(service: Service) -> N
 
 @pytest.mark.parametrize("path", ["/automations", "/an/address/of/the/future"])
 @pytest.mark.parametrize(("version", "word"), [("0.0.9", "too old"), ("0.2.0", "newer"), ("x", "not a version")])
-async def test_a_notebook_that_does_not_fit_changes_nothing(acme: Org, path: str, version: str, word: str) -> None:
+async def test_an_unsupported_notebook_version_changes_nothing(acme: Org, path: str, version: str, word: str) -> None:
     headers = {"authorization": f"Bearer {await acme.key('workbench')}", VERSION_HEADER: version}
     answer = await acme.service.client.post(path, json={}, headers=headers)
     assert (answer.status_code, answer.json()["field"]) == (400, VERSION_HEADER)

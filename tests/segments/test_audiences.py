@@ -12,7 +12,7 @@ async def two_contacts(team: Team) -> list[str]:
     return [await team.contact(name) for name in ("ann", "ben")]
 
 
-async def test_an_audience_holds_the_contacts_it_was_given_and_where_they_came_from(acme: Team) -> None:
+async def test_an_audience_stores_its_contacts_and_their_origin(acme: Team) -> None:
     ann, ben = await two_contacts(acme)
     origin = {"sql": "SELECT :a", "params": {"a": "ann@acme.example"}, "queryHash": "abc", "watermark": "w", "odd": 1}
     body = {"name": "invited", "contactIds": [ann.upper(), ben, ben, uuid7(1)], "provenance": origin}

@@ -108,7 +108,7 @@ async def test_a_segment_may_be_empty(acme: Team) -> None:
     assert len((await acme.expect_success("GET", "/empty"))["history"]) == 1
 
 
-async def test_a_query_is_refused_pointing_at_the_spot(acme: Team) -> None:
+async def test_a_refused_query_has_the_position_of_the_error(acme: Team) -> None:
     refused = await acme.call("POST", "", {"name": "a", "sql": "SELECT id AS contact_id FROM contcts"})
     body = refused.json()
     assert (refused.status_code, body["field"], body["sqlstate"], body["position"]) == (400, "sql", "42P01", 30)
@@ -128,7 +128,7 @@ async def test_a_query_must_return_one_contact_id_that_is_a_uuid(acme: Team) -> 
         assert await acme.expect_refusal("POST", "", {"name": "a", "sql": sql}) == (400, f"sql: {reason}")
 
 
-async def test_names_are_plain(acme: Team) -> None:
+async def test_a_segment_name_has_only_letters_digits_and_hyphens(acme: Team) -> None:
     for name, example in (("Big Spenders!", "big-spenders"), ("Größte", "gr-te"), ("%", "big-spenders")):
         status, problem = await acme.expect_refusal("POST", "", WHALES | {"name": name})
         assert (status, problem) == (400, f"name: must be 1 to 64 characters of a-z, 0-9, _ and -, such as '{example}'")

@@ -71,7 +71,7 @@ async def before_commit(team: Team, name: str) -> AsyncIterator[None]:
     await segments.repair(team.services.database, row, now)
 
 
-async def test_erased_contacts_do_not_come_back(acme: Team) -> None:
+async def test_a_refresh_does_not_add_erased_contacts(acme: Team) -> None:
     ann, ben = await acme.contact("ann"), await acme.contact("ben")
     await acme.expect_success("POST", "", ALL)
     await acme.expect_success("POST", "", SEEN)
@@ -148,7 +148,7 @@ async def test_a_merge_before_the_commit_of_a_refresh_wins(acme: Team) -> None:
     assert await acme.members("apps") == {ann}
 
 
-async def test_an_erasure_under_way_is_waited_for(acme: Team) -> None:
+async def test_a_refresh_waits_for_an_erasure(acme: Team) -> None:
     """The erasure has read the members already, and commits after the refresh."""
     await acme.expect_success("POST", "", ALL)
     ann, database = await acme.contact("ann"), acme.org.service.services.system_database

@@ -149,7 +149,7 @@ async def test_a_refresh_does_not_overwrite_a_segment_that_was_changed_meanwhile
     assert await acme.members("all") == {ann}
 
 
-async def test_an_engine_that_stops_gives_its_lease_back(acme: Team, clock: LateClock) -> None:
+async def test_an_engine_that_stops_releases_its_lease(acme: Team, clock: LateClock) -> None:
     await acme.expect_success("POST", "", ALL)
     await replace_query(acme, "all", SLOW.format(10**9))
     clock.ahead = timedelta(minutes=11)

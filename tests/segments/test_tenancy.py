@@ -8,7 +8,7 @@ from tests.segments.conftest import Team
 ALL = {"name": "all", "sql": "SELECT id AS contact_id FROM contacts"}
 
 
-async def test_segments_of_one_name_have_nothing_in_common(acme: Team, globex: Team) -> None:
+async def test_segments_of_two_organizations_with_one_name_are_separate(acme: Team, globex: Team) -> None:
     ann, gus = await acme.contact("ann"), await globex.contact("gus")
     for team in (acme, globex):
         assert (await team.expect_success("POST", "", ALL))["size"] == 1
@@ -44,7 +44,7 @@ ATTEMPTS = [statement for statement in ESCAPES if not statement.startswith("SELE
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS[::4])
-async def test_no_definition_escapes(acme: Team, attempt: str) -> None:
+async def test_a_definition_that_evades_the_rules_is_refused(acme: Team, attempt: str) -> None:
     refused = await acme.call("POST", "", {"name": "x", "sql": attempt})
     assert (refused.status_code, refused.json()["field"]) == (400, "sql")
     assert (await acme.expect_success("GET"))["segments"] == []

@@ -36,7 +36,7 @@ async def test_the_first_statement_on_a_new_connection_begins_its_transaction(da
     await database.close()
 
 
-async def test_one_transaction_of_a_deadlock_loses_wherever_its_rows_are(database_url: str) -> None:
+async def test_one_transaction_of_a_deadlock_fails_wherever_its_rows_are(database_url: str) -> None:
     database = Database(database_url, size=3, lock_ms=20_000)
     await database.open()
     rows = range(1, 4)  # on Citus they are on two nodes

@@ -13,7 +13,7 @@ from api.store.query import run
 CONTACT = "01a1ffd0-b854-71ce-b9a9-56845d17867b"
 
 
-async def test_rollbacks_keep_our_statements(database: Database) -> None:
+async def test_rollbacks_keep_prepared_statements(database: Database) -> None:
     with pytest.raises(RefusedDataError):
         await _refused(database)
     async with database.transaction() as tx:
@@ -24,7 +24,7 @@ async def test_rollbacks_keep_our_statements(database: Database) -> None:
         assert await prepared_at(tx) == before
 
 
-async def test_a_cancelled_rollback_keeps_our_statements(database: Database) -> None:
+async def test_a_cancelled_rollback_keeps_prepared_statements(database: Database) -> None:
     async with database.transaction() as tx:
         await run_both(tx)
         before = await prepared_at(tx)

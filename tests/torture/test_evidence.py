@@ -18,7 +18,7 @@ def outages(*faults: tuple[Role, Kind, int, int, int]) -> list[tuple[int, int]]:
     return [(began // SECOND, (ended - RECOVERY_US) // SECOND) for began, ended in evidence.outages]
 
 
-def test_spans_that_meet_are_one() -> None:
+def test_adjacent_spans_are_joined() -> None:
     assert union([(5, 7), (1, 3), (2, 4), (3, 3)]) == [(1, 4), (5, 7)]
     assert overlap([(1, 4), (6, 9)], [(3, 7)]) == [(3, 4), (6, 7)]
 

@@ -203,7 +203,9 @@ LEAKS = [
 
 
 @pytest.mark.parametrize(("place", "statement"), LEAKS, ids=[place for place, _ in LEAKS])
-async def test_plain_values_in_the_database_are_found(finished_run: FinishedRun, place: str, statement: str) -> None:
+async def test_unencrypted_values_in_the_database_are_detected(
+    finished_run: FinishedRun, place: str, statement: str
+) -> None:
     async with await psycopg.AsyncConnection.connect(finished_run.installation.postgres.server.admin_dsn) as connection:
         await connection.execute("SET LOCAL search_path = workbench, pg_catalog")
         await connection.execute(statement.encode())
@@ -212,6 +214,6 @@ async def test_plain_values_in_the_database_are_found(finished_run: FinishedRun,
     assert leaking == [place]
 
 
-def test_all_that_was_written_is_searched(finished_run: FinishedRun) -> None:
+def test_every_output_is_searched(finished_run: FinishedRun) -> None:
     places = {searched.place for searched in finished_run.run.evidence.searched}
     assert places >= {"api-0.log", "engine-0.log", "postgres.log", "metrics", "events.payload"}

@@ -16,7 +16,7 @@ def test_nothing_is_lost_doubled_or_half_applied(finished_run: FinishedRun) -> N
     assert all(verdict.checked for verdict in verdicts)
 
 
-def test_the_faults_were_felt(finished_run: FinishedRun) -> None:
+def test_the_faults_had_an_effect(finished_run: FinishedRun) -> None:
     assert {(fault.role, fault.kind) for fault in finished_run.run.faults} >= KILLS.keys() | ENGINE_KILLS.keys()
     answers = {attempt.answer for attempt in finished_run.run.evidence.log.attempts}
     assert answers & UNKNOWN
@@ -45,7 +45,7 @@ def test_a_table_has_its_numbers_on_the_right() -> None:
     ]
 
 
-def test_a_seed_is_a_plan() -> None:
+def test_a_seed_determines_the_plan() -> None:
     spec = RunSpec(7, kills=200, engine_kills=100, seconds=900)
     assert plan(spec) == plan(spec) != plan(RunSpec(8, kills=200, engine_kills=100, seconds=900))
     struck = [(fault.role, fault.kind) for fault in plan(spec)]

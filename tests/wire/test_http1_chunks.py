@@ -18,7 +18,7 @@ def read_chunks(sent: bytes, limit: int = 100) -> tuple[ChunkProgress, bytes, by
     return progress, bytes(chunks.body), bytes(buffer)
 
 
-def test_chunks_become_a_body_and_what_follows_stays() -> None:
+def test_chunks_become_a_body_and_the_bytes_after_it_stay() -> None:
     assert read_chunks(b"5\r\nhello\r\n1\r\n \r\n00000005\r\nworld\r\n0\r\n\r\nGET /") == (
         "whole",
         b"hello world",

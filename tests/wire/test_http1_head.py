@@ -109,7 +109,7 @@ def test_http_1_0_needs_no_host() -> None:
 
 
 @pytest.mark.parametrize("target", ["/", "/a?b=c&d=%20", "*", "http://x:80/a", "HTTPS://x", "/a//b/../c;d|e"])
-def test_targets_are_kept_as_they_came(target: str) -> None:
+def test_targets_are_kept_unchanged(target: str) -> None:
     assert read(line=f"GET {target} HTTP/1.1").target == target
 
 

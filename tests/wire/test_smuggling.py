@@ -105,7 +105,7 @@ DOUBTFUL = LENGTHS | CODINGS | CHUNKS | HEADS
 
 @pytest.mark.parametrize("sent", DOUBTFUL.values(), ids=DOUBTFUL.keys())
 @pytest.mark.parametrize("piece", [65_536, 1], ids=["at once", "byte by byte"])
-def test_d19_a_doubtful_request_ends_the_connection_and_nothing_is_handled(
+def test_d19_an_ambiguous_request_ends_the_connection_and_is_not_handled(
     process: Process, sent: bytes, piece: int
 ) -> None:
     (answer,) = process.send(*[sent[at : at + piece] for at in range(0, len(sent), piece)])
@@ -141,7 +141,9 @@ CLEAR = {
 
 @pytest.mark.parametrize(("sent", "body"), CLEAR.values(), ids=CLEAR.keys())
 @pytest.mark.parametrize("piece", [65_536, 1], ids=["at once", "byte by byte"])
-def test_a_clear_request_is_handled_and_the_next_one_too(process: Process, sent: bytes, body: str, piece: int) -> None:
+def test_an_unambiguous_request_is_handled_and_so_is_the_next_one(
+    process: Process, sent: bytes, body: str, piece: int
+) -> None:
     answers = process.send(*[(sent + LAST)[at : at + piece] for at in range(0, len(sent + LAST), piece)])
     assert [answer.status for answer in answers] == [200, 200, 200]
     expected = [{"probe": "first", "body": body}, {"probe": "smuggled", "body": ""}, {"probe": "last", "body": ""}]

@@ -36,7 +36,7 @@ def create_contact(wb: Workbench, name: str) -> Contact:
     return wb.contact(email=f"{name}@care.example")
 
 
-def test_a_contact_is_opened_by_what_identifies_it(wb: Workbench) -> None:
+def test_a_contact_is_opened_by_its_identifiers(wb: Workbench) -> None:
     ann = create_contact(wb, "ann")
     assert (ann.email, ann.attributes, ann.opted_out) == ("ann@care.example", {"plan": "pro"}, ())
     assert wb.contact(ann.id).id == ann.id
@@ -44,7 +44,7 @@ def test_a_contact_is_opened_by_what_identifies_it(wb: Workbench) -> None:
     assert ann.id in ann._repr_html_()
 
 
-def test_without_pii_read_its_address_is_masked(wb: Workbench, running: Running) -> None:
+def test_without_pii_read_the_address_is_masked(wb: Workbench, running: Running) -> None:
     assert running.workbench().contact(create_contact(wb, "mia").id).email == "m•••@care.example"
 
 
@@ -75,7 +75,7 @@ def test_an_opted_out_contact_is_skipped_and_the_simulation_predicts_it(wb: Work
     assert outcomes.rows() == [("email", "skipped", "opted_out")]
 
 
-def test_all_that_is_kept_is_exported_and_then_erased(wb: Workbench) -> None:
+def test_all_stored_data_is_exported_and_then_erased(wb: Workbench) -> None:
     dan = create_contact(wb, "dan")
     exported = dan.export()
     assert [event["payload"] for event in exported["events"]] == [{"note": "dan"}]
@@ -119,7 +119,7 @@ def test_errors_are_explained_in_words(wb: Workbench, running: Running) -> None:
         running.workbench().contact(eve.id).erase()
 
 
-def test_what_was_sent_is_counted_by_channel(wb: Workbench) -> None:
+def test_sent_messages_are_counted_by_channel(wb: Workbench) -> None:
     before = dict(wb.usage().select("channel", "messages").iter_rows())
     wb.automation("care push").on("care:push").send_inapp(title="Hi", body="there").publish()
     wb.events.send("care:push", wallet_address="0xCare")

@@ -94,7 +94,9 @@ def depths(events: list[StoryEvent], steps: list[str], within: timedelta) -> dic
 
 @pytest.mark.parametrize("steps", [["visit", "signup", "deposit"], ["deposit", "deposit", "trade", "deposit"]])
 @pytest.mark.parametrize("hours", [12, 48])
-def test_a_funnel_counts_every_way(wb: Workbench, sent_events: list[StoryEvent], steps: list[str], hours: int) -> None:
+def test_a_funnel_equals_the_one_computed_in_python(
+    wb: Workbench, sent_events: list[StoryEvent], steps: list[str], hours: int
+) -> None:
     names = [f"story:{step}" for step in steps]
     frame = wb.funnel(names, within=f"{hours}h", days=7)
     depths_by_contact = [
@@ -155,7 +157,7 @@ def test_retention_by_day(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     }
 
 
-def test_cohorts_add_up_what_their_contacts_brought(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+def test_cohorts_sum_the_values_of_their_contacts(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.cohorts("story:visit", "story:deposit", value="amount", every="day", periods=7, days=8)
     began = {
         contact: next((event.at for event in events if event.event == "story:visit"), None)
