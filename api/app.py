@@ -351,7 +351,7 @@ async def _drain(app: App, connections: set[HttpConnection]) -> None:
     loop = asyncio.get_running_loop()
     since = loop.time()
     while (passed := loop.time() - since) < DRAIN_TIMEOUT_S:
-        await asyncio.sleep(0.02)  # meanwhile the connections that were accepted last can begin
+        await asyncio.sleep(0.02)  # the connections that were accepted last start meanwhile
         if not connections:
             return
         if passed > IDLE_GRACE_S:

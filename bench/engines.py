@@ -16,7 +16,7 @@ from bench.traffic import CONTACTS
 
 STEPS = 4  # in the history of an entry of `automations.thanks`
 DUE = (Path(__file__).with_name("fill") / "due_entries.sql").read_bytes()
-"""Lets `count` contacts deposit, whom the automation `automation_id` thanks."""
+"""Stores deposits of `count` contacts, each with a due entry of the automation `automation_id`."""
 _TIMEOUT_S = 60.0
 _PAUSE_S = 0.01
 _LEFT = """SELECT EXISTS (SELECT FROM workbench.entries WHERE org_id = 1 AND state = 'pending')

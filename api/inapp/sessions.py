@@ -26,7 +26,7 @@ SESSION_LIFETIME = timedelta(hours=1)
 RENEWAL_LEAD = timedelta(minutes=15)  # a session with less time left is renewed
 SIGNATURE_LIFETIME = timedelta(days=7)  # until the wallet has to sign again
 STATEMENT = "Sign in to receive messages. This costs nothing and gives no access to your funds."
-EXPIRED_CHALLENGES_PER_SIGN_IN = 100  # deleted on the way
+EXPIRED_CHALLENGES_PER_SIGN_IN = 100  # each sign-in deletes at most this many
 
 _NONCE = re.compile(r"([0-9a-f]{1,15})g[0-9a-f]{24}", re.ASCII)  # organization, random bytes
 _NONCE_BYTES = 12

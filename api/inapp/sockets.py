@@ -104,7 +104,7 @@ class Socket:
         """Send a message, unless it was sent over this socket before."""
         if message.id not in self.unacknowledged and self.has_room:
             self.unacknowledged.add(message.id)
-            self.websocket.credit += 2  # frames that the client may send for it: the acknowledgement and one more
+            self.websocket.credit += 2  # the client may send two frames for it: the acknowledgement and one more
             self.websocket.send(push_frame(message))
 
 

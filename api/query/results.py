@@ -5,7 +5,7 @@ Email addresses are stored sealed and shown in clear only for a key with `pii:re
 the sealed form.
 
 A watermark is `2026-11-21T12:00:00.000000Z~…`: a readable time, and the snapshot, sealed because its transaction
-numbers count the transactions of all organizations. The seal covers the time, too.
+numbers count the transactions of all organizations. The time is part of what is sealed.
 """
 
 import re

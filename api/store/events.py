@@ -21,7 +21,7 @@ from api.store.query import Call, Json, JsonTexts, RowCount, Rows, Uuid, call, q
 from workbench.language.contact import MAX_CONTACT_ATTRIBUTES, MAX_CONTACT_ATTRIBUTES_BYTES, IdentifierKey
 from workbench.language.responses import RecentEvent
 
-# --- Ingest: what it must know of automations
+# --- Ingest: the automations that it matches
 
 
 class ActiveAutomation(msgspec.Struct, frozen=True):

@@ -1,5 +1,5 @@
--- Let `count` contacts deposit once each: an event with a pending entry, as ingest stores them, and the engines told.
--- (Their ids are not of the moment, which only Postgres 18 can make: a little harder for the indexes than in life.)
+-- Store one deposit each of `count` contacts, with a pending entry, as ingest does, and notify the engines. The ids are
+-- random, because only Postgres 18 can generate ids in the order of time: this costs the indexes a little more.
 WITH e AS MATERIALIZED (
     SELECT gen_random_uuid() AS id, gen_random_uuid() AS entry_id, row_number() OVER () AS number, clock_timestamp() AS at,
            c.id AS contact_id, c.wallet_address, c.email, c.external_id

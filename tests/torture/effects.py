@@ -46,7 +46,7 @@ def _wrong_status(message: MessageRow, steps: list[StepRow], copies: list[Delive
         good = not is_taken or message.status == "unknown"
         return None if good else f"{name} was taken, and is {message.status}"
     if not is_taken:
-        return f"lost: {name} is {message.status}, and nobody took it"
+        return f"lost: {name} is {message.status}, and no receiver accepted it"
     return f"doubled: {name} left again after it was sent" if copies[-1].at > steps[0].committed else None
 
 

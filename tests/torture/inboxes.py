@@ -23,14 +23,14 @@ def inboxes_are_complete(run: Evidence) -> Findings:
     acknowledged = _acknowledged(run, by_id)
     for visit in run.log.visits:
         yield _wrong_close(visit)
-        come = set[str]()
+        received = set[str]()
         for push in visit.pushes:
             row = by_id.get(push.id)
             if row is None or (row.org, row.wallet) != (visit.org, visit.wallet):
-                yield f"push {push.id} came to the wallet {visit.wallet} of {visit.org}, whose it is not"
+                yield f"push {push.id} reached the wallet {visit.wallet} of {visit.org}, but was for another"
             else:
-                yield _wrong_push(visit, push, row, come) or _gap(run, push, inboxes, row, come, acknowledged)
-            come.add(push.id)
+                yield _wrong_push(visit, push, row, received) or _gap(run, push, inboxes, row, received, acknowledged)
+            received.add(push.id)
     yield from _remaining(run, acknowledged)
 
 
@@ -67,9 +67,9 @@ def _wrong_close(visit: SocketVisit) -> str | None:
     return None if fine else f"a socket of {visit.org} {visit.wallet} was closed with {visit.code}"
 
 
-def _wrong_push(visit: SocketVisit, push: Push, row: MessageRow, come: set[str]) -> str | None:
+def _wrong_push(visit: SocketVisit, push: Push, row: MessageRow, received: set[str]) -> str | None:
     name = f"push {push.id} to {visit.org} {visit.wallet}"
-    if push.id in come:
+    if push.id in received:
         return f"doubled: {name} came twice over one socket"
     if (push.title, push.body) != (row.subject, row.body):
         return f"{name} is not what is stored"
@@ -81,13 +81,13 @@ def _wrong_push(visit: SocketVisit, push: Push, row: MessageRow, come: set[str])
 
 
 def _gap(
-    run: Evidence, push: Push, inboxes: Inboxes, row: MessageRow, come: set[str], acknowledged: Mapping[str, int]
+    run: Evidence, push: Push, inboxes: Inboxes, row: MessageRow, received: set[str], acknowledged: Mapping[str, int]
 ) -> str | None:
     """Report a push that arrived before an earlier message of the same inbox."""
     inbox = inboxes[row.org, row.wallet or ""]
     for earlier in inbox[: bisect_left(inbox, _place(row), key=_place)]:
         visible = earlier.committed + CLOCK_US < row.committed and run.erased.get(earlier.contact_id, NEVER) > push.at
-        waits = earlier.id not in come and acknowledged.get(earlier.id, NEVER) > push.at
+        waits = earlier.id not in received and acknowledged.get(earlier.id, NEVER) > push.at
         if visible and waits and not run.postgres_was_hit((earlier.committed, push.at)):
             return f"push {push.id} came before {earlier.id}, which stands before it in the inbox"
     return None
@@ -104,6 +104,6 @@ def _misplaced(message: MessageRow, acknowledged: Mapping[str, int], *, is_held:
     if (message.delivered is not None) != (message.status == "delivered"):
         return f"message {message.id} is {message.status}, and delivered at {message.delivered}"
     if message.delivered is not None and message.id not in acknowledged:
-        return f"message {message.id} is delivered, and nobody acknowledged it"
+        return f"message {message.id} is delivered, but was not acknowledged"
     waits = message.delivered is None and message.status == "sent" and is_held
     return f"lost: message {message.id} waits for {message.wallet}, who took all that came" if waits else None

@@ -69,22 +69,22 @@ class Leak(msgspec.Struct, frozen=True):
 
 
 class LeakDetector:
-    """Searches the responses to organizations. `heard` counts them by organization and channel."""
+    """Searches the responses to organizations. `seen` counts them by organization and channel."""
 
     def __init__(self) -> None:
-        self.heard: dict[tuple[str, str], ResponseCounts] = defaultdict(ResponseCounts)
+        self.seen: dict[tuple[str, str], ResponseCounts] = defaultdict(ResponseCounts)
         self.foreign: list[Leak] = []
         self.leaked: list[Leak] = []
 
     def check_response(self, org: str, way: str, text: str) -> None:
         """Search a response that may hold the organization's own data, but no email address."""
-        heard, spoken = self.heard[org, way], canaries(text)
-        heard.texts += 1
-        heard.own += org in spoken
-        self.foreign += [Leak(org, way, f"the canary of {other}: {text[:400]}") for other in spoken - {org}]
+        seen, owners = self.seen[org, way], canaries(text)
+        seen.texts += 1
+        seen.own += org in owners
+        self.foreign += [Leak(org, way, f"the canary of {other}: {text[:400]}") for other in owners - {org}]
         self.leaked += [Leak(org, way, address) for address in addresses(text)]
 
     def check_rejection(self, org: str, way: str, text: str) -> None:
         """Search a rejection, which must not repeat anything that was sent."""
         self.check_response(org, way, text)
-        self.leaked += [Leak(org, f"refusal of {way}", leak) for leak in private(text)]
+        self.leaked += [Leak(org, f"{way} (refused)", leak) for leak in private(text)]

@@ -8,36 +8,36 @@ from tests.torture.evidence import Evidence, Findings
 from tests.torture.leaks import canaries
 from tests.torture.sinks import Delivery
 
-_SPEAK = ("SQL", "pages", "things", "socket")  # channels through which an organization gets its own canary
+_CHANNELS = ("SQL", "pages", "things", "socket")  # channels through which an organization gets its own canary
 
 
 def data_stays_in_its_organization(run: Evidence) -> Findings:
     """no response, query result, push, webhook or email of an organization holds the canary of another; each gets its
     own
     """
-    for heard in run.log.leak_detector.heard.values():
-        yield from repeat(None, heard.texts)
+    for seen in run.log.leak_detector.seen.values():
+        yield from repeat(None, seen.texts)
     for leak in run.log.leak_detector.foreign:
-        yield f"{leak.org} got from {leak.way} {leak.what}"
-    yield from _silences(run)
+        yield f"a response of {leak.way} to {leak.org} has {leak.what}"
+    yield from _missing_canaries(run)
     orgs = {message.id: message.org for message in run.stored.messages}
     for arrival in run.arrivals:
-        spoken, right = canaries(_text(arrival)), {_owner_of(arrival, orgs)}
+        present, expected = canaries(_text(arrival)), {_owner_of(arrival, orgs)}
         yield (
             None
-            if spoken == right
-            else f"{arrival.channel} {arrival.id} of {right} has the canary of {spoken or 'none'}"
+            if present == expected
+            else f"{arrival.channel} {arrival.id} of {expected} has the canary of {present or 'none'}"
         )
 
 
-def _silences(run: Evidence) -> Iterator[str | None]:
+def _missing_canaries(run: Evidence) -> Iterator[str | None]:
     for org in {automation.org for automation in run.automations}:
-        for way in _SPEAK:
-            heard = run.log.leak_detector.heard.get((org, way))
+        for way in _CHANNELS:
+            seen = run.log.leak_detector.seen.get((org, way))
             yield (
                 None
-                if heard and heard.own
-                else f"{org} never heard its own canary by {way}: nothing is proved by that way"
+                if seen and seen.own
+                else f"{org} never received its own canary through {way}, so {way} proves nothing"
             )
 
 
@@ -62,4 +62,4 @@ def secrets_do_not_leak(run: Evidence) -> Findings:
         for leak in searched.leaks:
             yield f"in {searched.place}: {leak}"
     for leak in run.log.leak_detector.leaked:
-        yield f"{leak.org} got from {leak.way}: {leak.what}"
+        yield f"a response of {leak.way} to {leak.org} has {leak.what}"

@@ -89,7 +89,7 @@ def revoked_keys_open_nothing(run: Evidence) -> Findings:
 def _wrongly_answered(run: Evidence, attempt: Attempt) -> str | None:
     name, revoked = f"{attempt.org} {attempt.number}", run.revoked.get(attempt.temporary_key, NEVER)
     if attempt.answer is Answer.REVOKED and attempt.ended + CLOCK_US < revoked:
-        return f"{name} was refused with a key that was good"
+        return f"{name} was refused with a valid key"
     late = attempt.began - revoked - PROMISED_US - run.frozen_us((revoked, attempt.began))
     if attempt.answer in ACCEPTED and late > CLOCK_US:
         return f"{name} was accepted {(attempt.began - revoked) / 1e6:.1f} s after its key was revoked"

@@ -139,9 +139,9 @@ SPOILT: list[tuple[str, str, list[str]]] = [
     ("V14", "is completed, and", [f"UPDATE entries SET state = 'completed' WHERE id = {CUT_SHORT}", CUT]),
     ("V14", "was never published", ["UPDATE entries SET automation_version = 1 WHERE automation_version IS NULL"]),
     ("V16", "lost", [f"UPDATE messages {UNREAD} WHERE {ONE_PUSH}"]),
-    ("V16", "nobody acknowledged it", [f"UPDATE messages {READ} WHERE {ONE_UNREAD}"]),
+    ("V16", "but was not acknowledged", [f"UPDATE messages {READ} WHERE {ONE_UNREAD}"]),
     ("V16", "is sent, and delivered", [f"UPDATE messages SET status = 'sent' WHERE {ONE_PUSH}"]),
-    ("V16", "whose it is not", [f"UPDATE messages SET wallet_address = '0xthief' WHERE {ONE_PUSH}"]),
+    ("V16", "but was for another", [f"UPDATE messages SET wallet_address = '0xthief' WHERE {ONE_PUSH}"]),
     ("V16", "is not what is stored", [f"UPDATE messages SET subject = 'About nothing' WHERE {ONE_PUSH}"]),
     ("O4", "kept: event", [f"UPDATE events SET payload = '{{\"n\": 1}}' WHERE {OF_ERASED}"]),
     ("O4", "kept: error of entry", [f"UPDATE entries SET last_error = 'refused: by Ann' WHERE {OF_ERASED}"]),
@@ -235,8 +235,8 @@ def later(copy: Delivery, by: int) -> Delivery:
 
 
 STRAYED: list[tuple[str, str, Copies]] = [
-    ("V9", "nobody took it", lambda copy: []),
-    ("V9", "nobody took it", lambda copy: [msgspec.structs.replace(copy, reaction=Reaction.REFUSING)]),
+    ("V9", "no receiver accepted it", lambda copy: []),
+    ("V9", "no receiver accepted it", lambda copy: [msgspec.structs.replace(copy, reaction=Reaction.REFUSING)]),
     ("V9", "doubled", lambda copy: [copy, later(copy, HOUR_US)]),
     ("V9", "copies of message", lambda copy: [copy, msgspec.structs.replace(copy, body=b"{}")]),
     ("V10", "has no row", lambda copy: [msgspec.structs.replace(copy, id="00000000-0000-0000-0000-000000000000")]),

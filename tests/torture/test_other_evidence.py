@@ -51,7 +51,7 @@ def late(visit: SocketVisit) -> SocketVisit:
 LINES: list[tuple[str, Forgery]] = [
     ("doubled", pushed_twice),
     ("before it was stored", pushed_early),
-    ("whose it is not", of_another_org),
+    ("but was for another", of_another_org),
     ("came again, though", late),
     ("was closed with 1011", lambda visit: msgspec.structs.replace(visit, code=1011)),
     ("was closed with 4401", lambda visit: msgspec.structs.replace(visit, code=4401)),
@@ -123,7 +123,7 @@ def test_a_key_accepted_for_too_long_or_too_short_is_detected(finished_run: Fini
     with_key = [msgspec.structs.replace(visit, key=key_id) for visit in evidence.log.visits]
     pushed = with_stored(with_log(evidence, visits=with_key), revoked=revoked)
     assert_seen(pushed, "C16", "had a push after its key was revoked")
-    assert_seen(with_stored(evidence, revoked=[]), "C16", "was refused with a key that was good")
+    assert_seen(with_stored(evidence, revoked=[]), "C16", "was refused with a valid key")
 
 
 def test_an_unexpected_answer_is_reported(finished_run: FinishedRun) -> None:
@@ -139,7 +139,7 @@ def test_a_canary_of_another_organization_is_reported(finished_run: FinishedRun,
     assert_seen(
         with_log(finished_run.run.evidence, leak_detector=leak_detector),
         "V18",
-        f"acme got from {way} the canary of globex",
+        f"a response of {way} to acme has the canary of globex",
     )
 
 
@@ -151,9 +151,9 @@ def test_a_canary_that_arrives_at_another_receiver_is_reported(finished_run: Fin
         for arrival in evidence.arrivals
         if arrival.channel == channel and canary("acme").encode() in arrival.body
     )
-    spoken = victim.body.replace(canary("acme").encode(), canary("globex").encode())
+    body = victim.body.replace(canary("acme").encode(), canary("globex").encode())
     arrivals = [
-        msgspec.structs.replace(arrival, body=spoken) if arrival is victim else arrival for arrival in evidence.arrivals
+        msgspec.structs.replace(arrival, body=body) if arrival is victim else arrival for arrival in evidence.arrivals
     ]
     assert_seen(msgspec.structs.replace(evidence, arrivals=arrivals), "V18", "has the canary of {'globex'}")
 
@@ -162,7 +162,7 @@ def test_a_channel_without_responses_is_reported(finished_run: FinishedRun) -> N
     assert_seen(
         with_log(finished_run.run.evidence, leak_detector=LeakDetector()),
         "V18",
-        "acme never heard its own canary by SQL",
+        "acme never received its own canary through SQL",
     )
 
 
@@ -184,7 +184,7 @@ def test_a_secret_in_a_log_or_a_refusal_is_detected(finished_run: FinishedRun, s
     assert_seen(msgspec.structs.replace(evidence, searched=searched), "V19", "in api-0.log: ")
     leak_detector = LeakDetector()
     leak_detector.check_rejection("acme", "events", line)
-    assert_seen(with_log(evidence, leak_detector=leak_detector), "V19", "acme got from refusal of events: ")
+    assert_seen(with_log(evidence, leak_detector=leak_detector), "V19", "a response of events (refused) to acme has ")
 
 
 def test_a_session_token_in_a_log_and_an_address_in_an_answer_are_detected() -> None:

@@ -47,9 +47,9 @@ class Users:
         """Whether every organization got pushes, also with temporary keys: without them V16 would have nothing to
         check.
         """
-        heard = [self.log.leak_detector.heard[org, "socket"].own for org in self._callers.orgs]
+        own = [self.log.leak_detector.seen[org, "socket"].own for org in self._callers.orgs]
         by_temporary_key = any(visit.key and visit.pushes for visit in self.log.visits)
-        return min(heard) >= ENOUGH and by_temporary_key and any(len(visit.pushes) > 1 for visit in self.log.visits)
+        return min(own) >= ENOUGH and by_temporary_key and any(len(visit.pushes) > 1 for visit in self.log.visits)
 
     async def define_segments(self) -> None:
         """Define each organization's segment before the faults begin."""
