@@ -67,7 +67,7 @@ async def revoke(dsn: str, keyring: Keyring, org_name: str) -> int:
         except ReaderError as error:
             raise AccessError(str(error)) from error
         async with database.transaction() as tx:  # sessions that began after the first look, before the role was closed
-            return len(ended | await store.end_sessions(tx, role))
+            return len({*ended, *await store.end_sessions(tx, role)})
 
 
 async def complete(dsn: str) -> None:

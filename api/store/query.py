@@ -151,6 +151,7 @@ def _digests(text: str) -> bytes:
 _SCALARS: dict[Any, Encode] = {
     bool: lambda value: b"t" if value else b"f",
     int: lambda value: b"%d" % value,
+    float: lambda value: repr(value).encode(),
     str: _text,
     datetime: lambda value: value.isoformat().encode(),
     timedelta: lambda value: b"%d microseconds" % (value // timedelta(microseconds=1)),

@@ -25,12 +25,10 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from api.crypto import Keyring
-from api.store.database import Database, Transaction, is_coordinator, load
+from api.store.database import Database, Transaction, is_coordinator
+from api.store.query import query
 
 _log = logging.getLogger("workbench.roles")
-
-_SQL = load("sql_roles")
-
 
 # --- Errors and retries
 
@@ -82,21 +80,21 @@ async def change_roles(database: Database, change: Callable[[Transaction], Await
     raise ReaderBusyError("the tables are busy, so SQL access could not be prepared; try again")
 
 
+@query
 async def lock_role_changes(tx: Transaction) -> None:
     """Wait until no other process changes roles, and exclude others until the transaction ends."""
-    await tx.execute(_SQL["lock_role_changes"])
 
 
 # --- Rights of a role
 
 
-async def role_exists(tx: Transaction, role: str) -> bool:
-    return await _is_true(tx, "role_exists", {"role": role})
+@query
+async def role_exists(tx: Transaction, role: str) -> bool: ...
 
 
+@query
 async def role_is_confined(tx: Transaction, role: str) -> bool:
     """Return whether the hardening script keeps the role from functions that act or reveal other sessions."""
-    return await _is_true(tx, "role_is_confined", {"role": role})
 
 
 async def create_role(tx: Transaction, role: str, connections: int) -> None:
@@ -168,19 +166,14 @@ def _grant(kind: str, role: str, org_id: int, place: str, name: str) -> sql.Comp
     )
 
 
+@query
 async def find_unsafe_views(tx: Transaction) -> list[str]:
     """Return the names of views and tables that row policies do not protect; none is allowed."""
-    return [row[0] for row in await (await tx.execute(_SQL["find_unsafe_views"], {})).fetchall()]
 
 
+@query
 async def find_missing_rights(tx: Transaction, role: str, views: list[str]) -> list[tuple[str, str, str]]:
     """Return the missing rights of a role, as (kind, schema or table, name)."""
-    rows = await (await tx.execute(_SQL["find_missing_rights"], {"role": role, "views": views})).fetchall()
-    return [(kind, place, name) for kind, place, name in rows]
-
-
-async def _is_true(tx: Transaction, name: str, parameters: dict[str, str]) -> bool:
-    return await tx.fetch_value(_SQL[name], parameters) is True
 
 
 # --- The gateway's roles
@@ -251,14 +244,14 @@ async def provide_reader(tx: Transaction, org_id: int, role: str, password: str)
     await complete_role(tx, role, org_id, views)
 
 
+@query
 async def list_gateway_views(tx: Transaction) -> list[str]:
     """Return the qualified names of the views that the gateway's roles see."""
-    return [row[0] for row in await (await tx.execute(_SQL["list_gateway_views"], {})).fetchall()]
 
 
+@query
 async def stop_backend(tx: Transaction, pid: int) -> bool:
     """End the connection of a role; False if it is gone."""
-    return await tx.fetch_value(_SQL["stop_backend"], {"pid": pid}) is True
 
 
 # --- Direct logins
@@ -325,9 +318,9 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
     name = sql.Identifier(role)
     if not await role_exists(tx, role):
         await create_role(tx, role, LOGIN_CONNECTIONS)
-    if not await role_is_confined(tx, role) or await _number(tx, "may_make_tables", {"role": role}):
+    if not await role_is_confined(tx, role) or await may_make_tables(tx, role):
         raise ReaderError("the server is not hardened, so a login could reach data of others; run: workbench migrate")
-    if await _number(tx, "prepared_transactions"):
+    if await prepared_transactions(tx):
         raise ReaderError("a login could leave prepared transactions behind: set max_prepared_transactions to 0")
     # Membership lets us see the role's sessions and end them.
     membership = _GRANT_TO_US if tx.info.server_version >= 160_000 else _GRANT_TO_US_BEFORE_16
@@ -343,7 +336,7 @@ async def reset_login(tx: Transaction, role: str) -> bool:
     """Give a direct login the settings that its sessions begin with, and no others; False as in `set_defaults`."""
     name = sql.Identifier(role)
     await tx.execute(sql.SQL("ALTER ROLE {} RESET ALL").format(name))
-    for (database,) in await (await tx.execute(_SQL["list_databases_with_settings"], {"role": role})).fetchall():
+    for database in await list_databases_with_settings(tx, role):
         await tx.execute(sql.SQL("ALTER ROLE {} IN DATABASE {} RESET ALL").format(name, sql.Identifier(database)))
     return await set_defaults(tx, role, _LOGIN_SETTINGS)
 
@@ -351,16 +344,10 @@ async def reset_login(tx: Transaction, role: str) -> bool:
 async def reset_changed_logins(tx: Transaction) -> list[str]:
     """Put back the settings of direct logins that changed their own, and return the roles."""
     settings = [f"{name}={value}" for name, value in {**_LOGIN_SETTINGS, "temp_file_limit": _TEMP_FILE_LIMIT}.items()]
-
-    async def changed() -> list[str]:
-        return [
-            row[0] for row in await (await tx.execute(_SQL["list_changed_logins"], {"settings": settings})).fetchall()
-        ]
-
-    if not await changed():
+    if not await list_changed_logins(tx, settings):
         return []
     await lock_role_changes(tx)
-    roles = await changed()  # another process may have put them back meanwhile
+    roles = await list_changed_logins(tx, settings)  # another process may have put them back meanwhile
     for role in roles:
         await reset_login(tx, role)
     return roles
@@ -380,41 +367,52 @@ async def close_login(tx: Transaction, role: str) -> None:
     await tx.execute(sql.SQL("ALTER ROLE {} NOLOGIN PASSWORD NULL").format(sql.Identifier(role)))
 
 
+@query
+async def may_make_tables(tx: Transaction, role: str) -> bool: ...
+
+
+@query
+async def prepared_transactions(tx: Transaction) -> int:
+    """Return how many transactions may be prepared."""
+
+
+@query
+async def list_changed_logins(tx: Transaction, settings: list[str]) -> list[str]:
+    """Return the direct logins whose sessions begin with other settings."""
+
+
+@query
+async def list_databases_with_settings(tx: Transaction, role: str) -> list[str]: ...
+
+
+@query
 async def is_open(tx: Transaction, role: str) -> bool:
     """Return whether the role exists and may log in."""
-    return await tx.fetch_value(_SQL["is_open"], {"role": role}) is True
 
 
+@query
 async def list_open_logins(tx: Transaction) -> list[tuple[str, int]]:
     """Return the roles that may log in to this database directly, each with its organization."""
-    return [(role, org_id) for role, org_id in await (await tx.execute(_SQL["list_open_logins"])).fetchall()]
 
 
+@query
 async def list_direct_views(tx: Transaction) -> list[str]:
     """Return the names of the views that a direct login sees."""
-    return [row[0] for row in await (await tx.execute(_SQL["list_direct_views"], {})).fetchall()]
 
 
+@query
 async def list_sessions(tx: Transaction, role: str) -> list[LoginSession]:
     """Return the role's sessions, oldest first."""
-    rows = await (await tx.execute(_SQL["list_sessions"], {"role": role})).fetchall()
-    return [LoginSession(*row) for row in rows]
 
 
-async def end_sessions(tx: Transaction, role: str) -> set[int]:
+@query
+async def end_sessions(tx: Transaction, role: str) -> tuple[int, ...]:
     """End all sessions of a role; return their process ids."""
-    return set(await tx.fetch_value(_SQL["end_sessions"], {"role": role}))
 
 
+@query
 async def end_excessive_sessions(tx: Transaction, limits: SessionLimits) -> list[EndedSession]:
     """End the sessions of direct logins that exceed the limits, and return them."""
-    values = {name: getattr(limits, name) for name in limits.__struct_fields__}
-    rows = await (await tx.execute(_SQL["end_excessive_sessions"], values)).fetchall()
-    return [EndedSession(*row) for row in rows]
-
-
-async def _number(tx: Transaction, name: str, values: dict[str, str] | None = None) -> int:
-    return int(await tx.fetch_value(_SQL[name], values))
 
 
 def login_url(dsn: str, role: str, password: str) -> str:

@@ -103,7 +103,7 @@ WHERE r.rolname = :role;
 
 -- list_sessions --
 -- The sessions of a role, in any database.
-SELECT pid, backend_start, state FROM pg_stat_activity WHERE usename = :role ORDER BY backend_start;
+SELECT pid, backend_start AS since, state FROM pg_stat_activity WHERE usename = :role ORDER BY backend_start;
 
 -- end_sessions --
 -- End all sessions of a role, in any database. A session that takes time to end may be found again by the next call.
