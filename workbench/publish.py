@@ -51,7 +51,7 @@ from workbench.language.check import (
 from workbench.language.codec import normalize
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem
-from workbench.language.responses import AutomationView, ChangeView, EarlierView
+from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView
 from workbench.language.trigger import Trigger
 from workbench.segments import segment_names
 
@@ -77,7 +77,7 @@ class EarlierEntries(EarlierView, frozen=True, rename="camel"):
                 return f"finish on version {self.version}"
 
 
-class Impact(msgspec.Struct, frozen=True):
+class Impact(ImpactView, frozen=True):
     """The entries of earlier versions that had not ended when a version was published."""
 
     entries: int = 0

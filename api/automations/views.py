@@ -91,12 +91,6 @@ async def visible_messages(
     return await asyncio.to_thread(redact)  # compiles templates
 
 
-class PublishedView(AutomationView, frozen=True, rename="camel"):
-    """An automation that has just been published."""
-
-    impact: ImpactView
-
-
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     """Entries by state, and steps by node and outcome (every attempt is a step).
 
@@ -111,14 +105,8 @@ class StatsView(msgspec.Struct, frozen=True, rename="camel"):
 
 def automation_view(row: AutomationRow) -> AutomationView:
     """Return the view of an automation. Compiles templates: run it in a thread."""
-    columns = {name: getattr(row, name) for name in AutomationView.__struct_fields__ if name != "warnings"}
+    columns = {name: getattr(row, name) for name in AutomationView.__struct_fields__ if hasattr(row, name)}
     return AutomationView(**columns, warnings=diagnostics(row.trigger_spec, row.graph))
-
-
-def published_view(row: AutomationRow, earlier: Sequence[tuple[int | None, str | None, str, int]]) -> PublishedView:
-    """Return the view of an automation with the impact of its publication. Compiles templates: run it in a thread."""
-    impact = impact_view(earlier, active=row.active)
-    return PublishedView(**msgspec.structs.asdict(automation_view(row)), impact=impact)
 
 
 def impact_view(earlier: Sequence[tuple[int | None, str | None, str, int]], *, active: bool) -> ImpactView:

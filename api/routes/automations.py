@@ -9,6 +9,7 @@ Reading a draft and viewing an automation compile templates (64 KB of expression
 import asyncio
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
@@ -17,7 +18,7 @@ from api.automations.automations import Refusal, unknown
 from api.automations.body import AutomationEdit, NewAutomation
 from api.automations.test_send import TestBody, TestSendServices, send_test
 from api.automations.trial import TrialBody, TrialContext, TrialView, UnsavedTrialBody
-from api.automations.views import PublishedView, StatsView, automation_view, impact_view, published_view
+from api.automations.views import StatsView, automation_view, impact_view
 from api.routes.entries import CauseBody
 from api.routes.request import (
     PUBLISH,
@@ -110,7 +111,7 @@ async def update(request: Request, automation_id: str, body: AutomationEdit) -> 
 
 @blueprint.post("/automations/<automation_id:str>/publish")
 @Operation(PUBLISH)
-async def publish(request: Request, automation_id: str, body: PublishBody) -> PublishedView:
+async def publish(request: Request, automation_id: str, body: PublishBody) -> AutomationView:
     """Publish the draft and return its impact on entries that are under way; 400 lists the errors in the draft."""
     database, author = services(request).database, author_of(request)
     return await _published(request, await automations.publish(database, author, automation_id, body.revision))
@@ -118,7 +119,7 @@ async def publish(request: Request, automation_id: str, body: PublishBody) -> Pu
 
 @blueprint.post("/automations/<automation_id:str>/rollback")
 @Operation(PUBLISH)
-async def rollback(request: Request, automation_id: str, body: RollbackBody) -> PublishedView:
+async def rollback(request: Request, automation_id: str, body: RollbackBody) -> AutomationView:
     """Publish an old version as a new version, and return its impact on entries that are under way."""
     database, author = services(request).database, author_of(request)
     return await _published(request, await automations.rollback(database, author, automation_id, body.version))
@@ -266,12 +267,12 @@ async def _view(row: AutomationRow | Refusal) -> AutomationView:
     return await asyncio.to_thread(automation_view, unwrap(row))
 
 
-async def _published(request: Request, result: AutomationRow | Refusal) -> PublishedView:
+async def _published(request: Request, result: AutomationRow | Refusal) -> AutomationView:
     row = unwrap(result)
     # Counted after the commit of the publication, so that no lock is held during a long count.
     async with services(request).database.transaction() as tx:
         earlier = await store.count_entries_of_other_versions(tx, row.org_id, row.id, row.published_version)
-    return await asyncio.to_thread(published_view, row, earlier)
+    return msgspec.structs.replace(await _view(row), impact=impact_view(earlier, active=row.active))
 
 
 def _trial_context(request: Request) -> TrialContext:

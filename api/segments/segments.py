@@ -36,7 +36,7 @@ from api.store import segments as store
 from api.store.database import Database, Transaction
 from api.store.locks import hold_members
 from api.store.query import run
-from api.store.segments import NewSegment, RefreshResult, SegmentKey, SegmentRow
+from api.store.segments import RefreshResult, SegmentKey, SegmentRow
 from workbench.language.check import segments_of
 from workbench.language.codec import decode, encode
 from workbench.language.graph import Graph, read_graph
@@ -80,21 +80,13 @@ def segment_view(row: SegmentRow, show: EmailDisplay, **extra: Any) -> SegmentVi
 async def create(services: SegmentServices, author: Author, draft: SegmentBody) -> SegmentResult | Refusal:
     if await _find(services, author.org_id, draft.name) is not None:
         return _name_taken(draft.name)
-    params = seal_params(draft.query.params, services.keyring.of(author.org_id))
-    new = NewSegment(
-        org_id=author.org_id,
-        id=uuid7(author.now_us),
-        name=draft.name,
-        kind="query",
-        sql=draft.query.sql,
-        params=None if params is None else encode(params).decode(),
-        every_seconds=draft.every_seconds or DEFAULT_INTERVAL_S,
-        provenance="{}",
-        key_id=author.key_id,
-        at=author.now,
-    )
+    sealed = seal_params(draft.query.params, services.keyring.of(author.org_id))
+    params, every_s = None if sealed is None else encode(sealed), draft.every_seconds or DEFAULT_INTERVAL_S
+    new = (author.org_id, uuid7(author.now_us), draft.name, author.key_id, author.now)
     async with query_candidates(services, author.org_id, draft.query) as (tx, counts):
-        row = await store.insert_segment(tx, new)
+        row = await store.insert_segment(
+            tx, *new, kind="query", sql=draft.query.sql, params=params, every_seconds=every_s
+        )
         if row is None:  # another request was faster while the query ran
             return _name_taken(draft.name)
         await record(tx, author, "segment.create", row.id, {"name": row.name, "size": counts.size})
@@ -332,19 +324,8 @@ async def _create_or_lock_audience(
     text = encode(provenance)
     row = await store.lock_segment(tx, author.org_id, draft.name)
     if row is None:
-        new = NewSegment(
-            org_id=author.org_id,
-            id=uuid7(author.now_us),
-            name=draft.name,
-            kind="audience",
-            sql=None,
-            params=None,
-            every_seconds=None,
-            provenance=text.decode(),
-            key_id=author.key_id,
-            at=author.now,
-        )
-        created = await store.insert_segment(tx, new)
+        new = (author.org_id, uuid7(author.now_us), draft.name, author.key_id, author.now)
+        created = await store.insert_segment(tx, *new, kind="audience", provenance=text)
         if created is None:
             return _name_taken(draft.name)
         await record(tx, author, "segment.freeze", created.id, {"name": created.name, "rows": provenance["rows"]})

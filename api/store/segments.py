@@ -50,23 +50,21 @@ class SegmentRow(msgspec.Struct, frozen=True):
     archived_at: datetime | None
 
 
-class NewSegment(msgspec.Struct, frozen=True):
-    """A segment to create; `params` and `provenance` are JSON text."""
-
-    org_id: int
-    id: str
-    name: str
-    kind: SegmentKind
-    sql: str | None
-    params: str | None
-    every_seconds: int | None
-    provenance: str
-    key_id: str
-    at: datetime
-
-
 @query
-async def insert_segment(tx: Transaction, new: NewSegment) -> SegmentRow | None:
+async def insert_segment(
+    tx: Transaction,
+    org_id: int,
+    segment_id: Uuid,
+    name: str,
+    key_id: Uuid,
+    at: datetime,
+    *,
+    kind: SegmentKind,
+    provenance: Json = b"{}",
+    sql: str | None = None,
+    params: Json | None = None,
+    every_seconds: int | None = None,
+) -> SegmentRow | None:
     """Store a new segment and return it; None if the name is taken."""
 
 

@@ -6,7 +6,7 @@
 -- A new segment; no row if the name is taken.
 INSERT INTO segments (org_id, id, name, kind, sql, params, every_seconds, provenance, size, revision, created_at, created_by,
                       updated_at, updated_by)
-VALUES (:org_id, :id, :name, :kind, :sql, :params ::jsonb, :every_seconds, :provenance ::jsonb, 0, 1, :at, :key_id, :at, :key_id)
+VALUES (:org_id, :segment_id, :name, :kind, :sql, :params ::jsonb, :every_seconds, :provenance ::jsonb, 0, 1, :at, :key_id, :at, :key_id)
 ON CONFLICT (org_id, name) WHERE archived_at IS NULL DO NOTHING
 RETURNING org_id, id, name, kind, sql, params, every_seconds, provenance, size, refreshed_at, last_error, failing_since, failures,
           due_at, revision, lease_token, created_at, created_by, updated_at, updated_by, archived_at;

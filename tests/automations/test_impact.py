@@ -4,7 +4,7 @@ from typing import Any
 
 from api.automations import automations
 from api.automations.body import AutomationEdit
-from api.automations.views import published_view
+from api.automations.views import impact_view
 from api.store import automations as store
 from api.store.automations import AutomationRow
 from workbench.language.responses import EarlierView, ImpactView
@@ -25,7 +25,7 @@ async def publish_next(tenant: Any, row: AutomationRow) -> AutomationRow:
 async def impact_of(tenant: Any, row: AutomationRow) -> ImpactView:
     async with tenant.database.transaction() as tx:
         earlier = await store.count_entries_of_other_versions(tx, row.org_id, row.id, row.published_version)
-    return published_view(row, earlier).impact
+    return impact_view(earlier, active=row.active)
 
 
 async def test_entries_that_have_not_ended_are_counted_by_version_node_and_state(tenant: Any) -> None:

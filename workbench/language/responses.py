@@ -88,7 +88,10 @@ class GoalView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
-    """An automation with its draft; `warnings` are the errors and warnings of the draft, errors first."""
+    """An automation with its draft; `warnings` are the errors and warnings of the draft, errors first.
+
+    `impact`, only after a publication: the entries that it leaves on earlier versions.
+    """
 
     id: str
     name: str
@@ -102,6 +105,7 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: datetime
     archived_at: datetime | None
     paused_at: datetime | None
+    impact: "ImpactView | UnsetType | None" = UNSET
 
 
 class EarlierView(msgspec.Struct, frozen=True, rename="camel"):
