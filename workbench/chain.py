@@ -7,6 +7,7 @@ import msgspec
 
 from workbench.connection import Connection
 from workbench.display.html import TableSequence, TableView, moment, plain, printable_text, table_columns
+from workbench.display.words import WORDS
 from workbench.errors import InvalidArgumentError
 from workbench.language.abi import AbiEvent, AbiWord, canonical_type, read_abi, read_signature
 from workbench.language.check import ChainFacts
@@ -111,7 +112,7 @@ class ChainsStatus(ChainsResponse, frozen=True, rename="camel"):
         if self.unknown_wallets:
             columns = table_columns("automation", "logs of unknown wallets, last day", "logs", numbers=("logs",))
             rows = [
-                (count.automation, _UNKNOWN_WALLET_WORDS.get(count.what, count.what), f"{count.count:,}")
+                (count.automation, WORDS["unknown_wallets"].get(count.what, count.what), f"{count.count:,}")
                 for count in self.unknown_wallets
             ]
             yield TableView(columns, rows)
@@ -124,13 +125,6 @@ class ChainsStatus(ChainsResponse, frozen=True, rename="camel"):
         return "".join(view.html() for view in self._tables())
 
 
-_UNKNOWN_WALLET_WORDS = {
-    "created": "a contact was created",
-    "unknown": "ignored: create_contacts=True would create a contact",
-    "limit": "ignored: the automation reached its limit of new contacts in that hour (WORKBENCH_CHAIN_CONTACTS)",
-    "zero_address": "ignored: the zero address is never a contact",
-    "erased": "ignored: the contact was erased",
-}
 _NO_CHAINS = "No chain is followed: `workbench chain` needs a node in WORKBENCH_EVM_RPC."
 
 

@@ -46,7 +46,7 @@ class Explanation(ExplanationView, frozen=True, rename="camel"):
                     cause = words.CAUSE_WORDS.get(self.cause or "", "it does not enter again")
                     texts.append(f"the contact entered before: {cause}")
                 case _:
-                    texts.append(_REASONS[reason])
+                    texts.append(words.WORDS["not_started"][reason])
         if text := "; ".join(texts):
             return f"{text[0].upper()}{text[1:]}."
         if self.entry is None:
@@ -57,21 +57,6 @@ class Explanation(ExplanationView, frozen=True, rename="camel"):
         """Return the cells of a table row; the mark is ✓ for started, ○ for matched only, ✗ for not matched."""
         mark = ("○" if self.reasons else "✓") if self.matched else "✗"
         return moment(self.at), self.event, mark, self.sentence()
-
-
-_REASONS = {
-    "not_there_yet": "the automation did not exist at that time",
-    "archived": "the automation was archived",
-    "inactive": "the automation was switched off or paused",
-    "held_out": "the contact is in the holdout",
-    "dry_run": "it was a dry run, which does not start automations",
-    "unpublished": "the automation was not published",
-    "loop_guard": "the automation keeps starting itself",
-    "dropped": "a chain reorganization removed the log",
-    "before_live": "the block is older than the activation of the automation",
-    "no_entry": "the trigger matches, but no entry was created. Imported events and unconfirmed logs do not "
-    "start automations",
-}
 
 
 class Explanations(ItemSequence[Explanation]):

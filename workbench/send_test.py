@@ -7,7 +7,7 @@ import msgspec
 
 from workbench.connection import Connection
 from workbench.display.html import TableSequence, TableView, table_columns
-from workbench.display.words import CAUSE_WORDS, outcome
+from workbench.display.words import CAUSE_WORDS, WORDS, outcome
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError
 from workbench.language.channel import CHANNELS
@@ -35,7 +35,8 @@ class TestMessage(TestMessageView, frozen=True, rename="camel"):
         """Return why it was not sent, or why its outcome is unknown; empty if it was sent."""
         if self.reason is None:
             return ""
-        text = _REASON_TEXTS.get(self.reason) or CAUSE_WORDS.get(self.reason) or outcome(self.reason)
+        texts = {**CAUSE_WORDS, **DELIVERY_ERRORS, **WORDS["test_sends"]}
+        text = texts.get(self.reason) or outcome(self.reason)
         return f"{text} ({self.detail})" if self.detail else text
 
 
@@ -77,11 +78,3 @@ def send_test(
         f"/automations/{automation_id}/test", body | ({"nodeId": node} if node is not None else {})
     )
     return TestSent(msgspec.convert(answer["messages"], tuple[TestMessage, ...]))
-
-
-_REASON_TEXTS = {**DELIVERY_ERRORS} | {
-    # Only test sends have these reasons.
-    "no_address": "you gave no address for it",
-    "too_many": "a test sends at most 20 messages: pass node=… to test this step alone",
-    "opted_out": "the owner of this address has unsubscribed",
-}

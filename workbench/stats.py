@@ -48,7 +48,7 @@ class GoalRate(GoalView, frozen=True, rename="camel"):
                 lines.append(f"Lift: not enough data. It takes {needed}.")
             else:
                 difference, low, high = (f"{share * 100:+.1f}" for share in (lift.difference, lift.low, lift.high))
-                verdict = _VERDICTS[lift.verdict]
+                verdict = words.WORDS["lifts"][lift.verdict]
                 lines.append(f"Lift: {difference} points (95 % interval: {low} to {high}). {verdict}")
         if self.cut_at is not None:
             lines.append(f"There are too many to count them all: only entries since {moment(self.cut_at)} UTC count.")
@@ -91,13 +91,6 @@ def _share(group: LiftGroup) -> str:
     if not group.contacts:
         return "0 contacts so far"
     return f"{group.reached:,} of {quantity(group.contacts, 'contact')} ({group.rate:.1%})"
-
-
-_VERDICTS = {
-    "no_difference": "That may be chance: the difference is not significant yet.",
-    "more": "More contacts reach the goal with it than without.",
-    "fewer": "Fewer contacts reach the goal with it than without.",
-}
 
 
 class StepFigures(msgspec.Struct, frozen=True):

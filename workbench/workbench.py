@@ -11,7 +11,7 @@ from workbench.chain import ChainsStatus, ContractEvents, Logs, abi, chains, log
 from workbench.connection import Connection
 from workbench.contacts import Contact, ContactIdentifier, Merge, contact, merge
 from workbench.display.html import html, printable_text
-from workbench.display.words import join_and, join_or
+from workbench.display.words import WORDS, join_and, join_or
 from workbench.draft import Draft
 from workbench.entries import DeadLetters, Entry, dead_letters
 from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
@@ -217,12 +217,13 @@ class Workbench(Reports):
     @printable_text
     def __repr__(self) -> str:
         _, note, _ = self._status()
-        width = max(len(task) for task, _ in _TASKS)
-        return "\n".join(["Event Workbench", note, *(f"  {task.ljust(width)}  {code}" for task, code in _TASKS)])
+        width = max(map(len, WORDS["tasks"]))
+        tasks = [f"  {task.ljust(width)}  {code}" for task, code in WORDS["tasks"].items()]
+        return "\n".join(["Event Workbench", note, *tasks])
 
     def _repr_html_(self) -> str:
         state, note, look = self._status()
-        return html("welcome.html.j2", state=state, note=note, look=look, lines=_TASKS)
+        return html("welcome.html.j2", state=state, note=note, look=look, lines=WORDS["tasks"].items())
 
     def _status(self) -> tuple[str, str, str]:
         """Return a state, sentences about the connection and the key, and a colour."""
@@ -241,31 +242,3 @@ class Workbench(Reports):
             else "To send events, set WORKBENCH_EVENTS_KEY.",
         ]
         return "connected", " ".join(sentences), "good"
-
-
-_TASKS = (
-    ("List the events", "wb.catalog"),
-    ("Look at one event", 'wb.catalog["deposit"]'),
-    ("Run a built-in report", 'wb.funnel(["signup", "deposit"], within="7d")'),
-    ("Run SQL, get a polars frame", 'wb.sql("select event, count(*) from app_events group by 1")'),
-    (
-        "Write or open an automation",
-        'wb.automation("Thanks for the deposit").on("deposit").send_inapp(title="…", body="…")',
-    ),
-    ("Draw it on the canvas", "a.canvas()"),
-    ("Test it with an event", 'a.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})'),
-    ("Test it with last month's events", "a.backtest(days=30)"),
-    ("List the automations", "wb.automations"),
-    ("Publish it and see its entries", "a.publish(), then a.entries()"),
-    ("Send an event", 'wb.events.send("deposit", email="ada@example.com", payload={"amountUsd": 100})'),
-    ("Watch events arrive", "wb.events.tail()"),
-    ("See why an event was rejected", "wb.events.rejected()"),
-    ("See and replay what failed permanently", "wb.dead_letters()"),
-    ("Open a contact", 'wb.contact(email="ada@example.com")'),
-    ("Merge two contacts", "wb.merge(keep, absorb)"),
-    ("Define a segment", 'wb.segments.define("whales", sql="SELECT contact_id FROM …")'),
-    ("List the segments", "wb.segments"),
-    ("Count sent messages", "wb.usage()"),
-    ("Manage API keys", "wb.keys"),
-    ("Export everything as parquet", 'wb.export("history")'),
-)

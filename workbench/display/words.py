@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -27,45 +28,10 @@ OPERATOR_PHRASES = {
 }
 if OPERATOR_PHRASES.keys() != OPERATORS.keys():
     raise DeclarationError(f"operators without a phrase: {OPERATOR_PHRASES.keys() ^ OPERATORS.keys()}")
-OUTCOME_WORDS = {  # only where the words differ from the name: “timed_out” reads “timed out”
-    "entered": "event arrived",
-    "sent": "message sent",
-    "tagged": "tag added",
-    "untagged": "tag removed",
-    "updated": "contact updated",
-    "matched": "event received",
-    "refused": "did not enter",
-    "goal": "goal reached",
-    "branched": "decided",
-    "exited": "stopped",
-    "completed": "reached the end",
-    "exit": "stopped at an exit",
-    "no_published_version": "the automation has no published version",
-    "reentry": "the contact entered before",
-    "loop_guard": "the automation keeps starting itself",
-    "holdout": "held out for comparison",
-    "overdue": "it became due while the automation was paused",
-    "automation_inactive": "the automation was switched off",
-    "automation_archived": "the automation was archived",
-    "contact_erased": "the contact was erased",
-    "chain_reorg": "a chain reorganization removed the log",
-    "no_wallet": "the contact has no wallet",
-    "no_email": "the contact has no email address",
-    "template_error": "a template could not be filled in",
-    "invalid_url": "the webhook URL is not valid",
-    "invalid_attribute": "the value cannot be stored in a contact",
-    "node_invalid": "a step is not set up correctly",
-    "attempts_exhausted": "all attempts failed",
-}
-CAUSE_WORDS = {
-    "quiet_hours": "quiet hours,",
-    "frequency_cap": "the contact reached the message limit",
-    "opted_out": "the contact has unsubscribed",
-    "once": "contacts enter only once",
-    "once_per": "the contact entered too recently",
-    "not_while_running": "an earlier entry is still running",
-    "loop_guard": "too many entries in a minute",
-}
+WORDS = msgspec.toml.decode(
+    files("workbench.display").joinpath("words.toml").read_bytes(), type=dict[str, dict[str, str]]
+)
+OUTCOME_WORDS, CAUSE_WORDS = WORDS["outcomes"], WORDS["causes"]
 
 _SEGMENTS_PATH = "contact.segments"
 _MAX_COUNTED_ENTRIES = 100_000  # the server counts the states of the newest 100,000 entries only
