@@ -1,6 +1,7 @@
 """Events that are sent to a live automation and then backtested take the same steps at the same times."""
 
 import copy
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ from workbench.language.simulate import SimulatedAutomation, backtest
 from workbench.language.timeline import EventRecord, SimulatedEntry
 from workbench.language.trigger import Trigger
 
-CASES = 50
+CASES = int(os.environ.get("COMPARED_CASES", "50"))
 # No sum of delays equals a difference of these, so no two entries are due at the same time
 OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 500_025)
 LOOP_LIMIT = 1  # instead of 100, so that two entries within a minute are enough for the loop guard

@@ -1,5 +1,6 @@
 """For random graphs, the engine on Postgres takes the steps of `simulate` and ends in the same state."""
 
+import os
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -21,7 +22,7 @@ from workbench.language.run import TERMINAL
 from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, simulate
 from workbench.language.trigger import Trigger
 
-CASES = 60
+CASES = int(os.environ.get("COMPARED_CASES", "60"))
 BODIES = st.fixed_dictionaries(
     {
         "event": st.sampled_from(EVENTS),
