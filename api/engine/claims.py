@@ -96,5 +96,12 @@ class Claims:
 def run_of(claim: Claim) -> Run:
     """Return the claimed entry as the interpreter sees it."""
     return Run(
-        claim.entry_id, claim.automation_id, State.RUNNING, claim.node_id, claim.step, claim.attempt, since=claim.since
+        claim.entry_id,
+        claim.automation_id,
+        State.RUNNING,
+        claim.node_id,
+        claim.step,
+        claim.attempt,
+        since=claim.since,
+        event_id=claim.event_id,
     )

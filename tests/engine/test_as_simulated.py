@@ -72,11 +72,13 @@ async def play_events(bench: Bench, clock: ManualClock, later: list[tuple[int, d
 
 
 def simulate_entry(
-    written: dict[str, Any], ids: tuple[str, str, str], events: list[Event], seconds: list[int], start: timedelta
+    written: dict[str, Any], ids: tuple[str, str, str, str], events: list[Event], seconds: list[int], start: timedelta
 ) -> Trace:
-    automation_id, contact_id, entry_id = ids
+    automation_id, contact_id, entry_id, event_id = ids
     later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
-    simulation_input = SimulationInput(later=later, retries=RetryPolicy((10.0, 10.0)), entry_id=entry_id)
+    simulation_input = SimulationInput(
+        later=later, retries=RetryPolicy((10.0, 10.0)), entry_id=entry_id, event_id=event_id
+    )
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     return simulate(
         automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + start, simulation_input
@@ -114,11 +116,11 @@ async def test_the_engine_does_what_was_simulated(
     start = clock.ahead
     bodies = [body | {"event": "deposit", "contact": contact}, *(event | {"contact": contact} for _, event in later)]
     await bench.ingest(bodies[0])
-    ((entry_id, contact_id),) = await bench.entries("id, contact_id")
+    ((entry_id, contact_id, event_id),) = await bench.entries("id, contact_id, event_id::text")
     events = [read_event(encode(body), clock.now_us()) for body in bodies]
     await play_events(bench, clock, [(at, body) for (at, _), body in zip(later, bodies[1:], strict=True)], entry_id)
     valid_events = [event for event in events if isinstance(event, Event)]
-    ids = (automation_id, contact_id, entry_id)
+    ids = (automation_id, contact_id, entry_id, event_id)
     trace = simulate_entry(written, ids, valid_events, [at for at, _ in later], start)
     steps = await bench.fetch(
         "SELECT node_id, outcome, handle, attempt, at FROM entry_steps WHERE entry_id = %s ORDER BY claim, step",
@@ -166,14 +168,14 @@ async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench:
     ]
     start = clock.ahead
     await bench.ingest(bodies[0])
-    ((entry_id, contact_id),) = await bench.entries("id, contact_id")
+    ((entry_id, contact_id, event_id),) = await bench.entries("id, contact_id, event_id::text")
     await play_events(bench, clock, [(9, bodies[1])], entry_id)
     events = [event for body in bodies if isinstance(event := read_event(encode(body), clock.now_us()), Event)]
     written = {
         "nodes": nodes,
         "edges": [dict(zip(("source", "target", "sourceHandle"), edge, strict=False)) for edge in edges],
     }
-    trace = simulate_entry(written, (automation_id, contact_id, entry_id), events, [9], start)
+    trace = simulate_entry(written, (automation_id, contact_id, entry_id, event_id), events, [9], start)
     bodies_sent = dict(await bench.fetch("SELECT id::text, body FROM messages"))
     assert bodies_sent == {message.id: message.body for message in trace.messages}
     assert len(bodies_sent) == 4

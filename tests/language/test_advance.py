@@ -120,7 +120,7 @@ def test_i6_without_a_wallet_the_step_is_retried_and_ends_as_dead() -> None:
     graph = line(SendInapp("t", "b"))
     first = advance(graph, at("1"), facts, NOW)
     assert first.run.state is State.RETRYING
-    assert first.run.due_at == NOW + (delay_after((10, 60), 1, "e1") or timedelta(0))
+    assert first.run.due_at == NOW + (delay_after((10, 60), 1, "a1/") or timedelta(0))
     assert first.run.error == "no_wallet: neither the event nor the contact has a wallet"
     last = advance(graph, at("1", attempt=3), facts, NOW)
     assert (last.run.state, last.run.outcome, last.run.node_id, last.run.step) == (State.DEAD, "no_wallet", "1", 1)

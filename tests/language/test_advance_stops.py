@@ -157,7 +157,7 @@ def test_only_facts_that_can_matter_are_required(shape: Graph | None, run: Run, 
 
 def test_a_failed_effect_replaces_the_decision_that_requested_it() -> None:
     decision = decide_failure(graph(HOOK), AT_N, Failure("http_500", "the receiver answered 500"), FACTS, NOW)
-    delay = delay_after(WEBHOOK.delays_s, 1, "e1")
+    delay = delay_after(WEBHOOK.delays_s, 1, "a1/")
     assert delay is not None
     error = "http_500: the receiver answered 500"
     step = Step("n", "kind", NOW, "failed", detail={"cause": "http_500", "error": "the receiver answered 500"})

@@ -94,7 +94,7 @@ def test_without_an_email_address_the_step_is_retried_by_the_schedule_of_emails(
         State.RETRYING,
         "no_email: neither the event nor the contact has an email address",
     )
-    assert decision.run.due_at == NOW + (delay_after(EMAIL.delays_s, 1, "e1") or timedelta())
+    assert decision.run.due_at == NOW + (delay_after(EMAIL.delays_s, 1, "a1/") or timedelta())
     last = at(SendEmail("s", "b"), facts, run=msgspec.structs.replace(AT, attempt=7))
     assert (last.run.state, last.run.outcome) == (State.DEAD, "no_email")
 

@@ -30,13 +30,13 @@ def test_one_schedule_can_be_used_for_every_channel() -> None:
 
 
 @given(st.integers(1, 5), st.text())
-def test_jitter_stays_within_a_fifth_and_never_changes(attempt: int, entry_id: str) -> None:
-    entry_id = entry_id.encode(errors="ignore").decode()
-    delay = delay_after(INAPP.delays_s, attempt, entry_id)
+def test_jitter_stays_within_a_fifth_and_never_changes(attempt: int, jitter_key: str) -> None:
+    jitter_key = jitter_key.encode(errors="ignore").decode()
+    delay = delay_after(INAPP.delays_s, attempt, jitter_key)
     assert delay is not None
     plain = timedelta(seconds=INAPP.delays_s[attempt - 1])
     assert plain * (1 - JITTER) <= delay <= plain * (1 + JITTER)
-    assert delay == delay_after(INAPP.delays_s, attempt, entry_id)
+    assert delay == delay_after(INAPP.delays_s, attempt, jitter_key)
 
 
 def test_jitter_spreads_entries_evenly() -> None:

@@ -114,7 +114,7 @@ def test_without_a_wallet_retries_pass_on_the_virtual_clock_and_the_entry_is_dea
     at = NOW
     for step, number in zip(failed, range(1, 7), strict=True):
         assert step.at == at
-        at += delay_after(INAPP.delays_s, number, SIMULATED_ID) or at - at
+        at += delay_after(INAPP.delays_s, number, f"{SIMULATED_ID}/") or at - at
     assert (trace.state, trace.outcome, trace.messages) == (State.DEAD, "no_wallet", ())
 
 

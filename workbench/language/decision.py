@@ -85,7 +85,7 @@ def wait(ctx: StepContext, until: datetime, cause: str) -> Decision:
 def fail(ctx: StepContext, failure: Failure) -> Decision:
     """Retry the node on the schedule of its channel; fail permanently when no attempt is left or none can succeed."""
     run = ctx.run
-    delay = delay_after(ctx.facts.retries.delays(ctx.node.action.channel), run.attempt, run.entry_id)
+    delay = delay_after(ctx.facts.retries.delays(ctx.node.action.channel), run.attempt, run.jitter_key)
     if failure.permanent or delay is None:
         return fail_permanently(ctx, failure.cause, failure.reason)
     due_at = ctx.now + max(delay, min(failure.retry_after, MAX_RETRY_AFTER))

@@ -57,7 +57,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """An entry as the interpreter sees it.
 
     `attempt` counts the claims of the current step, from 1. `due_at`: when a waiting or retrying run continues.
-    `since`: when the wait at the current node began; None at a node where the run has not waited.
+    `since`: when the wait at the current node began; None at a node where the run has not waited. `event_id`: the event
+    that started the entry; "" for an event that has not happened.
     """
 
     entry_id: str
@@ -70,6 +71,12 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     due_at: datetime | None = None
     since: datetime | None = None
+    event_id: str = ""
+
+    @property
+    def jitter_key(self) -> str:
+        """The text that the jitter of its retries is a hash of. A backtest knows it, unlike the id of the entry."""
+        return f"{self.automation_id}/{self.event_id}"
 
     def to(self, state: State, **changes: Any) -> "Run":
         """Return the run in another state; raise IllegalTransitionError if the table has no such transition."""
@@ -101,12 +108,12 @@ class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=F
 JITTER = 0.2  # of a delay, in both directions
 
 
-def delay_after(delays: tuple[float, ...], attempt: int, entry_id: str) -> timedelta | None:
+def delay_after(delays: tuple[float, ...], attempt: int, jitter_key: str) -> timedelta | None:
     """Return the delay after failed attempt number `attempt` (from 1), or None when no attempt is left."""
     if attempt > len(delays):
         return None
-    # The jitter is a hash of entry and attempt, not a random number: a simulation and the engine get the same delay.
-    digest = hashlib.blake2b(f"{entry_id}/{attempt}".encode(), digest_size=4).digest()
+    # The jitter is a hash, not a random number: a backtest and the engine get the same delay.
+    digest = hashlib.blake2b(f"{jitter_key}/{attempt}".encode(), digest_size=4).digest()
     jitter = (int.from_bytes(digest, "big") / 0xFFFFFFFF * 2 - 1) * JITTER
     return timedelta(seconds=delays[attempt - 1] * (1 + jitter))
 

@@ -58,13 +58,15 @@ class SimulationInput(msgspec.Struct, frozen=True):
 
     `until`: the time at which the simulation stops; None: when the entry has ended. `visible_contact`: the contact as
     the reader of the trace may see it; None: as it is. `owners`: as in `apply_event`. `report_bug`: is called if the
-    entry ends as `internal_error`.
+    entry ends as `internal_error`. `entry_id`, `event_id`: set to repeat a stored entry, with its message ids and
+    pauses between retries.
     """
 
     history: ContactHistory = NO_HISTORY
     later: tuple[ScheduledEvent, ...] = ()
     retries: RetryPolicy = DEFAULT_POLICY
     entry_id: str = SIMULATED_ID
+    event_id: str = ""
     until: datetime | None = None
     visible_contact: ContactState | None = None
     report_bug: ReportBug = ignore_bug
@@ -117,7 +119,8 @@ def simulate(
     `now` must be between `EARLIEST` and `LATEST`: a thousand waits of a year after that are still valid dates.
     """
     first, trigger, visible = _record(event, now), automation.trigger, circumstances.visible_contact
-    entry = SimulatedEntry(first, first.read_payload(), Run(circumstances.entry_id, automation.id))
+    run = Run(circumstances.entry_id, automation.id, event_id=circumstances.event_id)
+    entry = SimulatedEntry(first, first.read_payload(), run)
     true_verdicts = verdicts = explain(trigger.filters, _trigger_context(entry, contact))
     if visible is not None:
         verdicts = redact_verdicts(verdicts, explain(trigger.filters, _trigger_context(entry, visible)))
@@ -294,7 +297,8 @@ def _start_entry(automation: SimulatedAutomation, contact: ContactState, event: 
     payload = event.read_payload()
     if not trigger.concerns(payload, contact.identifiers.wallet):
         return None
-    entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), Run(event.id, automation.id))
+    run = Run(event.id, automation.id, event_id=event.id)
+    entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), run)
     if trigger.filters and not matches(trigger.filters, _trigger_context(entry, contact)):
         return None
     return entry
