@@ -103,6 +103,11 @@ def next_chain(text: str, new_secret: str) -> str:
             return ",".join([*before, f"retired:{_generation(1, *_link(old)).indexes.hex()}", last])
 
 
+def shortest_secret(text: str) -> int:
+    """Return the number of characters of the shortest secret of a chain; raise ChainError."""
+    return min(len(secret) for _, secret in _links(text))
+
+
 def expand(root: bytes, purpose: bytes) -> bytes:
     """Return the 32 bytes derived for a purpose."""
     return HKDFExpand(SHA256(), 32, purpose).derive(root)
@@ -154,15 +159,13 @@ class Keyring:
         return keys
 
     def fingerprint(self) -> str:
-        """Return 32 characters that identify the secret without revealing it."""
-        return _fingerprint(self._roots[0])
-
-    def has_fingerprint(self, fingerprint: str) -> bool:
-        return fingerprint in map(_fingerprint, self._roots)
+        """Return 32 characters that identify the chain and its phase without revealing a secret."""
+        root = HKDF.extract(SHA256(), b"event-workbench/1", b"".join(item.indexes for item in self.chain.generations))
+        return expand(root, b"fingerprint/%d/%b" % (self.chain.current.number, self.chain.part.encode())).hex()[:32]
 
     def tag(self) -> str:
-        """Return eight characters that identify chain and phase; processes have them in their connections' names."""
-        return expand(self._roots[0], b"mark/%d/%b" % (self.chain.current.number, self.chain.part.encode())).hex()[:8]
+        """Return the beginning of the fingerprint, which processes have in the names of their connections."""
+        return self.fingerprint()[:8]
 
     @lru_cache(maxsize=4_096)  # noqa: B019  a process has one keyring
     def api_key_hashes(self, key: str) -> tuple[bytes, ...]:
@@ -361,10 +364,6 @@ def _opened(sivs: list[AESSIV], sealed: bytes, associated: list[bytes] | None, k
         except InvalidTag:
             continue
     raise ValueError(f"not {kind} sealed for this organization")
-
-
-def _fingerprint(root: bytes) -> str:
-    return expand(root, b"fingerprint").hex()[:32]
 
 
 def _inapp_session_mac(root: bytes, message: bytes) -> bytes:

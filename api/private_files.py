@@ -29,6 +29,8 @@ def read(path: Path) -> str | None:
         return None
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PrivateFileError(f"{path} cannot be read: it is not UTF-8 text") from error
 
 
 def write(path: Path, text: str) -> None:

@@ -34,6 +34,13 @@ CREATE TABLE workbench.api_keys (
     PRIMARY KEY (org_id, id)
 );
 
+-- Fingerprints of the chains of secrets (api/crypto.py) with which processes may use this database, in one row: one fingerprint, and
+-- during a rotation that of the next phase, too.
+CREATE TABLE workbench.root_secrets (
+    is_only_row   boolean PRIMARY KEY DEFAULT true CHECK (is_only_row),
+    fingerprints  text[] NOT NULL
+);
+
 -- Contacts and their identifiers ---------------------------------------------------------------------------------
 
 CREATE TABLE workbench.contacts (

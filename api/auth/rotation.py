@@ -1,4 +1,10 @@
-"""Rotation of WORKBENCH_SECRET while the service runs: the changes in the database that each phase needs.
+"""The secret that belongs to a database, and its rotation while the service runs.
+
+**The secret of a database.** With any other secret, every API key gets 401 and every entry of an automation fails. So
+the database has the fingerprint of its secret from the first use on, and processes and commands with another one are
+refused (`require_secret`). As long as the database has no organization, the secret may change.
+
+**Rotation.** The changes in the database that each phase needs.
 
 Three values of WORKBENCH_SECRET follow one another (see `api.crypto`), one for each phase. The changes of a phase are
 made when every process uses its value; processes report theirs in the application name of their connections.
@@ -6,12 +12,16 @@ made when every process uses its value; processes report theirs in the applicati
 Identifiers are looked up by the blind index of one generation, so every row must have that index. Phase `next` adds the
 new indexes while processes write both and look up by the old one, so a lookup never has two answers and no contact is
 created twice. Phase `former` encrypts with the new secret. Phase `settled` deletes the old indexes.
+
+From the beginning of a phase, only its value belongs to the database, so that no process of the phase before starts
+again. At the end of the phase, the value of the next phase belongs to it, too.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from api.auth import AccessError
+from api.auth.keys import operator_transaction
 from api.crypto import Keyring
 from api.store import access as store
 from api.store.access import Org
@@ -24,8 +34,39 @@ _MAX_CONFLICTS = 20  # consecutive conflicts of one page
 Step = Callable[[Transaction, str], Awaitable[str | None]]
 
 
-async def run_phase(dsn: str, keyring: Keyring) -> bool:
-    """Do the work of the current phase and return whether there was any. Can be repeated safely. Raise AccessError."""
+class ForeignSecretError(AccessError):
+    """The secret does not belong to the database."""
+
+
+async def require_secret(dsn: str, keyring: Keyring) -> None:
+    """Raise ForeignSecretError unless the secret belongs to the database; store the fingerprint of the first one."""
+    async with operator_transaction(dsn) as (tx, _):
+        stored, fingerprint = await store.find_fingerprints(tx), keyring.fingerprint()
+        if fingerprint in stored:
+            return
+        if not await store.has_organizations(tx):
+            await store.set_fingerprints(tx, [fingerprint])
+            return
+        if not stored:  # an earlier version created the organizations
+            await store.insert_fingerprint(tx, fingerprint)
+            stored = await store.find_fingerprints(tx)
+        if fingerprint not in stored:
+            raise ForeignSecretError(
+                "this is not the secret of this database: with it, no API key and no email address could be read"
+            )
+
+
+async def is_in_use(dsn: str) -> bool:
+    """Return whether the database has any organization."""
+    async with operator_transaction(dsn) as (tx, _):
+        return await store.has_organizations(tx)
+
+
+async def run_phase(dsn: str, keyring: Keyring, following: Keyring | None = None) -> bool:
+    """Do the work of the current phase and return whether there was any. Can be repeated safely. Raise AccessError.
+
+    `following` has the secret for the next phase, which belongs to the database from then on.
+    """
     await require_connection(dsn)
     # A page of rows takes longer than a request may: 60 s.
     async with Database(with_application_name(dsn, keyring.tag()), size=2, statement_ms=60_000) as database:
@@ -34,8 +75,15 @@ async def run_phase(dsn: str, keyring: Keyring) -> bool:
                 raise AccessError(
                     "processes with another secret are connected; restart them with this command's WORKBENCH_SECRET"
                 )
+            stored = await store.find_fingerprints(tx)
+            if begins := stored[:1] != [keyring.fingerprint()]:  # the phase before is first
+                await store.set_fingerprints(tx, [keyring.fingerprint()])
             orgs = [Org(org_id, keyring.of(org_id)) for org_id in await store.list_organizations(tx)]
-        return any([await _rotate_organization(database, keyring, org) for org in orgs])
+        changed = any([await _rotate_organization(database, keyring, org) for org in orgs])
+        if following is not None:
+            async with database.transaction() as tx:
+                await store.set_fingerprints(tx, [keyring.fingerprint(), following.fingerprint()])
+        return changed or begins
 
 
 async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -> bool:

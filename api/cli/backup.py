@@ -18,8 +18,9 @@ import msgspec
 
 from api import private_files
 from api.cli import CommandError
-from api.cli.database import DatabaseUrls, database, keyring, migrate, run_on_database
+from api.cli.database import DatabaseUrls, database, migrate, read_secret, root_secret, run_with_keyring
 from api.cli.errors import note, say
+from api.crypto import Keyring
 from api.embedded.cluster import locate
 from api.embedded.paths import own_account
 from api.settings import Settings, child_environment
@@ -60,19 +61,18 @@ def run_backup(args: argparse.Namespace, settings: Settings) -> None:
     folder: Path = args.folder
     if folder.exists():
         raise CommandError(f"{folder} already exists; name a new folder")
-    secret = keyring(settings).fingerprint()
     part = folder.with_name(f"{folder.name}.part")
 
-    async def write(dsn: str) -> dict[str, int]:
+    async def write(dsn: str, keyring: Keyring) -> dict[str, int]:
         private_files.make_folder(part)
         (part / DUMP).touch(mode=0o600)  # pg_dump would create it readable by all
         async with hold_snapshot(dsn) as moment:
             await asyncio.to_thread(dump, settings, dsn, moment.snapshot, part / DUMP)
-        write_manifest(part, Manifest(_FORMAT, moment.at.isoformat(), secret, moment.rows))
+        write_manifest(part, Manifest(_FORMAT, moment.at.isoformat(), keyring.fingerprint(), moment.rows))
         part.rename(folder)
         return moment.rows
 
-    rows = run_on_database(settings, write)
+    rows = run_with_keyring(settings, write)
     say(f"{sum(rows.values()):,} rows in {folder}")
     note("Emails and keys can be read only with this WORKBENCH_SECRET, which is not in the backup: keep it elsewhere.")
 
@@ -80,7 +80,8 @@ def run_backup(args: argparse.Namespace, settings: Settings) -> None:
 def run_restore(args: argparse.Namespace, settings: Settings) -> int:
     """Load a backup, migrate the database and check it; return 1 if a count differs or the data is not consistent."""
     manifest = read_manifest(args.folder)
-    if not keyring(settings).has_fingerprint(manifest.secret):
+    secret = read_secret(settings)
+    if secret is None or Keyring(secret).fingerprint() != manifest.secret:
         raise CommandError("the backup was made with another secret; set WORKBENCH_SECRET to that secret")
     with database(settings) as urls:
         if asyncio.run(is_in_use(urls.dsn)):
@@ -88,6 +89,7 @@ def run_restore(args: argparse.Namespace, settings: Settings) -> int:
         asyncio.run(drop_schemas(urls.dsn))
         restore(settings, urls.dsn, args.folder / DUMP, citus=asyncio.run(is_citus(urls.dsn)))
         migrate(DatabaseUrls(urls.dsn, args.admin_dsn or urls.admin_dsn))
+        root_secret(settings, urls.dsn)  # a backup of an earlier version has no fingerprint
         rows, contradictions = asyncio.run(check_consistency(urls.dsn))
     expected = manifest.rows
     problems = [

@@ -18,33 +18,58 @@ from api import private_files
 from api.cli import CommandError, network
 from api.cli.errors import note, say
 from api.clock import token
-from api.crypto import Keyring
+from api.crypto import Keyring, shortest_secret
 from api.process import install_logging
 from api.settings import Settings
 
+MISMATCH_ADVICE = "use the secret from before, or the one of the last `workbench secret rotate`; see docs/security.md"
 _MIN_SECRET_LENGTH = 16
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def root_secret(settings: Settings) -> str:
-    """Return the secret of this installation; create it on first use. Raise CommandError if it is too short.
+def read_secret(settings: Settings) -> str | None:
+    """Return `WORKBENCH_SECRET`, or the secret in the data folder, or None if there is none. Raise CommandError.
 
-    It is `WORKBENCH_SECRET`, or one that is kept in the data folder. Emails are encrypted and API keys are hashed with
-    keys derived from it, so without it they are lost.
+    Emails are encrypted and API keys are hashed with keys derived from it, so without it they are lost.
     """
-    if settings.secret is None:
-        return private_files.read_or_create(settings.data_dir / "secret", token(32).hex())
-    if len(settings.secret) < _MIN_SECRET_LENGTH:
-        raise CommandError(
-            f"WORKBENCH_SECRET is shorter than {_MIN_SECRET_LENGTH} characters; make one with: openssl rand -hex 32"
-        )
-    return settings.secret
+    if settings.secret is not None:
+        secret, source, advice = settings.secret, "WORKBENCH_SECRET", "make one with: openssl rand -hex 32"
+    else:
+        file = settings.data_dir / "secret"
+        if (stored := private_files.read(file)) is None:
+            return None
+        secret, source, advice = stored.strip(), f"the secret in {file}", "restore the file from your copy"
+    if not secret.isprintable():  # bytes that are not UTF-8 arrive as surrogates, which are not printable
+        raise CommandError(f"{source} contains characters that cannot be printed; {advice}")
+    if shortest_secret(secret) < _MIN_SECRET_LENGTH:
+        raise CommandError(f"{source} is shorter than {_MIN_SECRET_LENGTH} characters; {advice}")
+    return secret
 
 
-def keyring(settings: Settings) -> Keyring:
-    return Keyring(root_secret(settings))
+def root_secret(settings: Settings, dsn: str) -> str:
+    """Return the secret of this installation, which belongs to this database. Raise CommandError.
+
+    If there is none, it is created, but never for a database with data: only their own secret can read them.
+    """
+    from api.auth import rotation
+
+    file = settings.data_dir / "secret"
+    secret = read_secret(settings)
+    if secret is None:
+        if asyncio.run(rotation.is_in_use(dsn)):
+            raise CommandError(
+                f"the secret {file} is missing, and the database contains data that only this secret can read; "
+                "restore the file from your copy, or set WORKBENCH_SECRET"
+            )
+        secret = private_files.read_or_create(file, token(32).hex())
+    try:
+        asyncio.run(rotation.require_secret(dsn, Keyring(secret)))
+    except rotation.ForeignSecretError as error:
+        source = "WORKBENCH_SECRET" if settings.secret is not None else str(file)
+        raise CommandError(f"{source}: {error}; {MISMATCH_ADVICE}") from error
+    return secret
 
 
 class DatabaseUrls(msgspec.Struct, frozen=True):
@@ -89,16 +114,41 @@ def run_on_database(
         return asyncio.run(function(urls.dsn, *args, **kwargs))
 
 
+def run_with_keyring(
+    settings: Settings,
+    function: Callable[Concatenate[str, Keyring, _Parameters], Coroutine[Any, Any, _Result]],
+    *args: _Parameters.args,
+    **kwargs: _Parameters.kwargs,
+) -> _Result:
+    """Call a function whose first arguments are the URL of the database and its keyring; return its result."""
+    with database(settings) as urls:
+        return asyncio.run(function(urls.dsn, Keyring(root_secret(settings, urls.dsn)), *args, **kwargs))
+
+
 @contextmanager
 def process_database(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[DatabaseUrls, str]]:
     """Prepare a process that runs until it is stopped; yield the URLs of the database, and the root secret."""
-    secret = root_secret(settings)
+    read_secret(settings)  # an unusable one is reported before Postgres starts
     with database(settings) as urls:
         install_logging()
         require_fit_database(urls)
+        secret = process_secret(settings, urls)
         if args.leash:
             network.follow_parent()
         yield urls, secret
+
+
+def process_secret(settings: Settings, urls: DatabaseUrls) -> str:
+    """Return the root secret for a process. One that starts before its database uses the secret unchecked."""
+    from api.store.database import DatabaseUnavailableError
+
+    try:
+        return root_secret(settings, urls.dsn)
+    except DatabaseUnavailableError:
+        secret = read_secret(settings)
+        if secret is None:
+            raise
+        return secret
 
 
 def require_fit_database(urls: DatabaseUrls) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from api import private_files
-from api.cli import network
+from api.cli import CommandError, network
+from api.cli.database import MISMATCH_ADVICE, read_secret
 from api.cli.errors import PACKAGES, explain, port, say
-from api.crypto import ChainError, read_chain
+from api.crypto import ChainError, Keyring, read_chain
 from api.private_files import PrivateFileError
 from api.settings import Settings
 
@@ -99,23 +99,18 @@ def check_data_dir(settings: Settings) -> Finding:
 def check_secret(settings: Settings) -> Finding:
     """Check that the secret is private and valid, and that no rotation is unfinished."""
     file = settings.data_dir / "secret"
-    if settings.secret is not None:
-        secret, message = settings.secret, "the secret comes from WORKBENCH_SECRET"
-    else:
-        try:
-            stored = private_files.read(file)
-        except PrivateFileError as error:
-            return Finding("fail", str(error))
-        if stored is None:
+    message = "the secret comes from WORKBENCH_SECRET"
+    try:
+        secret = read_secret(settings)
+        if secret is None:
             return Finding("ok", "no secret yet; the first command creates one in the data folder")
+        phase = read_chain(secret).part
+    except (PrivateFileError, CommandError, ChainError) as error:
+        return Finding("fail", str(error))
+    if settings.secret is None:
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             return Finding("fail", f"the secret {file} is readable by other users", f"chmod 600 {file}")
-        secret = stored.strip()
         message = f"the secret is in {file}; keep a copy: without it, stored emails cannot be decrypted"
-    try:
-        phase = read_chain(secret).part
-    except ChainError as error:
-        return Finding("fail", str(error))
     if phase != "settled":
         advice = "continue with: workbench secret rotate; see docs/security.md"
         return Finding("warn", "a rotation of the secret is not finished", advice)
@@ -138,7 +133,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
                 return
             yield Finding("ok", f"embedded Postgres {server.version} is running")
             dsn = server.dsn
-        yield from asyncio.run(check_server(dsn))
+        yield from asyncio.run(check_server(dsn, settings))
         if settings.read_url is not None:
             yield asyncio.run(check_replica(dsn, settings.read_url))
     except Exception as error:
@@ -149,8 +144,9 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         yield Finding("fail", message, advice)
 
 
-async def check_server(dsn: str) -> list[Finding]:
+async def check_server(dsn: str, settings: Settings) -> list[Finding]:
     from api.auth.keys import operator_transaction
+    from api.store.access import find_fingerprints, has_organizations
     from api.store.chain import list_chains
     from api.store.migrate import read_migration_status, read_server, seconds_since_engine
 
@@ -171,6 +167,8 @@ async def check_server(dsn: str) -> list[Finding]:
     if migrations.missing:  # the tables of the checks below may not exist
         return findings
     async with operator_transaction(dsn) as (tx, now):
+        if await has_organizations(tx):
+            findings.append(check_fingerprint(settings, await find_fingerprints(tx)))
         silent_s = await seconds_since_engine(tx)
         if silent_s is None:
             advice = "start one: workbench engine, or everything: workbench up"
@@ -215,6 +213,19 @@ def _describe_server(facts: "ServerFacts") -> Iterator[Finding]:
     if facts.bypasses_rls:
         message = "row-level security does not apply to the application role; only code separates organizations"
         yield Finding("warn", message, "ALTER ROLE … NOSUPERUSER NOBYPASSRLS")
+
+
+def check_fingerprint(settings: Settings, fingerprints: list[str]) -> Finding:
+    """Check that the secret is one of those that belong to the database."""
+    try:
+        secret = read_secret(settings)
+        known = secret is not None and (not fingerprints or Keyring(secret).fingerprint() in fingerprints)
+    except (PrivateFileError, CommandError, ChainError):
+        known = False
+    if not known:
+        message = "the secret is missing, or it is not the secret of this database"
+        return Finding("fail", message, MISMATCH_ADVICE)
+    return Finding("ok", "the secret belongs to this database")
 
 
 async def check_replica(dsn: str, read_url: str) -> Finding:

@@ -16,9 +16,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Column
 
 from api import process
-from api.cli.database import database, keyring
+from api.cli.database import database, root_secret
 from api.cli.errors import note, say
 from api.clock import monotonic_ns
+from api.crypto import Keyring
 from api.imports.errors import Rejects, default_rejects_path
 from api.imports.formats import ReadOptions, find_sources
 from api.imports.importer import ImportStatus, import_history
@@ -98,8 +99,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     with Rejects(args.rejects or default_rejects_path(args.files[0])) as rejects:
         progress = ProgressDisplay()
         try:
-            keys = keyring(settings)
             with progress, database(settings) as urls:
+                keys = Keyring(root_secret(settings, urls.dsn))
                 dsn = with_application_name(urls.dsn, keys.tag())
                 report = process.run(import_history(dsn, keys, args.org, sources, rejects, progress))
         except KeyboardInterrupt:

@@ -10,15 +10,16 @@ A new key, login URL or secret is shown once, alone on stdout, so that a script 
 """
 
 import argparse
+import asyncio
 from datetime import datetime, timedelta
 
 from api import private_files
 from api.auth import keys, rotation, sql_logins
 from api.auth.key_format import KINDS
-from api.cli.database import keyring, root_secret, run_on_database
+from api.cli.database import database, root_secret, run_on_database, run_with_keyring
 from api.cli.errors import ORG, add_action, add_actions, note, option, say
 from api.clock import token
-from api.crypto import next_chain
+from api.crypto import Keyring, next_chain
 from api.inapp import sign_in
 from api.settings import Settings
 
@@ -86,13 +87,15 @@ def overlap_hours(text: str) -> float:
 
 
 def create_org(args: argparse.Namespace, settings: Settings) -> None:
-    run_on_database(settings, keys.create_org, args.name)
+    with database(settings) as urls:
+        root_secret(settings, urls.dsn)  # from now on, none is created for this database
+        asyncio.run(keys.create_org(urls.dsn, args.name))
     say(f"created {args.name}; next: workbench key create --org {args.name} --kind live")
 
 
 def create_key(args: argparse.Namespace, settings: Settings) -> None:
     scopes = [scope.strip() for scope in args.scopes.split(",") if scope.strip()] if args.scopes else None
-    say(run_on_database(settings, keys.create, keyring(settings), args.org, args.kind, scopes, args.name))
+    say(run_with_keyring(settings, keys.create, args.org, args.kind, scopes, args.name))
 
 
 def list_keys(args: argparse.Namespace, settings: Settings) -> None:
@@ -110,21 +113,21 @@ def list_keys(args: argparse.Namespace, settings: Settings) -> None:
 
 
 def roll_key(args: argparse.Namespace, settings: Settings) -> None:
-    say(run_on_database(settings, keys.roll, keyring(settings), args.key, timedelta(hours=args.overlap)))
+    say(run_with_keyring(settings, keys.roll, args.key, timedelta(hours=args.overlap)))
     note(f"the old key stays valid for {args.overlap:g} hours" if args.overlap else "the old key is revoked")
 
 
 def revoke_key(args: argparse.Namespace, settings: Settings) -> None:
-    run_on_database(settings, keys.revoke, keyring(settings), args.key)
+    run_with_keyring(settings, keys.revoke, args.key)
     note("revoked; every process rejects it within 5 seconds")
 
 
 def create_reader(args: argparse.Namespace, settings: Settings) -> None:
-    say(run_on_database(settings, sql_logins.create, keyring(settings), args.org))
+    say(run_with_keyring(settings, sql_logins.create, args.org))
 
 
 def list_readers(args: argparse.Namespace, settings: Settings) -> None:
-    login = run_on_database(settings, sql_logins.sessions, keyring(settings), args.org)
+    login = run_with_keyring(settings, sql_logins.sessions, args.org)
     if login is None:
         note(f"{args.org} has no direct login; create one with: workbench reader create --org {args.org}")
         return
@@ -135,7 +138,7 @@ def list_readers(args: argparse.Namespace, settings: Settings) -> None:
 
 
 def revoke_reader(args: argparse.Namespace, settings: Settings) -> None:
-    ended = run_on_database(settings, sql_logins.revoke, keyring(settings), args.org)
+    ended = run_with_keyring(settings, sql_logins.revoke, args.org)
     note(f"revoked; sessions ended: {ended}")
 
 
@@ -156,18 +159,22 @@ def remove_origin(args: argparse.Namespace, settings: Settings) -> None:
 
 def rotate_secret(args: argparse.Namespace, settings: Settings) -> None:
     """Finish the current phase of a rotation (see `api.crypto`), then print or store the secret for the next phase."""
-    current = keyring(settings)
-    changed = run_on_database(settings, rotation.run_phase, current)
-    if current.chain.part == "settled" and not args.new:
+    with database(settings) as urls:
+        secret = root_secret(settings, urls.dsn)
+        current = Keyring(secret)
+        is_settled = current.chain.part == "settled"
+        following = None if is_settled and not args.new else next_chain(secret, token(32).hex())
+        next_keyring = None if following is None else Keyring(following)
+        changed = asyncio.run(rotation.run_phase(urls.dsn, current, next_keyring))
+    if following is None:
         note("the rotation is finished" if changed else "no rotation is in progress; begin one with --new")
         return
-    next_secret = next_chain(root_secret(settings), token(32).hex())
     note(_PHASE_RESULTS[current.chain.part])
     # Processes read the secret at their start; `run_phase` begins the next phase only when all of them use its secret.
     if settings.secret is None:
         file = settings.data_dir / "secret"
-        private_files.write(file, next_secret + "\n")
+        private_files.write(file, following + "\n")
         note(f"{file} contains the secret for the next phase; restart every process, then run: workbench secret rotate")
     else:
-        say(next_secret)
+        say(following)
         note("restart every process with this WORKBENCH_SECRET, then run with it: workbench secret rotate")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 
 from api.cli import network
-from api.cli.database import DatabaseUrls, process_database, require_fit_database, root_secret
+from api.cli.database import DatabaseUrls, process_database, process_secret, require_fit_database
 from api.cli.errors import add_leash, port
 from api.clock import monotonic_ns
 from api.ingest.queue import BUCKETS_FILE_BYTES
@@ -225,8 +225,9 @@ def run_worker(settings: Settings, rates: int, *sockets: int) -> None:
 
     assert settings.database_url is not None
     install_logging()
-    require_fit_database(DatabaseUrls(settings.database_url, None))
-    app = create_app(settings, settings.database_url, root_secret(settings), rates=rates)
+    urls = DatabaseUrls(settings.database_url, None)
+    require_fit_database(urls)
+    app = create_app(settings, urls.dsn, process_secret(settings, urls), rates=rates)
     serve(app, [socket.socket(fileno=descriptor) for descriptor in sockets], network.report_ready)
 
 

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from api.cli import CommandError, lab, network
-from api.cli.database import DatabaseUrls, keyring, migrate
+from api.cli.database import DatabaseUrls, migrate, read_secret, root_secret
 from api.cli.errors import Interrupted, Signals, note, port, say
 from api.clock import monotonic_ns
+from api.crypto import Keyring
 from api.embedded import EmbeddedError, EmbeddedPostgres
 from api.private_files import PrivateFileError, make_folder
 from api.settings import Settings, child_environment
@@ -95,9 +96,10 @@ class Up:
         _wait_for_port(self._args.port, "--port")
         if not self._args.no_lab:
             _wait_for_port(self._args.lab_port, "--lab-port")
-        secrets = keyring(self._settings)
+        read_secret(self._settings)  # an unusable one is reported before Postgres starts
         postgres, urls = self._start_postgres()
         migrate(urls)
+        secrets = Keyring(root_secret(self._settings, urls.dsn))
         keys = None
         if self._args.demo:
             from api.cli import demo  # the supervisor runs for months and needs the modules of an import only here

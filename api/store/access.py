@@ -52,6 +52,24 @@ async def list_organizations(tx: Transaction) -> list[int]: ...
 
 
 @query
+async def has_organizations(tx: Transaction) -> bool: ...
+
+
+@query
+async def find_fingerprints(tx: Transaction) -> list[str]:
+    """Return the fingerprints of the secrets that belong to this database."""
+
+
+@query
+async def insert_fingerprint(tx: Transaction, fingerprint: str) -> None:
+    """Store the first fingerprint, unless another process stored its own first."""
+
+
+@query
+async def set_fingerprints(tx: Transaction, fingerprints: Sequence[str]) -> None: ...
+
+
+@query
 async def insert_key(tx: Transaction, key: KeyRow) -> None: ...
 
 

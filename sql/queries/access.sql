@@ -17,6 +17,23 @@ SELECT id FROM organizations WHERE name = :name;
 -- All organizations.
 SELECT id FROM organizations ORDER BY id;
 
+-- has_organizations --
+-- Whether the database has an organization.
+SELECT true FROM organizations LIMIT 1;
+
+-- find_fingerprints --
+-- The fingerprints of the secrets that belong to this database; no row if it has never been used with one.
+SELECT unnest(fingerprints) FROM root_secrets;
+
+-- insert_fingerprint --
+-- Store the first fingerprint, unless another process stored its own first.
+INSERT INTO root_secrets (fingerprints) VALUES (ARRAY[:fingerprint]) ON CONFLICT DO NOTHING;
+
+-- set_fingerprints --
+-- Replace the fingerprints.
+INSERT INTO root_secrets (fingerprints) VALUES (:fingerprints)
+ON CONFLICT (is_only_row) DO UPDATE SET fingerprints = excluded.fingerprints;
+
 -- API keys ---------------------------------------------------------------------------------------------------------
 -- A request presents a key; its hash is unique, so the key names its organization.
 

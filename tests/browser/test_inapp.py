@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from api.cli.database import root_secret
+from api.cli.database import read_secret
 from api.clock import Clock, token
 from api.crypto import Keyring
 from api.embedded import find
@@ -96,7 +96,7 @@ def installation(running: Running, tmp_path: Path) -> Iterator[Installation]:
 
 
 def secret_of(running: Running) -> str:
-    return root_secret(Settings(data_dir=running.folder / "data"))
+    return read_secret(Settings(data_dir=running.folder / "data")) or ""
 
 
 def send(running: Running, wallet: Wallet, title: str, body: str = "b") -> None:

@@ -1,11 +1,77 @@
-"""`workbench secret rotate` completes all phases, with the secret in the data folder or in the environment."""
+"""The secret of a database: unusable, missing and foreign ones are refused; `workbench secret rotate` replaces it."""
 
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from api.crypto import read_chain
+import pytest
+
+from api.crypto import next_chain, read_chain
+from tests.running import free_port
 
 Run = Callable[..., tuple[int, str, str]]
+Workbench = Callable[..., subprocess.CompletedProcess[str]]
+
+NEW = "the new secret of these tests"
+FOREIGN = "this is not the secret of this database"
+UNUSABLE = [
+    (b"", "is shorter than 16 characters; restore the file from your copy"),
+    (b"short\n", "is shorter than 16 characters; restore the file from your copy"),
+    (b"a secret with the bytes \xff\xfe", "cannot be read: it is not UTF-8 text"),
+    (b"a secret \x00 of two lines\nand more", "contains characters that cannot be printed"),
+    (b"one of the secrets,another of them,next:third", "exactly one secret must have no role before it"),
+    (b"a long secret of this database,next:short", "is shorter than 16 characters"),
+]
+
+
+@pytest.mark.parametrize(("content", "sentence"), UNUSABLE)
+def test_an_unusable_secret_in_the_data_folder_is_refused(
+    run: Run, tmp_path: Path, content: bytes, sentence: str
+) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    (tmp_path / "secret").chmod(0o600)
+    for command in (["org", "create", "acme"], ["engine"], ["serve", "--port", str(free_port())], ["up", "--no-lab"]):
+        code, stdout, stderr = run(*command)
+        assert (code, stdout, stderr.count("\n")) == (1, "", 1)
+        assert sentence in stderr
+    assert re.search(f"fail  .*{re.escape(sentence.partition(';')[0])}", run("doctor")[1])
+    assert (tmp_path / "secret").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "command", [["engine"], ["serve"], ["serve", "--workers", "2"], ["up", "--no-lab", "--no-demo"]]
+)
+def test_a_missing_or_foreign_secret_is_refused(workbench: Workbench, tmp_path: Path, command: list[str]) -> None:
+    assert workbench("org", "create", "acme").returncode == 0
+    key = workbench("key", "create", "--org", "acme", "--kind", "live").stdout.strip()
+    file = tmp_path / "data" / "secret"
+    file.rename(tmp_path / "copy")
+    arguments = [*command, *([] if command == ["engine"] else ["--port", str(free_port())])]
+    done = workbench(*arguments)
+    assert (done.returncode, f"the secret {file} is missing, and the database contains data" in done.stderr) == (
+        1,
+        True,
+    )
+    assert "restore the file from your copy, or set WORKBENCH_SECRET" in done.stderr
+    assert not file.exists()
+    assert "fail  the secret is missing, or it is not the secret of this database" in workbench("doctor").stdout
+    file.write_text(NEW)
+    done = workbench(*arguments)
+    assert (done.returncode, f"workbench: {file}: {FOREIGN}" in done.stderr) == (1, True)
+    assert "fail  the secret is missing, or it is not the secret of this database" in workbench("doctor").stdout
+    done = workbench("key", "create", "--org", "acme", "--kind", "live", WORKBENCH_SECRET=NEW)
+    assert (done.returncode, f"workbench: WORKBENCH_SECRET: {FOREIGN}" in done.stderr) == (1, True)
+    (tmp_path / "copy").rename(file)
+    assert "ok    the secret belongs to this database" in workbench("doctor").stdout
+    assert workbench("key", "revoke", key).returncode == 0
+
+
+def test_the_secret_of_a_database_without_organizations_may_change(run: Run) -> None:
+    for secret in ("the first secret of the tests", NEW):
+        assert run("secret", "rotate", secret=secret)[0] == 0
+    assert run("org", "create", "acme", secret=NEW)[0] == 0
+    assert run("org", "create", "other", secret="the first secret of the tests")[0] == 1
 
 
 def test_a_secret_in_the_data_folder_is_replaced_there(run: Run, tmp_path: Path) -> None:
@@ -22,7 +88,27 @@ def test_a_secret_in_the_data_folder_is_replaced_there(run: Run, tmp_path: Path)
     assert parts == ["next", "former", "settled"]
     assert old not in file.read_text()
     assert run("key", "revoke", key)[0] == 0  # found by its new hash
-    assert "begin one with --new" in run("secret", "rotate")[2]  # no rows had an old index
+    assert "the rotation is finished" in run("secret", "rotate")[2]
+    assert "begin one with --new" in run("secret", "rotate")[2]
+
+
+def test_during_a_rotation_the_secrets_of_two_phases_belong_to_the_database(run: Run) -> None:
+    """A process is accepted with the secret of the phase that is done, and with that of the next one."""
+    old = "the old secret of these tests"
+    assert run("org", "create", "acme", secret=old)[0] == 0
+    chains = [old, run("secret", "rotate", "--new", secret=old)[1].strip()]
+
+    def accepted() -> list[str]:
+        guessed = [chains[-1], next_chain(chains[-1], NEW), chains[-1].rpartition(":")[2], next_chain(old, NEW)]
+        tried = dict.fromkeys([*chains, *guessed])
+        return [chain for chain in tried if run("reader", "list", "--org", "acme", secret=chain)[0] == 0]
+
+    assert accepted() == chains
+    for _ in range(2):
+        chains.append(run("secret", "rotate", secret=chains[-1])[1].strip())
+        assert accepted() == chains[-2:]
+    assert run("secret", "rotate", secret=chains[-1])[0] == 0
+    assert accepted() == chains[-1:]
 
 
 def test_a_secret_in_the_environment_is_printed_alone(run: Run) -> None:

@@ -67,6 +67,7 @@ def test_every_key_of_tenant_data_begins_with_the_organization(database_url: str
         "chain_blocks.chain_blocks_pkey",
         "clusters.clusters_pkey",  # servers, not tenants
         "channels.channels_pkey",  # of the database
+        "root_secrets.root_secrets_pkey",
     }
 
 
