@@ -7,6 +7,7 @@ Results go to stdout (`say`), everything else to stderr (`note`), without contro
 """
 
 import argparse
+import errno
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ USER_ERRORS = {  # their message is the sentence; tests/cli/test_errors.py finds
     "api.store.migrate.MigrationError",
     "api.store.migrate.UnfitServerError",
 }
+_FOLDER_ERRORS = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EROFS)  # of the folder or disk, not of our code
 _NOT_MIGRATED = "the database has not been migrated to this version; run: workbench migrate"
 MESSAGES = {  # the first class that matches wins, so subclasses come before psycopg.Error
     "psycopg.errors.UndefinedTable": _NOT_MIGRATED,
@@ -100,6 +102,8 @@ def explain(error: BaseException) -> str | None:
             if missing in packages:
                 return f"the package {missing} is missing; install it with: pip install '{distribution}'"
         return None
+    if isinstance(error, OSError) and error.errno in _FOLDER_ERRORS and error.filename is not None:
+        return f"{error.filename} cannot be read or written: {error.strerror}"
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
     if not USER_ERRORS.isdisjoint(names):
         return str(error)

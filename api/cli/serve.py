@@ -160,7 +160,11 @@ class WorkerSlot:
                     _log.error("worker_died", extra={"pid": process.pid, "code": code, "again_in_seconds": delay_s})
         current = [process for process in self.processes if not process.outdated]
         if not current and self._delay.is_over():
-            self.processes.append(self._spawn())
+            try:
+                self.processes.append(self._spawn())
+            except OSError as error:  # no memory, or no free process or file: the other workers keep serving
+                again_s = self._delay.crashed(0)
+                _log.error("worker_not_started", extra={"error": str(error), "again_in_seconds": again_s})
         elif current and current[0].serves:
             for process in self.processes:
                 if process.outdated:

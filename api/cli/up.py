@@ -5,9 +5,9 @@ and JupyterLab; the stop order is the reverse. Every child process runs in a ses
 terminal reaches only this process, which then stops the children in order.
 
 A child that crashes is restarted after 1, 2, 4 … 30 seconds; after one minute of running, its crash count is reset. A
-child that cannot be started (a full disk, no memory) counts as crashed.
-Postgres is restarted, too. If this process is killed, the children end by themselves (see `network.follow_parent`) and
-Postgres keeps running until the next `up`, which adopts it.
+child that cannot be started (a full disk, no memory) counts as crashed. Postgres is restarted in the same way, the
+first time at once. Meanwhile the others keep running. If this process is killed, the children end by themselves (see
+`network.follow_parent`) and Postgres keeps running until the next `up`, which adopts it.
 """
 
 import argparse
@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+import psycopg
 
 from api.cli import CommandError, lab, network
 from api.cli.database import DatabaseUrls, migrate, read_secret, root_secret
@@ -41,7 +43,6 @@ _EXAMPLE_EVENT = """{"event":"deposit","contact":{"externalId":"you"},"payload":
 _POLL_INTERVAL_S = 0.1
 _MAX_CRASHES_AT_START = 3
 _PORT_TIMEOUT_NS = 5_000_000_000  # the children of a killed `up` need a moment to end and free their ports
-_POSTGRES_RETRY_S = 5.0
 
 _FIRST_RESTART_DELAY_S = 1
 _STOP_TIMEOUT_S = 15.0  # then SIGKILL
@@ -85,6 +86,8 @@ class Up:
         self._signals = signals
         self._stack = stack
         self._postgres: EmbeddedPostgres | None = None
+        self._postgres_delay = network.RestartDelay(_FIRST_RESTART_DELAY_S)
+        self._postgres_started_ns = 0
         self._children: list[Child] = []
         self._url = f"http://127.0.0.1:{args.port}"
 
@@ -119,6 +122,7 @@ class Up:
         self._postgres = EmbeddedPostgres(self._settings.data_dir, bin_dir=self._settings.postgres_bin, report=note)
         self._stack.callback(_stop_postgres, self._postgres)
         server = self._postgres.start()
+        self._postgres_started_ns = monotonic_ns()
         mode = "embedded" if server.owned else "embedded, shared with the process that started it"
         return f"{server.version}, {mode}", DatabaseUrls(server.dsn, server.admin_dsn)
 
@@ -167,13 +171,14 @@ class Up:
 
     def _supervise(self) -> None:
         """Restart Postgres and the children if they have ended, then sleep briefly."""
-        if self._postgres is not None and not self._postgres.alive():
+        if self._postgres is not None and self._postgres_delay.is_over() and not self._postgres.alive():
+            delay_s = self._postgres_delay.crashed((monotonic_ns() - self._postgres_started_ns) / 1e9)
             note("Postgres stopped; restarting it")
             try:
                 self._postgres.start()
-            except (EmbeddedError, PrivateFileError, OSError) as error:  # the next call tries again
-                note(str(error))
-                time.sleep(_POSTGRES_RETRY_S)
+            except (EmbeddedError, PrivateFileError, OSError, psycopg.Error) as error:
+                note(f"Postgres cannot be started: {error}; trying again in {delay_s} s")
+            self._postgres_started_ns = monotonic_ns()
         for child in self._children:
             with self._signals.deferred():
                 child.restart_if_crashed()

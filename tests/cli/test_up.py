@@ -127,6 +127,25 @@ def test_up_outlives_the_loss_of_its_log_folder(data_dir: Path, port: int) -> No
     assert up.end(signal.SIGTERM)[0] == 0
 
 
+def test_up_tries_to_start_postgres_until_it_succeeds(data_dir: Path, port: int) -> None:
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    cluster = find_paths(data_dir)
+    assert cluster is not None
+    cluster.log.unlink()
+    cluster.log.mkdir()  # in the way of the log, as a disk that became read-only would be
+    lock = postmaster.read_pid_file(cluster.data)
+    assert lock is not None
+    os.kill(lock.pid, signal.SIGKILL)
+    up.until("; trying again in 1 s")
+    assert "Postgres cannot be started: " in up.until("; trying again in 2 s")
+    assert network.status(port, "/healthz") == 200
+    cluster.log.rmdir()
+    while network.status(port, "/readyz") != 200:
+        pass
+    assert up.end(signal.SIGTERM)[0] == 0
+
+
 def test_children_end_with_a_killed_up_and_the_next_up_adopts_postgres(data_dir: Path, port: int) -> None:
     killed = Running(data_dir, port)
     killed.until("Ctrl-C stops everything.")

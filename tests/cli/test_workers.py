@@ -79,6 +79,21 @@ def test_a_process_that_crashes_is_restarted_after_increasing_delays(
     assert pauses == [("worker_died", 0.25), ("worker_died", 0.5)]
 
 
+def test_a_process_that_cannot_be_started_counts_as_crashed(spawner: Spawner, caplog: pytest.LogCaptureFixture) -> None:
+    spawner.codes = [SERVES]
+    attempts = [OSError("no memory"), OSError("no memory"), None]
+
+    def spawn() -> ApiProcess:
+        if (error := attempts.pop(0)) is not None:
+            raise error
+        return spawner()
+
+    slot = WorkerSlot(spawn)
+    supervise_until(slot, lambda: slot.settled)
+    pauses = [(record.message, vars(record).get("again_in_seconds")) for record in caplog.records]
+    assert pauses[:2] == [("worker_not_started", 0.25), ("worker_not_started", 0.5)]
+
+
 def test_the_pause_between_restarts_is_bounded_however_often_a_process_crashes() -> None:
     delay = RestartDelay(0.25)
     pauses = [delay.crashed(1.0) for _ in range(2_000)]
