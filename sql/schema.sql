@@ -31,6 +31,7 @@ CREATE TABLE workbench.api_keys (
     expires_at    timestamptz,
     revoked_at    timestamptz,
     last_used_at  timestamptz,
+    strict        boolean NOT NULL DEFAULT false,        -- events with unknown fields are refused
     PRIMARY KEY (org_id, id)
 );
 
@@ -250,6 +251,17 @@ CREATE TABLE workbench.event_notices (
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX event_notices_by_key ON workbench.event_notices (org_id, idempotency_key);
+
+-- Fields of accepted events that look misspelt, counted by key and day; kept for seven days. Best effort (api/ingest/rejected.py).
+CREATE TABLE workbench.misspelt_fields (
+    org_id   bigint NOT NULL,
+    day      timestamptz NOT NULL,
+    key_id   uuid NOT NULL,
+    field    text NOT NULL,                      -- its path: contact.userId
+    count    bigint NOT NULL,
+    last_at  timestamptz NOT NULL,
+    PRIMARY KEY (org_id, day, key_id, field)
+);
 
 -- Progress of imported files: the first `lines` lines are done. Written in the transaction that stores their events.
 CREATE TABLE workbench.imports (

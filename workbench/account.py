@@ -98,15 +98,29 @@ class Keys(TableSequence[Key]):
         super().__init__(msgspec.convert(connection.get("/keys")["keys"], tuple[Key, ...]))
 
     @usage_example('.create("live", name="backend") or .create("workbench", scopes=["events:read", "sql:read"])')
-    def create(self, kind: str, *, name: str | None = None, scopes: Sequence[str] | None = None) -> NewKey:
-        """Create a live, test, publishable or workbench key. By default it gets the default scopes of its kind."""
-        options = {"kind": kind, "name": name, "scopes": None if scopes is None else [*scopes]}
+    def create(
+        self, kind: str, *, name: str | None = None, scopes: Sequence[str] | None = None, strict: bool | None = None
+    ) -> NewKey:
+        """Create a live, test, publishable or workbench key. By default it gets the default scopes of its kind.
+
+        A `strict` live or test key refuses events with unknown fields.
+        """
+        scope_list = None if scopes is None else [*scopes]
+        options = {"kind": kind, "name": name, "scopes": scope_list, "strict": strict}
         body = {option: value for option, value in options.items() if value is not None}
         return self._new_key(self._connection.post("/keys", body))
 
+    @usage_example('.edit("backend", strict=True)')
+    def edit(self, key: Key | str, *, strict: bool) -> Key:
+        """Let a live or test key refuse events with unknown fields (`strict=True`), or accept them.
+
+        `key` is a Key, its id, or the name of one active key.
+        """
+        return msgspec.convert(self._connection.post(f"/keys/{self._id_of(key)}/edit", {"strict": strict}), Key)
+
     @usage_example('.roll("backend", overlap="2h")')
     def roll(self, key: Key | str, overlap: object = "1d") -> NewKey:
-        """Create a key with the same kind, name and scopes. The old key works for `overlap` longer; 0 ends it now.
+        """Create a key with the same rights, name and `strict`. The old key works for `overlap` longer; 0 ends it now.
 
         `key` is a Key, its id, or the name of one active key.
         """
@@ -140,7 +154,8 @@ class Keys(TableSequence[Key]):
         rows = []
         for key in self:
             used = moment(key.last_used_at) or "never"
-            rows.append((key.name, key.key, key.kind, " ".join(key.scopes), used, key.status_text(), key.id))
+            kind = f"{key.kind}, strict" if key.strict else key.kind
+            rows.append((key.name, key.key, kind, " ".join(key.scopes), used, key.status_text(), key.id))
         # The server's processes cache a key for up to two seconds.
         return TableView(columns, rows, "Keys", "Nothing yet.", "Revoking takes effect within five seconds.")
 

@@ -32,7 +32,7 @@ from workbench.errors import (
 )
 from workbench.language.codec import encode
 from workbench.language.responses import EventResponse
-from workbench.tail import EventTail, Outcomes, recent, rejected
+from workbench.tail import EventTail, Outcomes, misspelt, recent, rejected
 
 if TYPE_CHECKING:
     import polars as pl
@@ -103,7 +103,8 @@ class Events(MethodHints):
         The contact is one or more of `email`, `wallet_address` and `external_id`, or `contact={…}`. `payload` has the
         facts of the event, `attributes` the lasting traits of the contact. Without an `idempotency_key` each call is
         a new event; a second call with the same key stores nothing. `test=True` only reports how many automations
-        would start.
+        would start. `.warnings` of the receipt name fields that look misspelt, and attributes for which the contact has
+        no room.
 
         Raises InvalidRequestError with the field, UnavailableError or ConnectionFailedError if nothing was stored, or
         UnknownOutcomeError if the event may have been stored; its message has the key to retry with.
@@ -165,6 +166,15 @@ class Events(MethodHints):
         kept for seven days.
         """
         return rejected(self._reader, limit)
+
+    @usage_example("wb.events.misspelt()")
+    def misspelt(self) -> "pl.DataFrame":
+        """Return a polars frame of the fields of accepted events that look misspelt, the most frequent first.
+
+        Columns: field, warning, count, last_at (UTC), key, key_name, key_id. They are counted by key and kept for seven
+        days. `wb.keys.edit(…, strict=True)` lets a key refuse such events.
+        """
+        return misspelt(self._reader)
 
     @usage_example("wb.events.tail(seconds=30)")
     def tail(self, seconds: float | None = None, outcome: Outcomes = None) -> EventTail:
@@ -295,11 +305,14 @@ class Receipt(EventResponse, frozen=True, rename="camel", omit_defaults=True):
         if self.dry_run:
             starts = f"it would start {quantity(self.matched_automations or 0, 'automation')}"
             nothing = "No message was sent, and no contact, event or entry was stored."
-            return "dry run", "warn", f"Dry run: {starts}. {nothing}"
+            return "dry run", "warn", f"Dry run: {starts}. {nothing}{self._warning_text()}"
         if self.deduplicated:
             duplicate = "Duplicate: an event with this idempotency key was accepted before, so nothing was stored."
-            return "duplicate", "warn", duplicate
-        return "accepted", "good", "Accepted."
+            return "duplicate", "warn", f"{duplicate}{self._warning_text()}"
+        return "accepted", "warn" if self.warnings else "good", f"Accepted.{self._warning_text()}"
+
+    def _warning_text(self) -> str:
+        return "".join(f" Warning: {warning}" for warning in self.warnings)
 
     @printable_text
     def __repr__(self) -> str:
@@ -323,11 +336,16 @@ class Receipts(ItemSequence[Receipt]):
         """The index and the receipt of each event that was not stored, or has an unknown outcome."""
         return [(index, receipt) for index, receipt in enumerate(self) if not receipt.accepted]
 
+    @property
+    def warnings(self) -> list[tuple[int, str]]:
+        """The index of the event and the text of each warning."""
+        return [(index, warning) for index, receipt in enumerate(self) for warning in receipt.warnings]
+
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame with one row per event: accepted, deduplicated, idempotency_key, error."""
+        """Return a polars frame with one row per event: accepted, deduplicated, idempotency_key, error, warnings."""
         from workbench.frames import frame_of
 
-        return frame_of(self, accepted=bool, deduplicated=bool, idempotency_key=str, error=str)
+        return frame_of(self, accepted=bool, deduplicated=bool, idempotency_key=str, error=str, warnings=list)
 
     def _counts(self) -> str:
         duplicates = sum(receipt.deduplicated for receipt in self)
@@ -335,21 +353,28 @@ class Receipts(ItemSequence[Receipt]):
         unknown = sum(receipt.unknown for receipt in self)
         not_stored = len(self.failed) - unknown
         counts = f"{accepted} accepted, {quantity(duplicates, 'duplicate')}, {not_stored} not stored"
-        return f"{counts}, {unknown} of unknown outcome" if unknown else counts
+        counts = f"{counts}, {unknown} of unknown outcome" if unknown else counts
+        return f"{counts}, {quantity(len(self.warnings), 'warning')}" if self.warnings else counts
 
     @printable_text
     def __repr__(self) -> str:
-        rows = [(index, receipt.error) for index, receipt in self.failed]
-        return "\n".join([self._counts(), *([plain(_FAILED_COLUMNS, rows), _RETRY_NOTE] if rows else [])])
+        parts = [self._counts()]
+        if self.failed:
+            parts += [plain(_FAILED_COLUMNS, [(index, receipt.error) for index, receipt in self.failed]), _RETRY_NOTE]
+        if self.warnings:
+            parts.append(plain(_WARNING_COLUMNS, self.warnings))
+        return "\n".join(parts)
 
     def _repr_html_(self) -> str:
         rows = [(index, receipt.error) for index, receipt in self.failed[:_MAX_FAILED_ROWS]]
         note = _RETRY_NOTE if rows else ""
-        return table(_FAILED_COLUMNS, rows, title=self._counts(), note=note, empty="All events accepted.")
+        failed = table(_FAILED_COLUMNS, rows, title=self._counts(), note=note, empty="All events accepted.")
+        return failed + (table(_WARNING_COLUMNS, self.warnings[:_MAX_FAILED_ROWS]) if self.warnings else "")
 
 
 _MAX_FAILED_ROWS = 50
 _FAILED_COLUMNS = table_columns("event", "error", numbers=("event",))
+_WARNING_COLUMNS = table_columns("event", "warning", numbers=("event",))
 _RETRY_NOTE = 'To retry one, send it with the key of its receipt: {**event, "idempotencyKey": receipt.idempotency_key}'
 
 

@@ -18,7 +18,7 @@ from workbench.display.html import TableView, moment, printable_text, table_colu
 from workbench.display.words import quantity, short
 from workbench.errors import ConnectionFailedError, UnavailableError, UnknownOutcomeError
 from workbench.language.codec import decode, encode
-from workbench.language.responses import RecentEvent
+from workbench.language.responses import MisspeltFieldView, RecentEvent
 
 if TYPE_CHECKING:
     import polars as pl
@@ -192,6 +192,27 @@ def rejected(connection: Connection, limit: int) -> "pl.DataFrame":
     return shown_frame(view, events, **_REJECTED_COLUMNS)
 
 
+def misspelt(connection: Connection) -> "pl.DataFrame":
+    """Return the misspelt fields of accepted events as a frame, the most frequent first."""
+    from workbench.display.frame import shown_frame
+
+    fields = msgspec.convert(connection.get("/events/misspelt")["fields"], list[MisspeltFieldView])
+    titles = ("warning", "events", "last at (UTC)", "key", "name of the key")
+    rows = [(field.warning, field.count, moment(field.last_at), field.key, field.key_name) for field in fields]
+    empty = "No field of the last seven days looks misspelt."
+    view = TableView(table_columns(*titles, numbers=("events",)), rows, f"Misspelt fields: {len(fields)}", empty)
+    return shown_frame(view, fields, **_MISSPELT_COLUMNS)
+
+
+_MISSPELT_COLUMNS = {
+    "field": str,
+    "warning": str,
+    "count": int,
+    "last_at": datetime,
+    "key": str,
+    "key_name": str,
+    "key_id": str,
+}
 _REJECTED_COLUMNS = {"at": datetime, "event": str, "field": str, "error": str, "body": dict}
 _RECENT_COLUMNS = {
     "at": datetime,

@@ -30,6 +30,7 @@ from workbench.language.responses import KeyStatus, KeyView
 
 ROLL_OVERLAP = timedelta(hours=24)
 _MAX_NAME = 100  # characters
+_INGEST_KINDS = ("live", "test")
 _ORG_NAME = re.compile(r"[a-z0-9-]{1,40}", re.ASCII)
 
 
@@ -67,12 +68,18 @@ async def find_org_or_fail(tx: Transaction, name: str) -> int:
 
 
 async def create(
-    dsn: str, keyring: Keyring, org_name: str, kind: Kind, scopes: Sequence[str] | None = None, name: str = ""
+    dsn: str,
+    keyring: Keyring,
+    org_name: str,
+    kind: Kind,
+    scopes: Sequence[str] | None = None,
+    name: str = "",
+    strict: bool = False,
 ) -> str:
     """Create a key and return it; it cannot be shown again. Raise AccessError."""
     async with operator_transaction(dsn) as (tx, now):
         org_id = await find_org_or_fail(tx, org_name)
-        spec = KeySpec(org_id, org_name, kind, choose(kind, scopes), name)
+        spec = KeySpec(org_id, org_name, kind, choose(kind, scopes), name, strict)
         return (await _create(tx, keyring, spec, now, None)).secret
 
 
@@ -95,6 +102,12 @@ async def roll(dsn: str, keyring: Keyring, key_or_id: str, overlap: timedelta = 
         return (await _roll(tx, keyring, old, overlap, now, None)).secret
 
 
+async def edit(dsn: str, keyring: Keyring, key_or_id: str, strict: bool) -> None:
+    """Let a key refuse events with unknown fields, or accept them; raise AccessError."""
+    async with operator_transaction(dsn) as (tx, now):
+        await _edit(tx, await _find_key_or_fail(tx, keyring, key_or_id), strict, now, None)
+
+
 async def revoke(dsn: str, keyring: Keyring, key_or_id: str) -> None:
     """Revoke a key; every process refuses it within 5 s. Raise AccessError if it does not exist."""
     async with operator_transaction(dsn) as (tx, now):
@@ -102,11 +115,14 @@ async def revoke(dsn: str, keyring: Keyring, key_or_id: str) -> None:
 
 
 class KeySpec(msgspec.Struct, frozen=True):
+    """A key to create. `strict`: it refuses events with unknown fields."""
+
     org_id: int
     org_name: str
     kind: Kind
     scopes: tuple[str, ...]
     name: str
+    strict: bool = False
 
 
 # `by` is the id of the key that makes a change; None for the operator.
@@ -121,6 +137,8 @@ async def _create(tx: Transaction, keyring: Keyring, spec: KeySpec, now: datetim
 async def issue(tx: Transaction, keyring: Keyring, spec: KeySpec, now: datetime) -> tuple[str, KeyRow]:
     if len(spec.name) > _MAX_NAME or not spec.name.isprintable():
         raise AccessError(f"a key's name has at most {_MAX_NAME} printable characters")
+    if spec.strict:
+        _require_ingest(spec.kind)
     key = make(spec.kind, spec.org_name, token(RANDOM_BYTES))
     row = KeyRow(
         org_id=spec.org_id,
@@ -133,6 +151,7 @@ async def issue(tx: Transaction, keyring: Keyring, spec: KeySpec, now: datetime)
         name=spec.name,
         scopes=spec.scopes,
         created_at=now,
+        strict=spec.strict,
     )
     await store.insert_key(tx, row)
     return key, row
@@ -146,10 +165,25 @@ async def _roll(
     if old.expires_at is not None and old.expires_at <= now:
         raise AccessError(f"the key ended on {old.expires_at:%Y-%m-%d %H:%M} UTC; create a new one instead")
     kind = msgspec.convert(old.kind, Kind)
-    secret, new = await issue(tx, keyring, KeySpec(old.org_id, old.org_name, kind, old.scopes, old.name), now)
+    spec = KeySpec(old.org_id, old.org_name, kind, old.scopes, old.name, old.strict)
+    secret, new = await issue(tx, keyring, spec, now)
     await store.expire_key(tx, old.org_id, old.id, now + overlap)
     await _note_audit(tx, old, "key.roll", by, now, {"newKey": new.id, "endsAt": now + overlap})
     return NewKeyView(secret, _view(new, now))
+
+
+async def _edit(tx: Transaction, row: KeyRow, strict: bool, now: datetime, by: str | None) -> KeyView:
+    _require_ingest(row.kind)
+    if strict != row.strict:
+        await store.set_strict(tx, row.org_id, row.id, strict)
+        row = msgspec.structs.replace(row, strict=strict)
+        await _note_audit(tx, row, "key.edit", by, now)
+    return _view(row, now)
+
+
+def _require_ingest(kind: str) -> None:
+    if kind not in _INGEST_KINDS:
+        raise AccessError("strict concerns events, so only live and test keys can have it")
 
 
 async def _revoke(tx: Transaction, row: KeyRow, now: datetime, by: str | None) -> KeyView:
@@ -163,7 +197,7 @@ async def _revoke(tx: Transaction, row: KeyRow, now: datetime, by: str | None) -
 async def _note_audit(
     tx: Transaction, key: KeyRow, action: str, by: str | None, now: datetime, extra: dict[str, object] | None = None
 ) -> None:
-    detail = {"kind": key.kind, "name": key.name, "scopes": key.scopes} | (extra or {})
+    detail = {"kind": key.kind, "name": key.name, "scopes": key.scopes, "strict": key.strict} | (extra or {})
     await record_change(tx, key.org_id, by, action, key.id, detail, to_us(now))
 
 
@@ -203,9 +237,10 @@ async def create_key(
     kind: Kind,
     wanted: Sequence[str] | None,
     name: str,
+    strict: bool,
 ) -> NewKeyView:
     """Create a key; `wanted` None: the default scopes of the kind. Raise AccessError."""
-    spec = KeySpec(principal.org_id, principal.org_name, kind, choose(kind, wanted), name)
+    spec = KeySpec(principal.org_id, principal.org_name, kind, choose(kind, wanted), name, strict)
     _require_scopes(principal, kind, spec.scopes)
     async with database.transaction() as tx:
         return await _create(tx, keyring, spec, from_us(now_us), principal.key_id)
@@ -219,6 +254,13 @@ async def roll_key(
         old = await _find_in_organization(tx, principal, key_id)
         _require_scopes(principal, old.kind, old.scopes)
         return await _roll(tx, keyring, old, overlap, from_us(now_us), principal.key_id)
+
+
+async def edit_key(database: Database, principal: Principal, now_us: int, key_id: str, strict: bool) -> KeyView:
+    """Let a key refuse events with unknown fields, or accept them; raise AccessError, UnknownKeyError."""
+    async with database.transaction() as tx:
+        row = await _find_in_organization(tx, principal, key_id)
+        return await _edit(tx, row, strict, from_us(now_us), principal.key_id)
 
 
 async def revoke_key(database: Database, principal: Principal, now_us: int, key_id: str) -> KeyView:
@@ -259,6 +301,7 @@ def _view(row: KeyRow, now: datetime) -> KeyView:
         row.last_used_at,
         row.expires_at,
         row.revoked_at,
+        row.strict,
     )
 
 

@@ -38,7 +38,10 @@ _Value = TypeVar("_Value")
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """The organization and the rights of an authenticated request; `test`: everything it does is a dry run."""
+    """The organization and the rights of an authenticated request.
+
+    `test`: everything it does is a dry run. `strict`: an event with unknown fields is not valid.
+    """
 
     org_id: int
     org_name: str
@@ -46,6 +49,7 @@ class Principal(msgspec.Struct, frozen=True):
     kind: Kind
     scopes: frozenset[str]
     test: bool
+    strict: bool = False
 
 
 class Unauthorized(msgspec.Struct, frozen=True):
@@ -100,7 +104,8 @@ class Verifier:
         if row.expires_at is not None and row.expires_at <= self._clock.now():
             return Unauthorized("expired")
         self._touch(row)
-        principal = Principal(row.org_id, row.org_name, row.id, kind, frozenset(row.scopes), test=kind == "test")
+        scopes = frozenset(row.scopes)
+        principal = Principal(row.org_id, row.org_name, row.id, kind, scopes, test=kind == "test", strict=row.strict)
         entry = self._entries.get(key_hash)
         # A key that expires is checked on every request: its cache entry could outlive it.
         if row.expires_at is None and entry is not None and kind in SECRET_KINDS:

@@ -27,6 +27,7 @@ _Delete = Callable[[Transaction, int, datetime, int], Awaitable[int]]
 _DAILY_DELETIONS: tuple[_Delete, ...] = (
     store.delete_old_dry_runs,
     store.delete_old_notices,
+    store.delete_old_misspelt,
     delete_expired_challenges,
     delete_old_sizes,
     delete_old_unknown_wallets,

@@ -1,7 +1,7 @@
 """Commands that manage access to an organization.
 
 - `workbench org create NAME`
-- `workbench key create|list|roll|revoke`: API keys
+- `workbench key create|list|edit|roll|revoke`: API keys
 - `workbench reader create|list|revoke`: the direct, read-only Postgres login of an organization
 - `workbench origins list|add|remove`: web pages that may show the organization's in-app messages
 - `workbench secret rotate`: replaces the root secret while the service is running
@@ -41,9 +41,13 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     scopes = option("--scopes", metavar="a,b", help="use these scopes instead of the default scopes of the kind")
     label = option("--name", default="", metavar="N", help="a label to tell keys apart")
     kind = option("--kind", required=True, choices=KINDS)
+    description = "refuse events with unknown fields (--no-strict: accept them)"
+    strict = option("--strict", action=argparse.BooleanOptionalAction, default=False, help=description)
     description = "create a key and print it; it is shown only once"
-    add_action(actions, "create", create_key, description, ORG, kind, scopes, label)
+    add_action(actions, "create", create_key, description, ORG, kind, scopes, label, strict)
     add_action(actions, "list", list_keys, "list the keys of an organization", ORG)
+    strict = option("--strict", action=argparse.BooleanOptionalAction, required=True, help=description)
+    add_action(actions, "edit", edit_key, "change a key; takes effect within seconds", key, strict)
     description = "how long the old key stays valid (default 24); 0 revokes it now"
     overlap = option("--overlap", type=overlap_hours, default=24.0, metavar="HOURS", help=description)
     description = "replace a key and print the new one; the old one stays valid for a while"
@@ -95,21 +99,29 @@ def create_org(args: argparse.Namespace, settings: Settings) -> None:
 
 def create_key(args: argparse.Namespace, settings: Settings) -> None:
     scopes = [scope.strip() for scope in args.scopes.split(",") if scope.strip()] if args.scopes else None
-    say(run_with_keyring(settings, keys.create, args.org, args.kind, scopes, args.name))
+    say(run_with_keyring(settings, keys.create, args.org, args.kind, scopes, args.name, args.strict))
 
 
 def list_keys(args: argparse.Namespace, settings: Settings) -> None:
     def minute(moment: datetime | None) -> str:
         return f"{moment:%Y-%m-%d %H:%M}" if moment else "-"
 
-    lines = [("ID", "KEY", "KIND", "NAME", "SCOPES", "CREATED", "LAST USED", "ENDS")]
+    lines = [("ID", "KEY", "KIND", "NAME", "SCOPES", "STRICT", "CREATED", "LAST USED", "ENDS")]
     for row in run_on_database(settings, keys.list_keys, args.org):
         key, scopes = f"{row.prefix}…{row.last4}", ",".join(row.scopes)
         ends = "revoked " + minute(row.revoked_at) if row.revoked_at else minute(row.expires_at)
-        lines.append((row.id, key, row.kind, row.name, scopes, minute(row.created_at), minute(row.last_used_at), ends))
+        strict = "strict" if row.strict else "-"
+        times = minute(row.created_at), minute(row.last_used_at), ends
+        lines.append((row.id, key, row.kind, row.name, scopes, strict, *times))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def edit_key(args: argparse.Namespace, settings: Settings) -> None:
+    run_with_keyring(settings, keys.edit, args.key, args.strict)
+    change = "refuses" if args.strict else "accepts"
+    note(f"within 5 seconds every process {change} events of this key with unknown fields")
 
 
 def roll_key(args: argparse.Namespace, settings: Settings) -> None:

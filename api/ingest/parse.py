@@ -69,13 +69,15 @@ class EventReader:
         request_id: str | None = None,
         *,
         past: bool = False,
+        strict: bool = False,
     ) -> ParsedEvent | Problems:
         """Return the event in the JSON text `raw`, or the reasons for which it is not valid.
 
-        `past`: an event of any age for an import; its id begins with the time at which it occurred.
+        `past`: an event of any age for an import; its id begins with the time at which it occurred. `strict`: unknown
+        fields are not valid.
         """
         now_us = self._clock.unique_now_us()
-        body = read_event(raw, now_us, history=past)
+        body = read_event(raw, now_us, history=past, strict=strict)
         if isinstance(body, tuple):
             return body
         if past and body.occurred_at_us is None:
@@ -124,16 +126,18 @@ def idempotency_key(org_keys: OrgKeys, body: Event, occurred_us: int, *nonce: st
 
 
 class AcceptedEvent(msgspec.Struct, frozen=True, tag="stored"):
-    """The event was stored. `entries`: the number of entries that it started."""
+    """The event was stored. `entries`: the number of entries that it started. `warnings`: what was left out of it."""
 
     idempotency_key: str
     entries: int = 0
+    warnings: Problems = ()
 
 
 class Duplicate(msgspec.Struct, frozen=True, tag="duplicate"):
     """An event with this idempotency key is stored already; nothing was done."""
 
     idempotency_key: str
+    warnings: Problems = ()
 
 
 class DryRun(msgspec.Struct, frozen=True, tag="dry_run"):
@@ -142,6 +146,7 @@ class DryRun(msgspec.Struct, frozen=True, tag="dry_run"):
     idempotency_key: str
     matched: int
     deduplicated: bool
+    warnings: Problems = ()
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):

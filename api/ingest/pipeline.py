@@ -154,11 +154,20 @@ class Pipeline:
         await self.database.close()
 
     async def ingest(
-        self, org_id: int, raws: list[bytes], test_key: bool, since_ns: int | None = None, request_id: str | None = None
+        self,
+        org_id: int,
+        raws: list[bytes],
+        test_key: bool,
+        since_ns: int | None = None,
+        request_id: str | None = None,
+        *,
+        key_id: str | None = None,
+        strict: bool = False,
     ) -> list[Outcome]:
         """Return the outcome of each event of a request, in order, after its commit or refusal.
 
-        `since_ns`: when the request arrived, on the monotonic clock; its timeout counts from there.
+        `since_ns`: when the request arrived, on the monotonic clock; its timeout counts from there. `key_id`: the key
+        under which misspelt fields are counted. `strict`: unknown fields are not valid.
         """
         granted = self._buckets.take(org_id, len(raws), monotonic_ns())
         over_rate = len(raws) - granted
@@ -168,10 +177,12 @@ class Pipeline:
         org_keys = self._keyring.of(org_id)
         unyielded_bytes = 0
         for raw in raws[:granted]:
-            event = self._reader.read(org_id, org_keys, raw, test_key, request_id)
+            event = self._reader.read(org_id, org_keys, raw, test_key, request_id, strict=strict)
             parsed.append(event)
             if not isinstance(event, ParsedEvent):
                 self._notices.note_rejected(org_id, raw, event)
+            elif event.body.warnings and key_id is not None:
+                self._notices.note_misspelt(org_id, key_id, event.body.warnings)
             unyielded_bytes += len(raw)
             if unyielded_bytes > YIELD_AFTER_BYTES:
                 await asyncio.sleep(0)
@@ -199,7 +210,16 @@ class Pipeline:
         return outcomes + self._refuse(RateLimited(), over_rate)
 
     def accept(
-        self, org_id: int, raw: bytes, test_key: bool, since_ns: int, answer: Answer, request_id: str | None = None
+        self,
+        org_id: int,
+        raw: bytes,
+        test_key: bool,
+        since_ns: int,
+        answer: Answer,
+        request_id: str | None = None,
+        *,
+        key_id: str,
+        strict: bool,
     ) -> bool:
         """Queue one event and pass its outcome to `answer` later; the fast path of `ingest`.
 
@@ -208,10 +228,14 @@ class Pipeline:
         """
         if self._stopping or not self._queue.fits(org_id, 1):
             return False
-        event = self._reader.read(org_id, self._keyring.of(org_id), raw, test_key, request_id)
+        event = self._reader.read(org_id, self._keyring.of(org_id), raw, test_key, request_id, strict=strict)
         if not isinstance(event, ParsedEvent) or not self._buckets.take(org_id, 1, since_ns):
             return False
-        return self._submit(IngestRequest(org_id, [event], answer, since_ns), 1 + len(raw) // BYTES_PER_WEIGHT)
+        if not self._submit(IngestRequest(org_id, [event], answer, since_ns), 1 + len(raw) // BYTES_PER_WEIGHT):
+            return False
+        if event.body.warnings:
+            self._notices.note_misspelt(org_id, key_id, event.body.warnings)
+        return True
 
     def _submit(self, request: IngestRequest, weight: int) -> bool:
         if self._stopping or not self._queue.put(request.org_id, request, weight):

@@ -1,4 +1,5 @@
 """Notices: a record of events that are not stored (rejected ones and duplicates), so that customers can find them.
+Misspelt fields of accepted events are counted by key, in the same way.
 
 Best effort by design: no response waits for a notice and no event depends on one. `note_*` appends to a buffer of this
 process; twice a second the buffer is redacted and written with one statement, on the ordinary connections of the
@@ -15,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections import deque
+from collections import Counter, deque
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,7 +25,7 @@ from api.clock import Clock, monotonic_ns, uuid7
 from api.ingest.parse import DryRun, Duplicate, Outcome, ParsedEvent, Rejected
 from api.process import Tally
 from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
-from api.store.events import add_notices
+from api.store.events import add_notices, count_misspelt
 from workbench.language.codec import Json, MalformedJsonError, decode, encode, replace_lone_surrogates, truncate_depth
 from workbench.language.problem import Problem, Problems
 
@@ -83,6 +84,7 @@ class Notices:
         self._database = database
         self._clock = clock
         self._shares: _Shares = {}
+        self._misspelt: dict[int, Counter[tuple[str, str]]] = {}  # by organization: key id and field
         self._waiting = 0
         self._bytes = 0
         self._stopped = asyncio.Event()
@@ -115,6 +117,16 @@ class Notices:
                 return
         excerpt = Excerpt(event.body.name, event.idempotency_key)
         self._note(event.org_id, _Notice(self._clock.now_us(), problem, excerpt))
+
+    def note_misspelt(self, org_id: int, key_id: str, warnings: Problems) -> None:
+        """Count misspelt fields of an accepted event."""
+        counts = self._misspelt.setdefault(org_id, Counter())
+        for warning in warnings:
+            pair = key_id, readable(warning.field)
+            if pair in counts or len(counts) < ORG_SHARE:
+                counts[pair] += 1
+            else:
+                self.dropped += 1
 
     def _note(self, org_id: int, notice: _Notice) -> None:
         if notice.problem is not None:
@@ -155,17 +167,25 @@ class Notices:
     async def _flush(self) -> str | None:
         """Write the buffer; return the reason if it could not be written and is retained."""
         shares, waiting = self._take_all()
+        misspelt, self._misspelt = self._misspelt, {}
         try:
             rows = await self._redact(shares)
-            if rows:
+            # Sorted, so that two processes never wait for each other.
+            counts = sorted((org_id, *pair, count) for org_id, own in misspelt.items() for pair, count in own.items())
+            if rows or counts:
                 async with self._database.transaction() as tx:
-                    await add_notices(tx, *zip(*rows, strict=True))
+                    if rows:
+                        await add_notices(tx, *zip(*rows, strict=True))
+                    if counts:
+                        await count_misspelt(tx, self._clock.now(), *zip(*counts, strict=True))
         except (DatabaseUnavailableError, TransactionConflictError) as error:
             newer, _ = self._take_all()
             for retained in (shares, newer):  # in this order: if they do not all fit, the oldest are dropped
                 for org_id, share in retained.items():
                     for notice in share:
                         self._buffer(org_id, notice)
+            for org_id, own in misspelt.items():
+                self._misspelt.setdefault(org_id, Counter()).update(own)
             return str(error)
         except Exception:  # noqa: BLE001  a bug may lose these notices, but not later ones
             _log.exception("notices_failed", extra={"notices": waiting})

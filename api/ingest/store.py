@@ -69,7 +69,7 @@ async def store_batch(
     named = ((event.org_id, event.body.name) for event in batch.events)
     writes += store.note_late_events(named, at, batch.orgs.counting)
     outcomes: dict[str, Outcome] = {
-        event.event_id: AcceptedEvent(event.idempotency_key, len(active))
+        event.event_id: AcceptedEvent(event.idempotency_key, len(active), event.body.warnings)
         for event, active in zip(batch.events, matches, strict=True)
     }
     if dry_runs:  # after the live events are written, so that the dry runs find their contacts
@@ -79,7 +79,7 @@ async def store_batch(
 
     # Commit.
     await run(tx, *writes, COMMIT)
-    return [outcomes.get(event.event_id) or Duplicate(event.idempotency_key) for event in events]
+    return [outcomes.get(event.event_id) or Duplicate(event.idempotency_key, event.body.warnings) for event in events]
 
 
 class PastBatch(msgspec.Struct, frozen=True):
@@ -260,6 +260,8 @@ async def _judge_dry_runs(
     )
     (new_ids,) = await run(tx, add_dry_runs)
     return {
-        event.event_id: DryRun(event.idempotency_key, matched[event.event_id], event.event_id not in new_ids)
+        event.event_id: DryRun(
+            event.idempotency_key, matched[event.event_id], event.event_id not in new_ids, event.body.warnings
+        )
         for event in events
     }

@@ -16,9 +16,11 @@ import msgspec
 from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 
+from api.auth.verify import Principal
 from api.catalog.tail import (
     MAX_EVENTS,
     OUTCOMES,
+    RETENTION,
     Cursor,
     Tail,
     TailItem,
@@ -31,6 +33,7 @@ from api.ingest.parse import (
     AcceptedEvent,
     DryRun,
     Duplicate,
+    Outcome,
     RateLimited,
     Refused,
     Rejected,
@@ -38,11 +41,12 @@ from api.ingest.parse import (
 )
 from api.routes.request import READ_EVENTS, Access, Operation, expect_json, is_still_allowed, principal_of, services
 from api.routes.responses import Code, RequestRefusedError, answer, refusal
+from api.store.events import list_misspelt
 from workbench.language.body import Body
 from workbench.language.codec import encode, malformed_json, replace_lone_surrogates, truncate_depth
-from workbench.language.event import EventBody
+from workbench.language.event import EventBody, unknown_field
 from workbench.language.problem import Problem, Problems
-from workbench.language.responses import EventOutcome, EventResponse, RecentEvent
+from workbench.language.responses import EventOutcome, EventResponse, MisspeltFieldView, RecentEvent
 
 blueprint = Blueprint("events", url_prefix="/api/v1")
 
@@ -108,8 +112,7 @@ async def ingest_one(request: Request) -> HTTPResponse:
         # Authenticated, so the organization sees it among its rejected events.
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
-    pipeline = services(request).pipeline
-    (outcome,) = await pipeline.ingest(principal.org_id, [body], principal.test, request.ctx.since_ns, str(request.id))
+    (outcome,) = await _ingest(request, principal, [body])
     if isinstance(outcome, Refused):
         return refusal(request, *refused_answer(outcome))
     return answer(accepted_answer(outcome), 202)
@@ -126,10 +129,8 @@ async def ingest_batch(request: Request) -> list[EventResponse]:
     except RequestRefusedError as error:
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
-    pipeline = services(request).pipeline
-    outcomes = await pipeline.ingest(principal.org_id, events, principal.test, request.ctx.since_ns, str(request.id))
     results: list[EventResponse] = []
-    for outcome in outcomes:
+    for outcome in await _ingest(request, principal, events):
         if isinstance(outcome, Refused):
             _, problems, code = refused_answer(outcome)
             reason = f"{code}: {problems[0]}" if code else str(problems[0])
@@ -139,15 +140,24 @@ async def ingest_batch(request: Request) -> list[EventResponse]:
     return results
 
 
+async def _ingest(request: Request, principal: Principal, events: list[bytes]) -> list[Outcome]:
+    return await services(request).pipeline.ingest(
+        *(principal.org_id, events, principal.test, request.ctx.since_ns, str(request.id)),
+        key_id=principal.key_id,
+        strict=principal.strict,
+    )
+
+
 def accepted_answer(outcome: Accepted) -> EventResponse:
     """Return the body for an event that was stored, was stored before, or was evaluated as a dry run."""
+    warnings = tuple(map(str, outcome.warnings)) if outcome.warnings else ()
     match outcome:
         case AcceptedEvent(idempotency_key=key):
-            return EventResponse(True, False, key)
+            return EventResponse(True, False, key, warnings=warnings)
         case Duplicate(idempotency_key=key):
-            return EventResponse(True, True, key)
+            return EventResponse(True, True, key, warnings=warnings)
         case DryRun(idempotency_key=key, matched=matched, deduplicated=deduplicated):
-            return EventResponse(True, deduplicated, key, dry_run=True, matched_automations=matched)
+            return EventResponse(True, deduplicated, key, None, True, matched, warnings)
 
 
 def refused_answer(outcome: Refused) -> tuple[int, Problems, Code | None]:
@@ -213,6 +223,22 @@ async def recent(request: Request, query: RecentQuery) -> RecentResponse | None:
         await tail.resume(cursor)
         events = await tail.more(limit)
     return RecentResponse([event for event, _ in events], str(tail.cursor))
+
+
+@blueprint.get("/events/misspelt")
+@Operation(READ_EVENTS, field="fields")
+async def misspelt(request: Request) -> list[MisspeltFieldView]:
+    """List the fields of accepted events of the last seven days that look misspelt, by key, the most frequent first."""
+    context = services(request)
+    async with context.database.transaction() as tx:
+        since = context.clock.now() - RETENTION
+        rows = await list_misspelt(tx, principal_of(request).org_id, since, MAX_EVENTS)
+    return [
+        MisspeltFieldView(
+            *(row.field, str(unknown_field(row.field)), row.count, row.last_at, row.key, row.key_name, row.key_id)
+        )
+        for row in rows
+    ]
 
 
 async def _stream(request: Request, tail: Tail, cursor: Cursor | None, query: RecentQuery) -> None:

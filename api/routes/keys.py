@@ -19,12 +19,24 @@ _ADMIN = Access(("workbench",), ("keys:admin",))
 _MAX_OVERLAP = timedelta(days=30)
 
 
+Strict = Annotated[
+    bool, Meta(description="Whether the key refuses events with unknown fields; for live and test keys.")
+]
+
+
 class KeyBody(Body, frozen=True):
     """A new key. Without `scopes` it has the default scopes of its kind."""
 
     kind: Kind
     scopes: list[str] | None = None
     name: ShortName | None = None
+    strict: Strict = False
+
+
+class EditBody(Body, frozen=True):
+    """A change of a key."""
+
+    strict: Strict
 
 
 class RollBody(Body, frozen=True, rename="camel"):
@@ -46,8 +58,17 @@ async def list_all(request: Request) -> list[KeyView]:
 async def create(request: Request, body: KeyBody) -> NewKeyView:
     """Create a key. `secret` is shown only in this response."""
     context = services(request)
-    parts = (context.clock.unique_now_us(), body.kind, body.scopes, body.name or "")
+    parts = (context.clock.unique_now_us(), body.kind, body.scopes, body.name or "", body.strict)
     return await keys.create_key(context.database, context.keyring, principal_of(request), *parts)
+
+
+@blueprint.post("/<key_id:str>/edit")
+@Operation(_ADMIN, private=True)
+async def edit(request: Request, key_id: str, body: EditBody) -> KeyView:
+    """Change whether a key refuses events with unknown fields; takes effect within five seconds."""
+    context = services(request)
+    now_us = context.clock.unique_now_us()
+    return await keys.edit_key(context.database, principal_of(request), now_us, key_id, body.strict)
 
 
 @blueprint.post("/<key_id:str>/roll")

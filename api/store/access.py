@@ -36,6 +36,7 @@ class KeyRow(msgspec.Struct, frozen=True):
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    strict: bool = False
 
 
 @query
@@ -99,6 +100,11 @@ async def expire_key(tx: Transaction, org_id: int, key_id: Uuid, expires_at: dat
 @query
 async def revoke_key(tx: Transaction, org_id: int, key_id: Uuid, revoked_at: datetime) -> None:
     """Revoke a key; an earlier revocation stays on record."""
+
+
+@query
+async def set_strict(tx: Transaction, org_id: int, key_id: Uuid, strict: bool) -> None:
+    """Let a key refuse events with unknown fields, or accept them."""
 
 
 @query

@@ -310,6 +310,32 @@ async def add_notices(
     """Store rejected events and duplicates."""
 
 
+@query
+async def count_misspelt(
+    tx: Transaction,
+    at: datetime,
+    org_ids: Sequence[int],
+    key_ids: Sequence[Uuid],
+    fields: Sequence[str],
+    counts: Sequence[int],
+) -> None:
+    """Add to the counts of misspelt fields by key; each pair of key and field once."""
+
+
+class MisspeltField(msgspec.Struct, frozen=True):
+    field: str
+    key_id: Uuid
+    key: str
+    key_name: str
+    count: int
+    last_at: datetime
+
+
+@query
+async def list_misspelt(tx: Transaction, org_id: int, since: datetime, limit: int) -> list[MisspeltField]:
+    """Return the misspelt fields of accepted events, the most frequent first."""
+
+
 # --- Counting (api/catalog/counts.py has the protocol)
 
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)  # the `closed_until` of an idle organization
@@ -578,6 +604,14 @@ async def add_coming_months(tx: Transaction, now: datetime) -> None:
 
 async def delete_old_dry_runs(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
     return await _delete_old_dry_runs(tx, org_id, _first_kept_id(now), limit)
+
+
+async def delete_old_misspelt(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:
+    return await _delete_old_misspelt(tx, org_id, now - RETENTION, limit)
+
+
+@query
+async def _delete_old_misspelt(tx: Transaction, org_id: int, before: datetime, limit: int) -> RowCount: ...
 
 
 async def delete_old_notices(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:

@@ -40,13 +40,13 @@ ON CONFLICT (is_only_row) DO UPDATE SET fingerprints = excluded.fingerprints;
 -- insert_key --
 -- Store a new key: its hash, and of the key itself only the prefix and the last four characters that help people
 -- recognise it.
-INSERT INTO api_keys (org_id, id, kind, key_hash, prefix, last4, name, scopes, created_at)
-VALUES (:org_id, :id, :kind, :key_hash, :prefix, :last4, :name, :scopes, :created_at);
+INSERT INTO api_keys (org_id, id, kind, key_hash, prefix, last4, name, scopes, created_at, strict)
+VALUES (:org_id, :id, :kind, :key_hash, :prefix, :last4, :name, :scopes, :created_at, :strict);
 
 -- find_keys --
 -- The keys with one of the given hashes, valid or not; the caller checks expiry and revocation.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
-       k.created_at, k.expires_at, k.revoked_at, k.last_used_at
+       k.created_at, k.expires_at, k.revoked_at, k.last_used_at, k.strict
 FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
 WHERE k.key_hash = ANY(:key_hashes);
@@ -54,7 +54,7 @@ WHERE k.key_hash = ANY(:key_hashes);
 -- find_key_by_id --
 -- One key by its id, for operators, who do not know the organization's id.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
-       k.created_at, k.expires_at, k.revoked_at, k.last_used_at
+       k.created_at, k.expires_at, k.revoked_at, k.last_used_at, k.strict
 FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
 WHERE k.id = :key_id;
@@ -62,7 +62,7 @@ WHERE k.id = :key_id;
 -- find_organization_key --
 -- One key of an organization by its id.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
-       k.created_at, k.expires_at, k.revoked_at, k.last_used_at
+       k.created_at, k.expires_at, k.revoked_at, k.last_used_at, k.strict
 FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
 WHERE k.org_id = :org_id AND k.id = :key_id;
@@ -70,7 +70,7 @@ WHERE k.org_id = :org_id AND k.id = :key_id;
 -- list_keys --
 -- All keys of an organization, oldest first.
 SELECT k.org_id, o.name AS org_name, k.id, k.kind, k.key_hash, k.prefix, k.last4, k.name, k.scopes,
-       k.created_at, k.expires_at, k.revoked_at, k.last_used_at
+       k.created_at, k.expires_at, k.revoked_at, k.last_used_at, k.strict
 FROM api_keys k
 JOIN organizations o ON o.id = k.org_id
 WHERE k.org_id = :org_id
@@ -83,6 +83,10 @@ UPDATE api_keys SET expires_at = LEAST(expires_at, :expires_at) WHERE org_id = :
 -- revoke_key --
 -- Revoke a key; the first revocation stays on record.
 UPDATE api_keys SET revoked_at = COALESCE(revoked_at, :revoked_at) WHERE org_id = :org_id AND id = :key_id;
+
+-- set_strict --
+-- Let a key refuse events with unknown fields, or accept them.
+UPDATE api_keys SET strict = :strict WHERE org_id = :org_id AND id = :key_id;
 
 -- touch_key --
 -- Record a use of a key, at most once a minute however many processes see it.

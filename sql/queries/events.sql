@@ -201,6 +201,26 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :outcomes ::text[], :events ::te
     AS n (org_id, id, outcome, event, idempotency_key, field, reason, body, received_us)
 RETURNING true;
 
+-- count_misspelt --
+-- Count fields of accepted events that look misspelt, by key and day.
+INSERT INTO misspelt_fields (org_id, day, key_id, field, count, last_at)
+SELECT org_id, date_trunc('day', :at ::timestamptz), key_id, field, count, :at ::timestamptz
+FROM unnest(:org_ids ::bigint[], :key_ids ::uuid[], :fields ::text[], :counts ::bigint[])
+    AS m (org_id, key_id, field, count)
+ON CONFLICT (org_id, day, key_id, field)
+DO UPDATE SET count = misspelt_fields.count + EXCLUDED.count, last_at = EXCLUDED.last_at;
+
+-- list_misspelt --
+-- The fields that look misspelt, on the days since a moment, the most frequent first.
+SELECT m.field, m.key_id, k.prefix || '…' || k.last4 AS key, k.name AS key_name, sum(m.count)::bigint AS count,
+       max(m.last_at) AS last_at
+FROM misspelt_fields m
+JOIN api_keys k ON k.org_id = :org_id AND k.id = m.key_id
+WHERE m.org_id = :org_id AND m.day >= date_trunc('day', :since ::timestamptz)
+GROUP BY m.field, m.key_id, k.prefix, k.last4, k.name
+ORDER BY sum(m.count) DESC, m.field, m.key_id
+LIMIT :limit;
+
 -- Counting ---------------------------------------------------------------------------------------------------------
 -- Each event is counted once; api/catalog/counts.py explains why none is lost or counted twice.
 
@@ -499,6 +519,12 @@ WHERE n.nspname = 'workbench' AND (
 -- Delete the oldest dry runs, which are kept for seven days.
 DELETE FROM dry_runs WHERE org_id = :org_id AND key_digest IN (
     SELECT key_digest FROM dry_runs WHERE org_id = :org_id AND id < :before ::uuid ORDER BY id LIMIT :limit);
+
+-- delete_old_misspelt --
+-- Delete the oldest counts of misspelt fields, which are kept for seven days.
+DELETE FROM misspelt_fields WHERE org_id = :org_id AND (day, key_id, field) IN (
+    SELECT day, key_id, field FROM misspelt_fields WHERE org_id = :org_id AND day < date_trunc('day', :before ::timestamptz)
+    ORDER BY day LIMIT :limit);
 
 -- delete_old_notices --
 -- Delete the oldest rejected events and duplicates, which are kept for seven days.

@@ -99,7 +99,7 @@ async def test_changes_of_the_operator_are_recorded_without_a_key(
     async with operator_transaction(database_url) as (tx, _):
         cursor = await tx.execute("SELECT action, subject_id, key_id, detail FROM audit_log ORDER BY id")
         rows = [(action, subject, by, decode(detail)) for action, subject, by, detail in await cursor.fetchall()]
-    what = {"kind": "live", "name": "backend", "scopes": ["ingest", "events:read"]}
+    what = {"kind": "live", "name": "backend", "scopes": ["ingest", "events:read"], "strict": False}
     rolled = {"newKey": second.id, "endsAt": rows[1][3]["endsAt"]}
     assert rows == [
         ("key.create", first.id, None, what),

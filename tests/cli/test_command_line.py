@@ -37,6 +37,15 @@ def test_keys_are_listed_rolled_and_revoked_without_being_shown_again(workbench:
     assert second not in listed
 
 
+def test_a_key_is_made_strict(workbench: Run) -> None:
+    workbench("org", "create", "acme")
+    key = workbench("key", "create", "--org", "acme", "--kind", "live", "--strict").stdout.strip()
+    assert workbench("key", "list", "--org", "acme").stdout.count(" strict ") == 1
+    edited = workbench("key", "edit", key, "--no-strict")
+    assert edited.stderr == "within 5 seconds every process accepts events of this key with unknown fields\n"
+    assert workbench("key", "list", "--org", "acme").stdout.count(" strict ") == 0
+
+
 @pytest.mark.plain
 def test_a_direct_login_is_printed_alone_listed_and_revoked(
     workbench: Run, postgres: Server, database_url: str

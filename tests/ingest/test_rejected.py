@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from api.catalog import maintenance
+from api.clock import uuid7
 from api.ingest import rejected
 from api.ingest.parse import DryRun, Duplicate, Rejected
 from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
 from api.ingest.rejected import MAX_BODY_BYTES, ORG_SHARE, Notices
 from api.store.database import Database, DatabaseUnavailableError, Transaction
+from api.store.events import delete_old_misspelt
 from tests.ingest.conftest import Intake, Org, event
 from workbench.language.codec import encode
+from workbench.language.event import unknown_field
 from workbench.language.problem import Problem
 
 CANARY = "canary-7d1f"
@@ -98,6 +101,28 @@ async def test_an_event_refused_by_the_database_is_noted_too(acme: Org, pipeline
     assert isinstance(outcome, Rejected)
     await flush(notices)
     assert await read_notices(acme) == [("rejected", "deposit", "full", "attributes", outcome.problems[0].reason)]
+
+
+async def test_misspelt_fields_are_counted_over_flushes_and_kept_for_seven_days(acme: Org, notices: Notices) -> None:
+    key_id = uuid7(acme.intake.clock.unique_now_us())
+    for count in (2, 3):
+        for _ in range(count):
+            notices.note_misspelt(acme.id, key_id, (unknown_field("properties"), unknown_field("contact.e-mail\0")))
+        await flush(notices)
+    counts = [("contact.e-mail\ufffd", 5), ("properties", 5)]
+    assert await acme.rows("field, count", "misspelt_fields") == counts
+    async with acme.intake.database.transaction() as tx:
+        assert await delete_old_misspelt(tx, acme.id, acme.intake.clock.now() + timedelta(days=6), 100) == 0
+        assert await delete_old_misspelt(tx, acme.id, acme.intake.clock.now() + timedelta(days=9), 100) == 2
+
+
+async def test_a_flood_of_misspelt_fields_is_bounded(acme: Org, notices: Notices) -> None:
+    key_id = uuid7(acme.intake.clock.unique_now_us())
+    for number in range(10 * ORG_SHARE):
+        notices.note_misspelt(acme.id, key_id, (Problem(f"payload{number}", "unknown field, did you mean payload?"),))
+    assert notices.dropped == 9 * ORG_SHARE
+    await flush(notices)
+    assert await acme.rows("count(*)", "misspelt_fields") == [(ORG_SHARE,)]
 
 
 async def test_a_flood_of_one_organization_hides_nothing_of_another(acme: Org, globex: Org, notices: Notices) -> None:

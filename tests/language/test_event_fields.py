@@ -6,9 +6,19 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
-from workbench.language.event import Event, Identifiers, normalize_email, parse_timestamp, read_event
+from workbench.language.event import (
+    MAX_UNKNOWN_FIELDS,
+    Event,
+    Identifiers,
+    normalize_email,
+    parse_timestamp,
+    read_event,
+    unknown_field,
+)
+from workbench.language.problem import Problem
 
 NOW = datetime.fromisoformat("2026-11-20T10:00:00+00:00")
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -355,7 +365,7 @@ def test_e19_other_values_of_test_are_refused(value: Any) -> None:
 def test_e20_e21_unknown_fields_are_dropped() -> None:
     more = {"org_id": 1, "id": "x", "created_at": 1, "contact_id": "y", "Event": "z", "idempotency_key": "k"}
     contact = {"externalId": "u", "id": "x", "external_id": "y", "tags": ["a"]}
-    assert accepted(**more, contact=contact) == accepted()
+    assert msgspec.structs.replace(accepted(**more, contact=contact), warnings=()) == accepted()
 
 
 def test_an_event_has_the_values_that_were_sent() -> None:
@@ -377,3 +387,44 @@ def test_an_event_has_the_values_that_were_sent() -> None:
         us(NOW),
         True,
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "meant"),
+    [
+        *[("properties", "payload"), ("traits", "attributes"), ("userId", "contact.externalId")],
+        *[("user_id", "contact.externalId"), ("anonymousId", "contact.externalId"), ("timestamp", "occurredAt")],
+        *[("idempotency_key", "idempotencyKey"), ("paylod", "payload"), ("Attributes", "attributes")],
+        *[("occured_at", "occurredAt"), ("email", "contact.email"), ("contact.email", "contact.email")],
+        *[("contact.userId", "contact.externalId"), ("contact.wallet_address", "contact.walletAddress")],
+        *[("contact.traits", "attributes"), ("contact.id", "contact.externalId")],
+        *[(field, None) for field in ("source", "context", "type", "version", "id", "contact.name", "x" * 65)],
+    ],
+)
+def test_the_problem_of_an_unknown_field_says_what_was_meant(field: str, meant: str | None) -> None:
+    reason = "unknown field" if meant is None else f"unknown field, did you mean {meant}?"
+    assert unknown_field(field) == Problem(field if len(field) <= 64 else f"{field[:64]}…", reason)
+
+
+def read_strictly(fields: dict[str, Any]) -> Any:
+    raw = json.dumps({"event": "e", "contact": {"externalId": "u"}} | fields).encode()
+    return read_event(raw, us(NOW), strict=True)
+
+
+def test_unknown_fields_are_dropped_and_only_misspelt_ones_are_warnings() -> None:
+    event = accepted(contact={"externalId": "u", "userId": "v"}, properties={"a": 1}, source="x")
+    warnings = (unknown_field("properties"), unknown_field("contact.userId"))
+    assert event == Event("e", Identifiers(external_id="u"), warnings=warnings)
+
+
+def test_a_strict_event_has_no_unknown_field() -> None:
+    source, user_id = Problem("source", "unknown field"), unknown_field("contact.userId")
+    assert read_strictly({"source": "x"}) == (source,)
+    missing = Problem("contact", "needs at least one of email, walletAddress, externalId")
+    assert read_strictly({"source": "x", "contact": {"userId": "v"}}) == (missing, source, user_id)
+    assert read_strictly({}) == Event("e", Identifiers(external_id="u"))
+
+
+def test_of_many_unknown_fields_the_first_are_named() -> None:
+    problems = tuple(Problem(f"x{number}", "unknown field") for number in range(1_000))
+    assert read_strictly({problem.field: 1 for problem in problems}) == problems[:MAX_UNKNOWN_FIELDS]

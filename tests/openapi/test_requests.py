@@ -59,6 +59,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "segments.preview": SEGMENT,
     "segments.update": {"revision": 1, "everySeconds": 60},
     "keys.create": {"kind": "live", "name": "backend"},
+    "keys.edit": {"strict": True},
     "keys.roll": {},
     "automations.send_test_messages": {"event": EVENT, "to": {"email": "me@example.com"}},
     "sql.run_query": {"sql": "SELECT event, occurred_at, payload FROM app_events"},
@@ -107,7 +108,7 @@ async def create_rows(org: Org) -> dict[str, Any]:
         "contact_id": first,
         "other_id": second,
         "entry_id": entry_id,
-        "key_id": (await org.rows("id", "api_keys"))[0][0],
+        "key_id": (await org.rows("id", "api_keys", "kind, id"))[0][0],  # a live key
         "name": "everybody",
         "event": "deposit",
     }

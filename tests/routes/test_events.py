@@ -1,5 +1,6 @@
 """`POST /api/v1/events`: the answers of docs/contract.md 4.1 and §7, and the rows that are stored."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from api.auth import keys
 from api.embedded import Server
 from api.settings import Settings
 from tests.conftest import clone
@@ -262,3 +264,53 @@ async def test_e17_times_are_checked_by_the_databases_clock_and_stored_to_the_mi
 async def now(org: Org) -> Any:
     ((moment,),) = await org.service.rows("SELECT clock_timestamp()")
     return moment
+
+
+async def test_a_misspelt_field_is_dropped_with_a_warning(acme: Org) -> None:
+    misspelt = {**EVENT, "properties": {"a": 1}, "source": "x", "contact": {"externalId": "u1", "user_id": "u2"}}
+    warnings = [
+        "properties: unknown field, did you mean payload?",
+        "contact.user_id: unknown field, did you mean contact.externalId?",
+    ]
+    body = {"accepted": True, "deduplicated": False, "idempotencyKey": "k1", "warnings": warnings}
+    assert await acme.post(misspelt) == (202, body)
+    assert await acme.post(misspelt) == (202, body | {"deduplicated": True})
+    assert await acme.post_batch(EVENT, misspelt) == [
+        {"accepted": True, "deduplicated": True, "idempotencyKey": "k1"},
+        body | {"deduplicated": True},
+    ]
+    dry_run = body | {"dryRun": True, "matchedAutomations": 0}
+    assert await acme.post(misspelt, kind="test") == (202, dry_run)
+    assert await acme.rows("payload", "events") == [({},)]
+
+
+async def test_a_strict_key_refuses_unknown_fields(acme: Org) -> None:
+    secret = await keys.create(acme.service.dsn, acme.service.keyring, acme.name, "live", strict=True)
+    strict = {"authorization": f"Bearer {secret}"}
+    assert (await acme.call("POST", "/events", EVENT, **strict)).status_code == 202
+    for field, error in (
+        ("properties", "properties: unknown field, did you mean payload?"),
+        ("source", "source: unknown field"),
+    ):
+        refused = await acme.call("POST", "/events", {**EVENT, "idempotencyKey": field, field: {}}, **strict)
+        assert (refused.status_code, refused.json()["field"], refused.json()["error"]) == (400, field, error)
+    batch = {"events": [EVENT, EVENT | {"source": "x"}]}
+    results = (await acme.call("POST", "/events/batch", batch, **strict)).json()["results"]
+    assert [result.get("error") for result in results] == [None, "source: unknown field"]
+    assert await acme.traces() == ONE
+
+
+async def test_misspelt_fields_are_counted_by_key(acme: Org) -> None:
+    for number in range(3):
+        await acme.post(EVENT | {"idempotencyKey": f"{number}", "traits": {}})
+    await acme.post(EVENT | {"contact": {"externalId": "u1", "e-mail\0": "x"}}, kind="test")
+    fields: list[dict[str, Any]] = []
+    async with asyncio.timeout(20):
+        while sum(field["count"] for field in fields) < 4:  # they are written twice a second
+            await asyncio.sleep(0.05)
+            fields = (await acme.get("/events/misspelt"))[1]["fields"]
+    ids = dict(await acme.rows("kind, id::text", "api_keys"))
+    assert [(field["field"], field["count"], field["keyId"], field["warning"]) for field in fields] == [
+        ("traits", 3, ids["live"], "traits: unknown field, did you mean attributes?"),
+        ("contact.e-mail\ufffd", 1, ids["test"], "contact.e-mail\ufffd: unknown field, did you mean contact.email?"),
+    ]

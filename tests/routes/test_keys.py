@@ -67,6 +67,22 @@ async def test_a_key_is_created_shown_once_listed_and_audited(admin: Admin) -> N
     assert await admin.audit() == [("key.create", key["id"], True)]
 
 
+async def test_a_key_is_made_strict_and_lenient_again(admin: Admin) -> None:
+    _, key = await admin.create_key(kind="live", strict=True)
+    rolled = (await admin.call("POST", f"/keys/{key['id']}/roll")).json()["key"]
+    assert (key["strict"], rolled["strict"]) == (True, True)
+    edited = await admin.call("POST", f"/keys/{rolled['id']}/edit", {"strict": False})
+    assert (edited.status_code, edited.json()) == (200, rolled | {"strict": False})
+    listed = (await admin.call("GET", "/keys")).json()["keys"]
+    assert [key["strict"] for key in listed] == [False, True, False]
+    assert [row[0] for row in await admin.audit()] == ["key.create", "key.roll", "key.edit"]
+    refused = await admin.call("POST", f"/keys/{listed[0]['id']}/edit", {"strict": True})
+    assert (refused.status_code, refused.json()["error"]) == (
+        400,
+        "strict concerns events, so only live and test keys can have it",
+    )
+
+
 async def test_the_last_use_of_a_key_is_shown(admin: Admin) -> None:
     secret, _ = await admin.create_key(kind="live")
     await is_accepted(admin.org, secret)
@@ -145,6 +161,9 @@ async def test_a_streamed_answer_ends_when_its_key_is_revoked(admin: Admin) -> N
         ("/keys", {"kind": "live", "name": "a\nb"}, 400, "a key's name has at most 100 printable characters"),
         ("/keys/00000000-0000-7000-8000-000000000000/roll", {}, 404, "key not found"),
         ("/keys/x/revoke", {}, 404, "key not found"),
+        ("/keys", {"kind": "workbench", "strict": True}, 400, "strict concerns events"),
+        ("/keys/00000000-0000-7000-8000-000000000000/edit", {"strict": True}, 404, "key not found"),
+        ("/keys/00000000-0000-7000-8000-000000000000/edit", {}, 400, "strict: is required"),
         ("/keys/00000000-0000-7000-8000-000000000000/roll", {"overlapSeconds": -1}, 400, "overlapSeconds: must be"),
     ],
 )
@@ -173,6 +192,7 @@ async def test_a_key_cannot_grant_a_scope_that_it_lacks(acme: Org) -> None:
 async def test_keys_of_other_organizations_are_not_found(admin: Admin, globex: Org) -> None:
     _, key = await admin.create_key(kind="live")
     other_admin = Admin(globex, await globex.key("workbench", *WORKBENCH))
-    for path in (f"/keys/{key['id']}/roll", f"/keys/{key['id']}/revoke"):
-        assert (await other_admin.call("POST", path)).status_code == 404
+    for action in ("edit", "roll", "revoke"):
+        body = {"strict": True} if action == "edit" else None
+        assert (await other_admin.call("POST", f"/keys/{key['id']}/{action}", body)).status_code == 404
     assert len((await other_admin.call("GET", "/keys")).json()["keys"]) == 1

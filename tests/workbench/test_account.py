@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.running import Running
-from workbench import InvalidArgumentError, NotFoundError, PermissionDeniedError, Workbench
+from workbench import InvalidArgumentError, InvalidRequestError, NotFoundError, PermissionDeniedError, Workbench
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,16 @@ def test_a_key_is_created_rolled_and_revoked(wb: Workbench, running: Running) ->
     assert old.status_text().startswith("works until 2")
     assert wb.keys.revoke("shop").status == "revoked"
     assert wb.keys.revoke(old).status_text().startswith("revoked 2")
+
+
+def test_a_strict_key_refuses_a_misspelt_event(wb: Workbench, running: Running) -> None:
+    created = wb.keys.create("test", name="strict", strict=True)
+    event = {"event": "keys:strict", "contact": {"externalId": "u1"}, "properties": {}}
+    sender = Workbench(running.url, events_key=created.secret).events
+    with pytest.raises(InvalidRequestError, match=r"properties: unknown field, did you mean payload\?"):
+        sender.post(event)
+    assert "test, strict" in repr(wb.keys)
+    assert wb.keys.edit("strict", strict=False).strict is False
 
 
 def test_an_ambiguous_or_unknown_key_name_is_refused(wb: Workbench) -> None:

@@ -79,6 +79,19 @@ def test_a_broken_connection_is_retried_with_the_same_key(script: Script) -> Non
     assert len(script.keys) == 1
 
 
+def test_warnings_of_an_accepted_event_are_shown(script: Script) -> None:
+    warning = "properties: unknown field, did you mean payload?"
+    body = OK[1] | {"warnings": [warning]}
+    script.answers = [(202, body), (202, {"results": [OK[1], body]})]
+    receipt = script.events.send("deposit", email="ada@example.com")
+    assert (receipt.warnings, receipt.sentence()) == ((warning,), f"Accepted. Warning: {warning}")
+    receipts = script.events.send_many([{"event": "deposit"}] * 2)
+    assert receipts.warnings == [(1, warning)]
+    assert repr(receipts).startswith("2 accepted, 0 duplicates, 0 not stored, 1 warning\n")
+    assert receipts.frame()["warnings"].to_list() == [[], [warning]]
+    assert warning in receipts._repr_html_()
+
+
 def test_each_call_has_its_own_key(script: Script) -> None:
     script.answers = [OK, OK]
     events = script.events

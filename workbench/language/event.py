@@ -6,13 +6,15 @@ is reported. Payloads are judged by their text: few can break a rule, and only t
 Times are microseconds since the epoch. A payload is JSON text, stored as it was sent.
 """
 
+import difflib
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, TypeVar
 
 import idna
@@ -64,7 +66,8 @@ class Identifiers(msgspec.Struct, frozen=True, gc=False):
 class Event(msgspec.Struct, frozen=True, gc=False):
     """A valid event. `payload` is the JSON text of an object, as sent.
 
-    `source`: of a log, the key of its contract event (`LogSource.key`); None: a custom event.
+    `source`: of a log, the key of its contract event (`LogSource.key`); None: a custom event. `warnings`: its unknown
+    fields that look like misspelt ones.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     occurred_at_us: int | None = None
     test: bool = False
     source: str | None = None
+    warnings: Problems = ()
 
 
 def is_awaitable_name(name: str) -> bool:
@@ -82,10 +86,10 @@ def is_awaitable_name(name: str) -> bool:
     return EVENT_NAME.fullmatch(name) is not None or LOG_NAME.fullmatch(name) is not None
 
 
-def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Problems:
+def read_event(raw: bytes, now_us: int, *, history: bool = False, strict: bool = False) -> Event | Problems:
     """Return the event in the JSON text `raw`, validated at `now_us`, or all its problems (at least one).
 
-    `history` lifts the seven-day bound, for imports.
+    `history` lifts the seven-day bound, for imports. `strict`: unknown fields are problems.
     """
     if len(raw) > MAX_EVENT_BYTES:
         return (Problem("", f"is larger than {MAX_EVENT_BYTES} bytes"),)
@@ -94,12 +98,12 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False) -> Event | Pro
             raw.decode()  # payloads are stored undecoded, so the whole text must be valid UTF-8
         raw = replace_lone_surrogates(raw)
         try:
-            return _read_body(raw, now_us, history)
+            return _read_body(raw, now_us, history, strict)
         except RecursionError:
             if len(raw) > MAX_RAW_PAYLOAD_BYTES:
                 return (Problem("", "is nested too deeply"),)
             # What is cut is still too deep for its field, so the problem names the field and not the whole body.
-            return _read_body(truncate_depth(raw), now_us, history)
+            return _read_body(truncate_depth(raw), now_us, history, strict)
     except ValueError as error:
         return (Problem("", malformed_json(error)),)
 
@@ -176,7 +180,15 @@ class EventBody(msgspec.Struct, rename="camel"):
 # --- Reading ---
 
 
-_BODY = msgspec.json.Decoder(EventBody)
+class _ExactContactBody(ContactBody, forbid_unknown_fields=True, gc=False): ...
+
+
+class _ExactEventBody(EventBody, forbid_unknown_fields=True):
+    contact: _ExactContactBody
+
+
+# Refusing unknown fields costs nothing here, and an event with one is read again, field by field.
+_BODY = msgspec.json.Decoder(_ExactEventBody)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # These replace fields that already have a problem, so that the other fields are still checked.
@@ -187,16 +199,19 @@ _Scalar = TypeVar("_Scalar", str, bool)
 _TYPE_REASONS: dict[type, str] = {str: "must be a string", bool: "must be true or false"}
 
 
-def _read_body(raw: bytes, now_us: int, history: bool) -> Event | Problems:
+def _read_body(raw: bytes, now_us: int, history: bool, strict: bool) -> Event | Problems:
     problems: list[Problem] = []
+    unknown: list[Problem] = []
     try:
-        body = _BODY.decode(raw)
+        body: EventBody = _BODY.decode(raw)
     except msgspec.ValidationError:
         try:
             fields = _FIELDS.decode(raw)
         except msgspec.ValidationError:
             return (Problem("", "must be a JSON object"),)
-        body = _read_fields(fields, problems)
+        body = _read_fields(fields, problems, unknown)
+        if not strict:
+            unknown = [problem for problem in unknown if problem.reason != UNKNOWN_FIELD]
 
     name = _stored_name(body.event)
     if name is None:
@@ -215,9 +230,12 @@ def _read_body(raw: bytes, now_us: int, history: bool) -> Event | Problems:
             problems.append(Problem("occurredAt", f"is more than {MAX_FUTURE.seconds // 60} minutes in the future"))
         elif occurred_at_us < now_us - MAX_AGE_US and not history:
             problems.append(Problem("occurredAt", f"is older than {MAX_AGE.days} days"))
-    if problems or name is None:
-        return tuple(problems)
-    return Event(name, identifiers, attributes, payload, body.idempotency_key, occurred_at_us, body.test is True)
+    if problems or name is None or (strict and unknown):
+        return (*problems, *unknown)
+    return Event(
+        *(name, identifiers, attributes, payload, body.idempotency_key, occurred_at_us, body.test is True),
+        warnings=tuple(unknown),
+    )
 
 
 @lru_cache(maxsize=1_024)
@@ -226,8 +244,9 @@ def _stored_name(name: str) -> str | None:
     return name.lower() if EVENT_NAME.fullmatch(name) else None
 
 
-def _read_fields(fields: dict[str, msgspec.Raw], problems: list[Problem]) -> EventBody:
-    """Read a body that has a field of a wrong type, one field at a time."""
+def _read_fields(fields: dict[str, msgspec.Raw], problems: list[Problem], unknown: list[Problem]) -> EventBody:
+    """Read a body that has an unknown field, or a field of a wrong type, one field at a time."""
+    unknown += _unknown_fields(fields, EventBody)
     # JSON keys may repeat and the last one counts: if the wrong type was in an earlier one, all `fields` may be valid.
     event = _take(fields, "event", str, problems)
     if event is None and not problems:
@@ -237,6 +256,7 @@ def _read_fields(fields: dict[str, msgspec.Raw], problems: list[Problem]) -> Eve
         problems.append(Problem("contact", "is required" if bytes(raw_contact) == b"null" else "must be an object"))
     else:
         sent, before = _FIELDS.decode(raw_contact), len(problems)
+        unknown += _unknown_fields(sent, ContactBody, _CONTACT)
         identifiers = [
             _take(sent, f"contact.{name}", str, problems) for name in ("email", "walletAddress", "externalId")
         ]
@@ -286,6 +306,60 @@ def _check_text(field: str, text: str, max_length: int, problems: list[Problem])
         problems.append(Problem(field, f"must be 1 to {max_length} characters"))
     elif reason := text_problem(text):
         problems.append(Problem(field, reason))
+
+
+# --- Unknown fields ---
+
+UNKNOWN_FIELD = "unknown field"
+MAX_UNKNOWN_FIELDS = 20  # of an object; what follows is dropped without a warning
+_MAX_FIELD_CHARACTERS = 64  # a longer name is no misspelling
+
+# What was probably meant, by the field in lower case without separators: this contract's fields, and the words of other
+# vendors for them.
+_MEANT_FIELDS = {
+    **{field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(EventBody)},
+    **{field.encode_name.lower(): f"contact.{field.encode_name}" for field in msgspec.structs.fields(ContactBody)},
+    **dict.fromkeys(("eventname",), "event"),
+    **dict.fromkeys(("properties", "props", "eventproperties", "data"), "payload"),
+    **dict.fromkeys(("traits", "userproperties"), "attributes"),
+    **dict.fromkeys(("userid", "anonymousid", "distinctid", "customerid"), "contact.externalId"),
+    **dict.fromkeys(("wallet",), "contact.walletAddress"),
+    **dict.fromkeys(("messageid", "insertid", "eventid"), "idempotencyKey"),
+    **dict.fromkeys(("timestamp", "time"), "occurredAt"),
+    **dict.fromkeys(("dryrun",), "test"),
+}
+_CONTACT = "contact."
+_MEANT_IN_CONTACT = _MEANT_FIELDS | {"id": "contact.externalId", "properties": "attributes", "data": "attributes"}
+_SEPARATORS = re.compile(r"[\W_]+")
+_MIN_SIMILARITY = 0.8  # of difflib: one letter in five
+
+
+def _unknown_fields(fields: Iterable[str], body: type[msgspec.Struct], prefix: str = "") -> list[Problem]:
+    """Return the first unknown fields of an object. Their reasons say what was probably meant."""
+    unknown = (name for name in fields if name not in _field_names(body))
+    return [unknown_field(prefix + name) for name in islice(unknown, MAX_UNKNOWN_FIELDS)]
+
+
+@lru_cache
+def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(body))
+
+
+def unknown_field(path: str) -> Problem:
+    """Return the problem of an unknown field; the reason says what was probably meant."""
+    if len(path) > _MAX_FIELD_CHARACTERS:
+        return Problem(f"{path[:_MAX_FIELD_CHARACTERS]}…", UNKNOWN_FIELD)
+    meant = _meant_field(path)
+    return Problem(path, UNKNOWN_FIELD if meant is None else f"{UNKNOWN_FIELD}, did you mean {meant}?")
+
+
+@lru_cache(maxsize=1_024)
+def _meant_field(path: str) -> str | None:
+    words = _MEANT_IN_CONTACT if path.startswith(_CONTACT) else _MEANT_FIELDS
+    word = _SEPARATORS.sub("", path.removeprefix(_CONTACT)).lower()
+    if word not in words:
+        word = next(iter(difflib.get_close_matches(word, words, 1, _MIN_SIMILARITY)), "")
+    return words.get(word)
 
 
 # --- Attributes ---

@@ -38,7 +38,7 @@ def _values(kind: object) -> msgspec.Meta:
 class KeyView(msgspec.Struct, frozen=True, rename="camel"):
     """A key without its secret: `key` is its prefix and its last four characters.
 
-    `status` `ending`: the key was rolled and works until `expiresAt`.
+    `status` `ending`: the key was rolled and works until `expiresAt`. `strict`: events with unknown fields are refused.
     """
 
     id: str
@@ -51,6 +51,7 @@ class KeyView(msgspec.Struct, frozen=True, rename="camel"):
     last_used_at: datetime | None
     expires_at: datetime | None
     revoked_at: datetime | None
+    strict: bool = False
 
 
 class DayView(msgspec.Struct, frozen=True, rename="camel"):
@@ -129,7 +130,11 @@ class ImpactView(msgspec.Struct, frozen=True):
 
 
 class EventResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """The result of one event. `deduplicated`: the key was stored before. `matchedAutomations`: only for a dry run."""
+    """The result of one event. `deduplicated`: the key was stored before. `matchedAutomations`: only for a dry run.
+
+    `warnings`: what was left out of an accepted event: fields that look misspelt (`properties: unknown field, did you
+    mean payload?`), and attributes for which the contact has no room.
+    """
 
     accepted: bool
     deduplicated: bool
@@ -137,6 +142,7 @@ class EventResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     error: str | None = None
     dry_run: bool = False
     matched_automations: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class EventCountView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -454,6 +460,21 @@ class RecentEvent(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     body: Any = None
     matched_automations: int | None = None
     entries: int | None = None
+
+
+class MisspeltFieldView(msgspec.Struct, frozen=True, rename="camel"):
+    """A field of accepted events that looks misspelt, and how often a key sent it in the last seven days.
+
+    `warning` is the text in the answers of the events; `key` the beginning and end of the key.
+    """
+
+    field: str
+    warning: str
+    count: int
+    last_at: datetime
+    key: str
+    key_name: str
+    key_id: str
 
 
 class TimelineItemView(msgspec.Struct, frozen=True):
