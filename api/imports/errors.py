@@ -7,6 +7,7 @@ unknown field. A row that is not a JSON object is kept as text.
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -21,8 +22,8 @@ _MAX_LISTED_ROWS = 20
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class RejectedRow(msgspec.Struct, frozen=True):
-    """A row that was not stored: its line number, from 1, the problems, and its file, if the import has several."""
+class ReportedRow(msgspec.Struct, frozen=True):
+    """A row that was rejected, or stored in part: its line number, from 1, the problems, and its file, if several."""
 
     line: int
     problems: Problems
@@ -39,14 +40,18 @@ class RejectedRow(msgspec.Struct, frozen=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True):
-    """Counts of rows. `before`: rows that an earlier run has processed. `rejected_rows`: the first of those."""
+    """Counts of rows. `before`: rows that an earlier run has processed. `warned`: stored rows of which something was
+    left out. `rejected_rows`, `warned_rows`: the first of those.
+    """
 
     read: int = 0
     stored: int = 0
     duplicates: int = 0
     rejected: int = 0
     before: int = 0
-    rejected_rows: tuple[RejectedRow, ...] = ()
+    rejected_rows: tuple[ReportedRow, ...] = ()
+    warned: int = 0
+    warned_rows: tuple[ReportedRow, ...] = ()
 
     def plus(self, other: Self) -> Self:
         return type(self)(
@@ -56,6 +61,8 @@ class ImportReport(msgspec.Struct, frozen=True):
             self.rejected + other.rejected,
             self.before + other.before,
             (self.rejected_rows + other.rejected_rows)[:_MAX_LISTED_ROWS],
+            self.warned + other.warned,
+            (self.warned_rows + other.warned_rows)[:_MAX_LISTED_ROWS],
         )
 
     def __str__(self) -> str:
@@ -63,8 +70,14 @@ class ImportReport(msgspec.Struct, frozen=True):
             f"{self.read:,} read: {self.stored:,} stored, {self.duplicates:,} duplicates, {self.rejected:,} rejected"
         )
         earlier = [f"{self.before:,} more were done by an earlier run"] if self.before else []
-        more = self.rejected - len(self.rejected_rows)
-        return "\n".join([counts, *earlier, *map(str, self.rejected_rows), *([f"and {more:,} more"] if more else [])])
+        warned = [f"{self.warned:,} stored with warnings:"] if self.warned else []
+        rejected_lines, warned_lines = _lines(self.rejected_rows, self.rejected), _lines(self.warned_rows, self.warned)
+        return "\n".join([counts, *earlier, *rejected_lines, *warned, *warned_lines])
+
+
+def _lines(rows: Sequence[ReportedRow], count: int) -> list[str]:
+    more = count - len(rows)
+    return [*map(str, rows), *([f"and {more:,} more"] if more else [])]
 
 
 def default_rejects_path(path: Path) -> Path:
@@ -86,7 +99,7 @@ class Rejects:
         self._existing: set[bytes] = set()  # digests of lines: a million take a hundred megabytes, whole lines far more
         self._unsynced = False
 
-    def add(self, source: HistoryFile, row: RejectedRow, text: bytes) -> None:
+    def add(self, source: HistoryFile, row: ReportedRow, text: bytes) -> None:
         """Write a row and the reason; raise UnwritableError."""
         reason = {"file": source.name, "line": row.line, "reason": row.reason}
         try:

@@ -6,7 +6,8 @@ batch while the next one is read. Its transaction also records the position in t
 whatever reason, continues where it stopped, and every row of a file is stored exactly once. Every event has an
 idempotency key, so files that overlap store nothing twice.
 
-If Postgres refuses a value, the batch is divided in halves, until the event is alone and can be rejected.
+If Postgres refuses a value, the batch is divided in halves, until the event is alone and can be rejected. Attributes
+for which a contact has no room are left out, and reported.
 """
 
 import asyncio
@@ -24,14 +25,15 @@ import msgspec
 from api.catalog.counts import late_imported_events
 from api.clock import Clock, from_us, uuid7
 from api.crypto import Keyring
-from api.imports.errors import ImportReport, RejectedRow, Rejects
+from api.imports.errors import ImportReport, Rejects, ReportedRow
 from api.imports.formats import HistoryFile
 from api.imports.row import Row
 from api.ingest.parse import EventReader, ParsedEvent
-from api.ingest.store import refusal_of, store_history
+from api.ingest.store import CANNOT_BE_STORED, store_history
 from api.store import imports as store
 from api.store.access import find_organization
 from api.store.database import Database, RefusedDataError, TransactionConflictError
+from api.store.events import ATTRIBUTES_TOO_LARGE
 from api.store.query import COMMIT, run
 from workbench.language.contact import IdentifierKey
 from workbench.language.problem import Problems
@@ -108,7 +110,7 @@ class Batch(msgspec.Struct):
 
     events: list[ParsedEvent] = []
     rows: list[tuple[int, bytes]] = []
-    rejected: list[RejectedRow] = []
+    rejected: list[ReportedRow] = []
     last_line: int = 0
 
     def __len__(self) -> int:
@@ -197,28 +199,30 @@ class _Importer:
             await asyncio.sleep(0)
         return batch
 
-    def _reject(self, source: HistoryFile, line: int, text: bytes, problems: Problems) -> RejectedRow:
+    def _reject(self, source: HistoryFile, line: int, text: bytes, problems: Problems) -> ReportedRow:
         """Write a row to the file of rejected rows; return its entry in the report."""
-        row = RejectedRow(line, problems, source.name if self._several_files else "")
+        row = ReportedRow(line, problems, source.name if self._several_files else "")
         self._rejects.add(source, row, text)
         return row
 
-    async def _store(self, source: HistoryFile, batch: Batch) -> None:
+    async def _store(self, source: HistoryFile, batch: Batch, *, fit: bool = False) -> None:
         """Store a batch. If Postgres refuses it, store its halves; an event that it refuses alone is rejected."""
         try:
-            await self._commit_with_retries(source, batch)
+            await self._commit_with_retries(source, batch, fit)
         except RefusedDataError as error:
-            if len(batch.events) > 1:
+            if str(error) == ATTRIBUTES_TOO_LARGE and not fit:
+                await self._store(source, batch, fit=True)
+            elif len(batch.events) > 1:
                 for half in batch.halves():
                     await self._store(source, half)
             elif batch.events:
-                row = self._reject(source, *batch.rows[0], refusal_of(error))
+                row = self._reject(source, *batch.rows[0], CANNOT_BE_STORED)
                 rejected = sorted([*batch.rejected, row], key=attrgetter("line"))
                 await self._store(source, Batch(rejected=rejected, last_line=batch.last_line))
             else:
                 raise
 
-    async def _commit_with_retries(self, source: HistoryFile, batch: Batch) -> None:
+    async def _commit_with_retries(self, source: HistoryFile, batch: Batch, fit: bool) -> None:
         days = {event.occurred_us // _DAY_US for event in batch.events} - self._days
         self._days |= days
         months = {from_us(day * _DAY_US).replace(day=1) for day in days} - self._months
@@ -227,23 +231,27 @@ class _Importer:
             if month >= OLDEST_MONTH:
                 await _with_retries(partial(self._add_month, month), PARTITION_PAUSES_S)
         self._rejects.flush()  # before a transaction records that these lines are done
-        await _with_retries(partial(self._commit, source, batch), STORE_PAUSES_S)
+        await _with_retries(partial(self._commit, source, batch, fit), STORE_PAUSES_S)
 
-    async def _commit(self, source: HistoryFile, batch: Batch) -> None:
+    async def _commit(self, source: HistoryFile, batch: Batch, fit: bool) -> None:
         """Store events and the progress of the file in one transaction, so that every row is stored exactly once."""
         at = self._clock.now()
         async with self._database.transaction() as tx:
-            stored = await store_history(tx, self._org_id, batch.events, at)
+            stored = await store_history(tx, self._org_id, batch.events, at, fit=fit)
             dated = [(event.body.name, event.occurred_us) for event in stored.events]
             late = late_imported_events((self._org_id, self._notes_source), dated, stored.counting, at)
             duplicates = len(batch.events) - len(stored.events)
             progress = store.ImportProgress(batch.last_line, len(stored.events), duplicates, len(batch.rejected))
             advance = store.advance_import(self._org_id, source.digest, progress, at)
             await run(tx, *stored.writes, *late, advance, COMMIT)
-        rejected = tuple(batch.rejected)
-        self.report = self.report.plus(
-            ImportReport(len(batch), len(stored.events), duplicates, len(rejected), rejected_rows=rejected)
+        rejected, file = tuple(batch.rejected), source.name if self._several_files else ""
+        warned = tuple(
+            ReportedRow(line, stored.warnings[event.event_id], file)
+            for (line, _), event in zip(batch.rows, batch.events, strict=True)
+            if event.event_id in stored.warnings
         )
+        counts = len(batch), len(stored.events), duplicates, len(rejected), 0, rejected, len(warned), warned
+        self.report = self.report.plus(ImportReport(*counts))
 
     async def _add_month(self, month: datetime) -> None:
         """Create a monthly partition, unless it exists."""

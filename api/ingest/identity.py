@@ -25,14 +25,16 @@ from api.store.database import RefusedDataError, Transaction, TransactionConflic
 from api.store.events import Owner
 from api.store.locks import hold_contacts, hold_identifiers
 from api.store.query import Call, run
-from workbench.language.codec import Json, encode
+from workbench.language.codec import Json, decode, encode
 from workbench.language.contact import (
     Conflict,
     IdentifierKey,
     IdentifierKind,
     exceeds_attribute_limits,
+    fit_attributes,
     resolve_identity,
 )
+from workbench.language.problem import Problems
 
 OrgKey: TypeAlias = tuple[int, IdentifierKey]  # organization, key of an identifier
 OrgContact: TypeAlias = tuple[int, str]  # organization, contact
@@ -211,6 +213,34 @@ def resolve_contacts(
     return plan
 
 
+async def fit_plan(
+    tx: Transaction, plan: ContactPlan, events: Sequence[IdentifiedEvent], also_locked: Collection[str]
+) -> dict[str, Problems]:
+    """Leave the attributes out of a plan for which contacts have no room; return them as problems by event id.
+
+    Locks the contacts that the plan changes and those of `also_locked`.
+    """
+    stored = [contact for contact in plan.attributes if contact not in plan.created]
+    org_ids, ids = [org_id for org_id, _ in stored], [contact_id for _, contact_id in stored]
+    _, texts = await run(tx, hold_contacts({*ids, *also_locked}), store.read_attributes(org_ids, ids))
+    attributes: dict[OrgContact, dict[str, Json]] = {
+        contact: decode(texts[contact[1]].encode()) if contact[1] in texts else {} for contact in plan.attributes
+    }
+    left_out: dict[str, Problems] = {}
+    for contact in plan.attributes:
+        plan.attributes[contact] = {}
+    for event, contact_id in zip(events, plan.contact_ids, strict=True):
+        contact = event.org_id, contact_id
+        if event.body.attributes and contact in attributes:
+            kept, problems = fit_attributes(attributes[contact], event.body.attributes)
+            attributes[contact] |= kept
+            plan.attributes[contact] |= kept
+            if problems:
+                left_out[event.event_id] = problems
+    plan.attributes = {contact: kept for contact, kept in plan.attributes.items() if kept}
+    return left_out
+
+
 def contact_writes(
     plan: ContactPlan,
     at: datetime,
@@ -221,7 +251,7 @@ def contact_writes(
 
     `created_us`: when new contacts were created, by default at `at`. Contacts that gain or lose identifiers are locked
     already (`lock_owners`). Raises RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many
-    attributes; for existing contacts Postgres raises it.
+    attributes; for existing contacts Postgres raises it. `fit_plan` leaves those out.
     """
     calls: list[Call[None]] = []
     at_us = to_us(at)

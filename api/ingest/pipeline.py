@@ -36,7 +36,7 @@ from api.ingest.parse import (
 )
 from api.ingest.queue import Queue, TokenBuckets
 from api.ingest.rejected import Notices
-from api.ingest.store import refusal_of, store_batch
+from api.ingest.store import CANNOT_BE_STORED, store_batch
 from api.process import Spans, Tally
 from api.store.database import (
     Database,
@@ -45,6 +45,7 @@ from api.store.database import (
     RefusedDataError,
     TransactionConflictError,
 )
+from api.store.events import ATTRIBUTES_TOO_LARGE
 from workbench.language.problem import Problems
 
 QUEUE_CAPACITY = 8_192  # events: about one second of work
@@ -373,16 +374,19 @@ class BatchWriters:
             except Exception:  # noqa: BLE001  a failing callback must not leave the other requests unanswered
                 _log.exception("answer_failed")
 
-    async def _commit(self, events: list[ParsedEvent], requests: list[IngestRequest]) -> list[Outcome] | None:
+    async def _commit(
+        self, events: list[ParsedEvent], requests: list[IngestRequest], *, fit: bool = False
+    ) -> list[Outcome] | None:
         """Return the outcomes of events written in one transaction, or None if they have to be divided first.
 
-        After a conflict the transaction is repeated while a request waits for the answer.
+        After a conflict the transaction is repeated while a request waits for the answer. `fit`: attributes for which
+        a contact has no room are left out.
         """
         failure: Outcome
         for attempts_left in reversed(range(MAX_ATTEMPTS)):
             try:
                 async with self._database.transaction() as tx:
-                    return await store_batch(tx, events, self._triggers, from_us(self._clock.now_us()))
+                    return await store_batch(tx, events, self._triggers, from_us(self._clock.now_us()), fit=fit)
             except DatabaseUnavailableError as error:
                 _log.warning("batch_unavailable", extra={"events": len(events), "reason": str(error)})
                 return [Unavailable(str(error))] * len(events)
@@ -395,8 +399,10 @@ class BatchWriters:
                 one_org = len({event.org_id for event in events}) == 1
                 return [Unavailable(str(error))] * len(events) if one_org else None
             except RefusedDataError as error:
+                if str(error) == ATTRIBUTES_TOO_LARGE and not fit:
+                    return await self._commit(events, requests, fit=True)
                 _log.warning("rejected_by_database", extra={"events": len(events), "reason": str(error)})
-                failure = Rejected(refusal_of(error))
+                failure = Rejected(CANNOT_BE_STORED)
             except Exception as error:  # noqa: BLE001  a bug must not leave requests unanswered
                 _log.exception("write_failed", extra={"events": len(events)})
                 failure = Unavailable(type(error).__name__)

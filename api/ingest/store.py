@@ -22,6 +22,7 @@ from api.ingest.identity import (
     contact_writes,
     find_all_owners,
     find_leading_owners,
+    fit_plan,
     lock_owners,
     recognise,
     resolve_contacts,
@@ -29,22 +30,24 @@ from api.ingest.identity import (
 from api.ingest.match import ActiveTrigger, Matcher, Triggers
 from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, IdentifiedEvent, Outcome, ParsedEvent
 from api.store import events as store
-from api.store.database import RefusedDataError, Transaction, transaction_offset
+from api.store.database import Transaction, transaction_offset
 from api.store.events import CountedUntil, OrgEpochs, Owner
 from api.store.query import COMMIT, Call, run
 from workbench.language.problem import Problem, Problems
 
 _KEY = attrgetter("org_id", "key_digest")
 
-_ATTRIBUTES_TOO_LARGE = (
-    Problem("attributes", "the contact would have more than 1,000 attributes, or more than 256 KB of them"),
-)
+CANNOT_BE_STORED = (Problem("", "cannot be stored"),)  # a single event that the database refused
 
 
 async def store_batch(
-    tx: Transaction, events: Sequence[ParsedEvent], triggers: Triggers, at: datetime
+    tx: Transaction, events: Sequence[ParsedEvent], triggers: Triggers, at: datetime, *, fit: bool = False
 ) -> list[Outcome]:
-    """Store parsed events received at `at` and commit; return the outcome of each, in their order."""
+    """Store parsed events received at `at` and commit; return the outcome of each, in their order.
+
+    Raises RefusedDataError(ATTRIBUTES_TOO_LARGE) if a contact has no room for the attributes of its events; with `fit`
+    they are left out.
+    """
     live = [event for event in events if not event.dry]
     dry_runs = [event for event in events if event.dry]
     offset = await transaction_offset(tx)
@@ -55,7 +58,7 @@ async def store_batch(
 
     # Resolve contacts.
     awaited = [matcher.is_awaited(event) for event in batch.events]
-    plan = await _plan_contacts(tx, batch, awaited, at)
+    plan, left_out = await _plan_contacts(tx, batch, awaited, at, fit)
 
     # Match.
     placed = zip(batch.events, plan.contact_ids, strict=True)
@@ -69,7 +72,9 @@ async def store_batch(
     named = ((event.org_id, event.body.name) for event in batch.events)
     writes += store.note_late_events(named, at, batch.orgs.counting)
     outcomes: dict[str, Outcome] = {
-        event.event_id: AcceptedEvent(event.idempotency_key, len(active), event.body.warnings)
+        event.event_id: AcceptedEvent(
+            event.idempotency_key, len(active), event.body.warnings + left_out.get(event.event_id, ())
+        )
         for event, active in zip(batch.events, matches, strict=True)
     }
     if dry_runs:  # after the live events are written, so that the dry runs find their contacts
@@ -85,36 +90,39 @@ async def store_batch(
 class PastBatch(msgspec.Struct, frozen=True):
     """The new events of a batch of history, and the calls that write them: run these calls with the commit.
 
-    `counting`: up to which moments the organization's events are counted.
+    `counting`: up to which moments the organization's events are counted. `warnings`: what was left out, by event id.
     """
 
     events: Sequence[ParsedEvent]
     writes: list[Call[None]]
     counting: CountedUntil | None
+    warnings: dict[str, Problems]
 
 
-async def store_history(tx: Transaction, org_id: int, events: Sequence[ParsedEvent], at: datetime) -> PastBatch:
-    """Store past events of an import at `at`, all but `PastBatch.writes`.
+async def store_history(
+    tx: Transaction, org_id: int, events: Sequence[ParsedEvent], at: datetime, *, fit: bool = False
+) -> PastBatch:
+    """Store past events of an import at `at`, all but `PastBatch.writes`; `fit` as in `store_batch`.
 
     They start no automation, and their `created_at` is the time when they occurred.
     """
     offset = await transaction_offset(tx)
     batch = await _claim_keys(tx, events, [org_id], at)
     awaited = [False] * len(batch.events)
-    plan = await _plan_contacts(tx, batch, awaited, at)
+    plan, left_out = await _plan_contacts(tx, batch, awaited, at, fit)
     writes = _writes(batch.events, plan, awaited, [()] * len(batch.events), at, offset, past=True)
-    return PastBatch(batch.events, writes, batch.orgs.counting.get(org_id))
+    warnings = left_out | {
+        event.event_id: event.body.warnings + left_out.get(event.event_id, ())
+        for event in batch.events
+        if event.body.warnings
+    }
+    return PastBatch(batch.events, writes, batch.orgs.counting.get(org_id), warnings)
 
 
 def entry_row(event: IdentifiedEvent, contact_id: str, active: ActiveTrigger, at_us: int) -> tuple[Any, ...]:
     """Return a new entry as a row of the columns of `store.add_entries`."""
     automation = active.automation_id, active.version, active.activation
     return event.org_id, uuid7(at_us), *automation, event.event_id, contact_id, event.request_id
-
-
-def refusal_of(error: RefusedDataError) -> Problems:
-    """Return the problems to report for a single event that the database refused."""
-    return _ATTRIBUTES_TOO_LARGE if str(error) == store.ATTRIBUTES_TOO_LARGE else (Problem("", "cannot be stored"),)
 
 
 class _ClaimedBatch(msgspec.Struct, frozen=True):
@@ -163,8 +171,13 @@ async def _claim_keys(
     )
 
 
-async def _plan_contacts(tx: Transaction, batch: _ClaimedBatch, awaited: Sequence[bool], at: datetime) -> ContactPlan:
-    """Lock what the events of unknown contacts may change, and resolve the contacts of all events."""
+async def _plan_contacts(
+    tx: Transaction, batch: _ClaimedBatch, awaited: Sequence[bool], at: datetime, fit: bool
+) -> tuple[ContactPlan, dict[str, Problems]]:
+    """Lock what the events of unknown contacts may change, and resolve the contacts of all events.
+
+    With `fit`, also return the attributes that were left out, by event id.
+    """
     locked_owners = {}
     if None in batch.recognised:
         recognised = zip(batch.recognised, awaited, strict=True)
@@ -172,7 +185,11 @@ async def _plan_contacts(tx: Transaction, batch: _ClaimedBatch, awaited: Sequenc
         locked_owners = await lock_owners(tx, batch.events, batch.recognised, written)
     at_us = to_us(at)
     new_ids = [uuid7(at_us) for owner in batch.recognised if owner is None]
-    return resolve_contacts(batch.events, batch.recognised, locked_owners, new_ids)
+    plan = resolve_contacts(batch.events, batch.recognised, locked_owners, new_ids)
+    if not fit:
+        return plan, {}
+    waking = {contact_id for contact_id, wakes in zip(plan.contact_ids, awaited, strict=True) if wakes}
+    return plan, await fit_plan(tx, plan, batch.events, waking)
 
 
 def _writes(

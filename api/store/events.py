@@ -179,6 +179,11 @@ def remove_emails(org_ids: Sequence[int], ids: Sequence[Uuid], updated_at: datet
 
 
 @call
+def read_attributes(org_ids: Sequence[int], ids: Sequence[Uuid]) -> dict[str, str]:
+    """Return the JSON text of the attributes of contacts, by contact id."""
+
+
+@call
 def merge_attributes(
     org_ids: Sequence[int],
     ids: Sequence[Uuid],

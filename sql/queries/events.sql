@@ -93,6 +93,12 @@ FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains
     AS f (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id)
 WHERE c.org_id = f.org_id AND c.id = f.id;
 
+-- read_attributes --
+-- The attributes of contacts.
+SELECT c.id::text, c.attributes::text
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[]) AS m (org_id, id)
+JOIN contacts c ON c.org_id = m.org_id AND c.id = m.id;
+
 -- merge_attributes --
 -- Merge attributes shallowly; the last write wins. Contacts that already have them are not written, nor contacts
 -- that were erased meanwhile.

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from api.crypto import Keyring
-from api.imports.errors import ImportReport, RejectedRow, Rejects, default_rejects_path
+from api.imports.errors import ImportReport, Rejects, ReportedRow, default_rejects_path
 from api.imports.formats import ReadOptions, find_sources
 from api.imports.importer import UnknownOrganizationError, import_history
 from api.imports.row import UnreadableFileError
@@ -122,9 +122,9 @@ async def test_an_imported_event_needs_its_time(history: History) -> None:
         read=3,
         rejected=3,
         rejected_rows=(
-            RejectedRow(1, (Problem("occurredAt", "is required in an import"),)),
-            RejectedRow(2, (Problem("test", "a dry run cannot be imported"),)),
-            RejectedRow(3, (Problem("occurredAt", "is more than 5 minutes in the future"),)),
+            ReportedRow(1, (Problem("occurredAt", "is required in an import"),)),
+            ReportedRow(2, (Problem("test", "a dry run cannot be imported"),)),
+            ReportedRow(3, (Problem("occurredAt", "is more than 5 minutes in the future"),)),
         ),
     )
 

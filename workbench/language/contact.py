@@ -10,6 +10,7 @@ all its identifiers resolve to the kept contact, including those that are hidden
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -17,10 +18,13 @@ import msgspec
 
 from workbench.language.codec import Json, as_stored, encode, json_equal
 from workbench.language.event import Identifiers
+from workbench.language.problem import Problem
 from workbench.language.trigger import identifier_fields
 
 MAX_CONTACT_ATTRIBUTES = 1_000  # docs/contract.md 2.1
 MAX_CONTACT_ATTRIBUTES_BYTES = 262_144  # as JSON
+TOO_MANY_ATTRIBUTES = f"left out: a contact has at most {MAX_CONTACT_ATTRIBUTES:,} attributes"
+TOO_LARGE_ATTRIBUTES = f"left out: a contact has at most {MAX_CONTACT_ATTRIBUTES_BYTES // 1024} KB of attributes"
 
 
 class ContactState(msgspec.Struct, frozen=True):
@@ -54,7 +58,38 @@ def contact_context(contact: ContactState) -> dict[str, Any]:
 
 def exceeds_attribute_limits(attributes: dict[str, Json]) -> bool:
     """Return whether these attributes are too many, or too large, for a contact."""
-    return len(attributes) > MAX_CONTACT_ATTRIBUTES or len(encode(attributes)) > MAX_CONTACT_ATTRIBUTES_BYTES
+    # An attribute takes up to 400 bytes more in Postgres: `1e308` has 309 digits.
+    if len(attributes) <= 100 and len(encode(attributes)) < 200_000:
+        return False
+    return len(attributes) > MAX_CONTACT_ATTRIBUTES or _stored_bytes(attributes) > MAX_CONTACT_ATTRIBUTES_BYTES
+
+
+def fit_attributes(
+    current: Mapping[str, Json], attributes: Mapping[str, Json]
+) -> tuple[dict[str, Json], tuple[Problem, ...]]:
+    """Return the attributes for which a contact has room beside its current ones, and a problem for each other one."""
+    kept: dict[str, Json] = {}
+    problems: list[Problem] = []
+    count, size = len(current), _stored_bytes(current)
+    for name, value in attributes.items():
+        before = {name: current[name]} if name in current else {}
+        added_count, added_size = 1 - len(before), _stored_bytes({name: value}) - _stored_bytes(before)
+        if count + added_count > MAX_CONTACT_ATTRIBUTES:
+            problems.append(Problem(f"attributes.{name}", TOO_MANY_ATTRIBUTES))
+        elif size + added_size > MAX_CONTACT_ATTRIBUTES_BYTES:
+            problems.append(Problem(f"attributes.{name}", TOO_LARGE_ATTRIBUTES))
+        else:
+            kept[name] = value
+            count, size = count + added_count, size + added_size
+    return kept, tuple(problems)
+
+
+def _stored_bytes(attributes: Mapping[str, Json]) -> int:
+    """Return the size of attributes in the form in which Postgres writes jsonb: `{"a": 1, "b": 2}`."""
+    return sum(
+        len(encode(name)) + len(format(value, "f") if isinstance(value, Decimal) else encode(value)) + len(": , ")
+        for name, value in attributes.items()
+    )
 
 
 class IdentifierKind(IntEnum):
@@ -79,7 +114,7 @@ def identifier_values(sent: Identifiers) -> list[tuple[IdentifierKind, str]]:
 def apply_event(
     contact: ContactState, sent: Identifiers, attributes: dict[str, Json], owners: Mapping[IdentifierKey, str] = {}
 ) -> ContactState:
-    """Return the contact after an event of its own: attributes merged, missing identifiers added.
+    """Return the contact after an event of its own: attributes merged as far as they fit, missing identifiers added.
 
     `owners`: the contacts that identifiers in clear belong to; those of another contact stay there.
     """
@@ -93,7 +128,10 @@ def apply_event(
     if sent.email is not None and sent.wallet is not None:
         by_wallet = sent.wallet == own.wallet or owners.get((IdentifierKind.WALLET, sent.wallet)) == contact.id
         identifiers = msgspec.structs.replace(identifiers, email=sent.email if by_wallet else identifiers.email)
-    merged = as_stored({**contact.attributes, **attributes}) if attributes else contact.attributes
+    merged = {**contact.attributes, **attributes}
+    if attributes and exceeds_attribute_limits(merged):
+        merged = {**contact.attributes, **fit_attributes(contact.attributes, attributes)[0]}
+    merged = as_stored(merged) if attributes else contact.attributes
     return msgspec.structs.replace(contact, identifiers=identifiers, attributes=merged)
 
 
