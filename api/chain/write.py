@@ -45,7 +45,7 @@ from api.ingest.identity import (
     resolve_contacts,
 )
 from api.ingest.match import trigger_context
-from api.ingest.store import entry_row
+from api.ingest.store import entry_rows
 from api.store import chain as store
 from api.store import events
 from api.store.chain import LEASE_DURATION, BlockRange, ChainLease, UnknownWalletOutcome, WalletOutcomeCount
@@ -153,11 +153,12 @@ class PageWriter:
         watches = await _current_watches(tx, lease, lease_until, watches)
         logs = await _compare_with_stored(tx, lease.chain_id, watches, page, at)
         contacts = await self._resolve_contacts(tx, lease.chain_id, logs, at)
-        entries = [
-            entry_row(match.event, match.event.contact_id, match.active, to_us(at))
+        starts = [
+            (match.event, match.event.contact_id, match.active)
             for match in contacts.due
             if match.event.contact_id and self._takes(lease.chain_id, match, contacts.contacts)
         ]
+        entries = entry_rows(starts, to_us(at))
         awaited = [
             (log.org_id, log.contact_id, log.name)
             for log in logs.changed

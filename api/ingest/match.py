@@ -5,6 +5,7 @@ an automation and is read in the transaction that stores the events, so a cached
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -30,7 +31,10 @@ class ActiveTrigger(msgspec.Struct, frozen=True):
 
 
 class OrgTriggers(msgspec.Struct, frozen=True):
-    """The triggers of an organization at an epoch. `awaited`: the names of events that an entry can wait for."""
+    """The triggers of an organization at an epoch, those of older automations first.
+
+    `by_name`: those that name an event, with the wildcards. `awaited`: the names of events that an entry can wait for.
+    """
 
     epoch: int
     by_name: dict[str, tuple[ActiveTrigger, ...]] = {}
@@ -67,7 +71,7 @@ class Matcher:
     ) -> Sequence[ActiveTrigger]:
         """Return the triggers that fire for an event of a contact."""
         org = self._orgs[event.org_id]
-        candidates = org.by_name.get(event.body.name, ()) + org.wildcards
+        candidates = org.by_name.get(event.body.name, org.wildcards)
         if not any(active.trigger.filters for active in candidates):
             return candidates
         payload, triggers = decode(event.body.payload), [active.trigger for active in candidates]
@@ -97,7 +101,7 @@ def trigger_context(
 async def _load_triggers(tx: Transaction, org_id: int, epoch: int) -> OrgTriggers:
     if not epoch:  # the organization never had an automation
         return OrgTriggers(epoch)
-    by_name: dict[str, tuple[ActiveTrigger, ...]] = {}
+    by_name: dict[str, list[ActiveTrigger]] = {}
     wildcards: list[ActiveTrigger] = []
     for row in await list_active_automations(tx, org_id):
         trigger = read_trigger(decode(row.trigger_spec))
@@ -107,5 +111,8 @@ async def _load_triggers(tx: Transaction, org_id: int, epoch: int) -> OrgTrigger
         if not trigger.names:
             wildcards.append(active)
         for name in trigger.names:
-            by_name[name] = (*by_name.get(name, ()), active)
-    return OrgTriggers(epoch, by_name, tuple(wildcards), await find_awaited_events(tx, org_id))
+            by_name.setdefault(name, []).append(active)
+    triggers = {
+        name: tuple(sorted(actives + wildcards, key=attrgetter("automation_id"))) for name, actives in by_name.items()
+    }
+    return OrgTriggers(epoch, triggers, tuple(wildcards), await find_awaited_events(tx, org_id))

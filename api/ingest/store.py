@@ -119,10 +119,17 @@ async def store_history(
     return PastBatch(batch.events, writes, batch.orgs.counting.get(org_id), warnings)
 
 
-def entry_row(event: IdentifiedEvent, contact_id: str, active: ActiveTrigger, at_us: int) -> tuple[Any, ...]:
-    """Return a new entry as a row of the columns of `store.add_entries`."""
-    automation = active.automation_id, active.version, active.activation
-    return event.org_id, uuid7(at_us), *automation, event.event_id, contact_id, event.request_id
+def entry_rows(starts: Sequence[tuple[IdentifiedEvent, str, ActiveTrigger]], at_us: int) -> list[tuple[Any, ...]]:
+    """Return new entries as rows of the columns of `store.add_entries`; `starts`: their event, contact and trigger.
+
+    Their ids are in the order of `starts`: events in order, and older automations first for each event.
+    """
+    ids = sorted([uuid7(at_us) for _ in starts])
+    rows = []
+    for entry_id, (event, contact_id, active) in zip(ids, starts, strict=True):
+        automation = active.automation_id, active.version, active.activation
+        rows.append((event.org_id, entry_id, *automation, event.event_id, contact_id, event.request_id))
+    return rows
 
 
 class _ClaimedBatch(msgspec.Struct, frozen=True):
@@ -237,14 +244,14 @@ def _writes(
     writes.append(add_events)
     if waking:
         writes.append(store.wake_waiting_entries(waking, at))
-    at_us = to_us(at)
-    entries = [
-        entry_row(event, contact_id, active, at_us)
+    starts = [
+        (event, contact_id, active)
         for (event, contact_id), active_triggers in zip(placed, matches, strict=True)
         for active in active_triggers
     ]
-    if entries:
-        writes += store.add_entries(at, *zip(*entries, strict=True)), store.wake_engine()
+    if starts:
+        entries = zip(*entry_rows(starts, to_us(at)), strict=True)
+        writes += store.add_entries(at, *entries), store.wake_engine()
     return writes
 
 

@@ -1,4 +1,4 @@
-"""`/api/v1/audit` and `/api/v1/usage`: the changes in the organization, and the number of messages it sent.
+"""`/api/v1/audit`, `/api/v1/usage` and `/api/v1/retries`: changes, sent messages, and the schedule of retries.
 
 A workbench key sees the changes of objects that it may read, or all changes with keys:admin. Usage counts sent
 messages per month and channel; incoming events are never metered.
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.routes.request import READ_EVENTS, Access, Operation, principal_of, services
+from api.routes.request import READ, READ_EVENTS, Access, Operation, principal_of, services
 from api.store.automations import ChangesQuery, list_audit
 from api.store.messages import count_sent
 from workbench.language.body import Body
@@ -30,6 +30,7 @@ _KIND_SCOPES: Mapping[str, tuple[str, ...]] = {
     "segment": ("contacts:read", "sql:read", "automations:write"),
     "contact": ("contacts:read",),
 }
+_RETRIES = Access(("workbench",), (*READ.scopes, "sql:read"))
 _AUDIT = Access(("workbench",), tuple(dict.fromkeys([_SEES_ALL, *chain.from_iterable(_KIND_SCOPES.values())])))
 
 
@@ -51,6 +52,12 @@ class UsageResponse(msgspec.Struct, frozen=True):
     month: str
     messages: dict[str, int]
     total: int
+
+
+class RetriesResponse(msgspec.Struct, frozen=True):
+    """The seconds between attempts of every channel (`WORKBENCH_RETRY_DELAYS`), or null: those of each channel."""
+
+    delays: tuple[float, ...] | None
 
 
 @blueprint.get("/audit")
@@ -81,3 +88,10 @@ async def usage(request: Request, query: UsageQuery) -> UsageResponse:
         sent = await count_sent(tx, principal_of(request).org_id, since, until)
     channels = {channel: sent.get(channel, 0) for channel in CHANNELS}
     return UsageResponse(month_text, channels, sum(channels.values()))
+
+
+@blueprint.get("/retries")
+@Operation(_RETRIES)
+async def retries(request: Request) -> RetriesResponse:
+    """Return the schedule of retries of this installation, for backtests."""
+    return RetriesResponse(services(request).settings.retry_delays)

@@ -132,6 +132,24 @@ def test_the_cap_counts_messages_of_other_automations(wb: Workbench, finished: A
     assert (capped.messages, capped.skipped) == (4, 2)
 
 
+def test_the_cap_counts_messages_of_older_automations_on_the_same_event(wb: Workbench) -> None:
+    older, capped, _ = [
+        wb.automation(name).on("bt:same").send_inapp("Hi", "there").frequency_cap(cap, per="1h").publish()
+        for name, cap in (("older", 2), ("capped between", 1), ("younger", 9))
+    ]
+    assert not wb.events.send_many([event_of("bt:same", 100 + number) for number in range(PEOPLE)]).failed
+    wait_until(lambda: states(capped) == {"completed": PEOPLE})
+    outcomes = Counter(step.outcome for entry in capped.entries() for step in entry.refresh().steps)
+    assert outcomes == {"entered": PEOPLE, "skipped": PEOPLE}
+    totals = capped.backtest(days=1).totals
+    assert (totals.messages, totals.skipped) == (0, PEOPLE)
+    totals = (
+        wb.automation("youngest").on("bt:same").send_inapp("Hi", "there").frequency_cap(3, per="1h").backtest().totals
+    )
+    assert (totals.messages, totals.skipped) == (PEOPLE, 0)
+    assert older.frequency_cap(1, per="1h").backtest(days=1).totals.messages == PEOPLE
+
+
 def test_a_sample_always_has_the_same_contacts(wb: Workbench) -> None:
     draft = wb.automation("sampled").on("deposit").add_tag("x")
     half, again, whole = (draft.backtest(sample=share).contacts() for share in (0.5, 0.5, 1.0))
@@ -194,6 +212,8 @@ def test_the_remarks_name_what_may_differ_from_a_real_run(wb: Workbench) -> None
     assert "your API key sees them masked" in remarks
     assert "It is not saved yet" in remarks
     assert "Never taken:" in remarks
+    draft = wb.automation("printing").on("deposit").send_inapp("Hi {{ contact.id }}", "Level {{ contact.level }}")
+    assert "send_inapp uses the current value of contact.level." in draft.backtest(days=2).remarks
     draft = wb.automation("there").on("deposit").when("contact.email").then(lambda b: b.add_tag("reachable"))
     assert "masked" not in " ".join(draft.backtest(days=2).remarks)
 

@@ -32,6 +32,17 @@ async def test_an_event_enters_automations_that_name_it_and_every_wildcard(acme:
     assert await entered(globex) == set()
 
 
+async def test_ids_of_entries_follow_the_order_of_events_and_the_age_of_automations(acme: Org) -> None:
+    automation_ids = [await acme.automate(name) for name in ("", "deposit", "", "deposit")]
+    await acme.send(*[event(str(number)) for number in range(5)])
+    rows = await acme.intake.rows(
+        "SELECT e.idempotency_key, n.automation_id FROM entries n JOIN events e ON e.id = n.event_id"
+        " WHERE n.org_id = %(org_id)s ORDER BY n.id",
+        org_id=acme.id,
+    )
+    assert rows == [(str(number), automation_id) for number in range(5) for automation_id in automation_ids]
+
+
 async def test_an_event_enters_no_automation_that_starts_from_logs(acme: Org) -> None:
     on_chain = await acme.automate("Deposit")
     spec = '{"type": "onchain_event", "chainId": 1, "signature": "Deposit(address who)", "walletArg": "who"}'

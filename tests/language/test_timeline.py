@@ -146,12 +146,35 @@ def test_the_cap_counts_messages_of_all_entries_and_of_other_automations() -> No
     automation = build_automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
     sends = [steps_of(entry)[-1][1] for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
     assert sends == ["sent", "sent", "skipped", "sent"]
-    others = [BEGIN - HOUR, BEGIN + 90 * timedelta(minutes=1), BEGIN + 5 * HOUR]
+    others = [(BEGIN + after, "", False) for after in (-HOUR, 1.5 * HOUR, 5 * HOUR)]
     sends = [
         steps_of(entry)[-1][1]
-        for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages_at=others)
+        for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages=others)
     ]
     assert sends == ["sent", "skipped", "skipped", "sent"]
+
+
+def test_the_cap_counts_messages_of_the_same_event_if_their_automation_is_older() -> None:
+    """Three events of one moment; another automation sends a message for the second one."""
+
+    def sends(*, is_younger: bool) -> list[str]:
+        automation = build_automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 3_600}})
+        others = [(BEGIN, "e1", is_younger)]
+        return [
+            steps_of(entry)[-1][1]
+            for entry in run_backtest(automation, *paid(*[timedelta()] * 3), other_messages=others)
+        ]
+
+    assert sends(is_younger=False) == ["sent", "skipped", "skipped"]
+    assert sends(is_younger=True) == ["sent", "sent", "skipped"]
+
+
+def test_an_entry_that_an_event_wakes_is_advanced_before_those_that_it_starts() -> None:
+    cap = {"frequencyCap": {"messages": 1, "seconds": 3_600}}
+    automation = build_automation(WAIT, MESSAGE, edges="t>w w:matched>m", settings=cap)
+    others = [(BEGIN + HOUR, "e1", False)]
+    entry, _ = run_backtest(automation, (timedelta(), "paid"), (HOUR, "bought"), other_messages=others)
+    assert steps_of(entry)[-1] == ("m", "sent", HOUR)
 
 
 def test_messages_wait_until_the_quiet_hours_end() -> None:
@@ -236,7 +259,7 @@ def test_a_single_entry_ends_as_in_a_simulation(
         Event("deposit", Identifiers(), {}, stored[0].payload),
         contact,
         BEGIN,
-        SimulationInput(later=later_events, entry_id="e0"),
+        SimulationInput(later=later_events, entry_id="e0", event_id="e0"),
     )
     (entry,) = backtest(automation, contact, stored, BEGIN + 3_650 * DAY)
     without_ids = [(step.node_id, step.outcome, step.handle, step.at) for step in entry.steps]

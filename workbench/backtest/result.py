@@ -4,6 +4,7 @@ The rows are in parquet files on disk. Frames are read from them on request, so 
 long the period.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -24,6 +25,7 @@ from workbench.display.words import entry_outcome, join_and, quantity
 from workbench.errors import InvalidArgumentError
 from workbench.language.actions import AddTag, RemoveTag, Split, UpdateContact
 from workbench.language.channel import CHANNELS, Message, channel_of
+from workbench.language.check import context_paths
 from workbench.language.graph import Edge, Graph
 from workbench.language.simulate import SimulatedAutomation
 
@@ -36,6 +38,7 @@ _BRANCH_COLUMNS = table_columns("Step", "Branch", "Entries", "Share", numbers=("
 _SPREAD_COLUMNS = table_columns("Messages", "Contacts", numbers=("Messages", "Contacts"))
 _RANGES = (0, 1, 2, 3, 4, 6, 11, 21, 51, 101, 501, 1_001, sys.maxsize)
 _MANY_MESSAGES = 10  # to one contact in a period
+_CURRENT = re.compile(r"contact(?!\.id$)(\.|$)")  # values of the contact that have no history; the id never changes
 _ASSUMPTIONS = (
     "Contacts are taken as they are now: past attributes, tags, segments and opt-outs are not stored. No entries exist "
     "at the start of the period. Every email and webhook is assumed to be delivered."
@@ -278,12 +281,12 @@ class Backtest:
     def _limits(self) -> Iterator[str]:
         """Yield sentences on where the result may differ from a real run."""
         nodes, summary, trigger = self._graph.nodes, self._summary, self._automation.trigger
-        reads = {node.id: {path for path in filter_paths(node) if path.startswith("contact.")} for node in nodes}
-        deciding = [node_id for node_id, paths in reads.items() if paths]
+        reads = {node.id: set(filter(_CURRENT.match, filter_paths(node) | context_paths(node))) for node in nodes}
+        using = [node_id for node_id, paths in reads.items() if paths]
         read: set[str] = set().union(*reads.values())
-        if deciding:
-            verb = "uses" if len(deciding) == 1 else "use"
-            yield f"{join_and(deciding)} {verb} the current value of {join_and(sorted(read))}."
+        if using:
+            verb = "uses" if len(using) == 1 else "use"
+            yield f"{join_and(using)} {verb} the current value of {join_and(sorted(read))}."
         written: set[str] = set()
         for node in nodes:
             match node.action:
@@ -293,7 +296,7 @@ class Backtest:
                     written |= {f"contact.{name}" for name in attributes}
                 case _:
                     pass
-        if own := sorted(written & read):
+        if own := sorted(written if "contact" in read else written & read):
             yield (
                 f"It both changes and uses {join_and(own)}: "
                 "contacts that already went through it have the changed value now."

@@ -18,6 +18,7 @@ from workbench.display.words import quantity
 from workbench.draft import Draft
 from workbench.duration import PeriodArguments, read_period
 from workbench.errors import InvalidArgumentError, InvalidRequestError, NotFoundError, StoppedError
+from workbench.language.channel import RetryPolicy
 from workbench.language.check import errors
 from workbench.language.simulate import SIMULATED_ID
 from workbench.publish import AutomationRecord, Version, find, versions
@@ -119,9 +120,10 @@ def run(
         if processes is None:
             processes = min(environment.cores(), _MAX_PROCESSES) if total > _MIN_EVENTS_FOR_WORKERS else 0
         summary = BucketSummary()
+        task = BucketTask(str(folder.path), scope.window.until, payloads, _retry_policy(connection))
         with (
             _Progress(total) as progress,
-            closing(WorkerPool(BucketTask(str(folder.path), scope.window.until, payloads), processes)) as workers,
+            closing(WorkerPool(task, processes)) as workers,
         ):
             events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
             read = 0
@@ -158,6 +160,12 @@ def run(
             message = f"The events could not be read; {hint}: {error}"
             raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
         raise
+
+
+def _retry_policy(connection: Connection) -> RetryPolicy:
+    """Return the installation's schedule of retries."""
+    delays = connection.get("/retries")["delays"]
+    return RetryPolicy(None if delays is None else tuple(map(float, delays)))
 
 
 class _Progress:

@@ -12,13 +12,13 @@ import polars as pl
 
 from workbench.backtest.buckets import read_bucket
 from workbench.draft import read_language
-from workbench.language.channel import Message
+from workbench.language.channel import DEFAULT_POLICY, Message, RetryPolicy
 from workbench.language.codec import decode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.run import State, counts_towards_cap
 from workbench.language.simulate import SimulatedAutomation, backtest
-from workbench.language.timeline import EventRecord, SimulatedEntry
+from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
 EVENTS, CONTACTS, MESSAGES = "events", "contacts", "messages"
@@ -51,11 +51,12 @@ class AutomationPayload(msgspec.Struct, frozen=True):
 
 
 class BucketTask(msgspec.Struct, frozen=True):
-    """The task of a worker: automations, the folder with the rows, and the end of the period."""
+    """The task of a worker: automations, the folder with the rows, the end of the period, the schedule of retries."""
 
     folder: str
     until: datetime
     automations: tuple[AutomationPayload, ...]
+    retries: RetryPolicy = DEFAULT_POLICY
 
 
 class BucketSummary(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ class BucketSummary(msgspec.Struct, frozen=True):
 class BucketSimulator:
     def __init__(self, task: BucketTask) -> None:
         self._folder = Path(task.folder)
-        self._until = task.until
+        self._until, self._retries = task.until, task.retries
         self._automations = [payload.automation() for payload in task.automations]
 
     def simulate(self, bucket: int) -> BucketSummary:
@@ -106,11 +107,11 @@ class BucketSimulator:
             contacts[contact_id] = ContactState(
                 contact_id, identifiers, own, tuple(tags), tuple(segments), tuple(opted_out)
             )
-        messages = read_bucket(self._folder / MESSAGES, bucket)
-        other_messages: dict[str, list[datetime]] = {}
-        if messages is not None:
-            by_contact = messages.group_by("contact_id").agg(pl.col("created_at").sort())
-            other_messages = dict(by_contact.iter_rows())
+        message_frame = read_bucket(self._folder / MESSAGES, bucket)
+        other_messages: dict[str, list[OtherMessage]] = {}
+        if message_frame is not None:
+            for contact_id, *message in message_frame.sort("contact_id", "at", "event_id", "is_younger").iter_rows():
+                other_messages.setdefault(contact_id, []).append(tuple(message))
         simulations = [_Simulation(automation) for automation in self._automations]
         erased = 0
         # Sorted by contact, then as the engine saw the events; ids are UUIDv7 and order events with the same time.
@@ -124,9 +125,9 @@ class BucketSimulator:
             for _, at, event_id, name, payload, wallet, email, external_id, source in contact_rows:
                 sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
                 records.append(EventRecord(event_id, name, time, sent, payload.encode(), source))
-            messages_at = other_messages.get(contact_id, [])
+            messages = other_messages.get(contact_id, [])
             for simulation in simulations:
-                entries = backtest(simulation.automation, contact, records, self._until, other_messages_at=messages_at)
+                entries = backtest(simulation.automation, contact, records, self._until, self._retries, messages)
                 simulation.add(contact.id, entries)
         for number, simulation in enumerate(simulations):
             simulation.write(self._folder / str(number), bucket)

@@ -27,7 +27,16 @@ from workbench.language.graph import Graph
 from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.redact import redact_decision, redact_verdicts
 from workbench.language.run import TERMINAL, ContactUpdated, Run, State, Step, TagAdded, TagRemoved
-from workbench.language.timeline import NO_HISTORY, EventRecord, ReportBug, SimulatedEntry, Timeline, Walk, ignore_bug
+from workbench.language.timeline import (
+    NO_HISTORY,
+    EventRecord,
+    OtherMessage,
+    ReportBug,
+    SimulatedEntry,
+    Timeline,
+    Walk,
+    ignore_bug,
+)
 from workbench.language.trigger import Trigger, flat_context, read_later_event
 
 SIMULATED_ID = "00000000-0000-8000-8000-000000000000"
@@ -182,15 +191,15 @@ def backtest(
     events: Iterable[EventRecord],
     until: datetime,
     retries: RetryPolicy = DEFAULT_POLICY,
-    other_messages_at: Sequence[datetime] = (),
+    other_messages: Sequence[OtherMessage] = (),
 ) -> Iterator[SimulatedEntry]:
     """Yield the contact's entries as they end, then those that are still open at the end of the backtest.
 
     `events` are the contact's, ordered by (at, id), all before `until`. Events that the automation does not name may be
-    left out. `other_messages_at`: when other automations sent messages to the contact. The contact begins without
-    earlier entries.
+    left out. `other_messages`: the messages of other automations to the contact, in ascending order. The contact begins
+    without earlier entries.
     """
-    timeline = Timeline(automation.graph, contact, ContactHistory(messages_at=tuple(other_messages_at)), retries)
+    timeline = Timeline(automation.graph, contact, retries=retries, other_messages=other_messages)
     for walk in timeline.play(events, lambda event: _start_entry(automation, contact, event), until):
         if walk.entry.run.state in TERMINAL:
             yield walk.entry

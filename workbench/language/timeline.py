@@ -7,9 +7,10 @@ count towards a cap, entries that keep others out. Every external effect is assu
 """
 
 import heapq
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -83,6 +84,9 @@ class Walk(msgspec.Struct, frozen=True):
     arrival: LaterEvent | None
 
 
+OtherMessage: TypeAlias = tuple[datetime, str, bool]
+"""A message of another automation that counts towards a frequency cap: its time; the event whose entry sent it without
+a wait, or ""; whether the other automation is younger than this one, so that its entries of an event come later."""
 StartEntry: TypeAlias = Callable[[EventRecord], SimulatedEntry | None]
 """Returns the entry that an event starts, or None."""
 ReportBug: TypeAlias = Callable[[str, Exception], None]
@@ -96,7 +100,7 @@ def ignore_bug(_: str, __: Exception) -> None:
 class Timeline(msgspec.Struct):
     """A contact and its entries in one automation; `play` runs it once.
 
-    `past`: what the contact did before; its messages may reach into the timeline. `owners`: as in `apply_event`.
+    `past`: what the contact did before. `owners`: as in `apply_event`. `other_messages`: in ascending order.
     """
 
     graph: Graph | None
@@ -105,6 +109,7 @@ class Timeline(msgspec.Struct):
     retries: RetryPolicy = DEFAULT_POLICY
     report_bug: ReportBug = ignore_bug
     owners: Mapping[IdentifierKey, str] = {}
+    other_messages: Sequence[OtherMessage] = ()
     _open: dict[int, SimulatedEntry] = {}  # by the number of the entry
     _due: list[tuple[datetime, int]] = []  # a heap, ordered by time and then by the number of the entry
     _arrivals: list[LaterEvent] = []  # since the oldest open entry began
@@ -171,7 +176,7 @@ class Timeline(msgspec.Struct):
 
     def _process(self, number: int, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None = None) -> Walk:
         """Advance an entry until it waits or ends."""
-        begun, facts = entry.run.claimed(), self._facts(entry, now)
+        begun, facts = entry.run.claimed(), self._facts(entry, now, arrival)
         after, decisions = facts, []
         try:
             for decision, facts_after in walk(self.graph, begun, facts, now):
@@ -195,7 +200,7 @@ class Timeline(msgspec.Struct):
             heapq.heappush(self._due, (run.due_at, number))
         return Walk(entry, begun, facts, now, decisions, arrival)
 
-    def _facts(self, entry: SimulatedEntry, now: datetime) -> Facts:
+    def _facts(self, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None) -> Facts:
         event, required, history = entry.event, entry.required, NO_HISTORY
         later_events: tuple[LaterEvent, ...] = ()
         messages_at: tuple[datetime, ...] = ()
@@ -207,9 +212,11 @@ class Timeline(msgspec.Struct):
             if required.messages:
                 earlier, sent_at, since = self.past.messages_at, self._sent_at, now - required.messages
                 messages_at = (
-                    *earlier[bisect_right(earlier, since) : bisect_right(earlier, now)],
+                    *earlier[bisect_right(earlier, since) :],
                     *sent_at[bisect_right(sent_at, since) :],
                 )
+                if self.other_messages:
+                    messages_at += self._other_messages_at(entry, since, now, arrival)
             history = ContactHistory(
                 self._entered_at or self.past.entered_at if required.entries else None,
                 self.past.running or bool(self._open) if required.entries else False,
@@ -233,3 +240,20 @@ class Timeline(msgspec.Struct):
             history=history,
             later_events=later_events,
         )
+
+    def _other_messages_at(
+        self, entry: SimulatedEntry, since: datetime, now: datetime, arrival: LaterEvent | None
+    ) -> tuple[datetime, ...]:
+        """Return the times of the messages that other automations sent after `since` and before this walk.
+
+        An event first wakes entries, then starts those of older automations, then those of younger ones.
+        """
+        messages = self.other_messages
+        if arrival is not None:
+            end = bisect_left(messages, (now, arrival.id or "", False))
+        elif entry.run.node_id is None:
+            end = bisect_right(messages, (now, entry.event.id, False))
+        else:
+            end = bisect_right(messages, now, key=itemgetter(0))
+        begin = bisect_right(messages, since, key=itemgetter(0))
+        return tuple(at for at, *_ in messages[begin:end])
