@@ -64,7 +64,8 @@ class Entry:
     `event_id`: the event that started it, as in `app_events.id`. `contact_id`: as in `contacts.id`. `state`: pending,
     running, waiting, retrying, paused, completed, exited, cancelled or dead. `ended`: whether the state is final.
     `outcome`: why it ended, in one word; None until it has ended. `error`: the last error. `attempts`: the number of
-    attempts of its current step. `steps`: what happened, in order. `messages`: those that it sent or tried to send.
+    attempts of its current step. `steps`: what happened, in order. `messages`: those that it sent or tried to send;
+    the others are steps with the outcome `skipped`.
     """
 
     def __init__(self, connection: Connection, fields: dict[str, Any]) -> None:
@@ -80,7 +81,8 @@ class Entry:
         self.outcome, self.error, self.attempts = row.outcome, row.last_error, row.attempts
         # The answer for a list of entries has neither.
         self.steps = msgspec.convert(fields.get("steps", ()), tuple[Step, ...])
-        self.messages = msgspec.convert(fields.get("messages", ()), tuple[Message, ...])
+        written = [message for message in fields.get("messages", ()) if message["body"] is not None]
+        self.messages = msgspec.convert(written, tuple[Message, ...])
 
     def refresh(self) -> "Entry":
         """Read the entry again, with its steps and messages, and return it."""

@@ -122,6 +122,6 @@ def message_view(row: MessageRow, show: EmailDisplay) -> AnyMessageView:
     channel = CHANNELS[row.channel]
     names = {name: name for name in MessageView.__struct_fields__} | dict(channel.columns)
     values: dict[str, Any] = {name: getattr(row, column) for name, column in names.items()}
-    if channel.is_sealed:
+    if channel.is_sealed and values[channel.address] is not None:
         values[channel.address] = show(values[channel.address])
     return MESSAGE_VIEWS[row.channel](**values)

@@ -80,11 +80,11 @@ RETURNING true;
 -- Messages as users see them --------------------------------------------------------------------------------------
 
 -- list_messages --
--- The messages of an entry, in order; skipped and erased messages have no text and are left out.
+-- The messages of an entry, in order; skipped and erased messages have no text.
 SELECT id, automation_id, entry_id, node_id, channel, status, wallet_address, recipient, subject, body, extra AS data, created_at,
        sent_at, delivered_at, html
 FROM messages
-WHERE org_id = :org_id AND entry_id = :entry_id AND body IS NOT NULL
+WHERE org_id = :org_id AND entry_id = :entry_id
 ORDER BY created_at, id;
 
 -- In-app messages --------------------------------------------------------------------------------------------------

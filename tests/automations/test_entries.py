@@ -1,6 +1,7 @@
 """Entries: finding them, reading them as a simulation shows them, and replaying dead ones."""
 
 import asyncio
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 from api.automations import automations, entries, trial
 from api.automations.entries import FindEntriesQuery
 from api.automations.trial import TrialContext
+from api.contacts import contacts
 from api.crypto import EmailDisplay
 from api.store.automations import EntriesQuery
+from api.store.contacts import FIRST_CURSOR, LAST_CURSOR, ContactKey, export_messages
 from api.store.engines import ENTRIES_CHANNEL
+from api.store.messages import count_sent
 from workbench.language.body import read_body
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode, encode
@@ -250,6 +254,39 @@ async def test_messages_have_the_fields_of_their_channel(tenant: Any) -> None:
         "url": "http://127.0.0.1:1/x",
         "body": "paid",
     }
+
+
+async def test_a_skipped_message_is_a_message_in_sql_and_in_every_view_and_is_not_metered(tenant: Any) -> None:
+    graph = {
+        "nodes": [
+            {"id": "t", "type": "app_event"},
+            {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}},
+            {"id": "e", "type": "send_email", "data": {"subject": "Hi", "body": "there"}},
+        ],
+        "edges": [{"source": "t", "target": "i"}, {"source": "i", "target": "e"}],
+        "settings": {"frequencyCap": {"messages": 1, "seconds": 60}},
+    }
+    await tenant.publish(graph=graph)
+    await tenant.ingest(event="first_deposit", contact={"walletAddress": "0xAB", "email": "ann@example.com"})
+    await tenant.drive()
+    [entry] = await find_entries(tenant)
+    history = decode(encode(await entries.read_history(tenant.database, tenant.org_id, entry.id, tenant.show)))
+    views = {message["id"]: (message["channel"], message["status"], message["body"]) for message in history["messages"]}
+    assert sorted(views.values()) == [("email", "skipped", None), ("inapp", "sent", "there")]
+    email = next(message for message in history["messages"] if message["channel"] == "email")
+    assert (email["email"], email["subject"]) == (None, None)
+
+    rows = await tenant.rows("SELECT id::text, channel, status, body FROM analyst.messages")
+    assert {row[0]: tuple(row[1:]) for row in rows} == views
+    contact = ContactKey(tenant.org_id, entry.contact_id)
+    page = await contacts.timeline(tenant.database, contact, ["message"], LAST_CURSOR, 10, tenant.show)
+    details = {item["id"]: item["detail"] for item in decode(encode(page))["timeline"]}
+    assert {id_: tuple(map(detail.get, ("channel", "status", "body"))) for id_, detail in details.items()} == views
+    async with tenant.database.transaction() as tx:
+        exported = await export_messages(tx, contact, FIRST_CURSOR, 10)
+        sent = await count_sent(tx, tenant.org_id, entry.created_at, tenant.clock.now() + timedelta(seconds=1))
+    assert {row.id: (row.channel, row.status, row.body) for row in exported} == views
+    assert sent == {"inapp": 1}
 
 
 async def test_without_pii_read_texts_with_an_address_are_shown_as_templates(tenant: Any) -> None:

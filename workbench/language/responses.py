@@ -175,7 +175,10 @@ class EntryView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MessageView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A message of an entry: the fields that a simulation shows, and its status."""
+    """A message of an entry: the fields that a simulation shows, and its status.
+
+    Texts and address are null if it was skipped before they were stored, and after the contact was erased.
+    """
 
     id: str
     node_id: str
@@ -189,7 +192,7 @@ MESSAGE_VIEWS = {
     name: msgspec.defstruct(
         f"{name.capitalize()}View",
         [
-            (field.name, field.type)
+            (field.name, field.type | None if field.type is str else field.type)
             for field in msgspec.structs.fields(channel.message)
             if field.name in channel.columns
         ],
