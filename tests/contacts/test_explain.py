@@ -99,7 +99,9 @@ async def test_an_event_that_has_not_happened(acme: Org) -> None:
     assert (await acme.traces())["events"] == 1
 
 
-async def test_an_event_that_has_not_happened_meets_the_loop_guard_as_a_simulation_does(acme: Org) -> None:
+async def test_the_loop_guard_applies_to_an_event_that_has_not_happened_in_explanations_simulations_and_previews(
+    acme: Org,
+) -> None:
     automation_id, contact_id = await automation(acme, graph=WEBHOOK_GRAPH), await arrived(acme)
     await acme.service.rows(
         "INSERT INTO entries"
@@ -113,10 +115,12 @@ async def test_an_event_that_has_not_happened_meets_the_loop_guard_as_a_simulati
     )
     (would,) = await explained(acme, contact_id, automation_id, event={"event": "deposit"})
     assert (would["matched"], would["reasons"], would["cause"]) == (True, ["loop_guard"], "loop_guard")
-    trial = await author(
-        acme, "POST", f"/automations/{automation_id}/simulate", {"event": {"event": "deposit", "contact": ANN}}
-    )
-    assert trial["outcome"] == "loop_guard"
+    sample = {"event": {"event": "deposit", "contact": ANN}}
+    preview = sample | {"triggerSpec": {"type": "app_event"}, "graph": WEBHOOK_GRAPH, "automationId": automation_id}
+    for path, body in ((f"/automations/{automation_id}/simulate", sample), ("/simulate", preview)):
+        trace = await author(acme, "POST", path, body)
+        assert (trace["matched"], trace["state"], trace["outcome"]) == (True, "cancelled", "loop_guard")
+        assert [step["detail"] for step in trace["steps"]] == [{"cause": "loop_guard", "entries": LOOP_LIMIT}]
 
 
 async def test_invalid_requests_for_explanations_are_refused(acme: Org, globex: Org) -> None:
