@@ -21,7 +21,7 @@ from workbench.language.channel import RetryPolicy
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.simulate import SimulatedAutomation, backtest
-from workbench.language.timeline import EventRecord, SimulatedEntry
+from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
 from workbench.language.trigger import Trigger
 
 CASES = int(os.environ.get("COMPARED_CASES", "50"))
@@ -56,6 +56,12 @@ SHARED_SETTINGS = st.sampled_from(
         {},
     )
 )
+# Another automation on the same event, whose messages count towards the frequency cap
+OTHERS = st.sampled_from((None, "older", "younger"))
+OTHER_NODES = [
+    {"id": "t", "type": "app_event", "data": {}},
+    {"id": "m", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}},
+]
 CONTACTS = st.sampled_from(
     [{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}]
 )
@@ -85,12 +91,26 @@ async def events(bench: Bench, identifiers: Identifiers) -> list[EventRecord]:
     return [EventRecord(event_id, name, at, identifiers, payload.encode()) for event_id, name, at, payload in rows]
 
 
-async def steps(bench: Bench) -> list[tuple[Any, ...]]:
+async def other_messages(bench: Bench, automation_id: str) -> list[OtherMessage]:
+    """Return the messages of other automations, as backtest_messages.sql reads them."""
+    rows = await bench.fetch(
+        "SELECT m.created_at, CASE WHEN m.created_at = e.created_at THEN e.event_id::text ELSE '' END,"
+        " m.automation_id > %s FROM messages m JOIN entries e ON e.id = m.entry_id"
+        " WHERE m.automation_id <> %s AND m.status NOT IN ('failed', 'skipped') ORDER BY 1, 2, 3",
+        automation_id,
+        automation_id,
+    )
+    return [(at, event_id, is_younger) for at, event_id, is_younger in rows]
+
+
+async def steps(bench: Bench, automation_id: str) -> list[tuple[Any, ...]]:
     return [
         tuple(row)
         for row in await bench.fetch(
             "SELECT e.event_id::text, s.node_id, s.outcome, s.handle, s.attempt, s.at"
-            " FROM entry_steps s JOIN entries e ON e.id = s.entry_id ORDER BY e.event_id, s.claim, s.step"
+            " FROM entry_steps s JOIN entries e ON e.id = s.entry_id WHERE e.automation_id = %s"
+            " ORDER BY e.event_id, s.claim, s.step",
+            automation_id,
         )
     ]
 
@@ -114,12 +134,13 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(written=sound_graphs(), shared_settings=SHARED_SETTINGS, contact=CONTACTS, stream=STREAMS)
+@given(written=sound_graphs(), shared_settings=SHARED_SETTINGS, contact=CONTACTS, stream=STREAMS, other=OTHERS)
 @example(
     written=HOOK_GRAPH,
     shared_settings={},
     contact={"email": "ann@b.co"},
     stream=[(0, "deposit", {}), (20, "deposit", {}), (90_045, "deposit", {})],
+    other=None,
 )
 async def test_a_backtest_of_sent_events_equals_the_engine(
     bench: Bench,
@@ -128,6 +149,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     shared_settings: dict[str, Any],
     contact: dict[str, str],
     stream: list[Sent],
+    other: str | None,
 ) -> None:
     for module in (advance, timeline, facts):
         monkeypatch.setattr(module, "LOOP_LIMIT", LOOP_LIMIT)
@@ -149,7 +171,13 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
     edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in written["edges"]]
+    if other == "older":
+        await bench.automation(OTHER_NODES, [("t", "m")])
+        clock.ahead += timedelta(milliseconds=1)
     automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
+    if other == "younger":
+        clock.ahead += timedelta(milliseconds=1)
+        await bench.automation(OTHER_NODES, [("t", "m")])
     until = from_us(0) + clock.ahead + PERIOD
     await play_events(bench, clock, contact, stream)
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
@@ -163,7 +191,9 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
             stored,
             until,
             RETRIES,
+            await other_messages(bench, automation_id),
         )
     )
-    assert simulated_steps(entries) == await steps(bench)
-    assert ends(entries) == {*map(tuple, await bench.entries("event_id::text, state, outcome, node_id"))}
+    assert simulated_steps(entries) == await steps(bench, automation_id)
+    rows = await bench.entries("event_id::text, state, outcome, node_id, automation_id::text")
+    assert ends(entries) == {tuple(row[:4]) for row in rows if row[4] == automation_id}
