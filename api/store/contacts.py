@@ -22,7 +22,7 @@ from api.store.query import Uuid, call, query, run
 from workbench.language.contact import ContactState, IdentifierKey, IdentifierKind, identifier_values
 from workbench.language.event import Identifiers
 from workbench.language.explain import ActivationChange, StartedEntry
-from workbench.language.responses import ContactCounts, ContactView, TimelineKind
+from workbench.language.responses import ContactCounts, ContactView, EntryView, TimelineKind
 
 
 class PageCursor(msgspec.Struct, frozen=True):
@@ -260,23 +260,11 @@ async def list_activation_changes(tx: Transaction, org_id: int, automation_id: U
 # --- Rows of the export and the timeline
 
 
-class ContactEntryRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An entry of a contact; the export has `steps`, the timeline the names of the automation and the event."""
+class ContactEntryRow(EntryView, frozen=True, rename="camel", omit_defaults=True):
+    """An entry of a contact; the export has `steps`, the timeline the name of the automation."""
 
-    id: str
-    automation_id: str
-    automation_version: int | None
-    event_id: str
-    state: str
-    outcome: str | None
-    node_id: str | None
-    attempts: int
-    last_error: str | None
-    created_at: datetime
-    updated_at: datetime
     steps: msgspec.Raw | None = None
     automation: str | None = None
-    event: str | None = None
 
 
 class ConflictRow(msgspec.Struct, frozen=True):

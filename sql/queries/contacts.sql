@@ -344,12 +344,14 @@ LIMIT :limit;
 
 -- export_entries --
 -- The next entries, with their steps.
-SELECT e.id, e.automation_id, e.automation_version, e.event_id, e.state, e.outcome, e.node_id, e.attempts, e.last_error,
-       e.created_at, e.updated_at,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
+       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at,
        (SELECT coalesce(jsonb_agg(jsonb_build_object('nodeId', s.node_id, 'kind', s.kind, 'at', s.at, 'outcome', s.outcome,
                                                      'handle', s.handle, 'detail', s.detail) ORDER BY s.claim, s.step), '[]')
         FROM entry_steps s WHERE s.org_id = :org_id AND s.entry_id = e.id) AS steps
 FROM entries e
+LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
+LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
 WHERE e.org_id = :org_id AND e.contact_id = :contact_id AND (e.created_at, e.id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY e.created_at, e.id
 LIMIT :limit;
@@ -401,8 +403,8 @@ LIMIT :limit;
 
 -- timeline_entries --
 -- Entries, with the names of automation and event.
-SELECT e.id, e.automation_id, e.automation_version, e.event_id, e.state, e.outcome, e.node_id, e.attempts, e.last_error,
-       e.created_at, e.updated_at, a.name AS automation, coalesce(v.event, o.event) AS event
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
+       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at, a.name AS automation
 FROM (
     SELECT * FROM entries
     WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
