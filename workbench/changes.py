@@ -1,7 +1,7 @@
 """The differences between two payloads of an automation, by meaning: which steps were added, removed or changed."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -13,7 +13,7 @@ from workbench.display.sentences import (
     event_name,
     node_sentence,
     outline_lines,
-    rule_text,
+    rules_of,
     span_text,
     value,
 )
@@ -148,8 +148,8 @@ def _setting_changes(before: JsonObject, after: JsonObject) -> list[Change]:
 
 
 def _rule(key: str, valid: Mapping[SettingName, Any], settings: Mapping[str, Any]) -> str | None:
-    if key in valid:
-        return rule_text(cast("SettingName", key), valid[cast("SettingName", key)])
+    if texts := rules_of({name: setting for name, setting in valid.items() if name == key}):
+        return texts[0]
     return f"{key} {value(settings[key])}" if settings.get(key) is not None else None
 
 

@@ -296,6 +296,12 @@ def test_an_automation_with_settings_is_described_in_sentences() -> None:
     )
 
 
+def test_the_largest_numbers_of_rules_are_read_back() -> None:
+    automation = winback().reentry(every="3650d").frequency_cap(1_000, per="366d")
+    assert "(once in 3650 days per contact)\n  (at most 1000 messages in 366 days)" in automation.describe()
+    assert Automation.from_sentences(automation.describe(), name=automation.name).to_json() == automation.to_json()
+
+
 @given(sound_graphs(), st.text(max_size=20))
 def test_any_publishable_graph_can_be_drawn_described_and_simulated(graph: dict[str, Any], name: str) -> None:
     payload = {"name": name, "triggerSpec": {"type": "app_event"}, "graph": normalize(graph)}

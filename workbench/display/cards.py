@@ -11,8 +11,8 @@ from importlib.resources import files
 
 import msgspec
 
-from workbench.display import words
 from workbench.display.kinds import KINDS, STEPS, TRIGGERS, field_texts, filled, handle_words, parts, short_texts
+from workbench.display.sentences import rules
 from workbench.language.actions import FIELDS, FieldType, Handle, InvalidAction, SendEmail, Split, TriggerNode
 from workbench.language.graph import Graph, Node
 from workbench.language.trigger import Trigger, is_app_event
@@ -53,7 +53,7 @@ def card(node: Node, trigger: Trigger, graph: Graph) -> Card:
             texts = short_texts(trigger)
             title = _wrapped(filled(first, texts), _TITLE_SIZE, 2)
             lines = [line for text in others for line in _wrapped(filled(text, texts), _LINE_SIZE, 3)]
-            lines += [line for rule in words.rules(graph.settings) for line in _wrapped(rule, _LINE_SIZE, 2)]
+            lines += [line for rule in rules(graph.settings) for line in _wrapped(rule, _LINE_SIZE, 2)]
         case InvalidAction(problems=problems):
             field = problems[0].field.rpartition(".data.")[2]
             title = _wrapped(node.id, _TITLE_SIZE, 1)

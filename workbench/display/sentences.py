@@ -6,7 +6,7 @@ each line after a `|`. If a step has an id other than the default, its line ends
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,8 @@ from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, Out
 from workbench.display.words import join_and, quantity
 from workbench.language.actions import FIELDS, FieldType, fields_of_type
 from workbench.language.codec import encode
-from workbench.language.graph import Graph, SettingName
+from workbench.language.filter import Filter
+from workbench.language.graph import TIMEZONE_ATTRIBUTE, AutomationSettings, Graph, SettingName, read_settings
 from workbench.language.trigger import Trigger, is_trigger
 
 # The parser uses the same patterns and phrases.
@@ -35,7 +36,7 @@ def sentences(trigger: Trigger, graph: Graph) -> list[str]:
     """Return the alternative text of a graph's picture: the trigger, the rules, and one line per node."""
     when = filled(TRIGGERS[trigger.type].sentence, short_texts(trigger))
     steps = [f"  • {step_title(node)}." for node in graph.nodes if node is not graph.start]
-    return [f"{when}:", *(f"  ({rule})" for rule in words.rules(graph.settings)), *steps]
+    return [f"{when}:", *(f"  ({rule})" for rule in rules(graph.settings)), *steps]
 
 
 def outline_lines(outline: Outline) -> list[str]:
@@ -46,7 +47,7 @@ def outline_lines(outline: Outline) -> list[str]:
     label = f" {_label(outline.id)}" if outline.id != TRIGGER_ID else ""
     return [
         f"{when}:{label}",
-        *(f"  ({rule_text(name, setting)})" for name, setting in outline.settings.items()),
+        *(f"  ({rule})" for rule in rules_of(outline.settings)),
         *(_block(outline.steps, 1) or [f"  {NO_STEPS}"]),
     ]
 
@@ -64,23 +65,38 @@ def node_sentence(kind: str, data: Mapping[str, Any]) -> str:
     return sentence if body is None else f"{sentence}: {text(body)}"
 
 
-def rule_text(name: SettingName, setting: Any) -> str:
-    match name:
-        case "reentry" if setting["policy"] == "once_per":
-            return f"once in {quantity(setting['days'], 'day')} per contact"
-        case "reentry":
-            return "once per contact" if setting["policy"] == "once" else "not while it runs for the contact"
-        case "goal":
-            where = f", where {conditions(setting['filters'])}" if setting["filters"] else ""
-            return f"until {event_name(setting['event'])}{where}"
-        case "quietHours":
-            attribute = setting["timezoneAttribute"]
-            timezone = f", in the time zone of {path(attribute)}" if attribute != "timezone" else ""
-            return f"quiet from {setting['from']} to {setting['to']}{timezone}"
-        case "holdout":
-            return f"hold out {setting} % of contacts"
-        case "frequencyCap":
-            return f"at most {quantity(setting['messages'], 'message')} in {span_text(setting['seconds'])}"
+def rules_of(settings: Mapping[SettingName, Any]) -> list[str]:
+    """Return the rules that settings of an outline set; the parser reads them back."""
+    return rules(read_settings(settings, ""), lambda filters: conditions(map(msgspec.structs.asdict, filters)))
+
+
+def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str] = words.conditions) -> list[str]:
+    """Return the rules of the whole automation, one text each; `shown` writes the filters of the goal."""
+
+    def count(number: int, noun: str) -> str:
+        return f"{number} {noun}{'' if number == 1 else 's'}"  # without a comma, so that it can be read back
+
+    texts = []
+    match settings.reentry.policy:
+        case "always":
+            pass
+        case "once":
+            texts.append("once per contact")
+        case "once_per":
+            texts.append(f"once in {count(settings.reentry.days, 'day')} per contact")
+        case "not_while_running":
+            texts.append("not while it runs for the contact")
+    if (goal := settings.goal) is not None:
+        where = f", where {shown(goal.filters)}" if goal.filters else ""
+        texts.append(f"until {event_name(goal.event)}{where}")
+    if (hours := settings.quiet_hours) is not None:
+        timezone = f", in the time zone of {path(hours.attribute)}" if hours.attribute != TIMEZONE_ATTRIBUTE else ""
+        texts.append(f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}{timezone}")
+    if (cap := settings.frequency_cap) is not None:
+        texts.append(f"at most {count(cap.messages, 'message')} in {span_text(int(cap.period.total_seconds()))}")
+    if settings.holdout:
+        texts.append(f"hold out {settings.holdout} % of contacts")
+    return texts
 
 
 def conditions(filters: Iterable[Mapping[str, Any]]) -> str:

@@ -15,7 +15,6 @@ from workbench.language.channel import Message, channel_of
 from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.filter import OPERATORS, Filter, Verdict
-from workbench.language.graph import AutomationSettings
 from workbench.language.problem import DeclarationError
 from workbench.language.run import State, Step
 
@@ -175,29 +174,6 @@ def _type_name(content: Any) -> str:
 def assignments(attributes: Mapping[str, Any]) -> str:
     """Return new values of attributes: `tier = “gold” and visits = 3`."""
     return join_and([f"{name} = {value(content)}" for name, content in attributes.items()])
-
-
-def rules(settings: AutomationSettings) -> list[str]:
-    """Return the rules of the whole automation, one text each."""
-    texts = []
-    match settings.reentry.policy:
-        case "always":
-            pass
-        case "once":
-            texts.append("once per contact")
-        case "once_per":
-            texts.append(f"once in {quantity(settings.reentry.days, 'day')} per contact")
-        case "not_while_running":
-            texts.append("not while it runs for the contact")
-    if (goal := settings.goal) is not None:
-        texts.append(f"until {goal.event}" + (f", where {conditions(goal.filters)}" if goal.filters else ""))
-    if (hours := settings.quiet_hours) is not None:
-        texts.append(f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}")
-    if (cap := settings.frequency_cap) is not None:
-        texts.append(f"at most {quantity(cap.messages, 'message')} in {duration(cap.period)}")
-    if settings.holdout:
-        texts.append(f"hold out {settings.holdout} % of contacts")
-    return texts
 
 
 def outcome(word: str | None) -> str:
