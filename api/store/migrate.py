@@ -14,7 +14,6 @@ from functools import partial
 import msgspec
 import psycopg
 from psycopg import errors, sql
-from psycopg.rows import class_row
 
 from api.clock import monotonic_ns
 from api.store.database import (
@@ -26,7 +25,6 @@ from api.store.database import (
     Transaction,
     is_coordinator,
     libpq_dsn,
-    load,
     migration_status,
     migrations,
     register_cluster,
@@ -34,8 +32,7 @@ from api.store.database import (
     seeing_all_organizations,
     sql_folder,
 )
-
-_SQL = load("migrate")
+from api.store.query import query
 
 
 class MigrationError(Exception):
@@ -295,7 +292,7 @@ async def require_fit_server(dsn: str) -> None:
                 facts = await read_server(tx)
             await require_known_schema(dsn)
             async with database.transaction() as tx:
-                unprotected = [name async for (name,) in await tx.execute(_SQL["find_unprotected_tables"])]
+                unprotected = await find_unprotected_tables(tx)
     except (DatabaseUnavailableError, psycopg.OperationalError):
         return
     if unprotected:
@@ -307,18 +304,18 @@ async def require_fit_server(dsn: str) -> None:
         raise UnfitServerError(f"the database may lose committed data: {settings} off; set to on in postgresql.conf")
 
 
-async def read_server(tx: Transaction) -> ServerFacts:
-    async with tx.cursor(row_factory=class_row(ServerFacts)) as cursor:
-        facts = await (await cursor.execute(_SQL["read_server"])).fetchone()
-    assert facts is not None
-    return facts
+@query
+async def read_server(tx: Transaction) -> ServerFacts: ...
 
 
+@query
+async def find_unprotected_tables(tx: Transaction) -> list[str]: ...
+
+
+@query
 async def seconds_since_engine(tx: Transaction) -> float | None:
     """Return the seconds since any engine last reported; None if none ever did."""
-    row = await (await tx.execute(_SQL["seconds_since_engine"])).fetchone()
-    return None if row is None else row[0]
 
 
-async def has_events(tx: Transaction, org_id: int) -> bool:
-    return bool(await tx.fetch_value(_SQL["has_events"], {"org_id": org_id}))
+@query
+async def has_events(tx: Transaction, org_id: int) -> bool: ...
