@@ -23,14 +23,14 @@ from workbench.language.graph import SettingName
 from workbench.language.trigger import is_app_event, is_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
-Kind: TypeAlias = Literal["added", "removed", "changed", "renamed", "led"]
+Kind: TypeAlias = Literal["added", "removed", "changed", "renamed", "rerouted"]
 
-SIGNS: Mapping[Kind, str] = {"added": "+", "removed": "-", "changed": "~", "renamed": "=", "led": "→"}
+SIGNS: Mapping[Kind, str] = {"added": "+", "removed": "-", "changed": "~", "renamed": "=", "rerouted": "→"}
 _MAX_TEXT = 120
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One difference. `subject`: the id of a step, `trigger`, `settings` or `name`. `led`: an edge has a new target."""
+    """One difference. `subject`: the id of a step, `trigger`, `settings` or `name`. `rerouted`: an edge has a new target."""
 
     kind: Kind
     subject: str
@@ -223,7 +223,7 @@ def _edge_changes(before: JsonObject, after: JsonObject, renamed: Mapping[str, s
             if target != renamed.get(old_target or "", old_target):
                 label = f"{handle_words(handle)} leads to" if handle else "leads to"
                 text = _new_and_old(old_target or "no step", target or "no step")
-                changes.append(Change("led", node_id, f"{label} {text}"))
+                changes.append(Change("rerouted", node_id, f"{label} {text}"))
     return changes
 
 

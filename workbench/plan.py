@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     def _repr_html_(self) -> str:
         trigger, graph = self.draft.language()
         marked = marks(self.changes)
-        rerouted = {change.subject for change in self.changes.items if change.kind in ("led", "added")}
+        rerouted = {change.subject for change in self.changes.items if change.kind in ("rerouted", "added")}
         path = RunPath(
             {node.id: marked[node.id] for node in graph.nodes if node.id in marked},
             frozenset((edge.source, edge.handle) for edge in graph.edges if {edge.source, edge.target} & rerouted),

@@ -23,7 +23,7 @@ def webhook_node(server: Endpoint) -> dict[str, Any]:
 
 
 async def send_one(bench: Bench, node: dict[str, Any], **settings: Any) -> None:
-    """Send one event that sends one message."""
+    """Send one event that causes one message."""
     await bench.automation([TRIGGER, node], [("t", node["id"])], **settings)
     await bench.send("k", ANN)
     await bench.drive()

@@ -80,7 +80,7 @@ def _wrong_time(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) 
     elif ended.at < due:
         return f"{name} {(due - ended.at) / 1e6:.3f} s early"
     if ended.outcome == "timed_out" and (missed := _missed_event(run, entry, begun, ended)):
-        return f"lost: {name}, though event {missed} had come"
+        return f"lost: {name}, although event {missed} had arrived"
     late = ended.at - due - run.slack - _outage_us(run, entry.id, (due, ended.at))
     return f"{name} {(late + run.slack) / 1e6:.1f} s late" if late > 0 else None
 

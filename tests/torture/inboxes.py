@@ -70,13 +70,13 @@ def _wrong_close(visit: SocketVisit) -> str | None:
 def _wrong_push(visit: SocketVisit, push: Push, row: MessageRow, received: set[str]) -> str | None:
     name = f"push {push.id} to {visit.org} {visit.wallet}"
     if push.id in received:
-        return f"doubled: {name} came twice over one socket"
+        return f"doubled: {name} was pushed twice over one socket"
     if (push.title, push.body) != (row.subject, row.body):
         return f"{name} is not what is stored"
     if push.at + CLOCK_US < row.committed:
-        return f"{name} came before it was stored"
+        return f"{name} was pushed before it was stored"
     if row.delivered is not None and row.delivered + CLOCK_US < visit.opened:
-        return f"{name} came again, though it had been acknowledged"
+        return f"{name} was pushed again, although it had been acknowledged"
     return None
 
 
@@ -89,7 +89,7 @@ def _gap(
         visible = earlier.committed + CLOCK_US < row.committed and run.erased.get(earlier.contact_id, NEVER) > push.at
         waits = earlier.id not in received and acknowledged.get(earlier.id, NEVER) > push.at
         if visible and waits and not run.postgres_was_hit((earlier.committed, push.at)):
-            return f"push {push.id} came before {earlier.id}, which stands before it in the inbox"
+            return f"push {push.id} was sent before {earlier.id}, which precedes it in the inbox"
     return None
 
 
@@ -106,4 +106,4 @@ def _misplaced(message: MessageRow, acknowledged: Mapping[str, int], *, is_held:
     if message.delivered is not None and message.id not in acknowledged:
         return f"message {message.id} is delivered, but was not acknowledged"
     waits = message.delivered is None and message.status == "sent" and is_held
-    return f"lost: message {message.id} waits for {message.wallet}, who took all that came" if waits else None
+    return f"lost: message {message.id} waits, although {message.wallet} acknowledged every push" if waits else None

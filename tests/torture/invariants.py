@@ -109,7 +109,7 @@ def _contradiction(name: str, attempts: list[Attempt]) -> str | None:
     if len(new) > 1:
         return f"doubled: {name} was new {len(new)} times"
     if accepted and not new and not any(attempt.answer in UNKNOWN for attempt in attempts):
-        return f"{name} was a duplicate of nothing"
+        return f"{name} was answered as a duplicate, but was never accepted"
     if new and min(accepted) < new[0].began:
         return f"{name} was new after it had been accepted"
     return None
@@ -169,7 +169,7 @@ def entered_once(run: Evidence) -> Findings:
                 right = _entries_wanted(run, automation, sent, event)
                 yield None if count in right else f"event {event.id} entered {automation.rule.name} {count} times"
     for _, event_id, _ in entries:
-        yield f"an entry is of event {event_id}, which does not exist so"
+        yield f"an entry has event {event_id}, which is not stored with these values"
     yield from _dry_runs_count_right(run)
 
 

@@ -52,7 +52,7 @@ LINES: list[tuple[str, Forgery]] = [
     ("doubled", pushed_twice),
     ("before it was stored", pushed_early),
     ("but was for another", of_another_org),
-    ("came again, though", late),
+    ("was pushed again, although", late),
     ("was closed with 1011", lambda visit: msgspec.structs.replace(visit, code=1011)),
     ("was closed with 4401", lambda visit: msgspec.structs.replace(visit, code=4401)),
 ]
@@ -82,7 +82,7 @@ def test_a_gap_in_the_pushes_is_detected(finished_run: FinishedRun) -> None:
     alone = with_stored(
         with_log(evidence, visits=[msgspec.structs.replace(visit, pushes=left, acknowledged=[])]), messages=messages
     )
-    assert_seen(msgspec.structs.replace(alone, faults=[]), "V16", f"came before {first}")
+    assert_seen(msgspec.structs.replace(alone, faults=[]), "V16", f"was sent before {first}")
 
 
 def position(evidence: Evidence, message_id: str) -> tuple[int, str]:

@@ -102,7 +102,7 @@ class Scanner:
         return next((literal for literal in literals if self._text.startswith(literal, self._at)), None)
 
     def maybe(self, *literals: str) -> str | None:
-        """Take and return the literal that comes next, if one does."""
+        """Take and return the next literal, if there is one."""
         literal = self.sees(*literals)
         self._at += len(literal or "")
         return literal
