@@ -30,7 +30,10 @@ _MAX_TEXT = 120
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One difference. `subject`: the id of a step, `trigger`, `settings` or `name`. `rerouted`: an edge has a new target."""
+    """One difference.
+
+    `subject`: the id of a step, `trigger`, `settings` or `name`. `rerouted`: an edge has a new target.
+    """
 
     kind: Kind
     subject: str

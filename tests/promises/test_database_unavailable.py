@@ -1,4 +1,4 @@
-"""While Postgres is down every answer is a quick 503; once it is back, requests succeed again (docs/trust.md B11, B12)."""
+"""While Postgres is down, every answer is a quick 503; afterwards, requests succeed again (docs/trust.md B11, B12)."""
 
 import asyncio
 import os
