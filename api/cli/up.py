@@ -23,8 +23,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import psycopg
-
 from api.cli import CommandError, lab, network
 from api.cli.database import DatabaseUrls, migrate, read_secret, root_secret
 from api.cli.errors import Interrupted, Signals, note, port, say
@@ -176,7 +174,7 @@ class Up:
             note("Postgres stopped; restarting it")
             try:
                 self._postgres.start()
-            except (EmbeddedError, PrivateFileError, OSError, psycopg.Error) as error:
+            except (EmbeddedError, PrivateFileError, OSError) as error:
                 note(f"Postgres cannot be started: {error}; trying again in {delay_s} s")
             self._postgres_started_ns = monotonic_ns()
         for child in self._children:

@@ -124,6 +124,9 @@ class EmbeddedPostgres:
                     cluster.create_application(paths, _socket_folder(paths))
                     return _connect(paths, owned=True)
                 time.sleep(_POLL_INTERVAL_S)
+        except psycopg.Error as error:  # the database of the application cannot be made, for example on a full disk
+            self.stop()
+            raise EmbeddedError(str(error).strip()) from error
         except BaseException:
             self.stop()
             raise
