@@ -13,12 +13,14 @@ from api.routes.events import INGEST_PATHS
 from api.routes.request import Operation, services
 from api.routes.responses import RequestRefusedError, answer
 from api.store.chain import list_chains
-from api.store.database import DatabaseUnavailableError
+from api.store.database import DatabaseUnavailableError, list_workers
 from api.store.engines import last_heartbeat
 from workbench.language.problem import Problem
 from workbench.language.version import VERSION, VERSION_HEADER, incompatibility, supported_range
 
 blueprint = Blueprint("health")
+
+_ANSWER_S = 1.0  # of Postgres, so that /readyz takes less than two seconds
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -62,15 +64,21 @@ async def healthz(request: Request) -> Health:
 @blueprint.get("/readyz")
 @Operation(answer=Readiness, other_answers={503: Readiness})
 async def readyz(request: Request) -> HTTPResponse:
-    """Return 200 if events can be accepted: the database answers and the writer runs; 503 otherwise."""
+    """Return 200 if events can be accepted: the database answers and the writer runs; 503 otherwise.
+
+    On Citus, `database` names the node ids of workers that are away; 503 if all are.
+    """
     try:
-        async with services(request).database.transaction() as tx:
+        async with services(request).database.transaction(answer_s=_ANSWER_S) as tx:
             beat = await last_heartbeat(tx)
             chains = await list_chains(tx, services(request).clock.now())
+            workers = await list_workers(tx)
     except DatabaseUnavailableError:  # the reason names hosts, so it is only logged (and shown by `workbench doctor`)
         return answer(Readiness("unavailable", "away", "waiting", "unknown"), 503)
     now = services(request).clock.now()
     is_writing = services(request).pipeline.alive
+    away = [node for node, answers in workers if not answers]
+    is_ready = is_writing and (not away or len(away) < len(workers))
     engine = "not running"
     if beat is not None:
         engine = f"last seen {beat.seen_at.isoformat()}" if beat.is_silent(now) else "ok"
@@ -81,14 +89,14 @@ async def readyz(request: Request) -> HTTPResponse:
             status = f"{chain.problem}; nothing new read since {chain.read_at.isoformat()}"
         chain_statuses[str(chain.chain_id)] = status
     readiness = Readiness(
-        "ready" if is_writing else "unavailable",
-        "ok",
+        "ready" if is_ready else "unavailable",
+        f"Citus workers away: {', '.join(map(str, away))}" if away else "ok",
         "ok" if is_writing else "stopped",
         engine,
         None if beat is None else round(beat.lag_seconds(now), 3),
         chain_statuses,
     )
-    return answer(readiness, 200 if is_writing else 503)
+    return answer(readiness, 200 if is_ready else 503)
 
 
 @blueprint.get("/api/v1/version")

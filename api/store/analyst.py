@@ -45,7 +45,14 @@ from psycopg.types.string import ByteaBinaryLoader
 from psycopg.waiting import WAIT_R
 
 from api.clock import monotonic_ns
-from api.store.database import Database, DatabaseUnavailableError, Transaction, is_distributed, load
+from api.store.database import (
+    Database,
+    DatabaseUnavailableError,
+    Transaction,
+    WatchedConnection,
+    is_distributed,
+    load,
+)
 from api.store.sql_roles import ReaderError, ReaderRole, stop_backend
 
 _log = logging.getLogger("workbench.reading")
@@ -418,13 +425,13 @@ async def _connect(
         password=reader.password,
         options=options,
         client_encoding="UTF8",
-        connect_timeout=5,
+        connect_timeout=4,
         application_name="workbench sql",
     )
     started_ns = monotonic_ns()
     while True:
         try:
-            return await AsyncConnection.connect(conninfo, autocommit=True)
+            connection = await WatchedConnection.connect(conninfo, autocommit=True)
         except errors.OperationalError as error:
             # A refused connection has no SQLSTATE. A connection that was just closed still counts for a moment, hence
             # the retries.
@@ -432,6 +439,9 @@ async def _connect(
                 raise DatabaseUnavailableError("the database refused the reader's connection") from error
             if monotonic_ns() - started_ns > limits.connect_seconds * 1e9:
                 raise TooManyQueriesError("too many queries of this organization are running") from error
+        else:
+            connection.watch = database.watch
+            return connection
         await asyncio.sleep(_CONNECT_PAUSE_S)
 
 

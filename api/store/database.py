@@ -16,24 +16,33 @@ outside a transaction` is for indexes that are built during traffic: the stateme
 `Database.transaction()` handle `DatabaseUnavailableError` (Postgres cannot be reached, or the outcome of a commit is
 unknown) and, after a rollback, `TransactionConflictError` and `RefusedDataError`. Any other psycopg error is a bug.
 
+**A server that does not respond.** A frozen server ends no statement, whatever its timeouts, and its kernel goes on to
+acknowledge data. So a round trip that takes longer than a second makes `ResponseWatch` connect anew; if that gets no
+answer either, all connections that wait are shut down. A server that answers may take as long as its timeouts allow.
+
 **Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction
 counter, perhaps below the ids under which its rows were stored. A transaction's number is therefore its id plus an
 offset of its cluster, which `migrate` registers once. With these numbers, the order of transactions survives a restore.
 """
 
+import asyncio
+import contextlib
 import hashlib
+import os
 import re
 import select
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import psycopg
 from psycopg import AsyncTransaction, errors, sql
+from psycopg.abc import PQGen
 from psycopg.adapt import Loader, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
@@ -206,7 +215,86 @@ _CITUS = load("citus")
 _SLOW_CALIBRATION_NS = 1_000_000_000  # a slower response would move the clock by up to half of its round trip
 
 
-class Transaction(psycopg.AsyncConnection[TupleRow]):
+# Together less than the five seconds within which every request has an answer. A network with a latency of 200 ms needs
+# more than a second to connect.
+_PROBE_AFTER_S, _PROBE_TIMEOUT_S = 1.0, 2.5
+
+_Received = TypeVar("_Received")
+
+
+class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
+    """A connection that is shut down when its server does not respond any more.
+
+    `answer_s`: a round trip that takes longer is ended at once, whether or not the server responds to others.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.watch: ResponseWatch | None = None
+        self.answer_s: float | None = None
+
+    async def wait(self, gen: PQGen[_Received], interval: float = 0.1, timeout: float | None = None) -> _Received:  # noqa: ASYNC109  psycopg's signature
+        """Run a generator that sends and receives."""
+        if self.watch is None:
+            return await super().wait(gen, interval, timeout)
+        loop, watch = asyncio.get_running_loop(), self.watch
+        if self.answer_s is None:
+            timer = loop.call_later(_PROBE_AFTER_S, watch.add, self)
+        else:
+            timer = loop.call_later(self.answer_s, self.shut_down)
+        try:
+            return await super().wait(gen, interval, timeout)
+        finally:
+            timer.cancel()
+            watch.remove(self)
+
+    def shut_down(self) -> None:
+        """Let the generator that waits fail as if the server had closed the connection."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+
+class ResponseWatch:
+    """Shuts down connections that wait for a server which does not respond."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._waiting: set[WatchedConnection] = set()
+        self._probing: asyncio.Task[None] | None = None
+
+    def add(self, connection: WatchedConnection) -> None:
+        """Probe the server until this connection has its answer."""
+        self._waiting.add(connection)
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._probe())
+
+    def remove(self, connection: WatchedConnection) -> None:
+        self._waiting.discard(connection)
+
+    async def _probe(self) -> None:
+        while self._waiting:
+            if await self._responds():
+                await asyncio.sleep(_PROBE_AFTER_S)
+                continue
+            for connection in self._waiting:
+                connection.shut_down()
+            self._waiting.clear()
+
+    async def _responds(self) -> bool:
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                connection = await psycopg.AsyncConnection.connect(self._dsn, application_name="workbench probe")
+        except (TimeoutError, errors.ConnectionTimeout):
+            return False
+        except (
+            psycopg.Error
+        ):  # an error is a response, too: "too many clients", or "the database system is starting up"
+            return True
+        await connection.close()
+        return True
+
+
+class Transaction(WatchedConnection):
     """A connection, in most places inside an open transaction.
 
     It caches facts of its connection: `prepared` and `prepared_until_ns` for `store.query`, `transaction_offset` and
@@ -288,6 +376,7 @@ class Database:
     ) -> None:
         self.dsn = libpq_dsn(dsn)
         self._lock_ms, self._org = lock_ms, org
+        self.watch = ResponseWatch(self.dsn)
         options = _SESSION_OPTIONS.format(statement_ms=statement_ms, lock_ms=lock_ms, org=org)
         mark = conninfo_to_dict(self.dsn).get("application_name") or ""
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
@@ -339,14 +428,17 @@ class Database:
             raise errors.OperationalError("the connection ended while it was idle")
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
+    async def transaction(self, answer_s: float | None = None) -> AsyncIterator[Transaction]:
         """Lend a connection in a transaction, which commits when the block ends without an exception.
+
+        `answer_s`: a round trip that takes longer is a DatabaseUnavailableError, even if the server responds to others.
 
         Raises DatabaseUnavailableError (TooSlowError), TransactionConflictError (LockedError) or RefusedDataError.
         """
         distributed = False
         try:
             async with self._pool.connection() as connection:
+                connection.watch, connection.answer_s = self.watch, answer_s
                 await self._begin(connection)
                 distributed = connection.distributed is True
                 yield connection
@@ -428,6 +520,13 @@ async def is_coordinator(tx: Transaction) -> bool:
     if not await is_distributed(tx):
         return False
     return await tx.fetch_value(_CITUS["is_coordinator"]) is True
+
+
+async def list_workers(tx: Transaction) -> list[tuple[int, bool]]:
+    """Return the node id of each worker of a Citus cluster, and whether it answers; nothing for another server."""
+    if not await is_distributed(tx):
+        return []
+    return [(node, answers) async for node, answers in await tx.execute(_CITUS["list_workers"])]
 
 
 async def run_on_workers(tx: Transaction, script: str) -> None:

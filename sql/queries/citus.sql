@@ -50,6 +50,11 @@ SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus');
 -- Whether this node of a Citus cluster distributes tables.
 SELECT citus_is_coordinator();
 
+-- list_workers --
+-- The id of each worker of a Citus cluster, and whether it answers.
+SELECT n.nodeid, w.success FROM run_command_on_workers('SELECT 1') w JOIN pg_dist_node n USING (nodename, nodeport)
+ORDER BY n.nodeid;
+
 -- run_on_workers --
 -- Run a script on every worker of a Citus cluster. A row for each worker on which it failed, with the reason.
 SELECT nodename, nodeport, result FROM run_command_on_workers(:script) WHERE NOT success;

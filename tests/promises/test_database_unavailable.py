@@ -1,6 +1,7 @@
 """While Postgres is down, every answer is a quick 503; afterwards, requests succeed again (docs/trust.md B11, B12)."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -11,8 +12,11 @@ from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
+from api.auth.key_format import WORKBENCH
+from api.auth.keys import create
 from api.clock import token
 from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
@@ -21,6 +25,23 @@ from tests.promises.conftest import Load, check_promises, query, until
 from tests.servers import create_database
 
 SOON_S = 3.0  # seconds: the two that are promised, and what clients on the same two processors add
+READY_SOON_S, ANSWERED_S = 4.0, 10.0  # twice what is promised
+GRAPH = {"nodes": [{"id": "t", "type": "app_event", "data": {}}], "edges": []}
+ROUTES: list[tuple[str, str, object]] = [
+    ("GET", "/readyz", None),
+    *[
+        ("GET", f"/api/v1/{path}", None)
+        for path in ("automations", "keys", "entries", "dead-letters", "events/catalog", "events/recent")
+    ],
+    *[("GET", f"/api/v1/{path}", None) for path in ("segments", "chain", "usage", "audit", "webhooks/secret")],
+    ("POST", "/api/v1/sql", {"sql": "SELECT count(*) FROM app_events"}),
+    ("POST", "/api/v1/segments/preview", {"sql": "SELECT id AS contact_id FROM contacts"}),
+    (
+        "POST",
+        "/api/v1/simulate",
+        {"triggerSpec": {"type": "app_event"}, "graph": GRAPH, "event": {"event": "a", "contact": {"externalId": "a"}}},
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +77,14 @@ def pids(postgres: EmbeddedPostgres) -> list[int]:
     return [postmaster, *map(int, Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split())]
 
 
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # a session that has just ended
+            os.kill(pid, number)
+
+
 def kill(postgres: EmbeddedPostgres) -> None:
-    for pid in pids(postgres):
-        os.kill(pid, signal.SIGKILL)
+    signal_all(pids(postgres), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("leave", [kill, EmbeddedPostgres.stop])
@@ -92,11 +118,9 @@ async def test_b11_a_frozen_postgres_is_treated_as_unavailable(
     running = asyncio.create_task(load.run())
     await until(lambda: load.count("new") >= 200)
     stopped = pids(killable_postgres)
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+    signal_all(stopped, signal.SIGSTOP)
     await until(lambda: load.count("later") >= 20)
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
+    signal_all(stopped, signal.SIGCONT)
     enough = load.count("new") + 200
     await until(lambda: load.count("new") >= enough, seconds=5)
     load.stop()
@@ -104,6 +128,44 @@ async def test_b11_a_frozen_postgres_is_treated_as_unavailable(
     await load.settle()
     assert load.slowest < SOON_S
     await check_promises(installation.dsn, load)
+
+
+async def test_b11_every_route_has_an_answer_while_postgres_is_frozen(
+    killable_postgres: EmbeddedPostgres, installation: Installation
+) -> None:
+    await installation.organization()
+    key = await create(installation.dsn, installation.keyring, "demo", "workbench", WORKBENCH)
+    api = installation.start_api()
+    frozen: list[int] = []
+    slow = {"sql": "SELECT count(*) FROM generate_series(1, 100000000)"}
+    async with httpx.AsyncClient(base_url=api.url, headers={"authorization": f"Bearer {key}"}) as client:
+
+        async def send(method: str, path: str, body: object) -> tuple[str, int]:
+            started = time.monotonic()
+            response = await client.request(method, path, json=body, timeout=90)
+            limit = READY_SOON_S if path == "/readyz" else ANSWERED_S
+            assert time.monotonic() - started < limit, path
+            return path, response.status_code
+
+        async def send_all() -> list[tuple[str, int]]:
+            return await asyncio.gather(*[send(*request) for request in ROUTES])
+
+        assert await send_all() == [(path, 200) for _, path, _ in ROUTES]
+        running = asyncio.create_task(send("POST", "/api/v1/sql", slow))
+        readers = "SELECT count(*) FROM pg_stat_activity WHERE usename LIKE 'wb_reader_%%'"
+        while await query(installation.dsn, readers) == [(0,)]:
+            await asyncio.sleep(0.01)
+        try:
+            frozen += pids(killable_postgres)
+            signal_all(frozen, signal.SIGSTOP)
+            for _ in range(2):  # with connections and a verified key from before, then without
+                assert await send_all() == [(path, 503) for _, path, _ in ROUTES]
+            assert await running == ("/api/v1/sql", 503)
+        finally:
+            signal_all(frozen, signal.SIGCONT)
+        async with asyncio.timeout(30):
+            while await send_all() != [(path, 200) for _, path, _ in ROUTES]:
+                pass
 
 
 async def test_b12_backends_terminated_at_random_cost_at_most_a_retry(installation: Installation) -> None:

@@ -27,6 +27,20 @@ async def _freeze(database: Database, other: Transaction) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_a_long_statement_is_not_ended_while_the_server_responds(database_url: str) -> None:
+    async with Database(database_url, size=1) as database, database.transaction() as tx:
+        assert await tx.fetch_value("SELECT 'done' FROM pg_sleep(2.5)") == "done"
+
+
+async def test_a_round_trip_longer_than_the_caller_waits_is_ended(database_url: str) -> None:
+    async with Database(database_url, size=1) as database:
+        with pytest.raises(DatabaseUnavailableError):
+            async with database.transaction(answer_s=0.5) as tx:
+                await tx.execute("SELECT pg_sleep(60)")
+        async with database.transaction() as tx:
+            assert await tx.fetch_value("SELECT 1") == 1
+
+
 @pytest.mark.plain
 async def test_the_first_statement_on_a_new_connection_begins_its_transaction(database_url: str) -> None:
     database = Database(database_url, size=2)
