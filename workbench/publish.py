@@ -171,14 +171,17 @@ class SavedAutomation:
         if self.catalog is None or self.connection is None:
             return None
         names, paths = self.catalog.names, {}
+        undeliverable: dict[str, tuple[int, int]] = {}
         # A name that was never sent, such as an unfinished one, needs no request. A full list may lack rare names.
         events = [name for name in events_of(trigger, graph) if name in names or len(names) == MAX_LISTED]
         for name in events[:_MAX_SHAPES]:
             with suppress(NotFoundError):
-                paths[name] = frozenset(path.path for path in self.catalog[name].paths)
+                shape = self.catalog[name]
+                paths[name] = frozenset(path.path for path in shape.paths)
+                undeliverable[name] = shape.undeliverable, shape.sampled
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
         segments = segment_names(self.connection) if segments_of(graph) else None
-        facts = CatalogFacts(tuple(dict.fromkeys((*names, *paths))), paths, segments)
+        facts = CatalogFacts(tuple(dict.fromkeys((*names, *paths))), paths, segments, undeliverable=undeliverable)
         if uses_chain(trigger, graph):
             with suppress(WorkbenchError):
                 return msgspec.structs.replace(facts, chain=chains(self.connection).facts())

@@ -139,7 +139,7 @@ async def send_test(
     skipped = [
         TestMessageView(step.node_id, channel.name, "skipped", step.detail.get("cause"))
         for step, channel in last_steps.values()
-        if step.outcome in ("failed", "skipped") and node_id in (None, step.node_id)
+        if step.outcome in ("failed", "skipped", "undeliverable") and node_id in (None, step.node_id)
     ]
     if node_id is not None and not messages and not skipped:
         return invalid((Problem("nodeId", "no message is sent at this node for this event"),))

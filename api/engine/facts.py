@@ -166,6 +166,7 @@ async def read_facts(
                 LaterEvent(row.created_at, row.event, identifiers_of(row, open_email), decode(row.payload), row.id)
                 for row in watched.later_events.get(claim.entry_id, ())
             ),
+            at=event.created_at,
         )
     # Clocks of two processes differ: an event may carry a later time than `now`, and no decision may precede it.
     decide_at = max([now, *(rows[-1].created_at for rows in watched.later_events.values())])

@@ -130,7 +130,7 @@ def progress_of(
                     detail,
                 )
             )
-            if step.outcome == "skipped":
+            if step.outcome in ("skipped", "undeliverable"):
                 skipped.append(
                     NewMessage(
                         message_id(claim.entry_id, step.node_id),

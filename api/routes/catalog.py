@@ -20,6 +20,7 @@ from api.store import events as store
 from api.store.events import EventRow, EventSpan
 from workbench.language import payload_schema
 from workbench.language.body import Body
+from workbench.language.channel import is_evm_wallet
 from workbench.language.codec import decode
 from workbench.language.event import EVENT_NAME
 from workbench.language.payload_schema import summarise_paths
@@ -58,6 +59,7 @@ class EventDescription(msgspec.Struct, frozen=True, rename="camel"):
     """One event. `days`: the UTC days that `perDay` counts. `sampled`: how many of the newest payloads were read.
 
     `paths`: the properties of these payloads. `samples`: the newest of them. `drift`: recent changes of structure.
+    `undeliverable`: how many of the sampled events have a wallet that can never sign in for in-app messages.
     """
 
     event: str
@@ -71,6 +73,7 @@ class EventDescription(msgspec.Struct, frozen=True, rename="camel"):
     paths: list[dict[str, Any]]
     samples: list[dict[str, Any]]
     drift: dict[str, Any]
+    undeliverable: int
 
 
 @blueprint.get("")
@@ -138,6 +141,9 @@ def _describe_payloads(newest: Sequence[EventRow], earlier: Sequence[bytes], rec
             "recent": len(recent_payloads),
             "changes": payload_schema.schema_changes(earlier_payloads, recent_payloads),
         },
+        "undeliverable": sum(
+            event.wallet_address is not None and not is_evm_wallet(event.wallet_address) for event, _ in sampled
+        ),
     }
 
 

@@ -37,7 +37,7 @@ DRAFT = {
     "triggerSpec": {"type": "app_event", "event": "a"},
     "graph": {"nodes": NODES, "edges": EDGES, "settings": {"holdout": 50, "goal": {"event": "b"}}},
 }
-ANN = {"walletAddress": "0xAnn", "email": "ann@customer.example"}
+ANN = {"walletAddress": "0xA22", "email": "ann@customer.example"}
 EVENT = {"event": "a", "contact": ANN, "payload": {"n": 7}}
 ME = "me@author.example"
 
@@ -124,7 +124,7 @@ async def test_a_test_reaches_only_its_receivers_and_is_not_counted(installation
         ("m", "sent", None),
         ("h", "skipped", "no_address"),
     ]
-    assert await installation.inbox("0xann") == []
+    assert await installation.inbox("0xa22") == []
     assert len(list(installation.mail.iterdir())) == 1
     for table in ("messages", "message_outcomes", "entries", "events", "contacts"):
         assert await installation.rows(f"SELECT count(*) FROM {table}") == [(0,)]
@@ -257,7 +257,7 @@ async def test_contacts_and_endpoints_of_published_automations_get_tests(
     _, made = await strict.org.call("POST", "/automations", DRAFT | draft)
     assert (await strict.test(to={"url": server.url()}))[0] == 400
     await strict.org.call("POST", f"/automations/{made['id']}/publish", {})
-    to = {"email": "ANN@customer.example", "walletAddress": "0xANN", "url": server.url(path="/test")}
+    to = {"email": "ANN@customer.example", "walletAddress": "0xA22", "url": server.url(path="/test")}
     _, answer = await strict.test(to=to)
     assert [(message["channel"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("inapp", "sent", None),
@@ -267,10 +267,10 @@ async def test_contacts_and_endpoints_of_published_automations_get_tests(
 
 
 async def test_an_opted_out_contact_gets_no_test_through_that_channel(installation: Installation) -> None:
-    bob = {"walletAddress": "0xBob", "email": "bob@customer.example"}
+    bob = {"walletAddress": "0xB0b", "email": "bob@customer.example"}
     await installation.org.call("POST", "/events", EVENT | {"contact": bob}, ("live",))
     await installation.rows(
-        "UPDATE contacts SET opted_out = '{inapp,email}' WHERE wallet_address = '0xbob' RETURNING id"
+        "UPDATE contacts SET opted_out = '{inapp,email}' WHERE wallet_address = '0xb0b' RETURNING id"
     )
     _, answer = await installation.test(to=bob)
     assert [(message["channel"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
@@ -278,7 +278,7 @@ async def test_an_opted_out_contact_gets_no_test_through_that_channel(installati
         ("email", "skipped", "opted_out"),
         ("webhook", "skipped", "no_address"),
     ]
-    assert await installation.inbox("0xbob") == []
+    assert await installation.inbox("0xb0b") == []
     assert not installation.mail.exists()
 
 
@@ -333,7 +333,7 @@ async def test_an_address_is_masked_in_texts_for_a_key_that_may_not_see_it(
     nodes = [NODES[0], {**NODES[1], "data": {"title": "{{ contact.email | urlencode }}", "body": "-"}}]
     graph = {"nodes": nodes, "edges": [{"source": "t", "target": "i"}]}
     _, made = await installation.org.call("POST", "/automations", DRAFT | {"graph": graph})
-    body = {"event": EVENT | {"contact": {"walletAddress": "0xAnn"}}, "to": {"walletAddress": "0xMe"}}
+    body = {"event": EVENT | {"contact": {"walletAddress": "0xA22"}}, "to": {"walletAddress": "0xMe"}}
     key = ("workbench", "automations:write", *scopes)
     _, answer = await installation.org.call("POST", f"/automations/{made['id']}/test", body, key)
     [pushed] = await installation.inbox("0xme")

@@ -297,5 +297,5 @@ async def test_an_identifier_of_another_contact_does_not_move_in_a_trial(tenant:
     trace = await simulate_trial(tenant, row.id, events=[later])
     assert [message.body for message in trace.messages] == ["- b@example.com"]  # an email follows the wallet
     later = {"afterSeconds": 1, "event": EVENT | {"contact": {"externalId": "e2"}}}
-    trace = await simulate_trial(tenant, row.id, event=EVENT | {"contact": {"walletAddress": "0xnew"}}, events=[later])
+    trace = await simulate_trial(tenant, row.id, event=EVENT | {"contact": {"walletAddress": "0x2e3"}}, events=[later])
     assert "e2" not in str(trace)

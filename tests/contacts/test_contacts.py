@@ -14,7 +14,7 @@ from workbench.language.codec import decode
 from workbench.language.event import Identifiers
 
 CARE = ("contacts:read", "automations:write")
-ANN = {"walletAddress": "0xAnn", "email": "ann@acme.example", "externalId": "ann-1"}
+ANN = {"walletAddress": "0xA22", "email": "ann@acme.example", "externalId": "ann-1"}
 
 
 async def call(
@@ -57,8 +57,8 @@ async def test_a_contact_is_found_by_its_identifiers(acme: Org) -> None:
     shown = (await call(acme, "GET", f"/{contact_id}", *CARE)).json()
     assert {name: value for name, value in shown.items() if not name.endswith("At")} == {
         "id": contact_id,
-        "walletAddress": "0xann",
-        "walletRaw": "0xAnn",
+        "walletAddress": "0xa22",
+        "walletRaw": "0xA22",
         "email": "a•••@acme.example",
         "externalId": "ann-1",
         "attributes": {"plan": "pro"},

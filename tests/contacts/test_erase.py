@@ -15,7 +15,7 @@ from tests.routes.conftest import Org, serving
 from workbench.language.codec import decode
 
 CANARY = "canary-4711"
-WORDS = (CANARY, "0xann", "0xAnn", "acme.example", "ann-1", "enc1_")
+WORDS = (CANARY, "0xa22", "0xA22", "acme.example", "ann-1", "enc1_")
 
 
 async def create_contact_with_rows(org: Org) -> str:
@@ -29,7 +29,7 @@ async def create_contact_with_rows(org: Org) -> str:
         dry = {"event": "signup", "contact": ANN, "test": True, "payload": {"card": CANARY}}
         await org.post(dry | {"idempotencyKey": f"{CANARY}-dry"})
     await org.post({"event": "signup", "contact": {"externalId": "ann-1", "email": "other@acme.example"}})
-    await org.post({"event": "signup", "contact": {"walletAddress": "0xann", "email": "other@acme.example"}})
+    await org.post({"event": "signup", "contact": {"walletAddress": "0xa22", "email": "other@acme.example"}})
     await call(org, "POST", f"/{contact_id}/tags", *CARE, body={"add": [CANARY]})
     await fill(org, contact_id)
     return contact_id
@@ -48,7 +48,7 @@ async def fill(org: Org, contact_id: str) -> None:
         " VALUES ({org}, '{contact}', 'running', 'dead', now(), 'refused: {canary}')",
         "INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status,"
         " wallet_address, recipient, subject, body, extra, created_at, sent_at)"
-        " VALUES ({org}, '{contact}', '{contact}', '{contact}', '{contact}', 'n', 1, 'inapp', 'sent', '0xann',"
+        " VALUES ({org}, '{contact}', '{contact}', '{contact}', '{contact}', 'n', 1, 'inapp', 'sent', '0xa22',"
         " '{canary}', '{canary}', '{canary}', '{{\"x\": \"{canary}\"}}', now(), now())",
         "INSERT INTO segments (org_id, id, name, kind, size, revision, created_at, created_by, updated_at, updated_by)"
         " VALUES ({org}, '{contact}', 'big-spenders', 'audience', 1, 1, now(), '{contact}', now(), '{contact}')",
@@ -57,9 +57,9 @@ async def fill(org: Org, contact_id: str) -> None:
         " digest, block_number, block_hash, block_time, created_at)"
         " VALUES ({org}, '{contact}', '{contact}', 1, 'c', 'Transfer', '', 'h', 0,"
         " gen_random_uuid(), 1, '', now(), now())",
-        "INSERT INTO test_pushes VALUES ({org}, '{contact}', '{contact}', '0xme', '{canary}', '{canary}', '{{}}',"
+        "INSERT INTO test_pushes VALUES ({org}, '{contact}', '{contact}', '0x3e', '{canary}', '{canary}', '{{}}',"
         " now())",
-        "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xann', '{contact}', 'https://page.example', 1, now())",
+        "INSERT INTO inapp_challenges VALUES ({org}, 'nonce', '0xa22', '{contact}', 'https://page.example', 1, now())",
     ):
         await org.service.rows(statement.format(**ids).replace("%", "%%"))
 
@@ -79,7 +79,7 @@ async def all_rows(org: Org) -> str:
 async def digests(org: Org) -> list[str]:
     """Return the blind indexes of the contact's identifiers."""
     keys = org.service.keyring.of(org.id)
-    identifiers = [("wallet", "0xann"), ("email", "ann@acme.example"), ("external_id", "ann-1")]
+    identifiers = [("wallet", "0xa22"), ("email", "ann@acme.example"), ("external_id", "ann-1")]
     return [keys.digest(kind, value) for kind, value in identifiers]
 
 
@@ -160,7 +160,7 @@ async def test_another_organizations_contact_cannot_be_erased(acme: Org, globex:
 
 async def test_an_export_contains_all_stored_data_of_a_contact(acme: Org) -> None:
     contact_id = await arrived(acme, payload={"amount": 5}, idempotencyKey="k1")
-    await arrived(acme, {"walletAddress": "0xBob"}, payload={"secret": "of another contact"})
+    await arrived(acme, {"walletAddress": "0xB0b"}, payload={"secret": "of another contact"})
     await fill(acme, contact_id)
     response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
     assert response.status_code == 200
@@ -174,7 +174,7 @@ async def test_an_export_contains_all_stored_data_of_a_contact(acme: Org) -> Non
         "event": "signup",
         "payload": {"amount": 5},
         "idempotencyKey": "k1",
-        "walletAddress": "0xann",
+        "walletAddress": "0xa22",
         "email": "ann@acme.example",
         "externalId": "ann-1",
     }

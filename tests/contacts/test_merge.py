@@ -15,8 +15,8 @@ from tests.contacts.test_timeline import timeline
 from tests.routes.conftest import Org
 from workbench.language.codec import decode
 
-WEB = {"walletAddress": "0xWeb"}
-APP = {"walletAddress": "0xApp", "email": "app@acme.example", "externalId": "app-1"}
+WEB = {"walletAddress": "0x3eb"}
+APP = {"walletAddress": "0xA99", "email": "app@acme.example", "externalId": "app-1"}
 STATE = "id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, tags, opted_out, merged_into"
 ROWS = ("events", "messages", "entries", "onchain_events")
 
@@ -86,7 +86,7 @@ async def test_a_preview_lists_what_moves_and_what_is_lost_and_writes_nothing(ac
             "optedOut": ["inapp"],
             "segments": ["big-spenders"],
         },
-        "hidden": {"walletAddress": "0xapp"},
+        "hidden": {"walletAddress": "0xa99"},
         "lost": {"plan": "free"},
         "rows": {"events": 1, "entries": 1, "messages": 1, "conflicts": 0},
         "pending": False,
@@ -98,20 +98,20 @@ async def test_after_a_merge_one_contact_is_left(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
     assert (await merged(acme, web, app))["pending"] is False
     for query in (
-        "walletAddress=0xapp",
-        "walletAddress=0xweb",
+        "walletAddress=0xa99",
+        "walletAddress=0x3eb",
         "email=app@acme.example",
         "externalId=app-1",
         f"id={app}",
     ):
         shown = (await call(acme, "GET", f"?{query}", *CARE)).json()
-        assert (shown["id"], shown["walletAddress"], shown["tags"]) == (web, "0xweb", ["beta"])
+        assert (shown["id"], shown["walletAddress"], shown["tags"]) == (web, "0x3eb", ["beta"])
     assert shown["attributes"] == {"plan": "pro", "name": "Ann", "city": "Rome"}
     assert (shown["optedOut"], shown["segments"]) == (["inapp"], ["big-spenders"])
     assert shown["counts"] == {"events": 2, "entries": 1, "messages": 1, "conflicts": 0}
     assert (await call(acme, "GET", f"/{app}", *CARE)).json()["id"] == web
     assert await owners(acme) == {web}
-    await acme.post({"event": "step", "contact": {"walletAddress": "0xAPP"}})
+    await acme.post({"event": "step", "contact": {"walletAddress": "0xA99"}})
     assert await owners(acme) == {web}
     kinds = [item["kind"] for item in (await timeline(acme, app))["timeline"]]
     assert sorted(kinds) == ["entry", "event", "event", "event", "log", "merge", "message"]
@@ -135,7 +135,7 @@ async def test_data_from_between_merge_and_undo_stays_on_the_kept_contact(acme: 
     web, app = await create_two_contacts(acme)
     merge = await merged(acme, web, app)
     await acme.post(
-        {"event": "between", "contact": {"walletAddress": "0xapp"}, "attributes": {"city": "Oslo", "new": 1}}
+        {"event": "between", "contact": {"walletAddress": "0xa99"}, "attributes": {"city": "Oslo", "new": 1}}
     )
     assert (await undo(acme, merge["id"]))["stays"] == ["city"]
     first, second = await acme.rows("id, attributes", "contacts", "created_at")
@@ -151,8 +151,8 @@ async def test_data_from_between_merge_and_undo_stays_on_the_kept_contact(acme: 
 async def test_an_identifier_of_a_third_contact_prevents_undoing(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
     merge = await merged(acme, web, app)
-    other = await arrived(acme, {"walletAddress": "0xOther"})
-    await acme.post({"event": "moved", "contact": {"walletAddress": "0xother", "email": "app@acme.example"}})
+    other = await arrived(acme, {"walletAddress": "0x074e7"})
+    await acme.post({"event": "moved", "contact": {"walletAddress": "0x074e7", "email": "app@acme.example"}})
     assert await refused(acme, f"/merges/{merge['id']}/undo") == (
         409,
         f"email: this identifier now belongs to contact {other}",
@@ -162,13 +162,13 @@ async def test_an_identifier_of_a_third_contact_prevents_undoing(acme: Org) -> N
 
 async def test_nested_merges_are_undone_in_reverse_order(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
-    third = await arrived(acme, {"walletAddress": "0xThird"})
+    third = await arrived(acme, {"walletAddress": "0x7417d"})
     before = await all_rows(acme)
     inner = await merged(acme, web, app)
     between = await all_rows(acme)
     outer = await merged(acme, third, web)
     assert await owners(acme) == {third}
-    assert (await call(acme, "GET", "?walletAddress=0xapp", *CARE)).json()["id"] == third
+    assert (await call(acme, "GET", "?walletAddress=0xa99", *CARE)).json()["id"] == third
     status, error = await refused(acme, f"/merges/{inner['id']}/undo")
     assert (status, error) == (409, f"the contact has been merged into another since: undo merge {outer['id']} first")
     await undo(acme, outer["id"])
@@ -179,7 +179,7 @@ async def test_nested_merges_are_undone_in_reverse_order(acme: Org) -> None:
 
 async def test_the_conflict_between_two_merged_contacts_is_resolved(acme: Org) -> None:
     web, app = await create_two_contacts(acme)
-    await acme.post({"event": "hint", "contact": {"walletAddress": "0xweb", "externalId": "app-1"}})
+    await acme.post({"event": "hint", "contact": {"walletAddress": "0x3eb", "externalId": "app-1"}})
     merge = await merged(acme, web, app)
     assert await acme.rows("resolved_by", "identity_conflicts") == [(merge["id"],)]
     (conflict,) = (await timeline(acme, web, "?kind=conflict"))["timeline"]
@@ -224,7 +224,7 @@ async def test_events_that_arrive_during_a_merge_are_never_lost(acme: Org) -> No
     web, app = await create_two_contacts(acme)
 
     async def send(number: int) -> None:
-        contact = {"walletAddress": ("0xapp", "0xweb")[number % 2], "externalId": f"extra-{number % 3}"}
+        contact = {"walletAddress": ("0xa99", "0x3eb")[number % 2], "externalId": f"extra-{number % 3}"}
         event = {
             "event": "busy",
             "contact": contact,
@@ -296,7 +296,7 @@ async def test_an_export_has_the_absorbed_contact_unchanged(acme: Org) -> None:
         ((absorbed,), events) = exported["absorbed"], exported["events"]
         assert (exported["contact"]["id"], len(events)) == (web, 2)
         assert absorbed.keys() == exported["contact"].keys()
-        assert (absorbed["walletAddress"], absorbed["email"]) == ("0xapp", "a•••@acme.example")
+        assert (absorbed["walletAddress"], absorbed["email"]) == ("0xa99", "a•••@acme.example")
         assert (absorbed["attributes"], absorbed["tags"]) == ({"plan": "free", "city": "Rome"}, ["beta"])
 
 

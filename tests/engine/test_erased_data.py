@@ -6,8 +6,8 @@ from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.test_erasure import TRIGGER, erase_contact, find_contact_id, finish_erasures
 
-CANARY = "canary4711"
-WHO = {"walletAddress": "0xCanary4711", "email": f"{CANARY}@acme.example", "externalId": f"id-{CANARY}"}
+CANARY = "ca4a4711"
+WHO = {"walletAddress": "0xCa4a4711", "email": f"{CANARY}@acme.example", "externalId": f"id-{CANARY}"}
 CARD = "{{ card }} {{ contact.name }}"
 ALL_NODES = [
     {"id": "c", "type": "condition", "data": {"filters": [{"path": "card", "operator": "exists"}]}},

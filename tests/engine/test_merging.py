@@ -12,7 +12,7 @@ from workbench.language.responses import MergeView
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 WAIT = {"id": "w", "type": "wait_for_event", "data": {"event": "purchase", "timeoutSeconds": 86_400}}
 TAG = {"id": "g", "type": "add_tag", "data": {"tag": "bought"}}
-WEB, APP = {"walletAddress": "0xweb"}, {"externalId": "app-1"}
+WEB, APP = {"walletAddress": "0x3eb"}, {"externalId": "app-1"}
 
 
 async def send_event(bench: Bench, contact: dict[str, str], event: str = "deposit", **more: Any) -> str:

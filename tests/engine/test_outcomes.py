@@ -13,6 +13,7 @@ from tests.engine.conftest import Bench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 INAPP = {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
+TAG = {"id": "g", "type": "add_tag", "data": {"tag": "seen"}}
 EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "for that"}}
 NO_HTTP = b"SSH-2.0-OpenSSH_9.6\r\n\r\n"
 ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
@@ -53,6 +54,19 @@ async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> 
             acknowledgement = Acknowledgement((bench.org_id, "0xa"), message_id)
             await acknowledge(tx, [acknowledgement], bench.clock.now())
     assert await outcomes(bench) == [("sent", None), ("delivered", None)]
+
+
+async def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable_and_not_metered(bench: Bench) -> None:
+    await bench.automation([TRIGGER, INAPP, TAG], [("t", "i"), ("i", "g")])
+    await bench.send("k", {"walletAddress": "So11111111111111111111111111111111111111112"})
+    await bench.drive()
+    steps = await bench.fetch("SELECT node_id, outcome FROM entry_steps ORDER BY step")
+    assert [*map(tuple, steps)] == [("t", "entered"), ("i", "undeliverable"), ("g", "tagged")]
+    assert await bench.entries("state, outcome") == [("completed", "completed")]
+    assert await outcomes(bench) == [("skipped", "undeliverable")]
+    async with bench.database.transaction() as tx:
+        now = bench.clock.now()
+        assert await count_sent(tx, bench.org_id, now - timedelta(days=1), now + timedelta(days=1)) == {}
 
 
 async def test_each_failed_attempt_is_recorded(bench: Bench) -> None:

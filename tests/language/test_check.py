@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from workbench.language.actions import AddTag, Condition, Exit, SendInapp, TriggerNode
-from workbench.language.check import Diagnostic, check, errors
+from workbench.language.check import UNDELIVERABLE, Diagnostic, check, errors
 from workbench.language.filter import Filter
 from workbench.language.graph import Edge, Graph, Node, read_graph
 from workbench.language.trigger import Trigger
@@ -269,6 +269,18 @@ def test_a_condition_on_the_wallet_covers_only_its_true_branch(path: str) -> Non
 def test_a_wallet_filter_on_the_trigger_covers_the_whole_graph() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("walletAddress", "exists"),))
     assert remarks([T, message("m")], "t>m", trigger=trigger) == []
+
+
+@pytest.mark.parametrize(("operator", "wallets"), [("eq", "So1ana"), ("in", ["So1ana", "vitalik.eth"])])
+def test_a_message_to_wallets_that_can_never_sign_in_is_a_warning(operator: str, wallets: Any) -> None:
+    trigger = Trigger(frozenset({"paid"}), (Filter("walletAddress", operator, wallets),))
+    undeliverable = [("warning", "m", UNDELIVERABLE)]
+    assert remarks([T, message("m")], "t>m", trigger=trigger) == undeliverable
+    nodes = [T, condition("c", ("contact.walletAddress", operator, wallets)), message("m"), TAG]
+    assert remarks(nodes, "t>c", "c:true>m", "c:false>tag") == undeliverable
+    assert UNDELIVERABLE not in {text for _, _, text in remarks(nodes, "t>c", "c:true>tag", "c:false>m")}
+    mixed = Trigger(frozenset({"paid"}), (Filter("walletAddress", "in", ["So1ana", "0x1"]),))
+    assert remarks([T, message("m")], "t>m", trigger=mixed) == []
 
 
 def test_errors_come_first_and_refuse_publication() -> None:

@@ -184,3 +184,11 @@ def test_chains_that_are_not_followed_and_logs_that_are_not_stored_are_reported(
     ]
     with_logs = CatalogFacts(("deposit",), chain=ChainFacts(frozenset({1}), frozenset({f"{TOKEN}:a", f"{TOKEN}:b"})))
     assert warnings(on_chain(), waits, with_logs) == []
+
+
+def test_wallets_of_events_that_can_never_sign_in_are_reported_at_messages_to_them() -> None:
+    message = graph({"type": "send_inapp", "data": {"title": "x", "body": "y"}})
+    catalog = CatalogFacts(("deposit", "trade"), undeliverable={"deposit": (3, 50), "trade": (0, 9)})
+    text = "is undeliverable to the wallets of 3 of the newest 50 events 'deposit': only EVM wallets (0x…) can sign in"
+    assert warnings(trigger(), message, catalog) == [("0", None, text)]
+    assert warnings(trigger("trade"), message, catalog) == warnings(trigger(), graph(), catalog) == []

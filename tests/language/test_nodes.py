@@ -36,7 +36,10 @@ from workbench.language.run import ContactUpdated, Run, State, Step, TagRemoved,
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ANN = ContactState("c1", Identifiers("0xc", "ann@b.co"), {"tier": "gold", "timezone": "Asia/Tokyo"}, ("old",))
-FACTS = Facts("paid", Identifiers(), {"amount": Decimal("2.50"), "evil": "a\r\nBcc: x@y.co", "html": "<b>"}, ANN)
+RECEIVED = datetime(2026, 11, 20, 9, 59, tzinfo=UTC)
+FACTS = Facts(
+    "paid", Identifiers(), {"amount": Decimal("2.50"), "evil": "a\r\nBcc: x@y.co", "html": "<b>"}, ANN, at=RECEIVED
+)
 AT = Run("e1", "a1", State.RUNNING, "n", 1, 1)
 
 
@@ -136,7 +139,11 @@ def test_a_webhook_without_a_body_posts_the_event() -> None:
     (message,) = at(SendWebhook("https://a.co")).effects
     assert isinstance(message, WebhookMessage)
     ids = {"contactId": "c1", "automationId": "a1", "entryId": "e1", "walletAddress": "0xc", "email": "ann@b.co"}
-    assert decode(message.body.encode()) == {"type": "paid", "data": ids | {"payload": FACTS.payload}}
+    assert decode(message.body.encode()) == {
+        "type": "paid",
+        "timestamp": "2026-11-20T09:59:00Z",
+        "data": ids | {"payload": FACTS.payload},
+    }
 
 
 @pytest.mark.parametrize(
@@ -321,3 +328,22 @@ def test_messages_of_the_run_count_towards_the_cap_and_webhooks_do_not() -> None
 def test_an_opt_out_is_checked_before_the_address() -> None:
     without_addresses = msgspec.structs.replace(sent_at(NOW, NOW), contact=ContactState("c1"))
     assert at(SendInapp("t", "b"), without_addresses, settings=CAP).run.state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    "wallet",
+    [
+        *("so11111111111111111111111111111111111111112", "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq"),
+        *("vitalik.eth", "0xann", f"0x{0:064x}"),
+    ],
+)
+def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable(wallet: str) -> None:
+    facts = Facts("paid", Identifiers(wallet), {}, ContactState("c1"))
+    decision = at(SendInapp("hi", "there"), facts)
+    assert decision.step is not None
+    assert (decision.step.outcome, decision.step.detail, decision.effects) == (
+        "undeliverable",
+        {"cause": "undeliverable"},
+        (),
+    )
+    assert decision.run == AT.at("None")

@@ -39,7 +39,7 @@ class Load:
     def event(self) -> dict[str, Any]:
         """Return a new event of one of a few people, with any of the person's identifiers."""
         key, person = f"k{len(self.sent)}", self._chance.randrange(20)
-        contact = {"walletAddress": f"0xW{person}", "email": f"p{person}@example.com", "externalId": f"u{person}"}
+        contact = {"walletAddress": f"0xC{person}", "email": f"p{person}@example.com", "externalId": f"u{person}"}
         names = self._chance.sample(sorted(contact), self._chance.choice((1, 2, 3)))
         self.sent[key] = {
             "event": "deposit",

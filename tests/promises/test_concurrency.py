@@ -37,7 +37,7 @@ def people_in_any_order(chance: Random, batch: int) -> list[dict[str, Any]]:
     return [
         {
             "event": "deposit",
-            "contact": {"walletAddress": f"0xW{person}", "externalId": f"u{person}"},
+            "contact": {"walletAddress": f"0xC{person}", "externalId": f"u{person}"},
             "attributes": {"batch": batch},
             "idempotencyKey": f"{batch}-{place}" if chance.random() < 0.9 else f"{batch}-{place}-shared",
         }

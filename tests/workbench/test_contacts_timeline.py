@@ -12,10 +12,10 @@ from workbench import Contact, Workbench
 def create_contact(wb: Workbench) -> Contact:
     """Return a contact with two events, an entry, a message, and an external id that belongs to another contact."""
     wb.automation("timeline welcome").on("timeline:signup").send_inapp(title="Hi", body="there").publish()
-    wb.events.send("timeline:signup", wallet_address="0xTimeline", payload={"n": 1}, attributes={"plan": "pro"})
+    wb.events.send("timeline:signup", wallet_address="0x713e112e", payload={"n": 1}, attributes={"plan": "pro"})
     wb.events.send("timeline:other", external_id="timeline-other")
-    wb.events.send("timeline:step", wallet_address="0xTimeline", external_id="timeline-other")
-    contact = wb.contact(wallet_address="0xtimeline")
+    wb.events.send("timeline:step", wallet_address="0x713e112e", external_id="timeline-other")
+    contact = wb.contact(wallet_address="0x713e112e")
     until(lambda: "message" in contact.timeline["kind"].to_list(), "the message is there")
     return contact
 

@@ -13,6 +13,7 @@ from workbench.language.channel import CAPPED_CHANNELS
 from workbench.language.run import TERMINAL
 
 _SENT = pl.col("outcome") == "sent"
+_SKIPPED = pl.col("outcome").is_in(["skipped", "undeliverable"])
 _CHANNEL = pl.col("kind").str.strip_prefix("send_")
 _EFFECTS = {"tagged": "tag added", "untagged": "tag removed", "updated": "contact updated"}
 
@@ -23,8 +24,8 @@ class Totals(msgspec.Struct, frozen=True):
     `entries`: events that started an entry. `turned_away`: events that did not, because of the re-entry rule or the
     loop guard. `contacts`: contacts with an entry. `sent`: messages by channel. `reached`: contacts with at least one
     message to them. `most`: the largest number of messages to one contact. `skipped`: messages that an opt-out or a cap
-    suppressed. `failed`: entries that failed permanently. `waiting`: entries that had not ended at the end of the
-    period.
+    suppressed, or that cannot be delivered. `failed`: entries that failed permanently. `waiting`: entries that had not
+    ended at the end of the period.
     """
 
     entries: int = 0
@@ -57,7 +58,7 @@ class Tables:
     @cached_property
     def totals(self) -> Totals:
         sent = dict(self._count(self.scan(STEPS).filter(_SENT), _CHANNEL.alias("channel")).iter_rows())
-        skipped = self.scan(STEPS).filter(pl.col("outcome") == "skipped").select(pl.len()).collect().item()
+        skipped = self.scan(STEPS).filter(_SKIPPED).select(pl.len()).collect().item()
         endings = self.endings
         turned_away = int(endings.filter(pl.col("outcome").is_in(TURNED_AWAY))["entries"].sum())
         unfinished = endings.filter(~pl.col("state").is_in([state.value for state in TERMINAL]))

@@ -30,6 +30,7 @@ _MARKS: dict[str, Mark] = {
     "held_out": "skipped",
     "waiting": "waiting",
     "skipped": "skipped",
+    "undeliverable": "skipped",
     "goal": "goal",
 }
 _LABEL_SIZE, _LABEL_PADDING = 11, 18

@@ -75,6 +75,7 @@ class Shape(msgspec.Struct, frozen=True, rename="camel"):
     per_day: tuple[int, ...] = ()
     samples: tuple[StoredPayload, ...] = ()
     drift: Drift = Drift()
+    undeliverable: int = 0
     window_days: int = 30
 
     def _title(self) -> str:

@@ -290,7 +290,7 @@ def step_detail(step: Step) -> str:
             return f"{CAUSE_WORDS.get(detail.get('cause', ''), '')} until {to_minute(detail['until'])} UTC".strip()
         case "matched" | "timed_out" | "goal":
             return str(detail.get("event", ""))
-        case "skipped" | "refused":
+        case "skipped" | "undeliverable" | "refused":
             return CAUSE_WORDS.get(detail.get("cause", ""), "")
         case _:
             return ""

@@ -7,6 +7,7 @@ entry and node: a repeated attempt sends the same id.
 `docs/extending.md` has the recipe for a new channel.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -15,7 +16,14 @@ import msgspec
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 
+# Only EVM wallets can sign in for in-app messages. Shorter addresses pass: some systems drop leading zeros.
+_EVM_WALLET = re.compile(r"0x[0-9a-fA-F]{1,40}", re.ASCII)
+
 ChannelName: TypeAlias = Literal["inapp", "email", "webhook"]
+
+
+def is_evm_wallet(wallet: str) -> bool:
+    return _EVM_WALLET.fullmatch(wallet) is not None
 
 
 class InappMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="inapp"):
@@ -57,12 +65,14 @@ class Recipient(msgspec.Struct, frozen=True):
     """The address of a contact that messages go to.
 
     `find`: the address for the identifiers of an event and its contact (docs/contract.md 4.7.5). `cause`: the cause of
-    a step that fails without one. `field`: the name by which conditions test it. `noun`: the address in a sentence.
-    `example`: a contact that has one, for previews.
+    a step that fails without one. `is_deliverable`: whether a message to an address can ever arrive; if not, the step
+    is `undeliverable`. `field`: the name by which conditions test it. `noun`: the address in a sentence. `example`: a
+    contact that has one, for previews.
     """
 
     find: Callable[[Identifiers, ContactState], str | None]
     cause: str
+    is_deliverable: Callable[[str], bool]
     field: str
     noun: str
     example: dict[str, Any]
@@ -117,9 +127,10 @@ INAPP = Channel(
     recipient=Recipient(
         lambda sent, contact: sent.wallet or contact.identifiers.wallet,
         "no_wallet",
+        is_evm_wallet,
         "walletAddress",
         "a wallet",
-        {"walletAddress": "0x…"},
+        {"walletAddress": "0x52908400098527886e0f7030069857d2e4169ee7"},
     ),
     to_contact=True,
     unsubscribes=False,
@@ -139,6 +150,7 @@ EMAIL = Channel(
     recipient=Recipient(
         lambda sent, contact: sent.email or contact.identifiers.email,
         "no_email",
+        lambda _: True,
         "email",
         "an email address",
         {"email": "someone@example.com"},

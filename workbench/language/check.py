@@ -20,7 +20,7 @@ from workbench.language.actions import (
     filters_in,
     templates_in,
 )
-from workbench.language.channel import CHANNELS, Channel
+from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
 from workbench.language.event import EVENT_NAME, LOG_NAME
 from workbench.language.filter import OPERATORS, Filter
 from workbench.language.graph import Edge, Graph, Node, search_depth_first, targets_by_source
@@ -62,6 +62,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_filters(trigger, graph),
         *_check_overridden_built_ins(trigger, graph),
         *(warning for channel in CHANNELS.values() for warning in _check_recipients(trigger, graph, channel)),
+        *(warning for channel in CHANNELS.values() for warning in _check_deliverable(trigger, graph, channel)),
     ]
     return tuple(sorted(diagnostics, key=lambda diagnostic: diagnostic.level != "error"))
 
@@ -280,6 +281,36 @@ def _check_recipients(trigger: Trigger, graph: Graph, channel: Channel) -> Itera
             yield Diagnostic("warning", message, node.id)
 
 
+def _check_deliverable(trigger: Trigger, graph: Graph, channel: Channel) -> Iterator[Diagnostic]:
+    """Warn about messages to contacts whose address, by the filters on every path to the step, can never be reached."""
+    recipient = channel.recipient
+    if recipient is None or graph.start is None:
+        return
+    reachable, connected = set[str](), _reachable(graph.start.id, graph.edges)
+    if not any(_excludes(recipient, item) for item in trigger.filters):
+        open_edges = []
+        for edge in graph.edges:
+            action = graph.by_id[edge.source].action if edge.source in graph.by_id else None
+            filters = action.filters if isinstance(action, Condition) and edge.handle == "true" else ()
+            if not any(_excludes(recipient, item) for item in filters):
+                open_edges.append(edge)
+        reachable = _reachable(graph.start.id, open_edges)
+    for node in graph.nodes:
+        if node.action.channel is channel and node.id in connected - reachable:
+            yield Diagnostic("warning", UNDELIVERABLE, node.id)
+
+
+UNDELIVERABLE = "is undeliverable: only EVM wallets (0x…) can sign in, and its contacts have others"
+
+
+def _excludes(recipient: Recipient, item: Filter) -> bool:
+    """Return whether a filter passes only for addresses that no message can reach."""
+    if item.path not in (recipient.field, f"contact.{recipient.field}") or item.operator not in ("eq", "in"):
+        return False
+    values = item.value if isinstance(item.value, list) else [item.value]
+    return bool(values) and not any(isinstance(value, str) and recipient.is_deliverable(value) for value in values)
+
+
 def _requires(name: str, filters: Iterable[Filter]) -> bool:
     return any(
         filter_.path in (name, f"contact.{name}")
@@ -299,13 +330,15 @@ class ChainFacts(msgspec.Struct, frozen=True):
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
-    `segments` and `chain` None: not loaded. An event without `paths` was not examined.
+    `segments` and `chain` None: not loaded. An event without `paths` was not examined. `undeliverable`: of the newest
+    events of a name, how many have a wallet that can never sign in, and how many were looked at.
     """
 
     events: tuple[str, ...] = ()
     paths: Mapping[str, frozenset[str]] = {}
     segments: tuple[str, ...] | None = None
     chain: ChainFacts | None = None
+    undeliverable: Mapping[str, tuple[int, int]] = {}
 
 
 def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
@@ -343,6 +376,13 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
         for name in sorted(paths & hiding.keys() & set(BUILT_INS)):
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
+    for name in sorted(trigger.names & catalog.undeliverable.keys()):
+        count, sampled = catalog.undeliverable[name]
+        for node in graph.nodes if count else ():
+            if node.action.channel is INAPP:
+                share = f"{count:,} of the newest {sampled:,} events {name!r}"
+                message = f"is undeliverable to the wallets of {share}: only EVM wallets (0x…) can sign in"
+                yield Diagnostic("warning", message, node.id)
     if catalog.segments is not None:
         for name, node_id in _named_segments(graph):
             if name not in catalog.segments:

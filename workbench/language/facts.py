@@ -47,7 +47,8 @@ class LaterEvent(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True, dict=True):
     """The facts for the decisions on one run.
 
-    `event`, `sent` (its identifiers), `payload`: the event that started the entry. `contact`: its current state.
+    `event`, `sent` (its identifiers), `payload`: the event that started the entry; `at`: when the service received it.
+    `contact`: its current state.
     `cancelled`: the reason why the automation no longer runs, or None. `paused`: the automation is paused.
     `later_events`: the contact's events since then that the run waits for or that are its goal, ordered by `at`, up to
     the time of the decision.
@@ -62,6 +63,7 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     retries: RetryPolicy = DEFAULT_POLICY
     history: ContactHistory = ContactHistory()
     later_events: tuple[LaterEvent, ...] = ()
+    at: datetime | None = None
 
     @property
     def context(self) -> dict[str, Any]:

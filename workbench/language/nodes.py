@@ -110,6 +110,8 @@ def _send(ctx: StepContext, action: A, channel: Channel, compose: Compose[A]) ->
         address = recipient.find(ctx.facts.sent, ctx.facts.contact) or ""
         if not address:
             return fail(ctx, Failure(recipient.cause, f"neither the event nor the contact has {recipient.noun}"))
+        if not recipient.is_deliverable(address):
+            return follow_edge(ctx, record_step(ctx, "undeliverable", detail={"cause": "undeliverable"}))
     message = compose(ctx, action, address)
     if isinstance(message, Failure):
         return fail(ctx, message)
@@ -147,12 +149,13 @@ def _compose_webhook(ctx: StepContext, action: SendWebhook, _: str) -> Message |
     url = render(action.url, context)
     match action.body:
         case None:
-            # The event as `type` and `data` (Standard Webhooks).
+            # The event as `type`, `timestamp` and `data` (Standard Webhooks).
             facts, run = ctx.facts, ctx.run
             ids = {"contactId": facts.contact.id, "automationId": run.automation_id, "entryId": run.entry_id}
             identifiers = identifier_fields(merge_identifiers(facts.sent, facts.contact.identifiers))
             data = {**ids, **identifiers, "payload": facts.payload}
-            body = encode({"type": facts.event, "data": data}).decode()
+            at = None if facts.at is None else facts.at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            body = encode({"type": facts.event, "timestamp": at, "data": data}).decode()
         case str() as text:
             body = render(text, context)
         case _:

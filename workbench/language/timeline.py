@@ -239,6 +239,7 @@ class Timeline(msgspec.Struct):
             retries=self.retries,
             history=history,
             later_events=later_events,
+            at=event.at,
         )
 
     def _other_messages_at(
