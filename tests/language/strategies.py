@@ -24,6 +24,7 @@ TEXTS = st.sampled_from(
         "{{ event }}",
         "{{ size | default(0) }}",
         "{{ contact.plan | default('?') }}",
+        "{{ payload }} {{ contact }}",
         "<b>{{ size }}</b>",
         "{{ nope }}",
         "a\nb",
