@@ -31,7 +31,7 @@ class ReadArguments(msgspec.Struct, frozen=True):
     dsn: str
 
 
-class Read(msgspec.Struct, frozen=True):
+class ReadResult(msgspec.Struct, frozen=True):
     """Seconds from the query to the frame, CPU seconds, the size of the frame and the peak memory, in bytes."""
 
     rows: int
@@ -76,13 +76,13 @@ def _adbc(arguments: ReadArguments) -> Callable[[], pl.DataFrame]:
 _WAYS = {"frame": _frame, "stream": _stream, "adbc": _adbc}
 
 
-def _carry_out(arguments: ReadArguments) -> Read:
+def _carry_out(arguments: ReadArguments) -> ReadResult:
     read = _WAYS[arguments.how](arguments)
     cpu, begun = time.process_time(), time.perf_counter()
     frame = read()
     seconds = time.perf_counter() - begun
     rows = sum(frame["height"].to_list()) if arguments.how == "stream" else frame.height
-    return Read(
+    return ReadResult(
         rows,
         seconds,
         time.process_time() - cpu,

@@ -15,7 +15,7 @@ from bench.effort import Effort, Measurement
 from bench.figures import Slice, cpu_us, rates
 from bench.postgres import Database, Postgres
 from bench.processes import Service
-from bench.reading import Read, ReadArguments
+from bench.reading import ReadArguments, ReadResult
 from bench.sending import cpu_so_far
 from bench.table import at_most, ratio_at_least, ratio_at_most, row
 
@@ -85,7 +85,7 @@ class _Readers:
     def __init__(self, server: Postgres, database: Database, service: Service) -> None:
         self._server, self._database, self._service = server, database, service
 
-    def read(self, how: Literal["frame", "stream", "adbc"], rows: int) -> tuple[Read, Slice]:
+    def read(self, how: Literal["frame", "stream", "adbc"], rows: int) -> tuple[ReadResult, Slice]:
         """Read in a separate process; return its output and its slice."""
         url = f"http://127.0.0.1:{self._service.port}"
         arguments = ReadArguments(how, rows, url, self._database.workbench_key, self._database.dsn)
@@ -100,7 +100,7 @@ class _Readers:
             raise RuntimeError(done.stderr.decode()[-2000:])
         cpu = {name: spent - before[name] for name, spent in cpu_so_far(self._server, [self._service.pid]).items()}
         others = cpu.pop("others") / (time.perf_counter() - begun)
-        read = msgspec.json.decode(done.stdout, type=Read)
+        read = msgspec.json.decode(done.stdout, type=ReadResult)
         if read.rows != rows:
             raise RuntimeError(f"{read.rows} of {rows} rows came")
         cpu["load"] = read.cpu

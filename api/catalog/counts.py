@@ -15,10 +15,10 @@ counted may therefore get further events. Hence:
    ends the idle state. Such an event may be noted and also counted as a row, since a note counts only for the time
    before `counted_until`. Idle organizations cost nothing.
 
-Live ingest adds one note per late event. An import has its own notes, one per hour where whole hours are counted:
-otherwise there would be thousands of notes. Writers do not wait for the job, except that an import may wait until one
-step for its organization is done. The job may stop at any point, and several processes may run it: `counted_until`
-moves in the transaction that counts.
+Live ingest only adds notes. An import has its own notes, one per hour where whole hours are counted: otherwise there
+would be thousands of notes. Writers do not wait for the job, except that an import may wait until one step for its
+organization is done. The job may stop at any point, and several processes may run it: `counted_until` moves in the
+transaction that counts.
 
 Events are never deleted and keep name and date. If you change them by hand, delete the rows of the organization in
 `event_counting`, `event_hours`, `event_days` and `late_events` while nothing is writing, and they are counted again.

@@ -23,7 +23,15 @@ from api.chain.logs import LogKey, org_logs
 from api.chain.read import NEAR_BLOCKS, ForkError, NodeReader
 from api.chain.rpc import Block, EvmNode, NodeError, NodeErrorKind
 from api.chain.watch import NO_WATCHES, ChainWatches, read_watches
-from api.chain.write import BlockPage, ChangedError, LostError, PageResult, PageWriter, drop_above, move_cursor_back
+from api.chain.write import (
+    BlockPage,
+    LostLeaseError,
+    PageResult,
+    PageWriter,
+    WatchesChangedError,
+    drop_above,
+    move_cursor_back,
+)
 from api.clock import Clock, monotonic_ns
 from api.crypto import Keyring
 from api.jobs import every
@@ -124,7 +132,7 @@ class Follower:
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(LostError, WrongChainError):
+            with contextlib.suppress(LostLeaseError, WrongChainError):
                 await self._attempt(self._follow_chain)
 
     async def _follow_chain(self) -> None:
@@ -294,7 +302,7 @@ class ChainFollower:
                 await asyncio.sleep(pause_s)
         except ForkError:
             await self._reorganize(head)
-        except ChangedError:  # the next step requests the logs of the new watches, too
+        except WatchesChangedError:  # the next step requests the logs of the new watches, too
             return
 
     async def set_problem(self, problem: str | None) -> None:

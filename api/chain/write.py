@@ -66,11 +66,11 @@ _NEW_CONTACT_ID = "00000000-0000-7000-8000-000000000000"
 Contacts: TypeAlias = Mapping[str, ContactIdentifiers | Owner]  # by contact id
 
 
-class LostError(Exception):
+class LostLeaseError(Exception):
     """Another follower has the lease of the chain; nothing was written."""
 
 
-class ChangedError(Exception):
+class WatchesChangedError(Exception):
     """More events are watched now than were requested from the node; nothing was written."""
 
 
@@ -145,8 +145,7 @@ class PageWriter:
         page: BlockPage,
         at: datetime,
     ) -> PageResult:
-        """Store a page, renew the lease and commit. Raises LostError or ChangedError before it writes anything.
-
+        """Store a page, renew the lease and commit. Raises LostLeaseError or WatchesChangedError before any write.
         The node was asked for the logs of `watches`; the logs are matched with the current watches. The rows get
         the time `at`.
         """
@@ -241,12 +240,12 @@ async def _current_watches(
     """Renew the lease; return the current watches, all events of which were requested from the node."""
     renewed, epoch = await run(tx, store.renew_chain(lease, lease_until), store.watch_epoch())
     if not renewed:
-        raise LostError
+        raise LostLeaseError
     if epoch == requested.epoch:
         return requested
     watches = await read_watches(tx, lease.chain_id, requested)
     if not watches.requested <= requested.requested:
-        raise ChangedError
+        raise WatchesChangedError
     return watches
 
 
@@ -306,7 +305,7 @@ def _due_matches(log: OrgLog, page: BlockPage) -> Iterator[LogMatch]:
 
 
 async def move_cursor_back(database: Database, clock: Clock, lease: ChainLease, block: tuple[int, str]) -> None:
-    """Move the cursor back to a block (number, hash), the last one in common with the chain; raise LostError."""
+    """Move the cursor back to a block (number, hash), the last one in common with the chain; raise LostLeaseError."""
     number = block[0]
     async with database.transaction() as tx:
         await _renew(tx, clock, lease)
@@ -321,7 +320,7 @@ async def move_cursor_back(database: Database, clock: Clock, lease: ChainLease, 
 
 
 async def drop_above(database: Database, clock: Clock, lease: ChainLease, block_number: int) -> PageResult:
-    """Drop all logs above a block, LOGS_PER_STEP of an organization at a time; raise LostError."""
+    """Drop all logs above a block, LOGS_PER_STEP of an organization at a time; raise LostLeaseError."""
     logs, entries = 0, 0
     async with database.transaction() as tx:
         org_ids, _ = await run(tx, store.find_organizations_above(lease.chain_id, block_number), COMMIT)
@@ -343,4 +342,4 @@ async def drop_above(database: Database, clock: Clock, lease: ChainLease, block_
 async def _renew(tx: Transaction, clock: Clock, lease: ChainLease) -> None:
     (renewed,) = await run(tx, store.renew_chain(lease, clock.now() + LEASE_DURATION))
     if not renewed:
-        raise LostError
+        raise LostLeaseError

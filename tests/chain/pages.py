@@ -83,7 +83,7 @@ class Chain:
         return [block_number for (block_number,) in rows]
 
 
-class Authored:
+class AuthoredAutomation:
     """An automation that is changed through the functions of the API."""
 
     def __init__(self, org: ChainOrg, row: AutomationRow) -> None:
@@ -91,7 +91,7 @@ class Authored:
         self.row = row
 
     @classmethod
-    async def of(cls, org: ChainOrg, **spec: Any) -> "Authored":
+    async def of(cls, org: ChainOrg, **spec: Any) -> "AuthoredAutomation":
         """Publish an automation that sends each receiver of tokens the amount."""
         nodes = [{"id": "t", "type": "onchain_event"}, {"id": "n", "type": "send_inapp", "data": SAY}]
         graph = {"nodes": nodes, "edges": [{"source": "t", "target": "n"}]}

@@ -8,7 +8,7 @@ import pytest
 
 from api.chain import follow as chain_follow
 from api.chain.watch import read_watches
-from api.chain.write import BlockPage, LostError, PageWriter
+from api.chain.write import BlockPage, LostLeaseError, PageWriter
 from api.store.chain import LEASE_DURATION, claim_chain
 from api.store.query import COMMIT, run
 from tests.chain.organization import ChainOrg
@@ -160,7 +160,7 @@ async def test_a_suspended_follower_writes_nothing(org: ChainOrg, node: Scripted
     page = BlockPage(0, 1, 1, [], [(1, "0x1")])
     async with org.database.transaction() as tx:
         watches = await read_watches(tx, 5)
-        with pytest.raises(LostError):
+        with pytest.raises(LostLeaseError):
             await PageWriter(org.keyring).write(tx, claim, now + LEASE_DURATION, watches, page, now)
     assert await org.fetch("SELECT block_number, token FROM chains") == [(None, later_claim.token)]
 

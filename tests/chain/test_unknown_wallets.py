@@ -8,7 +8,7 @@ from api.contacts.erase import erase
 from api.crypto import Keyring, next_chain
 from api.store.chain import list_unknown_wallets
 from tests.chain.organization import ChainOrg
-from tests.chain.pages import Authored, Chain, author_of, later, transfer, wallet
+from tests.chain.pages import AuthoredAutomation, Chain, author_of, later, transfer, wallet
 from tests.engine.conftest import SECRET
 from workbench.language.onchain import ZERO_ADDRESS
 
@@ -24,7 +24,7 @@ async def count_wallets(org: ChainOrg) -> dict[str, int]:
 
 async def test_the_zero_address_has_no_contact(org: ChainOrg) -> None:
     await org.ingest({"event": "seen", "contact": {"walletAddress": ZERO_ADDRESS}})
-    await Authored.of(org, filters=[{"path": "value", "operator": "neq", "value": "3"}])
+    await AuthoredAutomation.of(org, filters=[{"path": "value", "operator": "neq", "value": "3"}])
     chain = await Chain.of(org)
     at = later(org, 1)
     await chain.store(3, transfer(1, ZERO_ADDRESS, at), transfer(2, wallet(2), at), transfer(3, ZERO_ADDRESS, at))
@@ -36,7 +36,7 @@ async def test_the_zero_address_has_no_contact(org: ChainOrg) -> None:
 
 async def test_only_automations_that_ask_for_it_create_contacts(org: ChainOrg) -> None:
     await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await Authored.of(org, createContacts=False)
+    await AuthoredAutomation.of(org, createContacts=False)
     chain = await Chain.of(org)
     at = later(org, 1)
     await chain.store(2, transfer(1, wallet(1), at), transfer(2, wallet(2), at))
@@ -46,7 +46,7 @@ async def test_only_automations_that_ask_for_it_create_contacts(org: ChainOrg) -
 
 
 async def test_an_automation_creates_a_limited_number_of_contacts_an_hour(org: ChainOrg) -> None:
-    await Authored.of(org)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org, max_contacts_per_hour=3)
     at = later(org, 1)
     await chain.store(2, transfer(1, wallet(1), at), transfer(2, wallet(2), at))
@@ -60,8 +60,8 @@ async def test_an_automation_creates_a_limited_number_of_contacts_an_hour(org: C
 
 
 async def test_a_wallet_refused_for_one_automation_may_enter_another(org: ChainOrg) -> None:
-    await Authored.of(org, createContacts=False)
-    await Authored.of(org)
+    await AuthoredAutomation.of(org, createContacts=False)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     await chain.store(1, transfer(1, wallet(1), later(org, 1)))
     assert await chain.entered() == [1, 1]
@@ -69,8 +69,8 @@ async def test_a_wallet_refused_for_one_automation_may_enter_another(org: ChainO
 
 async def test_a_log_does_not_recreate_an_erased_contact(org: ChainOrg) -> None:
     await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await Authored.of(org, confirmations=5)
-    await Authored.of(org)
+    await AuthoredAutomation.of(org, confirmations=5)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     before = later(org, 1)
     await chain.store(1, transfer(1, wallet(1), before))
@@ -86,7 +86,7 @@ async def test_a_log_does_not_recreate_an_erased_contact(org: ChainOrg) -> None:
 
 async def test_an_event_with_an_erased_wallet_creates_a_new_contact(org: ChainOrg) -> None:
     await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await Authored.of(org)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     before = later(org, 1)
     await erase_first_contact(org)
@@ -99,7 +99,7 @@ async def test_an_event_with_an_erased_wallet_creates_a_new_contact(org: ChainOr
 
 async def test_wallets_of_erased_contacts_are_found_while_the_secret_is_rotated(org: ChainOrg) -> None:
     await org.ingest({"event": "seen", "contact": {"walletAddress": wallet(1)}})
-    await Authored.of(org)
+    await AuthoredAutomation.of(org)
     await erase_first_contact(org)
     chain = await Chain.of(org)
     chain.writer = PageWriter(Keyring(next_chain(SECRET, "the next secret of tests")))
@@ -114,7 +114,7 @@ async def test_an_erasure_does_not_affect_other_organizations(org: ChainOrg) -> 
     await erase_first_contact(org)
     assert await org.fetch("SELECT org_id FROM erased_wallets") == [(org.org_id,)]
     await org.execute("UPDATE erased_wallets SET org_id = org_id + 1")
-    await Authored.of(org)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     await chain.store(1, transfer(1, wallet(1), later(org, 1)))
     assert await chain.entered() == [1]

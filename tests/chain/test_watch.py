@@ -8,16 +8,16 @@ from api.automations.body import AutomationEdit
 from api.automations.entries import FindEntriesQuery, find_entries
 from api.chain import watch
 from api.chain.watch import NO_WATCHES
-from api.chain.write import ChangedError
+from api.chain.write import WatchesChangedError
 from tests.chain.organization import ChainOrg
-from tests.chain.pages import Authored, Chain, later, transfer, wallet
+from tests.chain.pages import AuthoredAutomation, Chain, later, transfer, wallet
 from tests.chain.scripted import CONTRACT, TRANSFER
 
 OTHER = "0x" + "d0" * 20
 
 
 async def test_a_page_that_was_read_before_an_edit_is_stored(org: ChainOrg) -> None:
-    tokens = await Authored.of(org)
+    tokens = await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     requested = await chain.read_watches()
     await tokens.publish(filters=[{"path": "value", "operator": "eq", "value": "2"}])
@@ -30,18 +30,18 @@ async def test_a_page_that_was_read_before_an_edit_is_stored(org: ChainOrg) -> N
 
 
 async def test_a_page_is_read_again_only_if_a_new_event_is_watched(org: ChainOrg) -> None:
-    await Authored.of(org)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     requested = await chain.read_watches()
-    await Authored.of(org, contract=OTHER)
-    with pytest.raises(ChangedError):
+    await AuthoredAutomation.of(org, contract=OTHER)
+    with pytest.raises(WatchesChangedError):
         await chain.store(1, transfer(1, wallet(1), later(org, 1)), requested=requested)
     assert await org.logs() == []
     assert {contract for contract, _ in (await chain.read_watches()).requested} - set(requested.contracts) == {OTHER}
 
 
 async def test_a_page_is_matched_with_the_watches_at_its_commit(org: ChainOrg) -> None:
-    tokens = await Authored.of(org)
+    tokens = await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     requested = await chain.read_watches()
     await tokens.apply(automations.archive)
@@ -50,7 +50,7 @@ async def test_a_page_is_matched_with_the_watches_at_its_commit(org: ChainOrg) -
 
 
 async def test_fewer_confirmations_lose_and_double_no_log(org: ChainOrg) -> None:
-    tokens = await Authored.of(org, confirmations=10)
+    tokens = await AuthoredAutomation.of(org, confirmations=10)
     chain = await Chain.of(org)
     at = later(org, 1)
     await chain.store(20, *(transfer(block, wallet(1), at) for block in (5, 12, 19)))
@@ -67,7 +67,7 @@ async def test_fewer_confirmations_lose_and_double_no_log(org: ChainOrg) -> None
 
 
 async def test_more_and_then_fewer_confirmations_lose_no_log(org: ChainOrg) -> None:
-    tokens = await Authored.of(org, confirmations=2)
+    tokens = await AuthoredAutomation.of(org, confirmations=2)
     chain = await Chain.of(org)
     at = later(org, 1)
     await chain.store(10, *(transfer(block, wallet(1), at) for block in (8, 9)))
@@ -80,11 +80,11 @@ async def test_more_and_then_fewer_confirmations_lose_no_log(org: ChainOrg) -> N
 
 
 async def test_a_new_automation_takes_no_earlier_log(org: ChainOrg) -> None:
-    await Authored.of(org)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     before = later(org, 60)
     later(org, 5)
-    new = await Authored.of(org, confirmations=3)
+    new = await AuthoredAutomation.of(org, confirmations=3)
     after = later(org, 5)
     await chain.store(9, transfer(1, wallet(1), before), transfer(2, wallet(2), after))
     rows = await org.fetch(
@@ -96,7 +96,7 @@ async def test_a_new_automation_takes_no_earlier_log(org: ChainOrg) -> None:
 
 
 async def test_logs_of_the_second_of_publication_count(org: ChainOrg) -> None:
-    tokens = await Authored.of(org)
+    tokens = await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     assert tokens.row.live_since is not None
     await chain.store(1, transfer(1, wallet(1), tokens.row.live_since))
@@ -114,7 +114,7 @@ async def test_logs_of_the_second_of_publication_count(org: ChainOrg) -> None:
 async def test_logs_during_an_inactive_period_start_nothing(
     org: ChainOrg, off: tuple[object], on: tuple[object, dict[str, bool]]
 ) -> None:
-    tokens = await Authored.of(org)
+    tokens = await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     await tokens.apply(*off)
     at = later(org, 10)
@@ -126,7 +126,7 @@ async def test_logs_during_an_inactive_period_start_nothing(
 
 
 async def test_a_new_version_continues_after_the_previous_one(org: ChainOrg) -> None:
-    tokens = await Authored.of(org)
+    tokens = await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     at = later(org, 10)
     await tokens.publish(filters=[{"path": "value", "operator": "neq", "value": "2"}])
@@ -136,8 +136,8 @@ async def test_a_new_version_continues_after_the_previous_one(org: ChainOrg) -> 
 
 
 async def test_a_new_contract_counts_from_its_publication(org: ChainOrg) -> None:
-    tokens = await Authored.of(org)
-    await Authored.of(org, contract=OTHER, filters=[{"path": "value", "operator": "eq", "value": "0"}])
+    tokens = await AuthoredAutomation.of(org)
+    await AuthoredAutomation.of(org, contract=OTHER, filters=[{"path": "value", "operator": "eq", "value": "0"}])
     chain = await Chain.of(org)
     before = later(org, 10)
     later(org, 10)
@@ -150,8 +150,8 @@ async def test_a_new_contract_counts_from_its_publication(org: ChainOrg) -> None
 
 async def test_organizations_follow_one_contract_independently(org: ChainOrg) -> None:
     other = ChainOrg(org.database, await keys.create_org(org.database.dsn, "other"), org.transports)
-    mine = await Authored.of(org)
-    theirs = await Authored.of(other, filters=[{"path": "value", "operator": "eq", "value": "2"}])
+    mine = await AuthoredAutomation.of(org)
+    theirs = await AuthoredAutomation.of(other, filters=[{"path": "value", "operator": "eq", "value": "2"}])
     chain = await Chain.of(org)
     at = later(org, 1)
     await chain.store(2, transfer(1, wallet(1), at), transfer(2, wallet(1), at))
@@ -175,8 +175,8 @@ async def test_organizations_follow_one_contract_independently(org: ChainOrg) ->
 
 
 async def test_one_address_on_two_chains_is_two_contracts(org: ChainOrg) -> None:
-    await Authored.of(org, chainId=5)
-    await Authored.of(org, chainId=6)
+    await AuthoredAutomation.of(org, chainId=5)
+    await AuthoredAutomation.of(org, chainId=6)
     first, second = await Chain.of(org, 5), await Chain.of(org, 6)
     at = later(org, 1)
     log = transfer(1, wallet(1), at)
@@ -195,7 +195,7 @@ async def test_a_watch_that_is_removed_and_added_again_skips_the_logs_between(or
     await chain.store(2, transfer(2, wallet(1), later(org, 1)), requested=requested)
     assert (await chain.read_watches()).requested == frozenset()
     await watch.add_watch(org.database.dsn, "chain", spec)
-    with pytest.raises(ChangedError):
+    with pytest.raises(WatchesChangedError):
         await chain.store(3, transfer(3, wallet(1), later(org, 1)), requested=NO_WATCHES)
     await chain.store(3, transfer(3, wallet(1), later(org, 1)))
     assert await org.logs("block_number") == [(1,), (3,)]
@@ -203,7 +203,7 @@ async def test_a_watch_that_is_removed_and_added_again_skips_the_logs_between(or
 
 
 async def test_a_version_published_during_a_pause_counts_from_the_resumption(org: ChainOrg) -> None:
-    tokens = await Authored.of(org, confirmations=2)
+    tokens = await AuthoredAutomation.of(org, confirmations=2)
     chain = await Chain.of(org)
     await chain.store(2, transfer(2, wallet(1), later(org, 1)))
     later(org, 5)
@@ -217,7 +217,7 @@ async def test_a_version_published_during_a_pause_counts_from_the_resumption(org
 
 
 async def test_the_entries_of_a_log_are_found_by_its_key(org: ChainOrg) -> None:
-    chain, _ = await Chain.of(org), await Authored.of(org)
+    chain, _ = await Chain.of(org), await AuthoredAutomation.of(org)
     await chain.store(1, transfer(1, wallet(1), later(org, 1)), transfer(1, wallet(2), later(org, 1), index=1))
     rows = await org.fetch("SELECT tx_hash, log_index, id::text FROM onchain_events ORDER BY log_index")
     for tx_hash, log_index, log_id in rows:

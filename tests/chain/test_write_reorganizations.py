@@ -3,11 +3,11 @@
 import pytest
 
 from api.chain import write
-from api.chain.write import LostError, drop_above, move_cursor_back
+from api.chain.write import LostLeaseError, drop_above, move_cursor_back
 from api.store.chain import LEASE_DURATION, claim_chain, drop_logs
 from api.store.query import COMMIT, run
 from tests.chain.organization import ChainOrg
-from tests.chain.pages import Authored, Chain, later, transfer, wallet
+from tests.chain.pages import AuthoredAutomation, Chain, later, transfer, wallet
 
 BLOCKS = 7
 REMAINING = "SELECT count(*) FILTER (WHERE NOT removed) FROM onchain_events"
@@ -16,8 +16,8 @@ ENDED = "SELECT count(*) FROM entries WHERE outcome = 'chain_reorg'"
 
 async def followed(org: ChainOrg) -> Chain:
     """Return a chain in which every block started two entries."""
-    await Authored.of(org)
-    await Authored.of(org)
+    await AuthoredAutomation.of(org)
+    await AuthoredAutomation.of(org)
     chain = await Chain.of(org)
     at = later(org, 1)
     await chain.store(BLOCKS, *(transfer(block, wallet(block), at) for block in range(1, BLOCKS + 1)))
@@ -50,7 +50,7 @@ async def test_the_next_follower_continues_where_a_killed_one_stopped(org: Chain
         claim, _ = await run(tx, claim_chain(5, now, now + LEASE_DURATION), COMMIT)
     assert claim is not None
     assert (claim.block_number, claim.dropping_above) == (2, 2)
-    with pytest.raises(LostError):
+    with pytest.raises(LostLeaseError):
         await drop_above(org.database, org.clock, lease, 2)
     await move_cursor_back(org.database, org.clock, claim, (4, "0x4"))
     assert await org.fetch("SELECT dropping_above FROM chains") == [(2,)]

@@ -44,7 +44,7 @@ class Summary(msgspec.Struct, frozen=True):
     doubled: int
 
 
-class Killed:
+class KillableFollower:
     """A follower process that can be killed and started again."""
 
     def __init__(self, dsn: str, url: str, folder: Path) -> None:
@@ -80,7 +80,7 @@ async def torture(org: ChainOrg, node: Anvil, folder: Path, kills: int, reorgs: 
     node.mine(2 * DEEPEST)  # the token itself is never dropped
     await org.on_chain(token)
     await org.on_chain(token, confirmations=2, delay=1)
-    process = Killed(org.database.dsn, node.url, folder)
+    process = KillableFollower(org.database.dsn, node.url, folder)
     driving = asyncio.create_task(_drive(org))
     try:
         await org.until("SELECT count(*) FROM chains WHERE block_number IS NOT NULL", (1,))

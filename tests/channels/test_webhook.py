@@ -249,7 +249,7 @@ async def test_nothing_is_sent_in_clear_to_a_server_without_tls(authority: Autho
     await transport.close()
 
 
-class Hanging:
+class HangingEndpoint:
     """Accepts requests and never answers."""
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ async def test_a_delivery_that_may_no_longer_leave_is_not_sent(webhooks: Webhook
 
 
 async def test_a_hanging_endpoint_delays_no_other(authority: Authority) -> None:
-    transport, hang = WebhookSender(AddressGuard(LOOPBACK), authority.believer, stall_timeout_s=0.2), Hanging()
+    transport, hang = WebhookSender(AddressGuard(LOOPBACK), authority.believer, stall_timeout_s=0.2), HangingEndpoint()
     async with endpoint(hang) as stuck, endpoint(status(200)) as other, lanes_full(transport, hang, stuck):
         assert await transport.send(delivery_to(stuck.url()), NOW) == Retry("busy")
         assert await transport.send(delivery_to(other.url()), NOW) == Sent("HTTP 200")
@@ -277,7 +277,7 @@ async def test_a_hanging_endpoint_delays_no_other(authority: Authority) -> None:
 
 
 async def test_hanging_endpoints_of_one_organization_delay_no_other(authority: Authority) -> None:
-    transport, hang = WebhookSender(AddressGuard(LOOPBACK), authority.believer, stall_timeout_s=0.2), Hanging()
+    transport, hang = WebhookSender(AddressGuard(LOOPBACK), authority.believer, stall_timeout_s=0.2), HangingEndpoint()
     async with contextlib.AsyncExitStack() as opened:
         stuck = [
             await opened.enter_async_context(endpoint(hang))
@@ -291,7 +291,7 @@ async def test_hanging_endpoints_of_one_organization_delay_no_other(authority: A
 
 
 @contextlib.asynccontextmanager
-async def lanes_full(transport: WebhookSender, hang: Hanging, *stuck: Endpoint) -> AsyncIterator[None]:
+async def lanes_full(transport: WebhookSender, hang: HangingEndpoint, *stuck: Endpoint) -> AsyncIterator[None]:
     """Fill all slots with deliveries to endpoints that never answer."""
     tasks = [
         asyncio.create_task(transport.send(delivery_to(stuck_server.url()), NOW))

@@ -113,12 +113,12 @@ def test_commands_and_pulled_files_are_printable(capsys: pytest.CaptureFixture[s
     assert decode(file.text().encode())["name"] == hostile
 
 
-class Named(Body, frozen=True):
+class NamedBody(Body, frozen=True):
     name: Name
 
 
 @pytest.mark.parametrize("name", ["a\x1bb", "a\nb", "a\u202eb", "a\u200bb", "a\x7f", "a\x85"])
 def test_names_have_no_control_or_format_characters(name: str) -> None:
-    (problem,) = read_body(Named, json.dumps({"name": name}).encode())  # type: ignore[misc]
+    (problem,) = read_body(NamedBody, json.dumps({"name": name}).encode())  # type: ignore[misc]
     assert str(problem).startswith("name: contains control or format characters")
-    assert read_body(Named, b'{"name": "Danke \xc3\xa9 \xf0\x9f\x8e\x89"}') == Named("Danke é 🎉")
+    assert read_body(NamedBody, b'{"name": "Danke \xc3\xa9 \xf0\x9f\x8e\x89"}') == NamedBody("Danke é 🎉")

@@ -17,7 +17,7 @@ from tests.ingest.conftest import Intake, Org, event
 from tests.servers import connect_as
 
 
-class Counting(Database):
+class CountingDatabase(Database):
     """The real database, counting transactions."""
 
     count = 0
@@ -29,7 +29,7 @@ class Counting(Database):
             yield tx
 
 
-class Leaving:
+class DisconnectingNotices:
     """A callback in place of the notices that makes the client disconnect when an outcome is noted."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Leaving:
 
 
 async def test_a_client_that_disconnects_during_its_answer_stops_no_writer(acme: Org, intake: Intake) -> None:
-    leaving: Any = Leaving()
+    leaving: Any = DisconnectingNotices()
     pipeline = Pipeline(
         Database(intake.dsn, size=1), intake.keyring, intake.clock, TokenBuckets(0, 1), leaving, writers=1
     )
@@ -59,7 +59,7 @@ async def test_a_client_that_disconnects_during_its_answer_stops_no_writer(acme:
 async def test_a_refused_event_causes_few_extra_transactions(own_intake: Intake) -> None:
     acme, globex = await own_intake.organization(), await own_intake.organization()
     await own_intake.rows("ALTER TABLE events ADD CONSTRAINT healthy CHECK (event <> 'poison')")
-    database = Counting(own_intake.dsn, size=1, hot=True)
+    database = CountingDatabase(own_intake.dsn, size=1, hot=True)
     pipeline = Pipeline(
         database, own_intake.keyring, own_intake.clock, TokenBuckets(0, 1), own_intake.notices, writers=1
     )

@@ -51,7 +51,7 @@ class UnforeseenError(Exception):
     """A bug."""
 
 
-class Buggy(Database):
+class BuggyDatabase(Database):
     """A database that raises a bug in the first batch."""
 
     has_raised = False
@@ -68,7 +68,12 @@ class Buggy(Database):
 async def test_after_a_bug_in_a_batch_its_events_are_stored_one_by_one(own_intake: Intake) -> None:
     acme = await own_intake.organization()
     pipeline = Pipeline(
-        Buggy(own_intake.dsn, size=1), own_intake.keyring, Clock(), TokenBuckets(0, 1), own_intake.notices, writers=1
+        BuggyDatabase(own_intake.dsn, size=1),
+        own_intake.keyring,
+        Clock(),
+        TokenBuckets(0, 1),
+        own_intake.notices,
+        writers=1,
     )
     await pipeline.start()
     assert await acme.send(event("1"), event("2"), through=pipeline) == [AcceptedEvent("1"), AcceptedEvent("2")]
@@ -90,7 +95,7 @@ async def test_outcomes_are_in_the_order_of_the_events(acme: Org) -> None:
     assert [key for (key,) in stored] == [key for n, key in enumerate(keys) if n % 3]
 
 
-class Counting(Database):
+class CountingDatabase(Database):
     """The real database, counting the round trips of each transaction."""
 
     def __init__(self, dsn: str) -> None:
@@ -140,7 +145,7 @@ async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
     acme: Org, intake: Intake, sent: Any, most: int
 ) -> None:
     await acme.automate("deposit")
-    database = Counting(intake.dsn)
+    database = CountingDatabase(intake.dsn)
     pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     await acme.send(*events_of_known_contacts(10, 0), through=pipeline)
@@ -153,7 +158,7 @@ async def test_a_batch_costs_the_same_few_round_trips_whatever_its_size(
 
 
 async def test_requests_that_arrive_during_a_batch_form_the_next_one(acme: Org, intake: Intake) -> None:
-    database = Counting(intake.dsn)
+    database = CountingDatabase(intake.dsn)
     pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     await acme.send(event("first"), through=pipeline)

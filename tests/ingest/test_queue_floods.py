@@ -14,7 +14,7 @@ from tests.ingest.conftest import Intake, Org, event
 REQUESTS = QUEUE_CAPACITY // 100
 
 
-class Gated(Database):
+class GatedDatabase(Database):
     """A database that blocks all transactions until its gate is open."""
 
     def __init__(self, dsn: str) -> None:
@@ -31,7 +31,7 @@ class Gated(Database):
 @pytest.fixture
 async def blocked_pipeline(intake: Intake) -> AsyncIterator[tuple[Pipeline, asyncio.Event]]:
     """A pipeline with a writer that is blocked until the event is set."""
-    database = Gated(intake.dsn)
+    database = GatedDatabase(intake.dsn)
     pipeline = Pipeline(database, intake.keyring, intake.clock, TokenBuckets(0, 1), intake.notices, writers=1)
     await pipeline.start()
     yield pipeline, database.gate

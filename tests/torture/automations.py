@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from tests.torture.callers import Caller, Callers
-from tests.torture.log import ActivationChange, Log, Published, Sent, now_us
+from tests.torture.log import ActivationChange, Log, PublishedVersion, SentEvent, now_us
 
 Graph = dict[str, Any]
 
@@ -36,7 +36,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     name: str
     trigger: dict[str, Any]
-    wants: Callable[[Sent], bool]
+    wants: Callable[[SentEvent], bool]
     graphs: tuple[Graph, ...]
     lifecycle: Lifecycle = Lifecycle.STAYS
 
@@ -54,19 +54,19 @@ class Automation(msgspec.Struct, frozen=True):
     rule: Rule
 
 
-def _payload(sent: Sent) -> dict[str, Any]:
+def _payload(sent: SentEvent) -> dict[str, Any]:
     return sent.body["payload"]  # type: ignore[no-any-return]
 
 
-def _named(sent: Sent, *names: str) -> bool:
+def _named(sent: SentEvent, *names: str) -> bool:
     return sent.body["event"].lower() in names
 
 
-def _has_note(sent: Sent, name: str) -> bool:
+def _has_note(sent: SentEvent, name: str) -> bool:
     return _named(sent, name) and "note" in _payload(sent)
 
 
-def _has_lines(sent: Sent, name: str) -> bool:
+def _has_lines(sent: SentEvent, name: str) -> bool:
     return _named(sent, name) and "lines" in _payload(sent)
 
 
@@ -265,7 +265,7 @@ class Author:
         for version in itertools.cycle((1, 2)):
             await asyncio.sleep(caller.chance.uniform(1, 3))
             if await _post(caller, f"/automations/{automation.id}/rollback", {"version": version}):
-                self._log.published.append(Published(automation.id, now_us()))
+                self._log.published.append(PublishedVersion(automation.id, now_us()))
 
     async def _replay(self, caller: Caller) -> None:
         """Replay the dead entries of an organization from time to time."""

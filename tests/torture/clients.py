@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from tests.torture.accounts import CLIENT_TIMEOUT_S, Account
-from tests.torture.log import UNSETTLED, Answer, Attempt, Log, Sent, Sort, now_us
+from tests.torture.log import UNSETTLED, Answer, Attempt, EventKind, Log, SentEvent, now_us
 from tests.torture.temporary_keys import TemporaryKeys
 from tests.torture.traffic import Traffic
 
@@ -42,7 +42,7 @@ class Load:
             )
             for number in range(clients)
         ]
-        self.answered: dict[str, list[Sent]] = defaultdict(list)
+        self.answered: dict[str, list[SentEvent]] = defaultdict(list)
 
     @property
     def stopping(self) -> bool:
@@ -112,7 +112,7 @@ class _Client:
         events = [self._traffic.rehearsal(self._chance) for _ in range(self._chance.randint(1, 4))]
         await self._deliver(events, "test")
 
-    async def _deliver(self, events: list[Sent], kind: str = "live") -> None:
+    async def _deliver(self, events: list[SentEvent], kind: str = "live") -> None:
         """Send events until each has a final answer. The rejection of a revoked key is a final answer."""
         for event in events:
             self._load.log.sent[event.org, event.number] = event
@@ -126,9 +126,11 @@ class _Client:
             pending = [event for event, answer in zip(pending, answers, strict=True) if answer in UNSETTLED]
             if pending:
                 await asyncio.sleep(self._chance.uniform(0.05, 0.4))
-        self._load.answered[self._traffic.org] += [event for event in events if event.sort is Sort.LIVE and event.once]
+        self._load.answered[self._traffic.org] += [
+            event for event in events if event.kind is EventKind.LIVE and event.once
+        ]
 
-    async def _send(self, events: list[Sent], key: str, temporary_key: str) -> list[Answer]:
+    async def _send(self, events: list[SentEvent], key: str, temporary_key: str) -> list[Answer]:
         """Send one request of one or more events and log the answer to each."""
         api = self._chance.randrange(len(self._urls))
         path, body = ("/events", events[0].body) if len(events) == 1 else ("/events/batch", _batch(events))
@@ -147,7 +149,7 @@ class _Client:
         return [answer for answer, _ in items]
 
 
-def _batch(events: list[Sent]) -> dict[str, Any]:
+def _batch(events: list[SentEvent]) -> dict[str, Any]:
     return {"events": [event.body for event in events]}
 
 
@@ -161,7 +163,7 @@ def _without_answer(error: httpx.TransportError) -> Answer:
             return Answer.BROKEN
 
 
-def _read(response: httpx.Response, events: list[Sent], temporary_key: str) -> list[tuple[Answer, dict[str, Any]]]:
+def _read(response: httpx.Response, events: list[SentEvent], temporary_key: str) -> list[tuple[Answer, dict[str, Any]]]:
     """Return the answer to each event with its response."""
     try:
         body = response.json()
@@ -181,17 +183,17 @@ def _read(response: httpx.Response, events: list[Sent], temporary_key: str) -> l
             return [(Answer.STRANGE, body | {"status": status})] * len(events)
 
 
-def _answer(event: Sent, item: dict[str, Any]) -> Answer:
+def _answer(event: SentEvent, item: dict[str, Any]) -> Answer:
     if not item["accepted"]:
         return Answer.UNAVAILABLE if item["error"].startswith("INGEST_UNAVAILABLE") else Answer.REJECTED
     own_key = event.key is None or item["idempotencyKey"] == event.key
-    if not own_key or ("dryRun" in item) is not (event.sort is Sort.DRY):
+    if not own_key or ("dryRun" in item) is not (event.kind is EventKind.DRY):
         return Answer.STRANGE
     return Answer.DUPLICATE if item["deduplicated"] else Answer.NEW
 
 
 def _attempt(
-    event: Sent, api: int, span: tuple[int, int], answer: Answer, item: dict[str, Any], temporary_key: str
+    event: SentEvent, api: int, span: tuple[int, int], answer: Answer, item: dict[str, Any], temporary_key: str
 ) -> Attempt:
     detail = str(item) if answer is Answer.STRANGE else item.get("error", "")
     key, matched = item.get("idempotencyKey"), item.get("matchedAutomations")

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tests.torture.evidence import Evidence, Findings, Lease
-from tests.torture.log import Sort
+from tests.torture.log import EventKind
 from tests.torture.rows import MessageRow, StepRow
 from tests.torture.sinks import Delivery
 
@@ -110,7 +110,7 @@ def _unfounded(run: Evidence, message: MessageRow) -> str | None:
     entry = run.entry.get(message.entry_id)
     event = None if entry is None else run.event.get(entry.event_id)
     sent = None if event is None else run.sent_as(event)
-    if entry is None or sent is None or sent.sort is not Sort.LIVE:
+    if entry is None or sent is None or sent.kind is not EventKind.LIVE:
         return f"message {message.id} is of no live event"
     if entry.version is None:
         return f"message {message.id} is of an automation that was never published"

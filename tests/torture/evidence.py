@@ -8,11 +8,11 @@ from typing import NamedTuple
 import msgspec
 
 from tests.torture.automations import Automation
-from tests.torture.log import ActivationChange, Attempt, Log, Published, Sent
+from tests.torture.log import ActivationChange, Attempt, Log, PublishedVersion, SentEvent
 from tests.torture.nemesis import Fault
 from tests.torture.oracle import Conflict
-from tests.torture.rows import DryRow, EntryRow, EventRow, ServiceCounts, StepRow, Stored, SwitchRow, VersionRow
-from tests.torture.secret_search import Searched
+from tests.torture.rows import DryRow, EntryRow, EventRow, ServiceCounts, StepRow, StoredRows, SwitchRow, VersionRow
+from tests.torture.secret_search import SearchedPlace
 from tests.torture.sinks import Delivery
 
 NEVER = 2**62
@@ -62,7 +62,7 @@ class Evidence(msgspec.Struct, dict=True):
     """
 
     log: Log
-    stored: Stored
+    stored: StoredRows
     counts: ServiceCounts
     automations: list[Automation]
     arrivals: list[Delivery]
@@ -71,7 +71,7 @@ class Evidence(msgspec.Struct, dict=True):
     complaints: list[str]
     engines: int
     slack: int
-    searched: list[Searched] = []
+    searched: list[SearchedPlace] = []
 
     @cached_property
     def attempts(self) -> Mapping[tuple[str, int], list[Attempt]]:
@@ -221,7 +221,7 @@ class Evidence(msgspec.Struct, dict=True):
         postgres = ((fault.began, fault.ended) for fault in self.faults if fault.role in _POSTGRES)
         return any(began < span[1] and ended > span[0] for began, ended in postgres)
 
-    def sent_as(self, row: EventRow | DryRow) -> Sent | None:
+    def sent_as(self, row: EventRow | DryRow) -> SentEvent | None:
         """Return the sent event with the number in the row's payload."""
         return self.log.sent.get((row.org, row.payload.get("n", -1)))
 
@@ -232,7 +232,7 @@ def _proves_switch(answered: ActivationChange, row: SwitchRow) -> bool:
     return answered.automation_id == row.automation_id and (own or answered.began > row.committed)
 
 
-def _proves_version(answered: Published, row: VersionRow) -> bool:
+def _proves_version(answered: PublishedVersion, row: VersionRow) -> bool:
     """Return whether an answer proves that a version is committed.
 
     One author publishes the versions of an automation in sequence.

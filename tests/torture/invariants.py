@@ -22,7 +22,7 @@ from tests.torture.entries import (
 )
 from tests.torture.evidence import Evidence, Findings, Switch
 from tests.torture.inboxes import inboxes_are_complete
-from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, Sent, Sort
+from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, EventKind, SentEvent
 from tests.torture.oracle import IdentityModel, merged
 from tests.torture.rows import DryRow, ErasureRow, EventRow
 from tests.torture.secrecy import data_stays_in_its_organization, secrets_do_not_leak
@@ -38,7 +38,7 @@ def answers_are_of_the_contract(run: Evidence) -> Findings:
     for sent in run.log.sent.values():
         answers = [attempt.answer for attempt in run.attempts[sent.org, sent.number]]
         final = {answer for answer in answers if answer not in UNSETTLED}
-        wanted = ({Answer.REJECTED} if sent.sort is Sort.INVALID else ACCEPTED) | {Answer.REVOKED}
+        wanted = ({Answer.REJECTED} if sent.kind is EventKind.INVALID else ACCEPTED) | {Answer.REVOKED}
         if not final:
             yield f"{_name(sent)} never got an answer"
         else:
@@ -51,16 +51,16 @@ def accepted_exists_once(run: Evidence) -> Findings:
         accepted = [attempt for attempt in run.attempts[sent.org, sent.number] if attempt.answer in ACCEPTED]
         for key in {attempt.key or "" for attempt in accepted}:
             answered = min(attempt.ended for attempt in accepted if attempt.key == key)
-            match sent.sort:
-                case Sort.LIVE:
+            match sent.kind:
+                case EventKind.LIVE:
                     yield _stored_once(sent, run.by_key[sent.org, key], answered)
-                case Sort.DRY:
+                case EventKind.DRY:
                     yield _counted(_name(sent), len(run.dry_by_key[sent.org, key]))
                 case _:
                     pass
 
 
-def _stored_once(sent: Sent, rows: list[EventRow], answered: int) -> str | None:
+def _stored_once(sent: SentEvent, rows: list[EventRow], answered: int) -> str | None:
     if problem := _counted(_name(sent), len(rows)):
         return problem
     (row,) = rows
@@ -74,7 +74,7 @@ def _counted(name: str, number: int) -> str | None:
     return None if number == 1 else f"lost: {name}" if not number else f"doubled: {name} is stored {number} times"
 
 
-def _fields_sent(sent: Sent) -> dict[str, Any]:
+def _fields_sent(sent: SentEvent) -> dict[str, Any]:
     body = sent.body
     fields = {"event": body["event"].lower(), "identifiers": sent.identifiers(), "payload": body["payload"]}
     return fields | ({"occurredAt": datetime.fromisoformat(body["occurredAt"])} if "occurredAt" in body else {})
@@ -98,7 +98,7 @@ def answers_agree(run: Evidence) -> Findings:
             {sent.key} if sent.key else set()
         ):
             own = [attempt for attempt in attempts if sent.once or attempt.key == key]
-            by_key[sent.org, sent.sort is Sort.DRY, key or ""] += own
+            by_key[sent.org, sent.kind is EventKind.DRY, key or ""] += own
     for (org, _, key), attempts in by_key.items():
         yield _contradiction(f"{org} {key}", attempts)
 
@@ -118,9 +118,9 @@ def _contradiction(name: str, attempts: list[Attempt]) -> str | None:
 def no_other_events_are_stored(run: Evidence) -> Findings:
     """every stored event was sent and may be stored: a rejected event, a dry run or a repeat left no row"""
     for row in run.stored.events:
-        yield _stranger(run, row, Sort.LIVE)
+        yield _stranger(run, row, EventKind.LIVE)
     for dry in run.stored.dry_runs:
-        yield _stranger(run, dry, Sort.DRY)
+        yield _stranger(run, dry, EventKind.DRY)
     rows = Counter((row.org, row.payload.get("n", -1)) for row in run.stored.events)
     for (org, number), count in rows.items():
         attempts = run.attempts[org, number]
@@ -130,12 +130,12 @@ def no_other_events_are_stored(run: Evidence) -> Findings:
             yield f"doubled: {_name(sent)} is stored {count} times"
 
 
-def _stranger(run: Evidence, row: EventRow | DryRow, sort: Sort) -> str | None:
+def _stranger(run: Evidence, row: EventRow | DryRow, kind: EventKind) -> str | None:
     sent = run.sent_as(row)
     if sent is None:
         return f"{row.org} {row.key} was never sent"
-    if sent.sort is not sort:
-        return f"{_name(sent)} is stored, though it was {sent.sort}"
+    if sent.kind is not kind:
+        return f"{_name(sent)} is stored, though it was {sent.kind}"
     if sent.key not in (None, row.key):
         return f"{_name(sent)} is stored under the key {row.key}"
     attempts = run.attempts[sent.org, sent.number]
@@ -164,7 +164,7 @@ def entered_once(run: Evidence) -> Findings:
     for event in run.stored.events:
         sent = run.sent_as(event)
         for automation in run.automations:
-            if automation.org == event.org and sent is not None and sent.sort is Sort.LIVE:
+            if automation.org == event.org and sent is not None and sent.kind is EventKind.LIVE:
                 count = entries.pop((automation.id, event.id, event.contact_id), 0)
                 right = _entries_wanted(run, automation, sent, event)
                 yield None if count in right else f"event {event.id} entered {automation.rule.name} {count} times"
@@ -173,7 +173,7 @@ def entered_once(run: Evidence) -> Findings:
     yield from _dry_runs_count_right(run)
 
 
-def _entries_wanted(run: Evidence, automation: Automation, sent: Sent, event: EventRow) -> set[int]:
+def _entries_wanted(run: Evidence, automation: Automation, sent: SentEvent, event: EventRow) -> set[int]:
     if not automation.rule.wants(sent):
         return {0}
     if not automation.rule.is_stopped:
@@ -196,7 +196,7 @@ def _states(switches: list[Switch], since: int, until: int) -> Iterator[bool]:
 
 def _dry_runs_count_right(run: Evidence) -> Findings:
     for sent in run.log.sent.values():
-        if sent.sort is Sort.DRY:
+        if sent.kind is EventKind.DRY:
             wanting = [
                 automation.rule
                 for automation in run.automations
@@ -275,7 +275,7 @@ def _differences(what: str, right: Mapping[Any, Any], actual: Mapping[Any, Any])
         yield None if good else f"{what} {name} is {actual.get(name)}, not {right.get(name)}"
 
 
-def _name(sent: Sent) -> str:
+def _name(sent: SentEvent) -> str:
     return f"{sent.org} {sent.number}"
 
 

@@ -14,7 +14,7 @@ import msgspec
 from tests.torture.leaks import LeakDetector
 
 
-class Sort(StrEnum):
+class EventKind(StrEnum):
     """The kind of a sent event. A `repeat` has the key of another event and its own body."""
 
     LIVE = "live"
@@ -59,12 +59,12 @@ def set_identifiers(wallet: str | None, email: str | None, external_id: str | No
     return [(kind, value) for kind, value in all_three if value is not None]
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentEvent(msgspec.Struct, frozen=True):
     """An event as it was sent. `number` counts an organization's events and is `n` in the payload."""
 
     org: str
     number: int
-    sort: Sort
+    kind: EventKind
     body: dict[str, Any]
 
     @property
@@ -140,7 +140,7 @@ class SocketVisit(msgspec.Struct):
     acknowledged: list[tuple[str, int]] = []
 
 
-class Revoked(msgspec.Struct, frozen=True):
+class RevokedKey(msgspec.Struct, frozen=True):
     """A revoked temporary key. `began` is the time of the first request, `ended` that of the successful answer."""
 
     org: str
@@ -150,7 +150,7 @@ class Revoked(msgspec.Struct, frozen=True):
     ended: int
 
 
-class Erased(msgspec.Struct, frozen=True):
+class ErasedContact(msgspec.Struct, frozen=True):
     """A contact erased by a successful request."""
 
     org: str
@@ -168,7 +168,7 @@ class ActivationChange(msgspec.Struct, frozen=True):
     ended: int
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishedVersion(msgspec.Struct, frozen=True):
     """A version published by a successful request."""
 
     automation_id: str
@@ -180,14 +180,14 @@ class Log(msgspec.Struct):
     answers.
     """
 
-    sent: dict[tuple[str, int], Sent] = {}
+    sent: dict[tuple[str, int], SentEvent] = {}
     attempts: list[Attempt] = []
     switched: list[ActivationChange] = []
-    published: list[Published] = []
+    published: list[PublishedVersion] = []
     replies: list[Reply] = []
     visits: list[SocketVisit] = []
-    revoked: list[Revoked] = []
-    erased: list[Erased] = []
+    revoked: list[RevokedKey] = []
+    erased: list[ErasedContact] = []
     leak_detector: LeakDetector = msgspec.field(default_factory=LeakDetector)
 
 

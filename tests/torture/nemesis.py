@@ -48,7 +48,7 @@ _FROZEN: dict[Role, tuple[float, float]] = {
 }
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedFault(msgspec.Struct, frozen=True):
     """A planned fault: seconds after the start, its victim, and its duration in seconds."""
 
     at: float
@@ -83,7 +83,7 @@ class RunSpec(msgspec.Struct, frozen=True):
     slack: float = 2.0
 
 
-def plan(spec: RunSpec) -> list[Planned]:
+def plan(spec: RunSpec) -> list[PlannedFault]:
     """Return the kills and a third as many other faults, spread over the run."""
     chance = Random(f"{spec.seed}/nemesis")
     faults = [
@@ -103,10 +103,10 @@ def _drawn(chance: Random, proportions: dict[tuple[Role, Kind], int], number: in
     return each_once[:number] + chance.choices(list(proportions), list(proportions.values()), k=rest)
 
 
-def _planned(chance: Random, role: Role, kind: Kind, spec: RunSpec) -> Planned:
+def _planned(chance: Random, role: Role, kind: Kind, spec: RunSpec) -> PlannedFault:
     least, most = _FROZEN[role] if kind == "freeze" else _DOWN
     lasts = chance.uniform(least, min(most, max(least, spec.longest_freeze)))
-    return Planned(chance.uniform(0, spec.seconds), role, kind, chance.randrange(1_000), lasts)
+    return PlannedFault(chance.uniform(0, spec.seconds), role, kind, chance.randrange(1_000), lasts)
 
 
 class Nemesis:
@@ -116,7 +116,7 @@ class Nemesis:
         self.installation = installation
         self.faults: list[Fault] = []
 
-    async def run(self, faults: Sequence[Planned]) -> None:
+    async def run(self, faults: Sequence[PlannedFault]) -> None:
         """Execute the faults. Returns when they are over and every process runs again."""
         began = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
@@ -124,7 +124,7 @@ class Nemesis:
                 await asyncio.sleep(began + fault.at - asyncio.get_running_loop().time())
                 group.create_task(self._strike(fault))
 
-    async def _strike(self, fault: Planned) -> None:
+    async def _strike(self, fault: PlannedFault) -> None:
         installation = self.installation
         match fault.role:
             case "api":
@@ -139,7 +139,7 @@ class Nemesis:
                     await self._strike_postgres(fault)
                     self._note(fault, fault.victim, began)
 
-    async def _strike_process(self, processes: list[Process], fault: Planned) -> None:
+    async def _strike_process(self, processes: list[Process], fault: PlannedFault) -> None:
         victim = fault.victim % len(processes)
         process = processes[victim]
         async with process.busy:
@@ -153,7 +153,7 @@ class Nemesis:
                 await asyncio.to_thread(process.start)
             self._note(fault, victim, began)
 
-    async def _strike_worker(self, process: Process, fault: Planned) -> None:
+    async def _strike_worker(self, process: Process, fault: PlannedFault) -> None:
         async with process.busy:
             while not (workers := children(process.pid)):  # started a moment ago, without workers yet
                 await asyncio.sleep(0.1)
@@ -168,7 +168,7 @@ class Nemesis:
                         await asyncio.sleep(fault.lasts)
             self._note(fault, 0, began)
 
-    async def _strike_postgres(self, fault: Planned) -> None:
+    async def _strike_postgres(self, fault: PlannedFault) -> None:
         postgres = self.installation.postgres
         match fault.role, fault.kind:
             case "backend", "terminate":
@@ -185,5 +185,5 @@ class Nemesis:
                 await asyncio.sleep(fault.lasts)
                 await postgres.start()
 
-    def _note(self, fault: Planned, victim: int, began: int) -> None:
+    def _note(self, fault: PlannedFault, victim: int, began: int) -> None:
         self.faults.append(Fault(fault.role, fault.kind, victim, began, now_us()))

@@ -18,7 +18,7 @@ from tests.torture.rows import ErasureRow, EventRow
 CLOCK_ERROR_US = 5_000_000  # a process that measured the database's clock during a freeze
 
 Owners = Mapping[Identifier, str]
-Held = Mapping[str, Mapping[IdentifierKind, str]]
+HeldIdentifiers = Mapping[str, Mapping[IdentifierKind, str]]
 Conflict = tuple[IdentifierKind, str]
 """A kind of identifier, and what was done about it."""
 
@@ -31,7 +31,7 @@ class Resolution(msgspec.Struct, frozen=True):
     conflicts: set[Conflict]
 
 
-def resolve_identity(sent: list[Identifier], owners: Owners, held: Held) -> Resolution:
+def resolve_identity(sent: list[Identifier], owners: Owners, held: HeldIdentifiers) -> Resolution:
     """Decide the contact of an event from the owners of identifiers and the identifiers of each contact."""
     contact = next((owners[identifier] for identifier in sent if identifier in owners), None)
     if contact is None:

@@ -186,7 +186,7 @@ class ErasureRow(msgspec.Struct, frozen=True):
     committed: int
 
 
-class Stored(msgspec.Struct):
+class StoredRows(msgspec.Struct):
     """All stored rows. Events are ordered by commit, and within one transaction by id.
 
     Steps and leases of an entry are in order, failed steps included. Rows that an erasure emptied are given as they

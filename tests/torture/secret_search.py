@@ -21,24 +21,26 @@ _COLUMNS = """
 _FOUND = "SELECT left({text}, 200) FROM workbench.{table} WHERE {text} ~* {pattern} LIMIT {most}"
 
 
-class Searched(msgspec.Struct, frozen=True):
+class SearchedPlace(msgspec.Struct, frozen=True):
     """A searched place and the secrets found in it."""
 
     place: str
     leaks: list[str]
 
 
-def in_text(place: str, text: str, words: Collection[str] = ()) -> Searched:
+def in_text(place: str, text: str, words: Collection[str] = ()) -> SearchedPlace:
     """Search a text for private values and for `words`."""
-    return Searched(place, [*_first(private(text)), *(f"the token {word[:20]}…" for word in words if word in text)])
+    return SearchedPlace(
+        place, [*_first(private(text)), *(f"the token {word[:20]}…" for word in words if word in text)]
+    )
 
 
-def in_files(files: Collection[Path], words: Collection[str]) -> list[Searched]:
+def in_files(files: Collection[Path], words: Collection[str]) -> list[SearchedPlace]:
     """Search files; each is one place."""
     return [in_text(file.name, file.read_text(errors="replace"), words) for file in files]
 
 
-async def in_database(connection: psycopg.AsyncConnection[Any]) -> list[Searched]:
+async def in_database(connection: psycopg.AsyncConnection[Any]) -> list[SearchedPlace]:
     """Search every column for plain keys, secrets and addresses, and for event values in columns that must not hold
     them.
     """
@@ -46,7 +48,7 @@ async def in_database(connection: psycopg.AsyncConnection[Any]) -> list[Searched
     return [await _in_column(connection, *column) for column in columns]
 
 
-async def _in_column(connection: psycopg.AsyncConnection[Any], table: str, column: str, kind: str) -> Searched:
+async def _in_column(connection: psycopg.AsyncConnection[Any], table: str, column: str, kind: str) -> SearchedPlace:
     text = "encode({}, 'escape')" if kind == "bytea" else "{}::text"
     statement = sql.SQL(_FOUND).format(
         text=sql.SQL(text).format(sql.Identifier(column)),
@@ -55,7 +57,7 @@ async def _in_column(connection: psycopg.AsyncConnection[Any], table: str, colum
         most=sql.Literal(_MOST),
     )
     rows = await (await connection.execute(statement)).fetchall()
-    return Searched(f"{table}.{column}", [str(value) for (value,) in rows])
+    return SearchedPlace(f"{table}.{column}", [str(value) for (value,) in rows])
 
 
 def _first(places: Iterator[str]) -> list[str]:

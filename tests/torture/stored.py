@@ -10,7 +10,7 @@ from psycopg.rows import class_row
 from api.crypto import Keyring, OrgKeys
 from tests.torture.accounts import Account
 from tests.torture.analysts import SEGMENT
-from tests.torture.log import Identifier, IdentifierKind, Sent
+from tests.torture.log import Identifier, IdentifierKind, SentEvent
 from tests.torture.remnants import remnants
 from tests.torture.rows import (
     ConflictRow,
@@ -26,7 +26,7 @@ from tests.torture.rows import (
     RevokedRow,
     ServiceCounts,
     StepRow,
-    Stored,
+    StoredRows,
     SwitchRow,
     VersionRow,
 )
@@ -132,7 +132,7 @@ Connection = psycopg.AsyncConnection[Any]
 Row = TypeVar("Row")
 
 
-async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent]) -> Stored:
+async def read(connection: Connection, keyring: Keyring, sent: Collection[SentEvent]) -> StoredRows:
     """Read all rows through a superuser's `connection`.
 
     Digests of identifiers are resolved with the events in `sent`.
@@ -141,7 +141,7 @@ async def read(connection: Connection, keyring: Keyring, sent: Collection[Sent])
     orgs = {name: _Org(keyring.of(org_id)) for name, org_id in await cursor.fetchall()}
     for event in sent:
         orgs[event.org].add_values(event.identifiers())
-    return Stored(
+    return StoredRows(
         [row.opened(orgs[row.org].email) async for row in _rows(connection, EventRow, _EVENTS)],
         [row async for row in _rows(connection, KeyRow, _KEYS)],
         [row async for row in _rows(connection, DryRow, _DRY_RUNS)],

@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 
 from tests.torture.callers import Caller
-from tests.torture.log import Revoked, now_us
+from tests.torture.log import RevokedKey, now_us
 
 _INTERVAL_S = (2.0, 4.0)  # seconds between keys of one kind
 _VALID_S = (2.0, 8.0)  # seconds until one is revoked
@@ -54,6 +54,6 @@ class TemporaryKeys:
         began = now_us()
         while await caller.request("POST", f"/keys/{temporary_key.id}/revoke", "keys", key="admin", json={}) is None:
             await asyncio.sleep(0.2)
-        caller.log.revoked.append(Revoked(caller.org, temporary_key.id, kind, began, now_us()))
+        caller.log.revoked.append(RevokedKey(caller.org, temporary_key.id, kind, began, now_us()))
         await asyncio.sleep(_USED_AFTER_REVOCATION_S)
         out.remove(temporary_key)

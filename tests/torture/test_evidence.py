@@ -3,7 +3,7 @@
 from tests.torture.evidence import RECOVERY_US, Evidence, overlap, union
 from tests.torture.log import Log
 from tests.torture.nemesis import Fault, Kind, Role
-from tests.torture.rows import ServiceCounts, Stored
+from tests.torture.rows import ServiceCounts, StoredRows
 
 SECOND = 1_000_000
 
@@ -13,7 +13,7 @@ def outages(*faults: tuple[Role, Kind, int, int, int]) -> list[tuple[int, int]]:
     happened = [
         Fault(role, kind, victim, began * SECOND, ended * SECOND) for role, kind, victim, began, ended in faults
     ]
-    nothing = Stored(*([] for _ in Stored.__struct_fields__))
+    nothing = StoredRows(*([] for _ in StoredRows.__struct_fields__))
     evidence = Evidence(Log(), nothing, ServiceCounts({}, {}, {}), [], [], happened, [], [], engines=2, slack=0)
     return [(began // SECOND, (ended - RECOVERY_US) // SECOND) for began, ended in evidence.outages]
 

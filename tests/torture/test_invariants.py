@@ -12,8 +12,8 @@ from tests.torture import stored
 from tests.torture.conftest import FinishedRun
 from tests.torture.evidence import Evidence
 from tests.torture.invariants import INVARIANTS, judge
-from tests.torture.log import ACCEPTED, Answer, Attempt, Log, Sort
-from tests.torture.rows import ServiceCounts, Stored, SwitchRow
+from tests.torture.log import ACCEPTED, Answer, Attempt, EventKind, Log
+from tests.torture.rows import ServiceCounts, StoredRows, SwitchRow
 from tests.torture.sinks import Delivery, Reaction
 
 ORG = "acme"
@@ -158,13 +158,13 @@ async def test_changed_rows_are_detected(
 ) -> None:
     evidence = finished_run.run.evidence
     invalid = next(
-        event.number for event in evidence.log.sent.values() if (event.org, event.sort) == (ORG, Sort.INVALID)
+        event.number for event in evidence.log.sent.values() if (event.org, event.kind) == (ORG, EventKind.INVALID)
     )
     rows = await rows_after(finished_run, [statement.replace("INVALID", str(invalid)) for statement in statements])
     assert_seen(msgspec.structs.replace(evidence, stored=rows), invariant, words)
 
 
-async def rows_after(finished_run: FinishedRun, statements: Iterable[str]) -> Stored:
+async def rows_after(finished_run: FinishedRun, statements: Iterable[str]) -> StoredRows:
     """Return the stored rows after some statements, which are rolled back."""
     installation, sent = finished_run.installation, finished_run.run.evidence.log.sent
     async with await psycopg.AsyncConnection.connect(installation.postgres.server.admin_dsn) as connection:
@@ -215,7 +215,7 @@ def simple(evidence: Evidence, answer: Answer) -> Attempt:
     senders = Counter((sent.org, sent.key) for sent in evidence.log.sent.values())
     for attempt in evidence.log.attempts:
         sent, tries = evidence.log.sent[attempt.org, attempt.number], evidence.attempts[attempt.org, attempt.number]
-        live = sent.sort is Sort.LIVE and sent.key is not None and senders[sent.org, sent.key] == 1
+        live = sent.kind is EventKind.LIVE and sent.key is not None and senders[sent.org, sent.key] == 1
         alone = answer is Answer.DUPLICATE or len(tries) == 1
         if live and alone and attempt.answer is answer and {try_.answer for try_ in tries} <= ACCEPTED:
             return attempt
@@ -274,7 +274,7 @@ def test_a_step_of_stopped_work_is_detected(finished_run: FinishedRun) -> None:
 
 @pytest.mark.parametrize("invariant", sorted(INVARIANTS.keys() - {"processes", "V17"}))
 def test_an_invariant_that_checks_nothing_is_violated(finished_run: FinishedRun, invariant: str) -> None:
-    nothing = Stored(*([] for _ in Stored.__struct_fields__))
+    nothing = StoredRows(*([] for _ in StoredRows.__struct_fields__))
     empty = msgspec.structs.replace(
         finished_run.run.evidence,
         log=Log(),

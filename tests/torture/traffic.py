@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from tests.torture.leaks import canary
-from tests.torture.log import Sent, Sort
+from tests.torture.log import EventKind, SentEvent
 from tests.torture.wallets import spellings
 
 PEOPLE = 25
@@ -43,33 +43,33 @@ class Traffic:
         first = self._count // EVENTS_PER_PERSON
         return range(first, first + PEOPLE)
 
-    def any(self, chance: Random) -> Sent:
+    def any(self, chance: Random) -> SentEvent:
         """Return a new event: mostly live, some dry runs, some invalid."""
-        (sort,) = chance.choices((Sort.LIVE, Sort.DRY, Sort.INVALID), (89, 6, 5))
-        match sort:
-            case Sort.DRY:
-                return self._sent(Sort.DRY, self._body(chance) | {"test": True})
-            case Sort.INVALID:
-                return self._sent(Sort.INVALID, self._stranger() | chance.choice(NONSENSE))
+        (kind,) = chance.choices((EventKind.LIVE, EventKind.DRY, EventKind.INVALID), (89, 6, 5))
+        match kind:
+            case EventKind.DRY:
+                return self._sent(EventKind.DRY, self._body(chance) | {"test": True})
+            case EventKind.INVALID:
+                return self._sent(EventKind.INVALID, self._stranger() | chance.choice(NONSENSE))
             case _:
                 return self.live(chance)
 
-    def live(self, chance: Random) -> Sent:
+    def live(self, chance: Random) -> SentEvent:
         body = self._body(chance)
         if chance.random() < 0.06:
             del body["idempotencyKey"]
-        return self._sent(Sort.LIVE, body)
+        return self._sent(EventKind.LIVE, body)
 
-    def rehearsal(self, chance: Random) -> Sent:
+    def rehearsal(self, chance: Random) -> SentEvent:
         """Return a dry run for a test key."""
-        return self._sent(Sort.DRY, self._body(chance))
+        return self._sent(EventKind.DRY, self._body(chance))
 
-    def repeat(self, chance: Random, of: Sent) -> Sent:
+    def repeat(self, chance: Random, of: SentEvent) -> SentEvent:
         """Return another event with the key of an answered one."""
-        return self._sent(Sort.REPEAT, self._body(chance) | {"idempotencyKey": of.key})
+        return self._sent(EventKind.REPEAT, self._body(chance) | {"idempotencyKey": of.key})
 
-    def _sent(self, sort: Sort, body: dict[str, Any]) -> Sent:
-        sent = Sent(self.org, self._count, sort, body)
+    def _sent(self, kind: EventKind, body: dict[str, Any]) -> SentEvent:
+        sent = SentEvent(self.org, self._count, kind, body)
         self._count += 1
         return sent
 

@@ -15,7 +15,7 @@ from tests.torture.holders import Holders
 from tests.torture.installation import Installation
 from tests.torture.log import Log
 from tests.torture.nemesis import RunSpec
-from tests.torture.secret_search import Searched, in_text
+from tests.torture.secret_search import SearchedPlace, in_text
 from tests.torture.temporary_keys import TemporaryKeys
 
 ENOUGH = 10  # pushes of an organization
@@ -29,7 +29,7 @@ class Users:
     def __init__(self, installation: Installation, spec: RunSpec) -> None:
         urls, accounts = installation.urls, installation.accounts
         self.spec = spec
-        self.read: list[Searched] = []
+        self.read: list[SearchedPlace] = []
         self._lender = TemporaryKeys()
         self.load = Load(urls, accounts, spec.seed, spec.clients, self._lender)
         self._callers = Callers(urls, accounts, spec.seed, self.load.log)
