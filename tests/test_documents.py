@@ -1,4 +1,4 @@
-"""Links, anchors, files and folders in the documentation exist, and so do the tests that pages and comments name."""
+"""What pages and comments name exists: links, anchors, files, folders, tests and clauses of the contract."""
 
 import ast
 import re
@@ -13,6 +13,7 @@ PLACE = re.compile(r"`((?:api|bench|docker|docs|notebooks|packaging|sql|tests|to
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 TEST = re.compile(r"\b(tests/[\w/]+\.py)(?:::(\w+))?")
+CLAUSE = re.compile(r"contract(?:\.md)?,? ((?:\d\.\d+(?:\.\d+)?(?:, | and | to )?)+)")
 SOURCES = [
     path
     for folder in ("api", "bench", "sql", "tests", "tools", "workbench")
@@ -53,3 +54,21 @@ def test_named_tests_exist() -> None:
     assert len(named) > 5
     missing = [(file, name) for file, name in sorted(named) if not (ROOT / file).exists()]
     assert missing + [(file, name) for file, name in sorted(named) if name and name not in functions(file)] == []
+
+
+def test_cited_clauses_of_the_contract_exist() -> None:
+    clauses, section = set[str](), ""
+    for line in (ROOT / "docs" / "contract.md").read_text().splitlines():
+        if heading := re.match(r"#+ (\d[\d.]*)", line):
+            section = heading[1]
+            clauses.add(section)
+        elif item := re.match(r"(\d+)\. ", line):
+            clauses.add(f"{section}.{item[1]}")
+    cited = {
+        (str(path.relative_to(ROOT)), clause)
+        for path in [*PAGES, *SOURCES]
+        for clauses_named in CLAUSE.findall(path.read_text())
+        for clause in re.findall(r"\d[\d.]*\d", clauses_named)
+    }
+    assert len(cited) > 20
+    assert {(path, clause) for path, clause in cited if clause not in clauses} == set()
