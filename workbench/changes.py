@@ -123,7 +123,7 @@ def _trigger_changes(before: JsonObject, after: JsonObject) -> list[Change]:
         texts.append(f"starts on {_new_and_old(events[0] or 'any event', events[1] or 'any event')}")
     filters = [spec.get("filters") or [] for spec in specs]
     if not same_json(*filters):
-        texts.append(f"asks {_new_and_old(*map(_conditions, filters))}")
+        texts.append(f"conditions: {_new_and_old(*map(_conditions, filters))}")
     texts += [
         f"{key}: {_new_and_old(_field('', key, specs[0]), _field('', key, specs[1]))}"
         for key in dict.fromkeys([*specs[0], *specs[1]])
@@ -177,7 +177,7 @@ def _step_changes(
 # reads neither.
 _MIRRORED_KEYS = frozenset({"actionType"})
 _MIRRORED_TRIGGER_KEYS = frozenset({"actionType", "event", "eventNames"})
-_FIELD_WORDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters": "asks", "branches": "splits"}
+_FIELD_WORDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters": "conditions", "branches": "splits"}
 
 
 def _field_changes(old: JsonObject, new: JsonObject) -> list[str]:

@@ -10,8 +10,8 @@ from tests.torture.callers import Caller
 SEGMENT = "pros"  # of every organization
 IN_SEGMENT = ("plan", "pro")  # the attribute that puts a contact into it
 
-_DEFINED = "SELECT id AS contact_id FROM contacts WHERE metadata ->> 'plan' = 'pro'"
-_PAUSES = (0.02, 0.2)  # seconds
+_SEGMENT_SQL = "SELECT id AS contact_id FROM contacts WHERE metadata ->> 'plan' = 'pro'"
+_PAUSES_S = (0.02, 0.2)  # seconds
 _FORMS = ("application/json", "text/csv", "application/vnd.apache.arrow.stream")
 _QUERIES = (
     "SELECT * FROM app_events ORDER BY created_at DESC LIMIT 200",
@@ -22,7 +22,7 @@ _QUERIES = (
     "SELECT * FROM automation_entries ORDER BY created_at DESC LIMIT 200",
     "SELECT * FROM segment_members LIMIT 200",
 )
-_BREAK_INS = (
+_ATTACKS = (
     "SELECT * FROM workbench.events LIMIT 10",
     "SELECT set_config('workbench.org', '*', false) FROM contacts",
     "WITH s AS (SELECT set_config('workbench.org', '*', true)) SELECT payload FROM app_events, s",
@@ -44,17 +44,17 @@ _PAGES = (
     "/audit",
 )
 _ID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
-_NAMED = {
+_ID_PATTERNS = {
     "contact": rf'"contactId":"({_ID})"',
     "entry": rf'"id":"({_ID})","automationId"',
     "automation": rf'"automationId":"({_ID})"',
 }
-_THINGS = {
+_OBJECT_PATHS = {
     "contact": ("/contacts/{}", "/contacts/{}/timeline", "/contacts/{}/export"),
     "entry": ("/entries/{}",),
     "automation": ("/automations/{}", "/automations/{}/entries", "/automations/{}/versions"),
 }
-_MOST_KNOWN = 200
+_MAX_KNOWN = 200
 _TRIES = 12  # of each kind of request for an object by id
 
 
@@ -69,10 +69,10 @@ class KnownIds:
 
     def add_ids_in(self, org: str, text: str) -> None:
         """Collect the ids in a JSON response."""
-        for kind, named in _NAMED.items():
+        for kind, pattern in _ID_PATTERNS.items():
             ids = self._known[org, kind]
-            ids += re.findall(named, text)
-            del ids[:-_MOST_KNOWN]
+            ids += re.findall(pattern, text)
+            del ids[:-_MAX_KNOWN]
 
     def any(self, caller: Caller, kind: str, *, own: bool) -> str | None:
         """Return a random id of the caller's organization, or of another one."""
@@ -84,7 +84,7 @@ class KnownIds:
 
 async def define_segment(caller: Caller) -> None:
     """Define the organization's segment."""
-    body = {"name": SEGMENT, "sql": _DEFINED, "everySeconds": 60}
+    body = {"name": SEGMENT, "sql": _SEGMENT_SQL, "everySeconds": 60}
     assert await caller.request("POST", "/segments", "segments", good=(201,), json=body) is not None
 
 
@@ -98,17 +98,17 @@ async def analyse(caller: Caller, known_ids: KnownIds) -> None:
     chance = caller.chance
     while True:
         (act,) = chance.choices(
-            (_query, _break_in, _page, _request_own, _request_others, _refresh), (30, 8, 22, 23, 15, 2)
+            (_query, _attack, _page, _request_own, _request_others, _refresh), (30, 8, 22, 23, 15, 2)
         )
         await act(caller, known_ids)
-        await asyncio.sleep(chance.uniform(*_PAUSES))
+        await asyncio.sleep(chance.uniform(*_PAUSES_S))
 
 
 async def send_every_query(caller: Caller, known_ids: KnownIds) -> None:
     """Send every query once, without faults."""
     for query in _QUERIES:
         await _sql(caller, query, {}, (200,))
-    for query in _BREAK_INS:
+    for query in _ATTACKS:
         await _sql(caller, query, {}, (400,))
     for page in _PAGES:
         await _request_page(caller, known_ids, page)
@@ -123,8 +123,8 @@ async def _query(caller: Caller, known_ids: KnownIds) -> None:
     await _sql(caller, caller.chance.choice(_QUERIES), headers | {"accept": form}, (200,))
 
 
-async def _break_in(caller: Caller, known_ids: KnownIds) -> None:
-    await _sql(caller, caller.chance.choice(_BREAK_INS), {}, (400,))
+async def _attack(caller: Caller, known_ids: KnownIds) -> None:
+    await _sql(caller, caller.chance.choice(_ATTACKS), {}, (400,))
 
 
 async def _sql(caller: Caller, text: str, headers: dict[str, str], good: tuple[int, ...]) -> Any:
@@ -154,8 +154,8 @@ async def _request_others(caller: Caller, known_ids: KnownIds) -> None:
 
 
 async def _request_object(caller: Caller, known_ids: KnownIds, *, own: bool, good: tuple[int, ...]) -> None:
-    kind = caller.chance.choice(sorted(_THINGS))
-    thing_id = known_ids.any(caller, kind, own=own)
-    if thing_id is not None:
-        path = caller.chance.choice(_THINGS[kind]).format(thing_id)
-        await caller.request("GET", path, "things", key="admin", good=good)
+    kind = caller.chance.choice(sorted(_OBJECT_PATHS))
+    object_id = known_ids.any(caller, kind, own=own)
+    if object_id is not None:
+        path = caller.chance.choice(_OBJECT_PATHS[kind]).format(object_id)
+        await caller.request("GET", path, "objects", key="admin", good=good)

@@ -17,18 +17,18 @@ from tests.torture.log import UNSETTLED, Answer, Attempt, EventKind, Log, SentEv
 from tests.torture.temporary_keys import TemporaryKeys
 from tests.torture.traffic import Traffic
 
-MOST_IN_BATCH = 20
-PAUSES = (0.02, 0.15)  # seconds between the requests of a client
+MAX_BATCH_EVENTS = 20
+PAUSES_S = (0.02, 0.15)  # seconds between the requests of a client
 
 
 class Load:
     """Clients that send until `stop()`, distributed over the organizations."""
 
     def __init__(
-        self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int, lender: TemporaryKeys
+        self, urls: Sequence[str], accounts: Sequence[Account], seed: int, clients: int, temporary_keys: TemporaryKeys
     ) -> None:
         self.log = Log()
-        self.lender = lender
+        self.temporary_keys = temporary_keys
         self._stopping = asyncio.Event()
         traffic = [Traffic(account.org, datetime.now(UTC)) for account in accounts]
         self._traffic = {of_org.org: of_org for of_org in traffic}
@@ -77,18 +77,18 @@ class _Client:
         self._http = httpx.AsyncClient(timeout=CLIENT_TIMEOUT_S)
 
     async def run(self) -> None:
-        actions = (self._single, self._batch, self._send_again, self._race, self._rehearse)
+        actions = (self._single, self._batch, self._send_again, self._race, self._send_dry_runs)
         async with self._http:
             while not self._load.stopping:
                 (action,) = self._chance.choices(actions, (40, 32, 15, 8, 5))
                 await action()
-                await asyncio.sleep(self._chance.uniform(*PAUSES))
+                await asyncio.sleep(self._chance.uniform(*PAUSES_S))
 
     async def _single(self) -> None:
         await self._deliver([self._traffic.any(self._chance)])
 
     async def _batch(self) -> None:
-        events = [self._traffic.any(self._chance) for _ in range(self._chance.randint(2, MOST_IN_BATCH))]
+        events = [self._traffic.any(self._chance) for _ in range(self._chance.randint(2, MAX_BATCH_EVENTS))]
         if self._chance.random() < 0.1 and events[0].once:
             events.append(events[0])
         await self._deliver(events)
@@ -108,15 +108,15 @@ class _Client:
         if event.once:
             await asyncio.gather(self._deliver([event]), self._deliver([other, event]), self._deliver([event]))
 
-    async def _rehearse(self) -> None:
-        events = [self._traffic.rehearsal(self._chance) for _ in range(self._chance.randint(1, 4))]
+    async def _send_dry_runs(self) -> None:
+        events = [self._traffic.dry_run(self._chance) for _ in range(self._chance.randint(1, 4))]
         await self._deliver(events, "test")
 
     async def _deliver(self, events: list[SentEvent], kind: str = "live") -> None:
         """Send events until each has a final answer. The rejection of a revoked key is a final answer."""
         for event in events:
             self._load.log.sent[event.org, event.number] = event
-        temporary_key = self._load.lender.pick(self._chance, self._traffic.org, kind)
+        temporary_key = self._load.temporary_keys.pick(self._chance, self._traffic.org, kind)
         key, temporary_key_id = (temporary_key.secret, temporary_key.id) if temporary_key else (self._keys[kind], "")
         pending = events
         while pending:

@@ -10,7 +10,7 @@ from tests.torture.evidence import Evidence, Findings, Span, Version, overlap, u
 from tests.torture.installation import RETRY_DELAYS
 from tests.torture.rows import EntryRow, StepRow, VersionRow
 
-MOST_ATTEMPTS = len(RETRY_DELAYS) + 1
+MAX_ATTEMPTS = len(RETRY_DELAYS) + 1
 _TERMINAL = frozenset({"completed", "exited", "cancelled", "dead"})
 _FOR_GOOD = "gone"  # the receiver answered 410
 _REFUSED_FOR_GOOD = "(SMTP 5"
@@ -35,7 +35,7 @@ def attempts_are_bounded(run: Evidence) -> Findings:
     """
     failures = Counter((step.entry_id, step.node_id) for step in run.stored.steps if step.outcome == "failed")
     for (entry_id, node_id), count in failures.items():
-        most = MOST_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
+        most = MAX_ATTEMPTS * (1 + run.entry[entry_id].replays) if entry_id in run.entry else 0
         yield f"entry {entry_id} failed {count} times at {node_id}" if count > most else None
     for entry in run.stored.entries:
         if entry.state != "dead":
@@ -45,7 +45,7 @@ def attempts_are_bounded(run: Evidence) -> Findings:
 
 
 def _overtried(entry: EntryRow) -> str | None:
-    return f"entry {entry.id} was tried {entry.attempts} times" if entry.attempts > MOST_ATTEMPTS else None
+    return f"entry {entry.id} was tried {entry.attempts} times" if entry.attempts > MAX_ATTEMPTS else None
 
 
 def _wrongly_dead(entry: EntryRow) -> str | None:
@@ -57,7 +57,7 @@ def _wrongly_dead(entry: EntryRow) -> str | None:
     if outcome not in _WORTH_RETRYING:
         return f"{name} is dead, which nothing explains: {error}"
     late = outcome == "attempts_exhausted"  # a claim after the last attempt only marks the entry as dead
-    right = entry.attempts > MOST_ATTEMPTS if late else entry.attempts == MOST_ATTEMPTS
+    right = entry.attempts > MAX_ATTEMPTS if late else entry.attempts == MAX_ATTEMPTS
     return None if right else f"{name} is dead after {entry.attempts} attempts: {error}"
 
 

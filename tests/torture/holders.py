@@ -17,7 +17,7 @@ _PAST = 12  # people without new events who still open their inbox
 _STAYS = (0.3, 5.0)  # seconds
 _STAYS_WITH_TEMPORARY_KEY = (4.0, 14.0)  # with a key that is revoked during the visit
 _HABITS = (1.0, 0.6, 0.0)  # the share of the messages that a holder acknowledges
-_PAUSES = (0.0, 0.3)  # seconds
+_PAUSES_S = (0.0, 0.3)  # seconds
 _COLLECTORS = 12  # at once
 _COLLECTING = (30.0, 1.5)  # seconds: the longest visit, and the silence that ends one
 
@@ -28,9 +28,9 @@ CurrentPeople = Callable[[str], range]
 class Holders:
     """All wallet holders. Each belongs to one organization and uses any of its wallets."""
 
-    def __init__(self, callers: Callers, lender: TemporaryKeys) -> None:
+    def __init__(self, callers: Callers, temporary_keys: TemporaryKeys) -> None:
         self.visits = InboxVisits(callers.urls)
-        self._lender = lender
+        self._temporary_keys = temporary_keys
         orgs = callers.orgs
         self._callers = [callers.caller(orgs[number % len(orgs)], f"holder {number}") for number in range(HOLDERS)]
 
@@ -58,11 +58,11 @@ class Holders:
         while True:
             now = people(caller.org)
             wallet = wallet_of(chance.choice([person for person in _visiting(now) if has_wallet(person)]))
-            temporary_key = self._lender.pick(chance, caller.org, "publishable")
+            temporary_key = self._temporary_keys.pick(chance, caller.org, "publishable")
             stays = chance.uniform(*(_STAYS_WITH_TEMPORARY_KEY if temporary_key else _STAYS))
             plan = VisitPlan(wallet, temporary_key, chance.choice(_HABITS), stays, stays, leaves=chance.random() < 0.5)
             await self.visits.visit(caller, plan)
-            await asyncio.sleep(chance.uniform(*_PAUSES))
+            await asyncio.sleep(chance.uniform(*_PAUSES_S))
 
 
 def _visiting(people: range) -> range:

@@ -118,9 +118,9 @@ def _contradiction(name: str, attempts: list[Attempt]) -> str | None:
 def no_other_events_are_stored(run: Evidence) -> Findings:
     """every stored event was sent and may be stored: a rejected event, a dry run or a repeat left no row"""
     for row in run.stored.events:
-        yield _stranger(run, row, EventKind.LIVE)
+        yield _unsent(run, row, EventKind.LIVE)
     for dry in run.stored.dry_runs:
-        yield _stranger(run, dry, EventKind.DRY)
+        yield _unsent(run, dry, EventKind.DRY)
     rows = Counter((row.org, row.payload.get("n", -1)) for row in run.stored.events)
     for (org, number), count in rows.items():
         attempts = run.attempts[org, number]
@@ -130,7 +130,7 @@ def no_other_events_are_stored(run: Evidence) -> Findings:
             yield f"doubled: {_name(sent)} is stored {count} times"
 
 
-def _stranger(run: Evidence, row: EventRow | DryRow, kind: EventKind) -> str | None:
+def _unsent(run: Evidence, row: EventRow | DryRow, kind: EventKind) -> str | None:
     sent = run.sent_as(row)
     if sent is None:
         return f"{row.org} {row.key} was never sent"

@@ -39,10 +39,10 @@ class TemporaryKeys:
         async with asyncio.TaskGroup() as group:
             while True:
                 for kind in _KINDS:
-                    group.create_task(self._lend_key(caller, kind))
+                    group.create_task(self._issue_key(caller, kind))
                 await asyncio.sleep(caller.chance.uniform(*_INTERVAL_S))
 
-    async def _lend_key(self, caller: Caller, kind: str) -> None:
+    async def _issue_key(self, caller: Caller, kind: str) -> None:
         made = await caller.request(
             "POST", "/keys", "keys", key="admin", good=(201,), json={"kind": kind, "name": "temporary_key"}
         )

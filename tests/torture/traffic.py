@@ -16,7 +16,7 @@ from tests.torture.wallets import spellings
 PEOPLE = 25
 EVENTS_PER_PERSON = 40
 NAMES = ("deposit", "Withdrawal", "signup", "page.view")
-NONSENSE: tuple[dict[str, Any], ...] = (
+INVALID_FIELDS: tuple[dict[str, Any], ...] = (
     {"event": "no spaces please"},
     {"event": None},
     {"contact": {}},
@@ -50,7 +50,7 @@ class Traffic:
             case EventKind.DRY:
                 return self._sent(EventKind.DRY, self._body(chance) | {"test": True})
             case EventKind.INVALID:
-                return self._sent(EventKind.INVALID, self._stranger() | chance.choice(NONSENSE))
+                return self._sent(EventKind.INVALID, self._unknown_event() | chance.choice(INVALID_FIELDS))
             case _:
                 return self.live(chance)
 
@@ -60,7 +60,7 @@ class Traffic:
             del body["idempotencyKey"]
         return self._sent(EventKind.LIVE, body)
 
-    def rehearsal(self, chance: Random) -> SentEvent:
+    def dry_run(self, chance: Random) -> SentEvent:
         """Return a dry run for a test key."""
         return self._sent(EventKind.DRY, self._body(chance))
 
@@ -104,7 +104,7 @@ class Traffic:
         }
         return {name: contact[name] for name in chance.sample(sorted(contact), chance.choice((1, 2, 2, 3)))}
 
-    def _stranger(self) -> dict[str, Any]:
+    def _unknown_event(self) -> dict[str, Any]:
         number = self._count
         contact = {"externalId": f"rejected{number}"}
         return {"event": "nonsense", "contact": contact, "payload": {"n": number}, "idempotencyKey": f"k{number}"}

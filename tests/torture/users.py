@@ -30,10 +30,10 @@ class Users:
         urls, accounts = installation.urls, installation.accounts
         self.spec = spec
         self.read: list[SearchedPlace] = []
-        self._lender = TemporaryKeys()
-        self.load = Load(urls, accounts, spec.seed, spec.clients, self._lender)
+        self._temporary_keys = TemporaryKeys()
+        self.load = Load(urls, accounts, spec.seed, spec.clients, self._temporary_keys)
         self._callers = Callers(urls, accounts, spec.seed, self.load.log)
-        self.holders = Holders(self._callers, self._lender)
+        self.holders = Holders(self._callers, self._temporary_keys)
         self._known_ids = KnownIds()
         self._metrics = installation.metrics
 
@@ -62,7 +62,7 @@ class Users:
         doing = [do for automation in automations for do in author.coroutines(automation, self.spec.seconds / 2)]
         for org in self._callers.orgs:
             doing += [
-                self._lender.run(self._callers.caller(org, "lender")),
+                self._temporary_keys.run(self._callers.caller(org, "temporary keys")),
                 erase_some(self._callers.caller(org, "eraser"), self.load.answered),
                 analyse(self._callers.caller(org, "analyst"), self._known_ids),
             ]

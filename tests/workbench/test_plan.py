@@ -48,7 +48,7 @@ def lines(before: Automation, after: Automation) -> list[str]:
         (
             new().on("a"),
             new().on("b", "a").where("x", eq=1),
-            ["~ trigger: starts on b or a, before: a", "~ trigger: asks x is 1, before: nothing"],
+            ["~ trigger: starts on b or a, before: a", "~ trigger: conditions: x is 1, before: nothing"],
         ),
         (
             new().on("a").add_tag("x"),
