@@ -170,17 +170,17 @@ CREATE TEMPORARY TABLE IF NOT EXISTS wanted (contact_id uuid) ON COMMIT DELETE R
 -- resolve_members --
 -- Resolve the candidates: merged contacts to their survivor. Returns how many candidates are unknown or erased, and
 -- how many contacts are wanted.
-WITH once AS MATERIALIZED (
+WITH distinct_candidates AS MATERIALIZED (
     SELECT DISTINCT contact_id FROM candidates
 ), known AS MATERIALIZED (
     SELECT coalesce(c.merged_into, c.id) AS contact_id
-    FROM once o JOIN contacts c ON c.org_id = :org_id AND c.id = o.contact_id
+    FROM distinct_candidates d JOIN contacts c ON c.org_id = :org_id AND c.id = d.contact_id
     WHERE c.erased_at IS NULL
 ), kept AS (
     INSERT INTO wanted (contact_id) SELECT DISTINCT contact_id FROM known
     RETURNING contact_id
 )
-SELECT (SELECT count(*) FROM kept) AS size, (SELECT count(*) FROM once) - (SELECT count(*) FROM known) AS unknown;
+SELECT (SELECT count(*) FROM kept) AS size, (SELECT count(*) FROM distinct_candidates) - (SELECT count(*) FROM known) AS unknown;
 
 -- analyze_wanted --
 -- Tell the planner how many wanted contacts there are.
@@ -233,7 +233,7 @@ SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segme
 -- repair_members --
 -- Delete members that were erased or merged since the refresh began, and insert the survivors of merged ones.
 -- Returns the change of the size. The caller keeps other changes of members out.
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM segment_members m
     USING contacts c
     WHERE m.org_id = :org_id AND m.segment = :segment AND c.org_id = :org_id AND c.id = m.contact_id
@@ -246,11 +246,11 @@ WITH gone AS (
 ), moved AS (
     INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
     SELECT :org_id, :segment, contact_id, min(entered_at)
-    FROM gone WHERE contact_id IS NOT NULL AND erased_at IS NULL GROUP BY contact_id
+    FROM deleted WHERE contact_id IS NOT NULL AND erased_at IS NULL GROUP BY contact_id
     ON CONFLICT (org_id, segment, contact_id) DO NOTHING
     RETURNING contact_id
 )
-SELECT (SELECT count(*) FROM moved) - (SELECT count(*) FROM gone);
+SELECT (SELECT count(*) FROM moved) - (SELECT count(*) FROM deleted);
 
 -- clear_members --
 -- Delete all members of an archived segment, also those that entered at the last moment; the caller keeps other

@@ -1,7 +1,7 @@
 -- What contacts did after their first :start in the period, by its day, week or month: events, and the sum of a number in them.
 -- `per_contact` divides by all contacts of the cohort, also those without events; `so_far` is the running sum.
 {% import "parts.sql" as parts %}
-WITH {{ parts.cohorts(period) }}, done AS (
+WITH {{ parts.cohorts(period) }}, totals AS (
     SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,
            {{ "sum(" ~ parts.number("value", "e.payload", dotted) ~ ")" if value else "count(*)" }} AS total
     FROM members p
@@ -9,11 +9,11 @@ WITH {{ parts.cohorts(period) }}, done AS (
     WHERE e.event = :event AND e.occurred_at >= p.began AND {{ parts.during(period, "e.") }}
     GROUP BY 1, 2
 )
-SELECT c.cohort, c.size, n AS number, coalesce(d.events, 0) AS events, coalesce(d.total, 0)::float8 AS total,
-       coalesce(d.total, 0)::float8 / c.size AS per_contact,
-       (sum(coalesce(d.total, 0)) OVER (PARTITION BY c.cohort ORDER BY n))::float8 / c.size AS so_far
+SELECT c.cohort, c.size, n AS number, coalesce(t.events, 0) AS events, coalesce(t.total, 0)::float8 AS total,
+       coalesce(t.total, 0)::float8 / c.size AS per_contact,
+       (sum(coalesce(t.total, 0)) OVER (PARTITION BY c.cohort ORDER BY n))::float8 / c.size AS so_far
 FROM cohorts c
 CROSS JOIN generate_series(0, :periods) AS n
-LEFT JOIN done d ON d.cohort = c.cohort AND d.at = c.cohort + n * CAST('1 ' || :every AS interval)
+LEFT JOIN totals t ON t.cohort = c.cohort AND t.at = c.cohort + n * CAST('1 ' || :every AS interval)
 WHERE c.cohort + n * CAST('1 ' || :every AS interval) < {{ parts.until(period) }}
 ORDER BY c.cohort, n

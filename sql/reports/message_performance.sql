@@ -1,7 +1,7 @@
 -- The results of messages created in the period, by automation, node and channel{{ ", and how many of their contacts did :goal within a span of the sending" if goal }}.
 -- `sent` includes delivered messages; `converted` counts contacts, `rate` is their share of the contacts that got a message.
 {% import "parts.sql" as parts %}
-WITH made AS (
+WITH period_messages AS (
     SELECT m.automation_id, m.node_id, m.channel, m.contact_id, m.status, m.sent_at,
            m.status IN ('sent', 'delivered') AS sent,
            {% if goal %}
@@ -23,7 +23,7 @@ SELECT a.name AS automation, m.node_id, m.channel, count(*) AS messages, count(*
        , count(DISTINCT contact_id) FILTER (WHERE sent AND converted)::float8
          / nullif(count(DISTINCT contact_id) FILTER (WHERE sent), 0) AS rate
        {% endif %}
-FROM made m
+FROM period_messages m
 LEFT JOIN automations a ON a.id = m.automation_id
 GROUP BY a.id, a.name, m.node_id, m.channel
 ORDER BY sent DESC, automation, node_id

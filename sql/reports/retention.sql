@@ -1,16 +1,16 @@
--- Of the contacts with their first :start in a day, week or month of the period, how many came back in each later one.
+-- Of the contacts with their first :start in a day, week or month of the period, how many returned in each later one.
 -- Number 0 is the cohort's own period; periods that have not begun are left out, and the last one may be incomplete.
 {% import "parts.sql" as parts %}
-WITH {{ parts.cohorts(period) }}, back AS (
+WITH {{ parts.cohorts(period) }}, later_events AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, max(occurred_at) AS last
     FROM app_events
     WHERE {{ "event = :back AND " if back }}{{ parts.during(period) }}
     GROUP BY 1, 2
 ), returned AS (
-    SELECT p.cohort, b.at, count(*) AS contacts
+    SELECT p.cohort, e.at, count(*) AS contacts
     FROM members p
-    JOIN back b ON b.contact_id = p.contact_id AND b.last >= p.began
-    GROUP BY p.cohort, b.at
+    JOIN later_events e ON e.contact_id = p.contact_id AND e.last >= p.began
+    GROUP BY p.cohort, e.at
 )
 SELECT c.cohort, c.size, n AS number, coalesce(r.contacts, 0) AS contacts, coalesce(r.contacts, 0)::float8 / c.size AS share
 FROM cohorts c

@@ -6,8 +6,8 @@ WITH starts AS (
     FROM app_events
     WHERE event = :start AND {{ parts.during(period) }}
     GROUP BY contact_id
-), took AS (
-    SELECT s.contact_id, min(e.occurred_at) - s.at AS took
+), durations AS (
+    SELECT s.contact_id, min(e.occurred_at) - s.at AS duration
     FROM starts s
     LEFT JOIN app_events e ON e.contact_id = s.contact_id AND e.event = :goal AND e.occurred_at > s.at
         AND e.occurred_at <= s.at + CAST(:within AS interval) AND {{ parts.during(period, "e.") }}
@@ -17,14 +17,14 @@ WITH starts AS (
     FROM (SELECT unnest(CAST(:spans AS interval[])) AS span UNION SELECT CAST(:within AS interval)) AS all_spans
     WHERE span <= CAST(:within AS interval)
 ), all_starts AS (
-    SELECT count(*) AS started FROM took
+    SELECT count(*) AS started FROM durations
 )
 SELECT extract(epoch FROM s.after)::float8 AS after_seconds, extract(epoch FROM s.span)::float8 AS within_seconds,
-       count(t.contact_id) AS contacts,
-       count(t.contact_id)::float8 / nullif(max(a.started), 0) AS share,
-       (sum(count(t.contact_id)) OVER (ORDER BY s.span))::float8 / nullif(max(a.started), 0) AS share_so_far
+       count(d.contact_id) AS contacts,
+       count(d.contact_id)::float8 / nullif(max(a.started), 0) AS share,
+       (sum(count(d.contact_id)) OVER (ORDER BY s.span))::float8 / nullif(max(a.started), 0) AS share_so_far
 FROM spans s
 CROSS JOIN all_starts a
-LEFT JOIN took t ON t.took > s.after AND t.took <= s.span
+LEFT JOIN durations d ON d.duration > s.after AND d.duration <= s.span
 GROUP BY s.span, s.after
 ORDER BY s.span
