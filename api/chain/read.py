@@ -67,7 +67,7 @@ class NodeReader:
     async def _near_pages(self, watches: ChainWatches, last: tuple[int, str], head: Block) -> list[BlockPage]:
         """Return the pages of the next blocks near the head."""
         after, hash_ = last
-        # Half as many next time, unless this time succeeds: a node that limits requests gets fewer at once.
+        # The number is halved until this page succeeds, so a node that limits requests gets fewer after an error.
         concurrent, self._concurrent_blocks = self._concurrent_blocks, max(self._concurrent_blocks // 2, 1)
         end = min(head.number, after + concurrent)
         blocks = await _all(self._block(number) for number in range(after + 1, end + 1) if number != head.number)

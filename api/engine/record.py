@@ -1,4 +1,4 @@
-"""Record: write decisions in one transaction: states, steps, and the effects that live in the database.
+"""Recording: decisions are written in one transaction, with states, steps, and the effects that are rows.
 
 Nothing is written if a lease was lost (the update matches the lease token) or if a decision was made on stale facts.
 Decisions are made without locks, so three races are closed here:
