@@ -265,7 +265,7 @@ async def _stream(request: Request, tail: Tail, cursor: Cursor | None, query: Re
                     break
         await response.eof()
     except Exception as error:  # noqa: BLE001 - the response has begun: only closing the connection can show the failure
-        _log.warning("recent_stream_broken: %s", error, extra={"request_id": str(request.id)})
+        _log.warning("recent_stream_broken", extra={"request_id": str(request.id), "reason": str(error)})
         request.transport.abort()  # type: ignore[attr-defined]
 
 

@@ -78,7 +78,7 @@ async def run_query(request: Request, body: SqlBody) -> None:
                 await response.send(piece)
             await response.eof()
         except Exception as error:  # noqa: BLE001  only a closed connection shows that the response is incomplete
-            _log.warning("sql_answer_broken: %s", error, extra={"request_id": str(request.id)})
+            _log.warning("sql_answer_broken", extra={"request_id": str(request.id), "reason": str(error)})
             request.transport.abort()  # type: ignore[attr-defined]
 
 
@@ -106,5 +106,5 @@ async def answer_sql_error(request: Request, error: SqlError) -> HTTPResponse:
         case TooManyQueriesError():
             return refusal(request, 429, (Problem("", str(error)),), "RATE_LIMITED")
         case ReaderError():
-            _log.error("sql_unavailable: %s", error)
+            _log.error("sql_unavailable", extra={"reason": str(error)})
             return refusal(request, 503, (Problem("", str(error)),))

@@ -121,7 +121,8 @@ async def set_defaults(tx: Transaction, role: str, settings: Mapping[LiteralStri
                 sql.SQL("ALTER ROLE {} SET temp_file_limit = {}").format(name, sql.Literal(_TEMP_FILE_LIMIT))
             )
     except errors.InsufficientPrivilege:
-        _log.warning("reader_without_temp_file_limit: grant SET ON PARAMETER temp_file_limit to %s", tx.info.user)
+        reason = f"grant SET ON PARAMETER temp_file_limit to {tx.info.user}"
+        _log.warning("reader_without_temp_file_limit", extra={"role": role, "reason": reason})
         return False
     return True
 
