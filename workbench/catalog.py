@@ -16,7 +16,7 @@ from workbench.display.words import quantity
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.language.event import EVENT_NAME
 from workbench.language.problem import suggestion
-from workbench.language.responses import EventCountView
+from workbench.language.responses import CatalogResponse, EventCountView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,9 +31,7 @@ _COLUMNS = table_columns(
 )
 
 
-class _CatalogBody(msgspec.Struct, frozen=True, rename="camel"):
-    events: tuple[EventCountView, ...]
-    window_days: int = 30
+class _CatalogBody(CatalogResponse, frozen=True, rename="camel"):
     days: tuple[str, ...] = ()
 
 

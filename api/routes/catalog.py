@@ -10,21 +10,25 @@ from itertools import accumulate
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 from sanic import Blueprint, Request
 
 from api.routes.request import READ_EVENTS, Operation, principal_of, services
 from api.routes.responses import RequestRefusedError
 from api.store import events as store
 from api.store.events import EventRow, EventSpan
-from workbench.language import payload_schema
 from workbench.language.body import Body
 from workbench.language.channel import is_evm_wallet
 from workbench.language.codec import decode
 from workbench.language.event import EVENT_NAME
-from workbench.language.payload_schema import summarise_paths
-from workbench.language.responses import EventCountView
+from workbench.language.payload_schema import schema_changes, summarise_paths
+from workbench.language.responses import (
+    CatalogResponse,
+    EventCountView,
+    EventDescription,
+    SchemaDrift,
+    StoredPayload,
+)
 
 blueprint = Blueprint("catalog", url_prefix="/api/v1/events/catalog")
 
@@ -45,35 +49,6 @@ class CatalogQuery(DaysQuery, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_NAMES)] = MAX_NAMES
     prefix: str = ""
     detail: bool = False
-
-
-class CatalogResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """Event names, most frequent first. `days`, only with `detail`: the UTC days that `perDay` counts."""
-
-    events: list[EventCountView]
-    window_days: int
-    days: list[str] | UnsetType = UNSET
-
-
-class EventDescription(msgspec.Struct, frozen=True, rename="camel"):
-    """One event. `days`: the UTC days that `perDay` counts. `sampled`: how many of the newest payloads were read.
-
-    `paths`: the properties of these payloads. `samples`: the newest of them. `drift`: recent changes of structure.
-    `undeliverable`: how many of the sampled events have a wallet that can never sign in for in-app messages.
-    """
-
-    event: str
-    count: int
-    first_seen: datetime | None
-    last_seen: datetime | None
-    window_days: int
-    days: list[str]
-    per_day: list[int]
-    sampled: int
-    paths: list[dict[str, Any]]
-    samples: list[dict[str, Any]]
-    drift: dict[str, Any]
-    undeliverable: int
 
 
 @blueprint.get("")
@@ -131,16 +106,16 @@ def _describe_payloads(newest: Sequence[EventRow], earlier: Sequence[bytes], rec
     return {
         "sampled": len(sampled),
         "paths": summarise_paths([payload for _, payload in sampled]),
-        "samples": [
-            {"id": event.id, "createdAt": event.created_at, "occurredAt": event.occurred_at, "payload": payload}
+        "samples": tuple(
+            StoredPayload(event.id, event.created_at, event.occurred_at, payload)
             for event, payload in sampled[:SHOWN_SAMPLES]
-        ],
-        "drift": {
-            "since": recent_since,
-            "before": len(earlier_payloads),
-            "recent": len(recent_payloads),
-            "changes": payload_schema.schema_changes(earlier_payloads, recent_payloads),
-        },
+        ),
+        "drift": SchemaDrift(
+            recent_since,
+            len(earlier_payloads),
+            len(recent_payloads),
+            schema_changes(earlier_payloads, recent_payloads),
+        ),
         "undeliverable": sum(
             event.wallet_address is not None and not is_evm_wallet(event.wallet_address) for event, _ in sampled
         ),
@@ -158,9 +133,9 @@ def _window(since: datetime, now: datetime) -> list[datetime]:
     return [first + timedelta(days=number) for number in range((now - first).days + 1)]
 
 
-def _per_day(window: Sequence[datetime], counts: Mapping[datetime, int]) -> list[int]:
-    return [counts.get(day, 0) for day in window]
+def _per_day(window: Sequence[datetime], counts: Mapping[datetime, int]) -> tuple[int, ...]:
+    return tuple(counts.get(day, 0) for day in window)
 
 
-def _dates(window: Sequence[datetime]) -> list[str]:
-    return [day.date().isoformat() for day in window]
+def _dates(window: Sequence[datetime]) -> tuple[str, ...]:
+    return tuple(day.date().isoformat() for day in window)

@@ -286,9 +286,7 @@ class ResponseWatch:
                 connection = await psycopg.AsyncConnection.connect(self._dsn, application_name="workbench probe")
         except (TimeoutError, errors.ConnectionTimeout):
             return False
-        except (
-            psycopg.Error
-        ):  # an error is a response, too: "too many clients", or "the database system is starting up"
+        except psycopg.Error:  # a response, too: "too many clients", or "the database system is starting up"
             return True
         await connection.close()
         return True

@@ -3,9 +3,11 @@
 import re
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path as File
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.installation import until
@@ -14,15 +16,10 @@ from tests.workbench.test_tail import REVOKED, Script, answering, script, stream
 from workbench import Workbench, environment
 from workbench.catalog import EventShape
 from workbench.display import widgets
-from workbench.display.payload import (
-    Drift,
-    PayloadChange,
-    Shape,
-    StoredPayload,
-    code,
-)
+from workbench.display.payload import Drift, PayloadChange, code
 from workbench.display.widgets import AWAY_S, LiveView, Row
 from workbench.language.payload_schema import Frequency, FrequentValue, PropertyPath
+from workbench.language.responses import StoredPayload
 
 __all__ = ["script"]
 
@@ -53,23 +50,24 @@ def texts_and_numbers(content: Any) -> bool:
             return isinstance(content, str | int)
 
 
+AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 SHAPE = EventShape(
-    EVIL,
-    30,
-    "2026-11-20T10:00:00Z",
-    "2026-11-21T10:00:00Z",
-    30,
-    (
+    event=EVIL,
+    count=30,
+    first_seen=AT,
+    last_seen=AT,
+    window_days=30,
+    days=(),
+    sampled=30,
+    paths=(
         PropertyPath(
             EVIL, types={"string": 20, "number": 10}, samples=(EVIL,), missing_rate=0.001, null_rate=0.999, distinct=3
         ),
         PropertyPath("plan", types={"string": 30}, top_values=(FrequentValue(EVIL, 29),), samples=(EVIL,), distinct=2),
     ),
     per_day=(1, 0, 29),
-    samples=(StoredPayload("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", {EVIL: EVIL * 2_000}),),
-    drift=Drift(
-        "2026-11-19T00:00:00Z", 100, 60, (PayloadChange(EVIL, "new", Frequency(0, 100), Frequency(60, 60), "string"),)
-    ),
+    samples=(StoredPayload("1", AT, AT, {EVIL: EVIL * 2_000}),),
+    drift=Drift(AT, 100, 60, (PayloadChange(EVIL, "new", Frequency(0, 100), Frequency(60, 60), "string"),)),
 )
 
 
@@ -105,8 +103,10 @@ def test_untrusted_names_cannot_leave_their_quotes_in_inserted_code() -> None:
     ],
 )
 def test_inserted_code_uses_the_keys_of_the_samples(payload: dict[str, Any], keys: list[str]) -> None:
-    samples = (StoredPayload("1", "2026-11-21T10:00:00Z", "2026-11-21T10:00:00Z", payload),)
-    (path,) = Shape("e", paths=(PropertyPath("a.b.c"),), samples=samples).page()["paths"]
+    shape = msgspec.structs.replace(
+        SHAPE, paths=(PropertyPath("a.b.c"),), samples=(StoredPayload("1", AT, AT, payload),)
+    )
+    (path,) = shape.page()["paths"]
     assert f"path={keys!r}" in path["code"]
 
 

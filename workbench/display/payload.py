@@ -13,6 +13,7 @@ from workbench.display.html import html, moment, plain, printable_text, table_co
 from workbench.display.words import quantity, short, value
 from workbench.language.codec import encode
 from workbench.language.payload_schema import FrequentValue, PropertyPath, SchemaChange
+from workbench.language.responses import EventDescription, SchemaDrift, StoredPayload
 
 _COLUMNS = table_columns("path", "type", "missing", "null", "values", numbers=("missing", "null"))
 _SHOWN_VALUES = 4
@@ -46,37 +47,16 @@ class PayloadChange(SchemaChange, frozen=True):
         return f"{subject} {_CHANGE_WORDS[self.what]}: in {self.recent} recently, in {self.before} before"
 
 
-class Drift(msgspec.Struct, frozen=True):
+class Drift(SchemaDrift, frozen=True):
     """Changes since a time, and how many payloads from before and after it were compared."""
 
-    since: str = ""
-    before: int = 0
-    recent: int = 0
-    changes: tuple[PayloadChange, ...] = ()
+    changes: tuple[PayloadChange, ...]
 
 
-class StoredPayload(msgspec.Struct, frozen=True, rename="camel"):
-    id: str
-    created_at: str
-    occurred_at: str
-    payload: Any
-
-
-class Shape(msgspec.Struct, frozen=True, rename="camel"):
+class Shape(EventDescription, frozen=True, rename="camel"):
     """The server's response about one event name."""
 
-    event: str
-    count: int = 0
-    first_seen: str | None = None
-    last_seen: str | None = None
-    sampled: int = 0
-    paths: tuple[PropertyPath, ...] = ()
-    days: tuple[str, ...] = ()
-    per_day: tuple[int, ...] = ()
-    samples: tuple[StoredPayload, ...] = ()
-    drift: Drift = Drift()
-    undeliverable: int = 0
-    window_days: int = 30
+    drift: Drift
 
     def _title(self) -> str:
         return f"{self.event}: {quantity(self.count, 'event')}"

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from workbench.language.channel import CHANNELS, ChannelName
 from workbench.language.check import Diagnostic
 from workbench.language.lift import Lift, LiftGroup
+from workbench.language.payload_schema import PropertyPath, SchemaChange
 from workbench.language.run import State, Step
 
 SegmentKind: TypeAlias = Literal["query", "audience"]
@@ -153,6 +154,53 @@ class EventCountView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     first_seen: datetime | None = None
     last_seen: datetime | None = None
     per_day: Sequence[int] = ()
+
+
+class CatalogResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """Event names, most frequent first. `days`, only with `detail`: the UTC days that `perDay` counts."""
+
+    events: Sequence[EventCountView]
+    window_days: int
+    days: Sequence[str] | UnsetType = UNSET
+
+
+class StoredPayload(msgspec.Struct, frozen=True, rename="camel"):
+    """One of the newest events of a name."""
+
+    id: str
+    created_at: datetime
+    occurred_at: datetime
+    payload: Any
+
+
+class SchemaDrift(msgspec.Struct, frozen=True):
+    """Changes since a time, and how many payloads from before and after it were compared."""
+
+    since: datetime
+    before: int
+    recent: int
+    changes: tuple[SchemaChange, ...]
+
+
+class EventDescription(msgspec.Struct, frozen=True, rename="camel"):
+    """One event. `days`: the UTC days that `perDay` counts. `sampled`: how many of the newest payloads were read.
+
+    `paths`: the properties of these payloads. `samples`: the newest of them. `drift`: recent changes of structure.
+    `undeliverable`: how many of the sampled events have a wallet that can never sign in for in-app messages.
+    """
+
+    event: str
+    count: int
+    first_seen: datetime | None
+    last_seen: datetime | None
+    window_days: int
+    days: tuple[str, ...]
+    per_day: tuple[int, ...]
+    sampled: int
+    paths: tuple[PropertyPath, ...]
+    samples: tuple[StoredPayload, ...]
+    drift: SchemaDrift
+    undeliverable: int
 
 
 class EntryView(msgspec.Struct, frozen=True, rename="camel"):
