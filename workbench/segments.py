@@ -23,7 +23,7 @@ from workbench.errors import (
     usage_example,
 )
 from workbench.language.problem import suggestion
-from workbench.language.responses import CandidateCounts, MembersChange, SegmentView
+from workbench.language.responses import CandidateCounts, MembersChange, SegmentPreview, SegmentView
 from workbench.sql import Params, SqlQuery, bind_values, built_in, plain_value, sql_error
 
 if TYPE_CHECKING:
@@ -270,17 +270,11 @@ class Segments(Sequence[Segment]):
         return {"text/plain": _table_text(records), "text/html": _table_html(records)}
 
 
-class QueryPreview(msgspec.Struct, frozen=True):
+class QueryPreview(SegmentPreview, frozen=True):
     """The result of a preview: `size` contacts, some of their ids in `sample`, and the `seconds` of the query.
 
     `change`: the contacts that would enter and leave. `unknown`: the number of ids that are left out.
     """
-
-    size: int
-    sample: tuple[str, ...]
-    seconds: float
-    unknown: int
-    change: MembersChange | None
 
     def sentence(self) -> str:
         """Return the size, the duration and the changes as sentences."""

@@ -147,12 +147,16 @@ def _read_target(target: str, typed: bool) -> tuple[tuple[str, ...], Convert]:
             f"optionally followed by :{', :'.join(_TYPES)}"
         )
     if kind:
-        return path, _CONVERSIONS[kind]
+        return path, _unless_empty(_CONVERSIONS[kind])
     if len(path) == 1 and path[0] in ("payload", "attributes"):
-        return path, _json
+        return path, _unless_empty(_json)
     if path[0] in ("payload", "attributes"):
-        return path, _value if typed else _guess_value
-    return path, _time if path == ("occurredAt",) else _text
+        return path, _value if typed else _unless_empty(_guess_value)
+    return path, _unless_empty(_time if path == ("occurredAt",) else _text)
+
+
+def _unless_empty(convert: Convert) -> Convert:
+    return lambda cell: None if cell is None or cell == "" else convert(cell)
 
 
 def _value(cell: Any) -> Any:
@@ -167,30 +171,26 @@ def _value(cell: Any) -> Any:
 
 
 def _guess_value(cell: str) -> Any:
-    if not cell:
-        return None
     if cell in ("true", "false"):
         return cell == "true"
     return decode(cell.encode()) if _NUMBER.fullmatch(cell) else cell
 
 
 def _text(cell: Any) -> Any:
-    if cell is None or cell == "" or isinstance(cell, str):
-        return cell or None
     return cell.decode() if isinstance(cell, bytes) else str(cell)
 
 
 def _number(cell: Any) -> Any:
-    if cell is None or cell == "" or not isinstance(cell, str):
-        return _value(cell) if cell != "" else None
+    if not isinstance(cell, str):
+        return _value(cell)
     if not _NUMBER.fullmatch(cell):
         raise ValueError("is not a number")
     return decode(cell.encode())
 
 
-def _boolean(cell: Any) -> bool | None:
-    if cell is None or cell == "" or isinstance(cell, bool):
-        return cell if cell != "" else None
+def _boolean(cell: Any) -> bool:
+    if isinstance(cell, bool):
+        return cell
     value = _BOOLEANS.get(str(cell).lower())
     if value is None:
         raise ValueError("is not true or false")
@@ -199,8 +199,6 @@ def _boolean(cell: Any) -> bool | None:
 
 def _json(cell: Any) -> Any:
     """Return JSON text to be embedded unchanged; raise ValueError unless it is exactly one JSON value."""
-    if cell is None or cell == "":
-        return None
     if not isinstance(cell, str | bytes):
         return _value(cell)
     try:
@@ -210,8 +208,6 @@ def _json(cell: Any) -> Any:
 
 
 def _time(cell: Any) -> Any:
-    if cell is None or cell == "":
-        return None
     if isinstance(cell, date) and not isinstance(cell, datetime):
         return contract_time(cell.isoformat())
     return contract_time(_value(cell))
@@ -219,8 +215,6 @@ def _time(cell: Any) -> Any:
 
 def _epoch(factor: int) -> Convert:
     def convert(cell: Any) -> Any:
-        if cell is None or cell == "":
-            return None
         microseconds = int(Decimal(str(cell)) * factor)
         return datetime.fromtimestamp(microseconds // 1_000_000, UTC).replace(microsecond=microseconds % 1_000_000)
 

@@ -23,9 +23,9 @@ from api.routes.responses import RequestRefusedError, answer
 from api.routes.sql import SQL
 from api.segments import segments
 from api.segments.definition import AudiencePart, SegmentBody, SegmentEdit, SegmentPreviewBody, is_name
-from api.segments.segments import SegmentPreview, SegmentResult, segment_view
+from api.segments.segments import SegmentResult, segment_view
 from api.store import segments as store
-from workbench.language.responses import SegmentView
+from workbench.language.responses import SegmentPreview, SegmentView
 
 blueprint = Blueprint("segments", url_prefix="/api/v1/segments")
 

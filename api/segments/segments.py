@@ -41,7 +41,7 @@ from workbench.language.check import segments_of
 from workbench.language.codec import decode, encode
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem
-from workbench.language.responses import CandidateCounts, MembersChange, SegmentView
+from workbench.language.responses import CandidateCounts, MembersChange, SegmentPreview, SegmentView
 
 AUDIENCE_INTERVAL = timedelta(hours=1)  # audiences are recounted: erasures and merges change them
 
@@ -55,14 +55,6 @@ class SegmentResult(msgspec.Struct, frozen=True):
     row: SegmentRow
     counts: CandidateCounts | None = None
     change: MembersChange | None = None
-
-
-class SegmentPreview(CandidateCounts, frozen=True):
-    """Counts of a query, some of its contacts, its duration, and how it would change the segment named in the body."""
-
-    sample: list[str]
-    seconds: float
-    change: MembersChange | None
 
 
 def segment_view(row: SegmentRow, show: EmailDisplay, **extra: Any) -> SegmentView:
@@ -150,7 +142,7 @@ async def preview(services: SegmentServices, org_id: int, request: SegmentPrevie
         row = None if request.name is None else await store.find_segment(tx, org_id, request.name)
         change = None if row is None else await store.compare_members(tx, SegmentKey(org_id, row.name))
     seconds = round((monotonic_ns() - start_ns) / 1e9, 3)
-    return SegmentPreview(**msgspec.structs.asdict(counts), sample=sample, seconds=seconds, change=change)
+    return SegmentPreview(**msgspec.structs.asdict(counts), sample=tuple(sample), seconds=seconds, change=change)
 
 
 async def archive(services: SegmentServices, author: Author, name: str) -> SegmentRow | Refusal:

@@ -385,6 +385,14 @@ class MembersChange(msgspec.Struct, frozen=True):
     departed: int
 
 
+class SegmentPreview(CandidateCounts, frozen=True):
+    """Counts of a query, some of its contacts, its duration, and how it would change the segment named in the body."""
+
+    sample: tuple[str, ...]
+    seconds: float
+    change: MembersChange | None
+
+
 class SegmentSize(MembersChange, frozen=True):
     """The size of a segment after a change at `at`, and the numbers of contacts that entered and left with it."""
 
