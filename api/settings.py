@@ -5,13 +5,13 @@ A value that is not valid stops the process at its start, with a sentence that n
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.errors import HeaderParseError
 from email.headerregistry import Address
 from email.utils import parseaddr
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import msgspec
@@ -38,57 +38,6 @@ class SmtpServer(msgspec.Struct, frozen=True):
     password: str | None = None
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of an installation; docs/environment.md describes the variables."""
-
-    database_url: str | None = None
-    read_url: str | None = None  # a standby, which answers the queries of analysts
-    data_dir: Path = msgspec.field(default_factory=lambda: Path(".workbench").absolute())
-    postgres_bin: Path | None = None
-    secret: str | None = None
-    ingest_rate: float = 50.0  # events per second and organization
-    ingest_burst: int = 100
-    smtp: SmtpServer | None = None
-    email_from: str = "workbench@localhost"
-    retry_delays: tuple[float, ...] | None = None  # seconds
-    webhook_allow: tuple[IPv4Network | IPv6Network, ...] = ()
-    test_receivers: tuple[str, ...] = ()  # in addition to contacts
-    public_url: str | None = None
-    log_requests: LoggedRequests = "refused"
-    fast_path: bool = True  # for single events
-    metrics: tuple[str, int] | None = None  # host and port
-    tracing: bool = False
-    evm_rpc: tuple[str, ...] = ()  # nodes; of several for one chain, one is read and the others stand by
-    chain_contacts: int = 10_000  # new contacts per automation and hour, for wallets that belong to none
-
-
-def read(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings in `environ` (default: of this process); raise SettingsError."""
-    source = os.environ if environ is None else environ
-
-    values: dict[str, Any] = {}
-    for field, (variable, parse) in _VARIABLES.items():
-        text = source.get(variable)
-        if not text:  # an empty variable counts as unset: compose files pass variables on as `${NAME:-}`
-            continue
-        try:
-            values[field] = parse(text)
-        except ValueError as error:
-            raise SettingsError(f"{variable}: {error}") from None
-    return Settings(**values)
-
-
-def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment of this process with changes, for a child; None removes a variable."""
-    unchanged = {name: value for name, value in os.environ.items() if name not in changes}
-    return unchanged | {name: value for name, value in changes.items() if value is not None}
-
-
-def path_before(folder: Path) -> str:
-    """Return this process's PATH with a folder before it, so that a child finds the programs there first."""
-    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PATH"))))
-
-
 # Parsers of values; each raises ValueError with a sentence for the operator.
 
 
@@ -100,6 +49,14 @@ def number(text: str) -> float:
     if not 0 <= value < 1e9:  # also excludes nan and inf
         raise ValueError(f"{text!r} is not between 0 and 1e9")
     return value
+
+
+def whole_number(text: str) -> int:
+    return int(number(text))
+
+
+def absolute_path(text: str) -> Path:
+    return Path(text).absolute()
 
 
 def delays(text: str) -> tuple[float, ...]:
@@ -132,7 +89,7 @@ def node_urls(text: str) -> tuple[str, ...]:
     return values
 
 
-def public_url(text: str) -> str:
+def web_address(text: str) -> str:
     """Parse the URL at which browsers and mail programs find the API; the result has no slash at its end."""
     parts = _split_url(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
@@ -215,25 +172,57 @@ def _split_url(text: str) -> SplitResult:
     return parts
 
 
-_VARIABLES: Mapping[str, tuple[str, Callable[[str], object]]] = {  # by field: the variable, and its parser
-    "database_url": ("DATABASE_URL", str),
-    "read_url": ("WORKBENCH_READ_URL", str),
-    "data_dir": ("WORKBENCH_DATA_DIR", lambda text: Path(text).absolute()),
-    "postgres_bin": ("WORKBENCH_POSTGRES_BIN", Path),
-    "secret": ("WORKBENCH_SECRET", str),
-    "ingest_rate": ("WORKBENCH_INGEST_RATE", number),
-    "ingest_burst": ("WORKBENCH_INGEST_BURST", lambda text: int(number(text))),
-    "smtp": ("WORKBENCH_SMTP_URL", smtp_server),
-    "email_from": ("WORKBENCH_EMAIL_FROM", sender),
-    "retry_delays": ("WORKBENCH_RETRY_DELAYS", delays),
-    "webhook_allow": ("WORKBENCH_WEBHOOK_ALLOW", networks),
-    "test_receivers": ("WORKBENCH_TEST_RECEIVERS", receivers),
-    "public_url": ("WORKBENCH_PUBLIC_URL", public_url),
-    "log_requests": ("WORKBENCH_LOG_REQUESTS", logged_requests),
-    "fast_path": ("WORKBENCH_FAST_PATH", switch),
-    "metrics": ("WORKBENCH_METRICS", listener),
-    "tracing": ("OTEL_EXPORTER_OTLP_ENDPOINT", bool),
-    "evm_rpc": ("WORKBENCH_EVM_RPC", node_urls),
-    "chain_contacts": ("WORKBENCH_CHAIN_CONTACTS", lambda text: int(number(text))),
-}
-assert _VARIABLES.keys() == set(Settings.__struct_fields__), "every setting has a variable"
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an installation, each with its variable and the parser; docs/environment.md describes them."""
+
+    database_url: Annotated[str | None, "DATABASE_URL", str] = None
+    read_url: Annotated[str | None, "WORKBENCH_READ_URL", str] = None  # a standby, which answers analysts' queries
+    data_dir: Annotated[Path, "WORKBENCH_DATA_DIR", absolute_path] = msgspec.field(
+        default_factory=lambda: absolute_path(".workbench")
+    )
+    postgres_bin: Annotated[Path | None, "WORKBENCH_POSTGRES_BIN", Path] = None
+    secret: Annotated[str | None, "WORKBENCH_SECRET", str] = None
+    ingest_rate: Annotated[float, "WORKBENCH_INGEST_RATE", number] = 50.0  # events per second and organization
+    ingest_burst: Annotated[int, "WORKBENCH_INGEST_BURST", whole_number] = 100
+    smtp: Annotated[SmtpServer | None, "WORKBENCH_SMTP_URL", smtp_server] = None
+    email_from: Annotated[str, "WORKBENCH_EMAIL_FROM", sender] = "workbench@localhost"
+    retry_delays: Annotated[tuple[float, ...] | None, "WORKBENCH_RETRY_DELAYS", delays] = None  # seconds
+    webhook_allow: Annotated[tuple[IPv4Network | IPv6Network, ...], "WORKBENCH_WEBHOOK_ALLOW", networks] = ()
+    test_receivers: Annotated[tuple[str, ...], "WORKBENCH_TEST_RECEIVERS", receivers] = ()  # in addition to contacts
+    public_url: Annotated[str | None, "WORKBENCH_PUBLIC_URL", web_address] = None
+    log_requests: Annotated[LoggedRequests, "WORKBENCH_LOG_REQUESTS", logged_requests] = "refused"
+    fast_path: Annotated[bool, "WORKBENCH_FAST_PATH", switch] = True  # for single events
+    metrics: Annotated[tuple[str, int] | None, "WORKBENCH_METRICS", listener] = None  # host and port
+    tracing: Annotated[bool, "OTEL_EXPORTER_OTLP_ENDPOINT", bool] = False
+    # Nodes; of several for one chain, one is read and the others stand by.
+    evm_rpc: Annotated[tuple[str, ...], "WORKBENCH_EVM_RPC", node_urls] = ()
+    # New contacts per automation and hour, for wallets that belong to none.
+    chain_contacts: Annotated[int, "WORKBENCH_CHAIN_CONTACTS", whole_number] = 10_000
+
+
+def read(environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings in `environ` (default: of this process); raise SettingsError."""
+    source = os.environ if environ is None else environ
+
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        variable, parse = field.type.__metadata__
+        text = source.get(variable)
+        if not text:  # an empty variable counts as unset: compose files pass variables on as `${NAME:-}`
+            continue
+        try:
+            values[field.name] = parse(text)
+        except ValueError as error:
+            raise SettingsError(f"{variable}: {error}") from None
+    return Settings(**values)
+
+
+def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment of this process with changes, for a child; None removes a variable."""
+    unchanged = {name: value for name, value in os.environ.items() if name not in changes}
+    return unchanged | {name: value for name, value in changes.items() if value is not None}
+
+
+def path_before(folder: Path) -> str:
+    """Return this process's PATH with a folder before it, so that a child finds the programs there first."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PATH"))))
