@@ -142,7 +142,11 @@ async def ingest_batch(request: Request) -> list[EventResponse]:
 
 async def _ingest(request: Request, principal: Principal, events: list[bytes]) -> list[Outcome]:
     return await services(request).pipeline.ingest(
-        *(principal.org_id, events, principal.test, request.ctx.since_ns, str(request.id)),
+        principal.org_id,
+        events,
+        principal.test,
+        request.ctx.since_ns,
+        str(request.id),
         key_id=principal.key_id,
         strict=principal.strict,
     )
@@ -235,7 +239,13 @@ async def misspelt(request: Request) -> list[MisspeltFieldView]:
         rows = await list_misspelt(tx, principal_of(request).org_id, since, MAX_EVENTS)
     return [
         MisspeltFieldView(
-            *(row.field, str(unknown_field(row.field)), row.count, row.last_at, row.key, row.key_name, row.key_id)
+            field=row.field,
+            warning=str(unknown_field(row.field)),
+            count=row.count,
+            last_at=row.last_at,
+            key=row.key,
+            key_name=row.key_name,
+            key_id=row.key_id,
         )
         for row in rows
     ]

@@ -89,7 +89,12 @@ class FastPathConnection(HttpConnection):
         request_id, since_ns = client_request_id or uuid7(self._services.clock.now_us()), monotonic_ns()
         self._request = ReceivedRequest("POST", _ROUTE, request_id, since_ns, principal, traceparent)
         self._is_queued = self._services.pipeline.accept(
-            *(principal.org_id, raw[body_start:], principal.test, since_ns, self._answer, request_id),
+            principal.org_id,
+            raw[body_start:],
+            principal.test,
+            since_ns,
+            self._answer,
+            request_id,
             key_id=principal.key_id,
             strict=principal.strict,
         )
