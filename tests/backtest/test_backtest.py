@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -279,6 +280,23 @@ def test_an_interrupt_leaves_no_files_and_no_processes(
     with pytest.raises(StoppedError, match=r"has no result\. sample=0\.1"):
         draft.backtest(days=60, processes=1)
     assert (list(tmp_path.iterdir()), child_processes()) == ([], processes)
+
+
+def test_an_interrupt_during_the_creation_of_the_folder_leaves_no_folder(
+    wb: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    draft = wb.automation("interrupted early").on("deposit").add_tag("x")
+
+    def interrupt(_: Any, event: str, function: Any) -> None:
+        if event == "c_return" and function is os.mkdir:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    with pytest.raises(StoppedError):
+        draft.backtest(days=2)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_that_dies_is_reported(tmp_path: Path) -> None:

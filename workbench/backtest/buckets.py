@@ -4,6 +4,7 @@ A bucket is a file of Arrow streams, each preceded by its length, because an Arr
 """
 
 import io
+import secrets
 import shutil
 import struct
 import tempfile
@@ -17,12 +18,18 @@ _LENGTH = struct.Struct("<q")
 
 
 class Folder:
-    """A temporary folder that only its owner can read. It is deleted with this object, or earlier by `remove()`."""
+    """A temporary folder that only its owner can read. It is deleted with this object, or earlier by `remove()`.
+
+    Its path is chosen before `create()`, so that an interrupt during the creation can be followed by `remove()`.
+    """
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="workbench-backtest-"))
+        self.path = Path(tempfile.gettempdir()) / f"workbench-backtest-{secrets.token_hex(16)}"
         # A finalizer also runs when the kernel ends; __del__ might not.
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def create(self) -> None:
+        self.path.mkdir(mode=0o700)
 
 
 class BucketWriter:

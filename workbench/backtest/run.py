@@ -110,6 +110,7 @@ def run(
         require_segment(connection, request.sample.segment)
     folder = Folder()
     try:
+        folder.create()
         simulated = tuple(payload.automation() for payload in payloads)
         source = BacktestSource(connection, select(simulated), request.sample)
         scope = source.scope(read_period(request.period))
