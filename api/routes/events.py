@@ -271,7 +271,7 @@ async def _stream(request: Request, tail: Tail, cursor: Cursor | None, query: Re
                     last_sent_ns = now_ns
                     # A comment keeps proxies from closing an idle connection.
                     await response.send(_sse(events) or ":\n\n")
-                if now_ns >= until_ns:
+                if now_ns >= until_ns or request.protocol.input_ended:  # type: ignore[attr-defined]
                     break
         await response.eof()
     except Exception as error:  # noqa: BLE001 - the response has begun: only closing the connection can show the failure

@@ -40,11 +40,12 @@ class _PartialRequest(msgspec.Struct):
 class FastPathConnection(HttpConnection):
     """A connection with the fast path. One request is processed at a time; bytes after it wait in Sanic's buffer."""
 
-    __slots__ = ("_is_queued", "_partial", "_request", "_services")
+    __slots__ = ("_ends", "_is_queued", "_partial", "_request", "_services")
 
     def connection_made(self, transport: Any) -> None:
         self._partial: _PartialRequest | None = None
         self._is_queued = False  # an event of this connection is in the queue and not answered yet
+        self._ends = False  # the client has ended its side meanwhile
         self._request = ReceivedRequest("POST", _ROUTE, "")
         self._services: Services = self.app.ctx.services
         super().connection_made(transport)
@@ -65,6 +66,15 @@ class FastPathConnection(HttpConnection):
                 super().data_received(raw)  # type: ignore[no-untyped-call]
         elif not (data.startswith(_REQUEST_LINE) and self.is_idle and self._accept(data)):
             super().data_received(data)  # type: ignore[no-untyped-call]
+
+    def eof_received(self) -> bool:
+        if self._is_queued:
+            self._ends = True
+            return True
+        if self._partial is not None:
+            self._partial.timer.cancel()
+            self._hand_over()
+        return super().eof_received()
 
     def close_if_idle(self) -> bool:
         return not self._is_queued and self._partial is None and super().close_if_idle()
@@ -130,6 +140,10 @@ class FastPathConnection(HttpConnection):
             self.recv_buffer.clear()
             transport.resume_reading()
             self.data_received(waiting)
+            if self._ends and not self._is_queued and not self.eof_received():
+                self.close()
+        elif self._ends:
+            self.close()
 
 
 @lru_cache(maxsize=512)  # a client sends nearly the same head with every event

@@ -48,6 +48,7 @@ MIN_READ_BYTES = 65_536  # a slow client has to read this much within RESPONSE_T
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LINGER_S = 1.0
 _PAUSE_AFTER_503_S = 0.1
+HALF_CLOSED_S = 2.0  # longer than ingest takes to answer; a query of a client that left is cancelled then
 _WEBSOCKET_LINGER_S = 2.0
 _MAX_REASON_BYTES = 123  # RFC 6455: a control frame carries 125 bytes, and the code takes two
 _DATA = (Opcode.TEXT, Opcode.CONT)
@@ -117,6 +118,8 @@ class StrictHttp(Http):
 
     async def error_response(self, exception: Exception) -> None:
         """Answer an error. If the request is incomplete, the client is still sending the rest of it."""
+        if self.stage is Stage.IDLE:  # the connection ended after an empty line
+            return
         self._lingers = self.stage is Stage.REQUEST
         await super().error_response(exception)
 
@@ -249,15 +252,46 @@ def _too_large(limit: int) -> TransportError:
 
 
 class HttpConnection(WebSocketProtocol):
-    """One connection. Writing pauses when 64 KB wait to be sent; from then on the client has to read."""
+    """One connection. Writing pauses when 64 KB wait to be sent; from then on the client has to read.
+
+    A client may end its side of the connection after a request (`input_ended`), and still gets its answer. A client
+    that has left looks the same until something is sent to it, so an answer that has not begun after HALF_CLOSED_S is
+    given up.
+    """
 
     HTTP_CLASS = StrictHttp
-    __slots__ = ("_unread_timer",)
+    __slots__ = ("_unread_timer", "input_ended")
     websocket: "WebSocket | None"  # type: ignore[assignment]  # has all that Sanic uses of its own class
 
     def connection_made(self, transport: Any) -> None:
         self._unread_timer: TimerHandle | None = None
+        self.input_ended = False
         super().connection_made(transport)  # type: ignore[no-untyped-call]
+
+    def eof_received(self) -> bool:
+        """Return whether the connection stays open, because a request is under way."""
+        if self.websocket is not None:
+            return self.websocket.eof_received()
+        if self.http is None or self.is_idle:
+            return False
+        self.input_ended = True
+        self._data_received.set()  # a request that is not complete will never be
+        self.loop.call_later(HALF_CLOSED_S, self._drop_unless_answered)
+        return True
+
+    async def receive_more(self) -> None:
+        """Wait for bytes; raise CancelledError, or TransportError within a request, if there will be no more."""
+        received = len(self.recv_buffer)
+        if not self.input_ended:
+            await super().receive_more()  # type: ignore[no-untyped-call]
+        if self.input_ended and len(self.recv_buffer) == received:
+            if self.http is not None and self.http.stage is Stage.REQUEST:
+                raise _malformed("it ended before it was complete")
+            raise asyncio.CancelledError  # ends the task of the connection
+
+    def _drop_unless_answered(self) -> None:
+        if self.http is not None and self.http.stage is Stage.HANDLER and self.transport is not None:
+            self.transport.abort()
 
     async def websocket_handshake(self, request: Request, subprotocols: Any = None) -> "WebSocket":
         """Turn the connection into a WebSocket; answer 400 if the handshake is not valid."""

@@ -69,6 +69,16 @@ class Service:
             writer.close()
         return received
 
+    async def half_closed(self, piece: bytes) -> bytes:
+        """Send bytes and end the own side; return everything that the server sends until it closes the connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(piece)
+        writer.write_eof()
+        async with asyncio.timeout(20):
+            received = await reader.read()
+        writer.close()
+        return received
+
     async def send_and_disconnect(self, piece: bytes) -> None:
         """Send bytes and disconnect without waiting for an answer."""
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)

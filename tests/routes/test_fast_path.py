@@ -173,6 +173,16 @@ async def test_a_client_that_disconnects_meanwhile_affects_no_other(acme: Org) -
     assert answers(await acme.service.exchange(await post(acme, event("after"))))[0].status == 202
 
 
+async def test_a_client_that_ends_its_side_gets_its_answers(acme: Org) -> None:
+    ordinary = await post(acme, event("ordinary"), "Accept: */*", "Accept: */*")
+    head, body = b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n", b"Authorization: Bearer %s\r\n" % (await acme.key()).encode()
+    reads = [head % (path, body) for path in (b"/healthz", b"/readyz", b"/api/v1/automations", b"/missing")]
+    fast = [await post(acme, event(f"fast {number}")) for number in range(5)]
+    sent = [*reads, ordinary, *fast, b"".join([*fast[:2], ordinary, *fast[2:]]), b"", b"\r\n", fast[0][:-1]]
+    received = [[answer.status for answer in answers(await acme.service.half_closed(piece))] for piece in sent]
+    assert received == [[200], [200], [403], [404], [202], *[[202]] * 5, [202] * 6, [], [], [400]]
+
+
 async def test_a_revoked_key_is_refused_within_five_seconds(acme: Org) -> None:
     await acme.service.rows("UPDATE api_keys SET revoked_at = now() WHERE org_id = %s RETURNING id", acme.id)
     raw, status = await post(acme, event("again")), 202
