@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, is_typeddict
 
+from workbench.language.codec import printable
 from workbench.language.problem import Problem, nearest_name
 
 
@@ -29,7 +30,7 @@ class WorkbenchError(Exception):
         status: int | None = None,
         request_id: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))  # it may quote a text of a customer
         self.problems = problems
         self.status = status
         self.request_id = request_id

@@ -17,6 +17,7 @@ import workbench
 from api.cli.errors import note, say
 from workbench.display.frame import ShownFrame
 from workbench.display.html import plain, table_columns
+from workbench.errors import WorkbenchError
 from workbench.frames import frame_of
 from workbench.git.files import AutomationFile
 from workbench.language.body import Body, Name, read_body
@@ -101,6 +102,11 @@ def test_tables_and_frames_are_printable() -> None:
     text = plain(table_columns("note"), [(HOSTILE.replace("\ud800", "") + "\nforged row\t",)])
     assert is_printable(text.replace("\n", "", 1))  # one line end: that of the header
     assert TITLE not in str(ShownFrame(frame_of([(TITLE,)], note=str)))
+
+
+def test_errors_are_printable() -> None:
+    error = WorkbenchError(f"no contact {HOSTILE}")
+    assert all(is_printable(text) for text in (str(error), *error._render_traceback_()))
 
 
 def test_commands_and_pulled_files_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
