@@ -65,7 +65,7 @@ class Entry:
     running, waiting, retrying, paused, completed, exited, cancelled or dead. `ended`: whether the state is final.
     `outcome`: why it ended, in one word; None until it has ended. `error`: the last error. `attempts`: the number of
     attempts of its current step. `steps`: what happened, in order. `messages`: those that it sent or tried to send;
-    the others are steps with the outcome `skipped`.
+    the others are steps with the outcome `skipped` or `undeliverable`.
     """
 
     def __init__(self, connection: Connection, fields: dict[str, Any]) -> None:

@@ -18,19 +18,21 @@ and segments.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from api.automations.body import AutomationEdit, NewAutomation, publication_errors
+from api.automations.body import AutomationEdit, NewAutomation, publication_errors, read_specs
 from api.clock import from_us, uuid7
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.database import Database, Transaction, TransactionConflictError
-from api.store.events import wake_engine
+from api.store.events import list_newest_wallets, wake_engine
 from api.store.query import run
+from workbench.language.channel import INAPP, is_evm_wallet
+from workbench.language.check import Diagnostic, check_wallets
 from workbench.language.codec import decode
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem, Problems
@@ -42,6 +44,8 @@ _MAX_TRIES = 5
 _MAX_PUBLISH_TRIES = 5
 _CANCEL_BATCH = 20_000  # entries: about a second
 _RESUME_BATCH = 5_000  # half a second, during which engines that pause an entry of the automation wait for its lock
+
+_MAX_SAMPLED_NAMES, _SAMPLED_EVENTS, _SAMPLED_TIME = 20, 100, timedelta(days=30)
 
 _log = logging.getLogger("workbench.automations")
 
@@ -196,6 +200,24 @@ async def publish(
             detail = {"version": published.published_version}
             return await _write(tx, author, published, "automation.publish", detail)
     return conflict("the draft is being edited right now; publish again")
+
+
+async def check_recent_wallets(database: Database, author: Author, row: AutomationRow) -> list[Diagnostic]:
+    """Return warnings about in-app messages on events with wallets that, in the last 30 days, could never sign in."""
+    automation = await asyncio.to_thread(read_specs, row.trigger_spec, row.graph)
+    if isinstance(automation, tuple) or automation.graph is None:
+        return []
+    names, since = sorted(automation.trigger.names)[:_MAX_SAMPLED_NAMES], author.now - _SAMPLED_TIME
+    if not names or not any(node.action.channel is INAPP for node in automation.graph.nodes):
+        return []
+    async with database.transaction() as tx:
+        calls = [list_newest_wallets(author.org_id, name, since, _SAMPLED_EVENTS) for name in names]
+        wallets = dict(zip(names, await run(tx, *calls), strict=True))
+    undeliverable = {
+        name: (sum(wallet != "" and not is_evm_wallet(wallet) for wallet in sampled), len(sampled))
+        for name, sampled in wallets.items()
+    }
+    return list(check_wallets(undeliverable, automation.trigger, automation.graph))
 
 
 async def rollback(database: Database, author: Author, automation_id: str, version: int) -> AutomationRow | Refusal:

@@ -32,9 +32,9 @@ from api.store.locks import TESTING, take_turn
 from api.store.messages import add_test_push, announce_messages, count_test_sends
 from api.store.query import run as run_statement
 from workbench.language.actions import MAX_ID_LENGTH, STEP_ACTIONS
-from workbench.language.channel import CHANNELS, INAPP, ChannelName, InappMessage, Message, channel_of
+from workbench.language.channel import CHANNELS, INAPP, ChannelName, InappMessage, Message, channel_of, is_evm_wallet
 from workbench.language.codec import encode
-from workbench.language.event import MAX_WALLET, Identifiers
+from workbench.language.event import Identifiers
 from workbench.language.problem import Problem, Problems
 from workbench.language.responses import TestMessageView
 from workbench.language.simulate import SIMULATED_ID, without_holdout
@@ -46,8 +46,8 @@ MARK = "[Test] "
 
 _INAPP_ADDRESS = AddressRule(
     index="wallet",
-    read=lambda wallet: wallet.lower() if 0 < len(wallet) <= MAX_WALLET else None,
-    reason=f"must be a text of 1 to {MAX_WALLET} characters",
+    read=lambda wallet: wallet.lower() if is_evm_wallet(wallet) else None,
+    reason="must be an EVM wallet (0x…): no other can sign in",
     names=lambda wallet: (wallet,),
     identifier="wallet",
     is_used=None,

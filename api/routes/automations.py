@@ -272,7 +272,10 @@ async def _published(request: Request, result: AutomationRow | Refusal) -> Autom
     # Counted after the commit of the publication, so that no lock is held during a long count.
     async with services(request).database.transaction() as tx:
         earlier = await store.count_entries_of_other_versions(tx, row.org_id, row.id, row.published_version)
-    return msgspec.structs.replace(await _view(row), impact=impact_view(earlier, active=row.active))
+    view = await _view(row)
+    on_wallets = await automations.check_recent_wallets(services(request).database, author_of(request), row)
+    warnings, impact = (*view.warnings, *on_wallets), impact_view(earlier, active=row.active)
+    return msgspec.structs.replace(view, warnings=warnings, impact=impact)
 
 
 def _trial_context(request: Request) -> TrialContext:

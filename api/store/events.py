@@ -529,6 +529,11 @@ async def list_newest_events(tx: Transaction, org_id: int, event: str, since: da
     """Return the newest events of one name, newest first."""
 
 
+@call
+def list_newest_wallets(org_id: int, event: str, since: datetime, limit: int) -> list[str]:
+    """Return the wallets of the newest events of one name; empty for an event without one."""
+
+
 @query
 async def sample_payloads(
     tx: Transaction, org_id: int, event: str, span: EventSpan, parts: int, per_part: int

@@ -430,6 +430,13 @@ WHERE org_id = :org_id AND event = :event AND created_at >= :since
 ORDER BY created_at DESC
 LIMIT :limit;
 
+-- list_newest_wallets --
+-- The wallets of the newest events of one name; empty for an event without one.
+SELECT coalesce(wallet_address, '') FROM events
+WHERE org_id = :org_id AND event = :event AND created_at >= :since
+ORDER BY created_at DESC
+LIMIT :limit;
+
 -- sample_payloads --
 -- Payloads of one name between two moments: the newest of each of `parts` equal parts of that time. The parts are
 -- shuffled, so the first payloads come from the whole period.

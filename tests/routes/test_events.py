@@ -266,7 +266,7 @@ async def now(org: Org) -> Any:
     return moment
 
 
-async def test_a_misspelt_field_is_dropped_with_a_warning(acme: Org) -> None:
+async def test_e20_a_misspelt_field_is_dropped_with_a_warning(acme: Org) -> None:
     misspelt = {**EVENT, "properties": {"a": 1}, "source": "x", "contact": {"externalId": "u1", "user_id": "u2"}}
     warnings = [
         "properties: unknown field, did you mean payload?",
@@ -284,7 +284,7 @@ async def test_a_misspelt_field_is_dropped_with_a_warning(acme: Org) -> None:
     assert await acme.rows("payload", "events") == [({},)]
 
 
-async def test_a_strict_key_refuses_unknown_fields(acme: Org) -> None:
+async def test_e20_a_strict_key_refuses_unknown_fields(acme: Org) -> None:
     secret = await keys.create(acme.service.dsn, acme.service.keyring, acme.name, "live", strict=True)
     strict = {"authorization": f"Bearer {secret}"}
     assert (await acme.call("POST", "/events", EVENT, **strict)).status_code == 202

@@ -376,13 +376,7 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
         for name in sorted(paths & hiding.keys() & set(BUILT_INS)):
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
-    for name in sorted(trigger.names & catalog.undeliverable.keys()):
-        count, sampled = catalog.undeliverable[name]
-        for node in graph.nodes if count else ():
-            if node.action.channel is INAPP:
-                share = f"{count:,} of the newest {sampled:,} events {name!r}"
-                message = f"is undeliverable to the wallets of {share}: only EVM wallets (0x…) can sign in"
-                yield Diagnostic("warning", message, node.id)
+    yield from check_wallets(catalog.undeliverable, trigger, graph)
     if catalog.segments is not None:
         for name, node_id in _named_segments(graph):
             if name not in catalog.segments:
@@ -399,6 +393,17 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
         if LOG_NAME.fullmatch(name) and name not in catalog.chain.logs | own:
             message = f"no log {name} is stored: start an automation from it, or run `workbench chain watch`"
             yield Diagnostic("warning", message, node_id, field)
+
+
+def check_wallets(undeliverable: Mapping[str, tuple[int, int]], trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    """Yield warnings about in-app messages on events with wallets that can never sign in (`CatalogFacts`)."""
+    for name in sorted(trigger.names & undeliverable.keys()):
+        count, sampled = undeliverable[name]
+        for node in graph.nodes if count else ():
+            if node.action.channel is INAPP:
+                share = f"{count:,} of the newest {sampled:,} events {name!r}"
+                message = f"is undeliverable to the wallets of {share}: only EVM wallets (0x…) can sign in"
+                yield Diagnostic("warning", message, node.id)
 
 
 def unknown_event_message(name: str, events: Collection[str]) -> str:
