@@ -6,7 +6,11 @@ running. If none is, the command starts it, migrates it (no other process can ha
 
 import argparse
 import asyncio
+import logging
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,6 +28,9 @@ from api.settings import Settings
 
 MISMATCH_ADVICE = "use the secret from before, or the one of the last `workbench secret rotate`; see docs/security.md"
 _MIN_SECRET_LENGTH = 16
+_SECRET_CHECK_INTERVAL_S = 1.0
+
+_log = logging.getLogger("workbench.secret")
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -139,7 +146,7 @@ def process_database(args: argparse.Namespace, settings: Settings) -> Iterator[t
 
 
 def process_secret(settings: Settings, urls: DatabaseUrls) -> str:
-    """Return the root secret for a process. One that starts before its database uses the secret unchecked."""
+    """Return the root secret for a process. If the database cannot be reached, it is checked as soon as it can be."""
     from api.store.database import DatabaseUnavailableError
 
     try:
@@ -148,7 +155,25 @@ def process_secret(settings: Settings, urls: DatabaseUrls) -> str:
         secret = read_secret(settings)
         if secret is None:
             raise
+        checking = threading.Thread(target=_stop_if_foreign, args=(settings, urls), name="secret", daemon=True)
+        checking.start()
         return secret
+
+
+def _stop_if_foreign(settings: Settings, urls: DatabaseUrls) -> None:
+    """Wait for the database, and send this process SIGTERM if its secret does not belong to the database."""
+    from api.store.database import DatabaseUnavailableError
+
+    while True:
+        time.sleep(_SECRET_CHECK_INTERVAL_S)
+        try:
+            root_secret(settings, urls.dsn)
+        except DatabaseUnavailableError:
+            continue
+        except CommandError as error:
+            _log.error("secret_refused", extra={"reason": str(error)})
+            os.kill(os.getpid(), signal.SIGTERM)
+        return
 
 
 def require_fit_database(urls: DatabaseUrls) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -166,6 +167,20 @@ async def test_b11_every_route_has_an_answer_while_postgres_is_frozen(
         async with asyncio.timeout(30):
             while await send_all() != [(path, 200) for _, path, _ in ROUTES]:
                 pass
+
+
+async def test_f14_a_process_that_started_before_its_database_stops_with_a_foreign_secret(
+    killable_postgres: EmbeddedPostgres, installation: Installation
+) -> None:
+    await installation.organization()
+    installation.start_api()  # with the secret of the database
+    await asyncio.to_thread(killable_postgres.stop)
+    engine = installation.start_engine(WORKBENCH_SECRET="a foreign secret of these tests")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        await asyncio.to_thread(engine.wait, 3)  # it waits for its database
+    assert engine.poll() is None
+    await asyncio.to_thread(killable_postgres.start)
+    assert await asyncio.to_thread(engine.wait, 60) == 0
 
 
 async def test_b12_backends_terminated_at_random_cost_at_most_a_retry(installation: Installation) -> None:
