@@ -102,6 +102,9 @@ def check_secret(settings: Settings) -> Finding:
     message = "the secret comes from WORKBENCH_SECRET"
     try:
         secret = read_secret(settings)
+        if secret is None and settings.database_url is None and (settings.data_dir / "postgres").exists():
+            advice = "restore the file from your copy, unless the database has no organization yet"
+            return Finding("warn", f"the secret {file} is missing", advice)
         if secret is None:
             return Finding("ok", "no secret yet; the first command creates one in the data folder")
         phase = read_chain(secret).part

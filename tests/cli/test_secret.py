@@ -67,6 +67,12 @@ def test_a_missing_or_foreign_secret_is_refused(workbench: Workbench, tmp_path: 
     assert workbench("key", "revoke", key).returncode == 0
 
 
+def test_doctor_reports_a_missing_secret_beside_a_stopped_database(workbench: Workbench, tmp_path: Path) -> None:
+    (tmp_path / "data" / "postgres").mkdir(parents=True)
+    done = workbench("doctor", DATABASE_URL="")
+    assert f"warn  the secret {tmp_path / 'data' / 'secret'} is missing\n" in done.stdout
+
+
 def test_the_secret_of_a_database_without_organizations_may_change(run: Run) -> None:
     for secret in ("the first secret of the tests", NEW):
         assert run("secret", "rotate", secret=secret)[0] == 0
