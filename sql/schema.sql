@@ -354,6 +354,7 @@ CREATE TABLE workbench.entries (
     due_at              timestamptz NOT NULL,
     last_error          text,
     since               timestamptz,                    -- when the wait at this node began
+    since_id            uuid,                           -- of the events at `since`, those with a later id came after
     awaits              text[],                         -- the events that wake it early while it waits
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,

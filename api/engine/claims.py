@@ -95,6 +95,7 @@ class Claims:
 
 def run_of(claim: Claim) -> Run:
     """Return the claimed entry as the interpreter sees it."""
+    since_id = claim.since_id or (claim.event_id if claim.is_first_walk else None)
     return Run(
         claim.entry_id,
         claim.automation_id,
@@ -103,5 +104,6 @@ def run_of(claim: Claim) -> Run:
         claim.step,
         claim.attempt,
         since=claim.since,
+        since_id=since_id,
         event_id=claim.event_id,
     )

@@ -138,7 +138,9 @@ class Deliveries:
         if recorded is None or recorded.run.state is not State.RUNNING:
             return None
         run = recorded.run
-        return msgspec.structs.replace(claim, node_id=run.node_id, step=run.step, attempt=run.attempt, since=run.since)
+        # It continues at the moment of the decision, so the claim keeps its due time.
+        position = {"node_id": run.node_id, "step": run.step, "attempt": run.attempt}
+        return msgspec.structs.replace(claim, since=run.since, since_id=run.since_id, **position)
 
     async def _record(
         self, org_id: int, progress: EntryProgress, message_calls: Sequence[Call[None]], at: datetime

@@ -63,10 +63,11 @@ class Graphs:
 
 
 class FactsRequest(msgspec.Struct, frozen=True):
-    """An entry, and the facts that its next decisions need."""
+    """An entry, the facts that its next decisions need, and the moment at which they are made."""
 
     entry: EntryPosition
     required: RequiredFacts
+    moment: datetime
 
     @property
     def looks_back(self) -> bool:
@@ -98,13 +99,11 @@ class WatchedFacts(msgspec.Struct, frozen=True):
 class BatchFacts(msgspec.Struct, frozen=True):
     """The facts of a batch.
 
-    `read_at`: the time as of which the facts were read; the second read of `watched` must use the same time.
-    `decide_at`: the time at which decisions are made, not before the newest event in `watched`.
+    `read_at`: the real time at which the facts were read; the second read of `watched` must use the same time.
     `requests`, `facts`: by entry id.
     """
 
     read_at: datetime
-    decide_at: datetime
     requests: dict[str, FactsRequest]
     facts: dict[str, Facts]
     watched: WatchedFacts
@@ -119,7 +118,7 @@ async def read_facts(
     retries: RetryPolicy,
     now: datetime,
 ) -> BatchFacts:
-    requests = [FactsRequest(claim, required_facts(graphs.of(org_id, claim), run_of(claim))) for claim in claims]
+    requests = [_request(claim, graphs.of(org_id, claim)) for claim in claims]
     # Most batches need only these three reads.
     event_rows, contact_rows, automations = await run(
         tx,
@@ -167,10 +166,9 @@ async def read_facts(
                 for row in watched.later_events.get(claim.entry_id, ())
             ),
             at=event.created_at,
+            clock=now,
         )
-    # Clocks of two processes differ: an event may carry a later time than `now`, and no decision may precede it.
-    decide_at = max([now, *(rows[-1].created_at for rows in watched.later_events.values())])
-    return BatchFacts(now, decide_at, {request.entry.entry_id: request for request in requests}, facts, watched)
+    return BatchFacts(now, {request.entry.entry_id: request for request in requests}, facts, watched)
 
 
 async def past_of(
@@ -186,7 +184,7 @@ async def past_of(
         node_id=None,
     )
     required = required_facts(graph, Run(_NEW_ID, automation_id, State.RUNNING, attempt=1))
-    requests = [FactsRequest(entry, msgspec.structs.replace(required, later_events=frozenset()))]
+    requests = [FactsRequest(entry, msgspec.structs.replace(required, later_events=frozenset()), now)]
     watched = await read_watched(tx, org_id, requests, now)
     history = _history(_NEW_ID, watched, await _count_recent(tx, org_id, requests))
     # `now` may be a past time: what came after it is left out.
@@ -203,6 +201,13 @@ def _history(entry_id: str, watched: WatchedFacts, recent_entries: dict[str, int
         recent=recent_entries.get(entry_id, 0),
         messages_at=tuple(watched.message_times.get(entry_id, ())),
     )
+
+
+def _request(claim: Claim, graph: Graph | None) -> FactsRequest:
+    required = required_facts(graph, run_of(claim))
+    if claim.is_first_walk:  # even if the engine is late: what came since then comes after these decisions
+        required = msgspec.structs.replace(required, later_events=frozenset())
+    return FactsRequest(claim, required, claim.due_at)
 
 
 async def _count_recent(tx: Transaction, org_id: int, requests: list[FactsRequest]) -> dict[str, int]:
@@ -234,6 +239,8 @@ async def read_watched(tx: Transaction, org_id: int, requests: list[FactsRequest
                 [request.entry for request in waiting],
                 [joined_names(request.required.later_events) for request in waiting],
                 [request.required.since for request in waiting],
+                [request.required.since_id for request in waiting],
+                [request.moment for request in waiting],
             ),
         )
     )

@@ -73,6 +73,7 @@ class EntryProgress(msgspec.Struct, frozen=True, dict=True):
             due_at=run.due_at,
             error=run.error,
             since=run.since,
+            since_id=run.since_id if run.since else None,
             awaits=joined_names(self.awaits) or None,
         )
 
@@ -128,6 +129,7 @@ def progress_of(
                     step.outcome,
                     step.handle,
                     detail,
+                    step.at,
                 )
             )
             if step.outcome in ("skipped", "undeliverable"):
@@ -202,7 +204,7 @@ def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: Batch
                 continue
             entry_facts = msgspec.structs.replace(entry_facts, contact=contact)
         try:
-            progress, entry_facts = _advance(claim, graphs.of(org_id, claim), entry_facts, facts)
+            progress, entry_facts = _advance(claim, graphs.of(org_id, claim), entry_facts)
         except Exception as error:  # noqa: BLE001  a bug that one entry triggers must not stop the others
             _log.exception("advance_failed", extra={"entry_id": claim.entry_id})
             progress = dead_entry(claim, type(error).__name__)
@@ -214,11 +216,11 @@ def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: Batch
     return batch
 
 
-def _advance(claim: Claim, graph: Graph | None, facts: Facts, batch: BatchFacts) -> tuple[EntryProgress, Facts]:
+def _advance(claim: Claim, graph: Graph | None, facts: Facts) -> tuple[EntryProgress, Facts]:
     """Advance one entry to its next wait, its next delivery or its end; return the facts with its effects applied."""
     start = run_of(claim)
     decisions: list[Decision] = []
-    for decision, after in walk(graph, start, facts, batch.decide_at):
+    for decision, after in walk(graph, start, facts, claim.due_at):
         for effect in decision.effects:
             if isinstance(effect, ExternalMessage):
                 # This decision holds only if the delivery succeeds, so nothing after it is decided yet.

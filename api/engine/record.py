@@ -27,7 +27,7 @@ from api.engine.progress import EntryProgress, PendingDelivery, attribute_change
 from api.process import Tally
 from api.store import entries as store
 from api.store.database import Transaction
-from api.store.events import merge_attributes
+from api.store.events import EventRow, merge_attributes
 from api.store.locks import hold_contacts
 from api.store.messages import (
     StoredMessage,
@@ -94,7 +94,7 @@ async def record(
 
     Commits in the last round trip, unless messages are to be delivered: then the caller's transaction commits.
     """
-    at = facts.decide_at
+    at = facts.read_at
 
     attributes, tags = attribute_changes(batch), tag_changes(batch)
     watching = [progress for progress in batch if progress.awaits or facts.requests[progress.claim.entry_id].is_watched]
@@ -104,17 +104,17 @@ async def record(
         await tx.rollback()
         return StaleFacts()
 
-    # States and in-app messages. An awaited event that arrived since the decision to wait makes its entry due at
-    # once.
-    arrived: Mapping[str, object] = {}
+    # States and in-app messages. An awaited event that is later than the decision to wait makes its entry due at the
+    # moment of that event.
+    arrived: Mapping[str, Sequence[EventRow]] = {}
     if waits := [progress for progress in batch if progress.awaits]:
-        claims, names = (
-            [progress.claim for progress in waits],
-            [store.joined_names(progress.awaits) for progress in waits],
-        )
-        (arrived,) = await run(tx, store.read_later_events(org_id, claims, names, [at] * len(waits)))
+        claims, names = [progress.claim for progress in waits], [store.joined_names(wait.awaits) for wait in waits]
+        after, after_ids, until = zip(*map(_unseen_period, waits), strict=True)
+        (arrived,) = await run(tx, store.read_later_events(org_id, claims, names, after, after_ids, until))
     updates = [
-        replace(progress.update, due_at=at) if progress.claim.entry_id in arrived else progress.update
+        replace(progress.update, due_at=arrived[progress.claim.entry_id][0].created_at)
+        if progress.claim.entry_id in arrived
+        else progress.update
         for progress in batch
     ]
     messages = [message for progress in batch for message in progress.messages]
@@ -142,7 +142,7 @@ async def record(
     if tags:
         calls.append(store.change_tags(org_id, tags, at))
     calls.append(
-        store.add_steps(org_id, [step for progress in batch for step in progress.steps_to_log(new_message_ids)], at)
+        store.add_steps(org_id, [step for progress in batch for step in progress.steps_to_log(new_message_ids)])
     )
     if wallets := {message.wallet_address or "" for message in messages if message.id in new_message_ids}:
         calls.append(announce_messages(org_id, wallets))
@@ -159,6 +159,15 @@ async def record(
 
     # Messages that leave the system are stored before anything is sent.
     return RecordedBatch(await _store_outgoing(tx, org_id, keyring, batch, at))
+
+
+def _unseen_period(progress: EntryProgress) -> tuple[datetime, str | None, datetime]:
+    """Return the period of which a waiting entry has seen no events: after a moment and an id, until it is due."""
+    claim, waiting = progress.claim, progress.run
+    assert waiting.since is not None
+    assert waiting.due_at is not None
+    is_new = (claim.node_id, claim.since) != (waiting.node_id, waiting.since)
+    return (waiting.since, waiting.since_id, waiting.due_at) if is_new else (claim.due_at, None, waiting.due_at)
 
 
 async def _have_facts_changed(
@@ -211,7 +220,7 @@ async def record_delivery(
         await tx.rollback()
         return None
     abandon = [abandon_outgoing(org_id, [claim.entry_id], at)] if is_cancelled else []
-    await run(tx, *message_calls, store.add_steps(org_id, progress.steps, at), *abandon)
+    await run(tx, *message_calls, store.add_steps(org_id, progress.steps), *abandon)
     return progress
 
 

@@ -44,7 +44,8 @@ class EntryPosition(msgspec.Struct, frozen=True):
 class Claim(EntryPosition, frozen=True):
     """An entry claimed by this worker, with the token that its writes must carry.
 
-    `cancelled_outcome`: the entry is to end at once, with this outcome.
+    `due_at`: the moment at which it is decided, however late the engine is. `cancelled_outcome`: the entry is to end at
+    once, with this outcome.
     """
 
     version: int | None
@@ -52,10 +53,17 @@ class Claim(EntryPosition, frozen=True):
     attempt: int
     token: int
     lease_until: datetime
+    due_at: datetime
     since: datetime | None
+    since_id: Uuid | None
     activation: int
     request_id: str | None = None
     cancelled_outcome: str | None = None
+
+    @property
+    def is_first_walk(self) -> bool:
+        """Whether the entry is still at the moment of the event that started it: no later event has come before."""
+        return self.since is None and self.due_at <= self.event_created_at
 
 
 @call
@@ -160,9 +168,14 @@ def read_later_events(
     entries: Sequence[EntryPosition],
     names: Sequence[str],
     received_after: Sequence[datetime | None],
+    after_ids: Sequence[Uuid | None],
+    received_until: Sequence[datetime],
     limit: int = 1_000,  # per entry: the newest events, and as many of the newest logs
 ) -> dict[str, list[EventRow]]:
-    """Read the newest events and logs of the given names (`joined_names`) since a time, oldest first, by entry id."""
+    """Read the newest events and logs of the given names (`joined_names`) up to a time, oldest first, by entry id.
+
+    They follow the event that started the entry, and the given time and id (`LaterEvent.follows`).
+    """
 
 
 def joined_names(names: frozenset[str]) -> str:
@@ -188,6 +201,7 @@ class EntryUpdate(msgspec.Struct, frozen=True):
     due_at: datetime | None
     error: str | None
     since: datetime | None = None
+    since_id: Uuid | None = None
     awaits: str | None = None
 
 
@@ -203,6 +217,7 @@ class EntryStepRow(msgspec.Struct, frozen=True):
     outcome: str
     handle: str | None
     detail: str
+    at: datetime
 
 
 class TagChange(msgspec.Struct, frozen=True):
@@ -238,7 +253,7 @@ def has_step(org_id: int, step: EntryStepRow) -> bool:
 
 
 @call
-def add_steps(org_id: int, steps: Sequence[EntryStepRow], at: datetime) -> None: ...
+def add_steps(org_id: int, steps: Sequence[EntryStepRow]) -> None: ...
 
 
 @call

@@ -49,18 +49,18 @@ WITH ready AS (
     FROM due
     WHERE e.org_id = due.org_id AND e.id = due.id
     RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-              e.attempts, e.lease_token, e.lease_until, e.since, e.activation, e.request_id, e.outcome, due.state AS came_from
+              e.attempts, e.lease_token, e.lease_until, e.due_at, e.since, e.since_id, e.activation, e.request_id, e.outcome, due.state AS came_from
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
     RETURNING true
 )
 SELECT id AS entry_id, automation_id, event_id, event_created_at, contact_id, node_id, automation_version AS version, step,
-       attempts AS attempt, lease_token AS token, lease_until, since, activation, request_id, outcome AS cancelled_outcome
+       attempts AS attempt, lease_token AS token, lease_until, due_at, since, since_id, activation, request_id, outcome AS cancelled_outcome
 FROM claimed;
 
 -- rescue_entries --
--- Release entries with an expired lease; they are retried at once.
+-- Release entries with an expired lease; they are retried at once, at the moment at which they were due.
 WITH expired AS (
     SELECT org_id, id FROM entries
     WHERE org_id = :org_id ::bigint AND state = 'running' AND lease_until <= :now ::timestamptz
@@ -68,7 +68,7 @@ WITH expired AS (
     FOR UPDATE SKIP LOCKED
 ), rescued AS (
     UPDATE entries e
-    SET state = 'retrying', due_at = :now ::timestamptz, lease_token = e.lease_token + 1, lease_until = NULL,
+    SET state = 'retrying', lease_token = e.lease_token + 1, lease_until = NULL,
         updated_at = :now ::timestamptz, last_error = 'lease_expired: the worker stopped in the middle'
     FROM expired
     WHERE e.org_id = expired.org_id AND e.id = expired.id
@@ -199,17 +199,18 @@ WHERE m.channel = ANY (:channels ::text[]) AND m.status NOT IN ('failed', 'skipp
 ORDER BY m.created_at;
 
 -- read_later_events --
--- For each entry: the newest events of some names that its contact sent after a moment, and after the event that
--- started it; and, if a name is a contract and an event, the newest logs about the contact with that contract and
+-- For each entry: the newest events of some names that its contact sent after a moment (and at it, after an event
+-- with an id) and after the event that started it, up to another moment; and, if a name is a contract and an event, the newest logs about the contact with that contract and
 -- event.
 SELECT k.id, a.id, a.event, a.occurred_at, a.created_at, a.payload, a.idempotency_key, a.wallet_address, a.email, a.external_id
 FROM unnest(:entry_id ::uuid[], :contact_id ::uuid[], :event_id ::uuid[], :event_created_at ::timestamptz[], :received_after ::timestamptz[],
-            :names ::text[]) AS k (id, contact_id, event_id, created_at, since, names)
+            :after_ids ::uuid[], :received_until ::timestamptz[], :names ::text[]) AS k (id, contact_id, event_id, created_at, since, since_id, until, names)
 CROSS JOIN LATERAL (
     (SELECT v.id, v.event, v.occurred_at, v.created_at, v.payload, v.idempotency_key, v.wallet_address, v.email, v.external_id
      FROM events v
      WHERE v.org_id = :org_id AND v.contact_id = k.contact_id AND v.event = ANY(string_to_array(k.names, ','))
-         AND v.created_at >= k.created_at AND v.created_at > coalesce(k.since, '-infinity')
+         AND v.created_at >= greatest(k.created_at, k.since) AND v.created_at <= k.until
+         AND (k.since IS NULL OR (v.created_at, v.id) > (k.since, coalesce(k.since_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff')))
          AND (v.created_at, v.id) > (k.created_at, k.event_id)
      ORDER BY v.created_at DESC, v.id DESC
      LIMIT :limit)
@@ -218,7 +219,8 @@ CROSS JOIN LATERAL (
      FROM log_events v
      WHERE k.names LIKE '%0x%:%' AND v.org_id = :org_id AND v.contact_id = k.contact_id AND NOT v.removed
          AND v.event = ANY(string_to_array(k.names, ','))
-         AND v.created_at >= k.created_at AND v.created_at > coalesce(k.since, '-infinity')
+         AND v.created_at >= greatest(k.created_at, k.since) AND v.created_at <= k.until
+         AND (k.since IS NULL OR (v.created_at, v.id) > (k.since, coalesce(k.since_id, 'ffffffff-ffff-ffff-ffff-ffffffffffff')))
          AND (v.created_at, v.id) > (k.created_at, k.event_id)
      ORDER BY v.created_at DESC, v.id DESC
      LIMIT :limit)
@@ -233,12 +235,12 @@ ORDER BY 5, 2;
 WITH r AS MATERIALIZED (
     SELECT :org_id ::bigint AS org_id, *
     FROM unnest(:entry_id ::uuid[], :token ::bigint[], :state ::text[], :outcome ::text[], :node_id ::text[], :step ::integer[],
-                :attempt ::integer[], :due_at ::timestamptz[], :error ::text[], :since ::timestamptz[], :awaits ::text[])
-        AS r (id, token, state, outcome, node_id, step, attempts, due_at, last_error, since, awaits)
+                :attempt ::integer[], :due_at ::timestamptz[], :error ::text[], :since ::timestamptz[], :since_id ::uuid[], :awaits ::text[])
+        AS r (id, token, state, outcome, node_id, step, attempts, due_at, last_error, since, since_id, awaits)
 ), recorded AS (
     UPDATE entries e
     SET state = r.state, outcome = r.outcome, node_id = r.node_id, step = r.step, attempts = r.attempts,
-        due_at = coalesce(r.due_at, e.due_at), since = r.since,
+        due_at = coalesce(r.due_at, e.due_at), since = r.since, since_id = r.since_id,
         last_error = CASE WHEN r.state = 'paused' THEN e.last_error ELSE r.last_error END,
         awaits = string_to_array(r.awaits, ','),    -- names of events contain no commas
         lease_until = CASE WHEN r.state = 'running' THEN e.lease_until END, updated_at = :now ::timestamptz
@@ -278,10 +280,10 @@ WHERE org_id = :org_id ::bigint AND entry_id = :entry_id ::uuid AND claim = :cla
 -- add_steps --
 -- Log the steps at nodes.
 INSERT INTO entry_steps (org_id, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, at)
-SELECT :org_id ::bigint, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, :at ::timestamptz
+SELECT :org_id ::bigint, entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, at
 FROM unnest(:entry_id ::uuid[], :claim ::bigint[], :step ::integer[], :attempt ::integer[], :node_id ::text[],
-            :kind ::text[], :outcome ::text[], :handle ::text[], :detail ::jsonb[])
-    AS s (entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail)
+            :kind ::text[], :outcome ::text[], :handle ::text[], :detail ::jsonb[], :at ::timestamptz[])
+    AS s (entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, at)
 RETURNING true;
 
 -- change_tags --

@@ -100,19 +100,27 @@ class Bench:
             }
         )
 
-    async def ingest(self, event: dict[str, Any]) -> None:
-        event = {"contact": {"walletAddress": "0xA"}} | event
-        parsed = EventReader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), encode(event), False)
-        assert not isinstance(parsed, tuple), parsed
+    async def ingest(self, *events: dict[str, Any]) -> None:
+        """Ingest a batch."""
+        batch = []
+        for event in events:
+            body = encode({"contact": {"walletAddress": "0xA"}} | event)
+            parsed = EventReader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), body, False)
+            assert not isinstance(parsed, tuple), parsed
+            batch.append(parsed)
         async with self.database.transaction() as tx:
-            await store_batch(tx, [parsed], Triggers(self.keyring), self.clock.now())
+            await store_batch(tx, batch, Triggers(self.keyring), self.clock.now())
 
     async def drive(self) -> int:
         """Drive entries until none is due; return the number of claims."""
-        claimed = await self.driver.drive(self.org_id, "ready", 100)
-        claimed += await self.driver.drive(self.org_id, "retrying", 100)
-        await self.driver.deliveries.stop(60)
-        return claimed
+        total = 0
+        while True:
+            claimed = await self.driver.drive(self.org_id, "ready", 100)
+            claimed += await self.driver.drive(self.org_id, "retrying", 100)
+            await self.driver.deliveries.stop(60)
+            if not claimed:
+                return total
+            total += claimed
 
     async def steps(self) -> list[str]:
         return [row[0] for row in await self.fetch("SELECT outcome FROM entry_steps ORDER BY entry_id, claim, step")]

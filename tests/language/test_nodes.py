@@ -236,7 +236,7 @@ def test_a_wait_begins_when_it_is_reached() -> None:
 def test_an_event_that_passes_the_filters_ends_the_wait() -> None:
     decision = waited(NOW + HOUR, purchase(HOUR / 2, "free"), purchase(HOUR))
     step = Step("n", "kind", NOW + HOUR, "matched", handle="matched", detail={"event": "bought", "eventId": "v1"})
-    assert decision == Decision(AT.at("matched"), step)
+    assert decision == Decision(msgspec.structs.replace(AT.at("matched"), since_id="v1"), step)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,15 @@ def test_an_event_that_passes_the_filters_ends_the_wait() -> None:
 )
 def test_another_event_changes_nothing(arrival: LaterEvent) -> None:
     assert waited(NOW + 2 * HOUR, arrival) == Decision(WAITING)
+
+
+@pytest.mark.parametrize(("event_id", "node_id"), [("v0", "n"), ("v1", "n"), ("v2", "matched")])
+def test_of_the_events_of_one_moment_those_after_the_beginning_of_the_wait_count(event_id: str, node_id: str) -> None:
+    facts = msgspec.structs.replace(
+        FACTS, later_events=(LaterEvent(NOW, "bought", Identifiers(), {"plan": "pro"}, event_id),)
+    )
+    run = msgspec.structs.replace(WAITING.claimed(), since_id="v1")
+    assert at(WAIT, facts, NOW, run).run.node_id == node_id
 
 
 def test_the_wait_times_out() -> None:

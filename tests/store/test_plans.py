@@ -27,8 +27,9 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=10)
 ID = uuid7(1)
 IDS = [uuid7(number) for number in range(200)]  # a batch
-CLAIMS = [Claim(id_, ID, id_, NOW, id_, None, 1, 0, 1, 1, LATER, None, 1) for id_ in IDS]
+CLAIMS = [Claim(id_, ID, id_, NOW, id_, None, 1, 0, 1, 1, LATER, NOW, None, None, 1) for id_ in IDS]
 LOGS = [chain.StoredLog(1, id_, "", "", "", id_, 0, 1, 1, "{}", id_, id_, id_) for id_ in IDS]
+AFTER = [NOW] * len(CLAIMS), [ID] * len(CLAIMS), [LATER] * len(CLAIMS)
 UPDATES = [EntryUpdate(id_, 1, "completed", "completed", "n", 1, 1, None, None) for id_ in IDS]
 
 KEY = "entries_pkey org_id id"
@@ -80,8 +81,8 @@ EXPECTED = {
     "entries.count_recent_entries": {"entries_by_contact org_id contact_id automation_id created_at created_at"},
     "entries.read_message_times": {"messages_by_contact org_id contact_id created_at"},
     "entries.read_later_events": {
-        "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at",
-        "onchain_events_by_contact org_id contact_id created_at created_at",
+        "events_other_org_id_contact_id_created_at_idx org_id contact_id created_at created_at created_at",
+        "onchain_events_by_contact org_id contact_id created_at created_at created_at",
     },
     "events.find_key_holders": {"idempotency_keys_pkey org_id key_digest"},
     "events.find_owners": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
@@ -153,7 +154,7 @@ def calls() -> list[Call[Any]]:
         entries.read_other_entries(1, CLAIMS),
         entries.count_recent_entries(1, CLAIMS, timedelta(minutes=1), 100),
         entries.read_message_times(1, CLAIMS, [NOW] * len(CLAIMS)),
-        entries.read_later_events(1, CLAIMS, [f"0x{'c0' * 20}:transfer,purchase"] * len(CLAIMS), [NOW] * len(CLAIMS)),
+        entries.read_later_events(1, CLAIMS, [f"0x{'c0' * 20}:transfer,purchase"] * len(CLAIMS), *AFTER),
         events.find_key_holders([1] * len(IDS), IDS),
         events.find_owners([1] * len(IDS), [1] * len(IDS), [id_.replace("-", "") for id_ in IDS], [""] * len(IDS)),
     ]

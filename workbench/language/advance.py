@@ -41,8 +41,9 @@ class RequiredFacts(msgspec.Struct, frozen=True):
 
     `entries`: ContactHistory.entered_at and running. `recent`: ContactHistory.recent. `messages`:
     ContactHistory.messages_at, for this period. `later_events`: Facts.later_events with these names, which also wake
-    the run while it waits. `since`: only later events after this time are needed; None: all since the event that
-    started the entry. `unsubscribed`: ContactState.opted_out must include addresses that unsubscribed.
+    the run while it waits. `since`, `since_id`: only later events after them (`LaterEvent.follows`) are needed; None:
+    all since the event that started the entry. `unsubscribed`: ContactState.opted_out must include addresses that
+    unsubscribed.
     """
 
     entries: bool = False
@@ -50,6 +51,7 @@ class RequiredFacts(msgspec.Struct, frozen=True):
     messages: timedelta | None = None
     later_events: frozenset[str] = frozenset()
     since: datetime | None = None
+    since_id: str | None = None
     unsubscribed: bool = False
 
 
@@ -120,6 +122,7 @@ def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
         later_events=frozenset(events),
         # A wait ignores events before it began; a goal may have been reached before.
         since=None if settings.goal is not None else run.since,
+        since_id=None if settings.goal is not None or run.since is None else run.since_id,
         unsubscribed=to_subscribers,
     )
 

@@ -88,9 +88,9 @@ def fail(ctx: StepContext, failure: Failure) -> Decision:
     delay = delay_after(ctx.facts.retries.delays(ctx.node.action.channel), run.attempt, run.jitter_key)
     if failure.permanent or delay is None:
         return fail_permanently(ctx, failure.cause, failure.reason)
-    due_at = ctx.now + max(delay, min(failure.retry_after, MAX_RETRY_AFTER))
+    due_at = ctx.facts.real_time(ctx.now) + max(delay, min(failure.retry_after, MAX_RETRY_AFTER))
     error = f"{failure.cause}: {failure.reason}"
-    retrying = run.to(State.RETRYING, node_id=ctx.node.id, error=error, due_at=due_at, since=None)
+    retrying = run.to(State.RETRYING, node_id=ctx.node.id, error=error, due_at=due_at, since=None, since_id=None)
     step = record_step(ctx, "failed", detail={"cause": failure.cause, "error": failure.reason})
     return Decision(retrying, step)
 

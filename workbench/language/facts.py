@@ -43,6 +43,10 @@ class LaterEvent(msgspec.Struct, frozen=True):
     payload: dict[str, Json]
     id: str | None = None
 
+    def follows(self, at: datetime, id_: str | None) -> bool:
+        """Return whether this event came after a moment, or at that moment after the event `id_`."""
+        return self.at > at or (self.at == at and id_ is not None and (self.id or "") > id_)
+
 
 class Facts(msgspec.Struct, frozen=True, dict=True):
     """The facts for the decisions on one run.
@@ -51,7 +55,8 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     `contact`: its current state.
     `cancelled`: the reason why the automation no longer runs, or None. `paused`: the automation is paused.
     `later_events`: the contact's events since then that the run waits for or that are its goal, ordered by `at`, up to
-    the time of the decision.
+    the time of the decision. `clock`: the real time, if the engine is late; messages leave then, and retries are
+    counted from it.
     """
 
     event: str
@@ -64,6 +69,11 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     history: ContactHistory = ContactHistory()
     later_events: tuple[LaterEvent, ...] = ()
     at: datetime | None = None
+    clock: datetime | None = None
+
+    def real_time(self, now: datetime) -> datetime:
+        """Return the real time of a decision that is made at `now` on the timeline."""
+        return now if self.clock is None else max(now, self.clock)
 
     @property
     def context(self) -> dict[str, Any]:
@@ -108,7 +118,8 @@ def apply_effects(facts: Facts, effects: tuple[Effect, ...], now: datetime) -> F
                 merged = as_stored({**facts.contact.attributes, **attributes})
                 facts = _replace_contact(facts, attributes=merged)
             case _ if counts_towards_cap(effect):
-                history = msgspec.structs.replace(facts.history, messages_at=(*facts.history.messages_at, now))
+                messages_at = (*facts.history.messages_at, facts.real_time(now))
+                history = msgspec.structs.replace(facts.history, messages_at=messages_at)
                 facts = msgspec.structs.replace(facts, history=history)
             case _:
                 continue

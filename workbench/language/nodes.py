@@ -219,13 +219,17 @@ def _delay(ctx: StepContext, action: Delay) -> Decision:
 
 @_handles(WaitForEvent)
 def _wait_for_event(ctx: StepContext, action: WaitForEvent) -> Decision:
-    since = ctx.run.since or ctx.now
+    since = ctx.run.since
+    if since is None:
+        return wait(ctx, ctx.now + action.timeout, "event")
     until = since + action.timeout
     # The time of reception decides, however late the engine evaluates the event (docs/decisions/0018).
     for event in ctx.facts.later_events:
-        in_time = event.event == action.event and since < event.at <= until
+        in_time = event.event == action.event and event.follows(since, ctx.run.since_id) and event.at <= until
         if in_time and matches(action.filters, ctx.facts.context_of(event)):
-            return follow_edge(ctx, record_step(ctx, "matched", "matched", event_reference(event)))
+            step = record_step(ctx, "matched", "matched", event_reference(event))
+            run = msgspec.structs.replace(ctx.run, since=None, since_id=event.id if event.at == ctx.now else None)
+            return follow_edge(msgspec.structs.replace(ctx, run=run), step)
     if ctx.now < until:
         return wait(ctx, until, "event")
     return follow_edge(ctx, record_step(ctx, "timed_out", "timeout", {"event": action.event}))
@@ -257,12 +261,13 @@ if missing := set(get_args(Action)) - HANDLERS.keys():
 def _withhold(ctx: StepContext) -> Decision | None:
     """Delay a message until the quiet hours end, or skip it if the contact has reached the frequency cap."""
     hours, cap = ctx.graph.settings.quiet_hours, ctx.graph.settings.frequency_cap
+    now = ctx.facts.real_time(ctx.now)  # a late engine must not send at night, or more than the cap allows
     if hours is not None:
-        until = quiet_until(hours, ctx.facts.contact.attributes.get(hours.attribute), ctx.now)
+        until = quiet_until(hours, ctx.facts.contact.attributes.get(hours.attribute), now)
         if until is not None:
             return wait(ctx, until, "quiet_hours")
     if cap is not None:
-        count = sum(at > ctx.now - cap.period for at in ctx.facts.history.messages_at)
+        count = sum(at > now - cap.period for at in ctx.facts.history.messages_at)
         if count >= cap.messages:
             return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "frequency_cap", "messages": count}))
     return None

@@ -57,8 +57,10 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """An entry as the interpreter sees it.
 
     `attempt` counts the claims of the current step, from 1. `due_at`: when a waiting or retrying run continues.
-    `since`: when the wait at the current node began; None at a node where the run has not waited. `event_id`: the event
-    that started the entry; "" for an event that has not happened.
+    `since`: when the wait at the current node began; None at a node where the run has not waited. `since_id`: the event
+    that brought the run to this node; of the events of that same moment, those with a later id come after it. None: all
+    events of that moment came before. `event_id`: the event that started the entry; "" for an event that has not
+    happened.
     """
 
     entry_id: str
@@ -71,6 +73,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     due_at: datetime | None = None
     since: datetime | None = None
+    since_id: str | None = None
     event_id: str = ""
 
     @property
@@ -90,7 +93,10 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     def at(self, node_id: str) -> "Run":
         """Return the run at the next node, still running."""
-        return msgspec.structs.replace(self, node_id=node_id, step=self.step + 1, attempt=1, error=None, since=None)
+        since_id = self.since_id if self.since is None else None
+        return msgspec.structs.replace(
+            self, node_id=node_id, step=self.step + 1, attempt=1, error=None, since=None, since_id=since_id
+        )
 
 
 class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

@@ -306,7 +306,7 @@ def _start_entry(automation: SimulatedAutomation, contact: ContactState, event: 
     payload = event.read_payload()
     if not trigger.concerns(payload, contact.identifiers.wallet):
         return None
-    run = Run(event.id, automation.id, event_id=event.id)
+    run = Run(event.id, automation.id, since_id=event.id, event_id=event.id)
     entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), run)
     if trigger.filters and not matches(trigger.filters, _trigger_context(entry, contact)):
         return None

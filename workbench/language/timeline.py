@@ -228,7 +228,7 @@ class Timeline(msgspec.Struct):
                 arrival
                 for arrival in self._arrivals[-MAX_ARRIVALS:]
                 if arrival.event in required.later_events
-                and (required.since is None or arrival.at > required.since)
+                and (required.since is None or arrival.follows(required.since, required.since_id))
                 and (arrival.at, arrival.id or "") > (event.at, event.id)
             )
         return Facts(
