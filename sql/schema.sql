@@ -355,6 +355,7 @@ CREATE TABLE workbench.entries (
     last_error          text,
     since               timestamptz,                    -- when the wait at this node began
     since_id            uuid,                           -- of the events at `since`, those with a later id came after
+    turn_at             timestamptz,                    -- when it was due, while other entries of its contact come first
     awaits              text[],                         -- the events that wake it early while it waits
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,
@@ -366,6 +367,9 @@ CREATE TABLE workbench.entries (
 CREATE INDEX entries_ready ON workbench.entries (org_id, due_at) WHERE state IN ('pending', 'waiting');
 CREATE INDEX entries_retrying ON workbench.entries (org_id, due_at) WHERE state = 'retrying';
 CREATE INDEX entries_running ON workbench.entries (org_id, lease_until) WHERE state = 'running';
+CREATE INDEX entries_taken ON workbench.entries (org_id, contact_id, state, due_at) WHERE state IN ('running', 'retrying');
+CREATE INDEX entries_put_back ON workbench.entries (org_id, contact_id, turn_at, event_id, automation_id)
+    WHERE turn_at IS NOT NULL AND state IN ('pending', 'waiting', 'retrying');
 CREATE INDEX entries_paused ON workbench.entries (org_id, automation_id, id) WHERE state = 'paused';
 CREATE INDEX entries_dead ON workbench.entries (org_id, automation_id, id) WHERE state = 'dead';
 CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, id);

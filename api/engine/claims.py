@@ -21,6 +21,9 @@ from api.store.query import COMMIT, run
 from workbench.language.run import Run, State
 
 LEASE = timedelta(seconds=10)
+# When entries behind others of their contact are looked at again, if the end of those others does not release them:
+# they were cancelled, or moved to another contact.
+PUT_BACK = timedelta(minutes=1)
 
 
 class Claims:
@@ -31,10 +34,15 @@ class Claims:
         self._renewal: asyncio.Task[None] | None = None
 
     async def take(self, org_id: int, lane: Lane, limit: int) -> list[Claim]:
-        """Claim up to `limit` due entries of an organization. Pass them to `hold` to keep their leases."""
+        """Claim the first due entry of up to `limit` contacts. Pass the claims to `hold` to keep their leases."""
         now = self._clock.now()
         async with self._database.transaction() as tx:
-            claims, _ = await run(tx, store.claim_entries(org_id, lane, now, now + LEASE, limit), COMMIT)
+            (due_entries,) = await run(tx, store.lock_due_entries(org_id, lane, now, limit))
+            if not due_entries:
+                return []
+            # A statement of its own: it must see what was committed before the turns were locked.
+            claim = store.claim_entries(org_id, due_entries, now, now + LEASE, now + PUT_BACK)
+            claims, _ = await run(tx, claim, COMMIT)
         return claims
 
     async def rescue(self, org_id: int, limit: int) -> int:

@@ -1,9 +1,10 @@
 """Drive one batch of one organization: claim, read facts, decide, record, deliver.
 
-A first transaction claims entries. A second one reads the facts for their decisions, without locks. A third one records
-the decisions, fenced by the lease tokens: a driver that has lost its lease writes nothing. Emails and webhooks are
-stored in that third transaction and then sent in tasks of their own; the entry continues here once its delivery is
-recorded.
+A first transaction claims entries, at most one of each contact: the entries of a contact are decided one at a time, in
+the order of the moments at which they are due, also while an email or webhook of one of them is under way. A second one
+reads the facts for their decisions, without locks. A third one records the decisions, fenced by the lease tokens: a
+driver that has lost its lease writes nothing. Emails and webhooks are stored in that third transaction and then sent in
+tasks of their own; the entry continues here once its delivery is recorded.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from api.store.database import Database, RefusedDataError
 from api.store.entries import Claim, Lane
 from workbench.language.channel import RetryPolicy
 
+CLAIMS = 10  # in one turn: a contact with many due entries must not delay other organizations
+
 _log = logging.getLogger("workbench.engine")
 
 
@@ -47,19 +50,26 @@ class Driver:
         self.counts = EngineCounts()
         self.deliveries = Deliveries(
             DeliveryContext(database, keyring, clock, transports, self._claims, self._graphs, self.counts),
-            resume=lambda org_id, claim: self._process(org_id, [claim]),
+            resume=self._resume,
         )
 
     async def drive(self, org_id: int, lane: Lane, limit: int) -> int:
         """Claim up to `limit` due entries of a lane and advance them as far as possible; return how many were claimed.
 
-        An entry that sends an email or webhook continues after this returns, when the delivery has ended.
+        A claim has one entry of each contact. If more are due, the next ones follow, up to `CLAIMS` times. An entry
+        that sends an email or webhook continues after this returns, when the delivery has ended.
         """
-        limit = min(limit, self.deliveries.room(org_id))
-        claims = await self._claims.take(org_id, lane, limit) if limit else []
-        if claims:
-            await self._process(org_id, claims)
-        return len(claims)
+        claimed = 0
+        for _ in range(CLAIMS):
+            room = min(limit - claimed, self.deliveries.room(org_id))
+            claims = await self._claims.take(org_id, lane, room) if room else []
+            claimed += len(claims)
+            if not claims or not await self._process(org_id, claims):
+                break
+        return claimed
+
+    async def _resume(self, org_id: int, claim: Claim) -> None:
+        await self._process(org_id, [claim])
 
     async def rescue(self, org_id: int, limit: int) -> int:
         rescued = await self._claims.rescue(org_id, limit)
@@ -68,8 +78,12 @@ class Driver:
             _log.warning("lease_expired", extra={"org_id": org_id, "entries": rescued})
         return rescued
 
-    async def _process(self, org_id: int, claims: list[Claim]) -> None:
-        """Advance claimed entries as far as possible, slice by slice; each slice reads its own facts."""
+    async def _process(self, org_id: int, claims: list[Claim]) -> bool:
+        """Advance claimed entries as far as possible, slice by slice; each slice reads its own facts.
+
+        Returns whether other entries of their contacts are due now.
+        """
+        released = False
         remaining = {claim.entry_id: claim for claim in claims}
         singles = 0  # how many of the next entries are recorded alone
         self._claims.hold(org_id, claims)
@@ -87,16 +101,18 @@ class Driver:
                     continue
                 if isinstance(result, RecordedBatch):
                     singles = max(singles - 1, 0)
+                    released = released or result.released
                 self._settle(org_id, remaining, batch, result)
         finally:
             self._claims.release(org_id, remaining.values())
+        return released
 
     def _settle(
         self, org_id: int, remaining: dict[str, Claim], batch: list[EntryProgress], result: RecordResult
     ) -> None:
         """Take the entries that are done from `remaining`, release those without a delivery, and start deliveries."""
         match result:
-            case RecordedBatch(outgoing):
+            case RecordedBatch(outgoing=outgoing):
                 self.counts.add(org_id, batch)
                 done = [(progress, remaining.pop(progress.claim.entry_id)) for progress in batch]
                 # An entry with a delivery keeps its lease until the delivery has ended.

@@ -70,14 +70,10 @@ class FactsRequest(msgspec.Struct, frozen=True):
     moment: datetime
 
     @property
-    def looks_back(self) -> bool:
-        """Whether the decisions depend on what other entries of the contact did (re-entry, message cap)."""
-        return self.required.entries or self.required.messages is not None
-
-    @property
     def is_watched(self) -> bool:
         """Whether the decisions depend on facts that change concurrently, including the absence of an awaited event."""
-        return self.looks_back or bool(self.required.later_events)
+        required = self.required
+        return required.entries or required.messages is not None or bool(required.later_events)
 
 
 class WatchedFacts(msgspec.Struct, frozen=True):

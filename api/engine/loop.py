@@ -24,6 +24,7 @@ RETRY_BATCH = 50
 CONCURRENT_TURNS = 2
 MAX_IDLE = timedelta(seconds=2)
 SATURATED_IDLE = timedelta(milliseconds=50)
+LOCKED_IDLE = timedelta(milliseconds=5)
 STOP_TIMEOUT_S = 5.0  # for deliveries under way
 HEARTBEAT_S = 5.0
 RETRY_S = 1.0  # after an error
@@ -107,8 +108,9 @@ class Engine:
     async def _sleep_until_due(self) -> None:
         async with self._database.transaction() as tx:
             due_at, _ = await run(tx, store.next_due(), COMMIT)
-        # Due entries of a saturated organization are not claimed, so "until the next is due" would be a busy loop.
-        shortest = SATURATED_IDLE if self.driver.deliveries.is_saturated else timedelta()
+        # Due entries of a saturated organization, or of a contact that a transaction has locked, are not claimed, so
+        # "until the next is due" would be a busy loop.
+        shortest = SATURATED_IDLE if self.driver.deliveries.is_saturated else LOCKED_IDLE
         idle = MAX_IDLE if due_at is None else min(MAX_IDLE, max(due_at - self._clock.now(), shortest))
         await self._listener.wait(idle.total_seconds())
 

@@ -23,7 +23,6 @@ from api.store.messages import NewMessage
 from workbench.language.advance import required_facts, walk
 from workbench.language.channel import ExternalMessage, InappMessage, Message, channel_of
 from workbench.language.codec import Json, encode
-from workbench.language.contact import ContactState
 from workbench.language.decision import Decision
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph
@@ -188,27 +187,18 @@ def attribute_changes(batch: Iterable[EntryProgress]) -> dict[str, str]:
 
 
 def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: BatchFacts) -> list[EntryProgress]:
-    """Advance claimed entries in order, until all are done or the slice is long or large enough; at least one.
+    """Advance claimed entries of different contacts, until all are done or the slice is long or large enough.
 
-    Entries of one contact see the tags and attributes that the entries before them have set.
+    Advances at least one.
     """
     batch: list[EntryProgress] = []
-    contacts: dict[str, ContactState] = {}
     until_ns, characters = monotonic_ns() + SLICE_NS, 0
     for claim in claims:
-        entry_facts, contact = facts.facts[claim.entry_id], contacts.get(claim.contact_id)
-        if contact is not None:
-            # Another entry of this slice may change the contact's messages and entries, and the facts that were read do
-            # not show that. An entry that looks back at them waits for the next slice, which reads them again.
-            if facts.requests[claim.entry_id].looks_back:
-                continue
-            entry_facts = msgspec.structs.replace(entry_facts, contact=contact)
         try:
-            progress, entry_facts = _advance(claim, graphs.of(org_id, claim), entry_facts)
+            progress = _advance(claim, graphs.of(org_id, claim), facts.facts[claim.entry_id])
         except Exception as error:  # noqa: BLE001  a bug that one entry triggers must not stop the others
             _log.exception("advance_failed", extra={"entry_id": claim.entry_id})
             progress = dead_entry(claim, type(error).__name__)
-        contacts[claim.contact_id] = entry_facts.contact
         batch.append(progress)
         characters += progress.characters
         if characters > SLICE_CHARACTERS or monotonic_ns() > until_ns:
@@ -216,15 +206,15 @@ def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: Batch
     return batch
 
 
-def _advance(claim: Claim, graph: Graph | None, facts: Facts) -> tuple[EntryProgress, Facts]:
-    """Advance one entry to its next wait, its next delivery or its end; return the facts with its effects applied."""
+def _advance(claim: Claim, graph: Graph | None, facts: Facts) -> EntryProgress:
+    """Advance one entry to its next wait, its next delivery or its end."""
     start = run_of(claim)
     decisions: list[Decision] = []
     for decision, after in walk(graph, start, facts, claim.due_at):
         for effect in decision.effects:
             if isinstance(effect, ExternalMessage):
                 # This decision holds only if the delivery succeeds, so nothing after it is decided yet.
-                return progress_of(claim, start, graph, decisions, PendingDelivery(decision, effect, facts)), facts
+                return progress_of(claim, start, graph, decisions, PendingDelivery(decision, effect, facts))
         decisions.append(decision)
         facts = after
-    return progress_of(claim, start, graph, decisions), facts
+    return progress_of(claim, start, graph, decisions)

@@ -1,13 +1,16 @@
 """Recording: decisions are written in one transaction, with states, steps, and the effects that are rows.
 
 Nothing is written if a lease was lost (the update matches the lease token) or if a decision was made on stale facts.
-Decisions are made without locks, so three races are closed here:
+Decisions are made without locks, so four races are closed here:
 
 - An entry that looks back at messages and entries of its contact, waits for an event, or gives up waiting, is recorded
   under the advisory lock of its contact, and the facts that it looked at are read again under that lock.
 - Ingest stores an event that an entry may wait for under the same lock. If the event is committed before the second
   read, that read sees it; if after, ingest finds the entry waiting and wakes it: no wake-up is lost. An entry did
   not look at events before it began to wait, so an event that arrived since its decision makes it due at once.
+- The next entry of a contact is claimed only after this one has stopped running. A claim looks at the entries of a
+  contact, and puts back those that come later, under the lock of the contact's turns. So it either comes before, and
+  what it puts back is released here, or it comes after, and sees that this entry has stopped.
 - An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen
   here, or after, and then finds the paused entry.
 """
@@ -28,7 +31,7 @@ from api.process import Tally
 from api.store import entries as store
 from api.store.database import Transaction
 from api.store.events import EventRow, merge_attributes
-from api.store.locks import hold_contacts
+from api.store.locks import hold_contacts, hold_turns
 from api.store.messages import (
     StoredMessage,
     abandon_outgoing,
@@ -63,9 +66,14 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 
 class RecordedBatch(msgspec.Struct, frozen=True):
-    """The batch is written. `outgoing`: the messages to deliver before their entries can continue."""
+    """The batch is written.
+
+    `outgoing`: the messages to deliver before their entries can continue. `released`: other entries of these contacts
+    are due, which were put back until now.
+    """
 
     outgoing: tuple[OutgoingMessage, ...] = ()
+    released: bool = False
 
 
 class StaleFacts(msgspec.Struct, frozen=True):
@@ -100,6 +108,7 @@ async def record(
     watching = [progress for progress in batch if progress.awaits or facts.requests[progress.claim.entry_id].is_watched]
     contact_ids = {progress.claim.contact_id for progress in watching}
     contact_ids.update(attributes, (change.contact_id for change in tags))
+    stopped_ids = {progress.claim.contact_id for progress in batch if progress.pending is None}
     if await _have_facts_changed(tx, org_id, batch, facts, watching, contact_ids):
         await tx.rollback()
         return StaleFacts()
@@ -118,8 +127,9 @@ async def record(
         for progress in batch
     ]
     messages = [message for progress in batch for message in progress.messages]
-    _, updated_ids, new_message_ids = await run(
+    *_, updated_ids, new_message_ids = await run(
         tx,
+        hold_turns(stopped_ids),
         hold_contacts(contact_ids),
         store.record_entries(org_id, updates, at),
         add_inapp_messages(org_id, messages, at),
@@ -135,7 +145,7 @@ async def record(
         return CancelledEntries({entry_id: outcome for entry_id, outcome in outcomes.items() if outcome is not None})
 
     # Everything else, in one round trip.
-    calls: list[Call[Any]] = []
+    calls: list[Call[Any]] = [store.release_turns(org_id, stopped_ids)]
     if attributes:
         texts = list(attributes.values())
         calls.append(merge_attributes([org_id] * len(texts), list(attributes), texts, at))
@@ -155,10 +165,10 @@ async def record(
         calls.append(add_skipped_messages(org_id, skipped, at))
     if not any(progress.pending for progress in batch):
         calls.append(COMMIT)
-    await run(tx, *calls)
+    released, *_ = await run(tx, *calls)
 
     # Messages that leave the system are stored before anything is sent.
-    return RecordedBatch(await _store_outgoing(tx, org_id, keyring, batch, at))
+    return RecordedBatch(await _store_outgoing(tx, org_id, keyring, batch, at), released)
 
 
 def _unseen_period(progress: EntryProgress) -> tuple[datetime, str | None, datetime]:
@@ -208,7 +218,7 @@ async def record_delivery(
         if is_logged:
             # Already written by a transaction whose commit was not acknowledged.
             return progress
-    (cancelled_outcome,) = await run(tx, store.find_cancellation(org_id, claim))
+    _, cancelled_outcome = await run(tx, hold_turns([claim.contact_id]), store.find_cancellation(org_id, claim))
     is_cancelled = cancelled_outcome is not None and progress.run.state not in TERMINAL
     if is_cancelled:
         running = replace(progress.run, state=State.RUNNING)
@@ -219,8 +229,10 @@ async def record_delivery(
     if not updated_ids:
         await tx.rollback()
         return None
-    abandon = [abandon_outgoing(org_id, [claim.entry_id], at)] if is_cancelled else []
-    await run(tx, *message_calls, store.add_steps(org_id, progress.steps), *abandon)
+    more: list[Call[Any]] = [abandon_outgoing(org_id, [claim.entry_id], at)] if is_cancelled else []
+    if progress.run.state is not State.RUNNING:
+        more.append(store.release_turns(org_id, [claim.contact_id]))
+    await run(tx, *message_calls, store.add_steps(org_id, progress.steps), *more)
     return progress
 
 

@@ -30,6 +30,11 @@ class DueWork(msgspec.Struct, frozen=True):
     expired: bool
 
 
+class DueEntry(msgspec.Struct, frozen=True):
+    entry_id: Uuid
+    contact_id: Uuid
+
+
 class EntryPosition(msgspec.Struct, frozen=True):
     """An entry at a node, with the event that started it: the contact's history is read relative to them."""
 
@@ -76,8 +81,23 @@ def next_due() -> datetime | None:
 
 
 @call
-def claim_entries(org_id: int, lane: Lane, now: datetime, lease_until: datetime, limit: int) -> list[Claim]:
-    """Claim entries that are due."""
+def lock_due_entries(org_id: int, lane: Lane, now: datetime, limit: int) -> list[DueEntry]:
+    """Read the first due entries, and lock the turns of their contacts until this transaction ends.
+
+    Entries of contacts whose turns another transaction has locked are left out.
+    """
+
+
+@call
+def claim_entries(
+    org_id: int, due_entries: Sequence[DueEntry], now: datetime, lease_until: datetime, put_back_until: datetime
+) -> list[Claim]:
+    """Claim the first due entry of each contact that has no running one, and put the later ones back."""
+
+
+@call
+def release_turns(org_id: int, contact_ids: Collection[Uuid]) -> bool:
+    """Make the next entry of each contact due that was put back; return whether there was one."""
 
 
 @call

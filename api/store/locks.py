@@ -1,7 +1,8 @@
 """Advisory locks of identifiers and contacts, and the one order in which all locks are taken.
 
-The order: idempotency keys, then identifiers, then contacts, then entries; sorted within each kind. The lock of segment
-members comes after contacts; a transaction that takes it exclusively (`hold_members`) takes no other lock.
+The order: idempotency keys, then identifiers, then contacts, then entries; sorted within each kind. The turns of
+contacts have no place in it: a claim does not wait for a turn, and waits for nothing while it holds one. The lock of
+segment members comes after contacts; a transaction that takes it exclusively (`hold_members`) takes no other lock.
 """
 
 from collections.abc import Iterable
@@ -28,13 +29,21 @@ def hold_identifiers(keys: Iterable[tuple[int, IdentifierKey]]) -> Call[None]:
 
 def hold_contacts(contact_ids: Iterable[str]) -> Call[None]:
     """Lock contacts until the transaction ends. Every write to a contact happens under its lock."""
-    # The last 62 random bits of a UUIDv7.
-    return _hold({-1 - (int(contact_id[19:].replace("-", ""), 16) & 0x3FFFFFFFFFFFFFFF) for contact_id in contact_ids})
+    return _hold({-1 - _random_bits(contact_id) for contact_id in contact_ids})
+
+
+def hold_turns(contact_ids: Iterable[str]) -> Call[None]:
+    """Keep claims from looking at the entries of these contacts until the transaction ends (`lock_due_entries`)."""
+    return _hold({-1 - (1 << 62) - _random_bits(contact_id) for contact_id in contact_ids})
+
+
+def _random_bits(contact_id: str) -> int:
+    return int(contact_id[19:].replace("-", ""), 16) & 0x3FFFFFFFFFFFFFFF  # the last 62 of a UUIDv7
 
 
 def _hold(locks: set[int]) -> Call[None]:
-    # Sorted, so two transactions never wait for each other. Identifiers are positive and contacts negative, so they
-    # never collide.
+    # Sorted, so two transactions never wait for each other. Identifiers are positive, contacts and turns are negative
+    # and of different size, so they never collide.
     return lock_keys(sorted(locks))
 
 

@@ -149,7 +149,7 @@ WITH stopped AS (
     FROM entries
     WHERE org_id = :org_id AND automation_id = :automation_id AND id > :after ::uuid
         AND state IN ('pending', 'waiting', 'retrying', 'paused')
-        AND (:due_by ::timestamptz IS NULL OR state = 'paused' OR due_at <= :due_by ::timestamptz)
+        AND (:due_by ::timestamptz IS NULL OR state = 'paused' OR coalesce(turn_at, due_at) <= :due_by ::timestamptz)
     ORDER BY id
     LIMIT :limit
     FOR UPDATE
@@ -278,7 +278,7 @@ ORDER BY k.contact_id, g.created_at, g.id;
 -- list_entries --
 -- The newest entries of the organization.
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
-       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+       e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
 LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
@@ -291,7 +291,7 @@ LIMIT :limit;
 -- list_entries_of_automation --
 -- The newest entries of one automation.
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
-       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+       e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
 LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
@@ -304,7 +304,7 @@ LIMIT :limit;
 -- list_entries_of_event --
 -- The entries of one event. The index is by (automation, event), so every automation is looked up.
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
-       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+       e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at
 FROM automations a
 JOIN entries e ON e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id = :event_id ::uuid
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
@@ -319,7 +319,7 @@ LIMIT :limit;
 -- list_entries_by_name --
 -- The newest entries of events of one name, among the newest 1,000 of these events.
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, v.event, e.state, e.outcome, e.node_id,
-       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at
+       e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at
 FROM (
     (SELECT id, event FROM events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000)
     UNION ALL
@@ -345,7 +345,7 @@ LIMIT 1;
 -- find_entry --
 -- One entry, with the event that started it.
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.contract_event) AS event, e.state, e.outcome, e.node_id,
-       e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at,
+       e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at,
        coalesce(v.idempotency_key, o.idempotency_key) AS idempotency_key, coalesce(v.occurred_at, o.occurred_at) AS occurred_at,
        coalesce(v.payload, o.payload) AS payload
 FROM entries e
@@ -442,7 +442,7 @@ ORDER BY a.id;
 WITH moved AS (
     UPDATE entries e
     SET state = 'pending', outcome = NULL, last_error = NULL, attempts = 0, lease_until = NULL, activation = a.activation,
-        due_at = :at, updated_at = :at
+        due_at = :at, turn_at = NULL, updated_at = :at
     FROM automations a
     WHERE e.org_id = :org_id AND e.id = ANY(:entry_ids ::uuid[]) AND e.state = 'dead'
         AND a.org_id = :org_id AND a.id = e.automation_id

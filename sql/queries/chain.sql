@@ -291,7 +291,7 @@ WITH page AS MATERIALIZED (
             ORDER BY v.version LIMIT 1))
 ), moved AS (
     UPDATE entries e
-    SET state = 'pending', outcome = NULL, attempts = 0, due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+    SET state = 'pending', outcome = NULL, attempts = 0, due_at = :at ::timestamptz, turn_at = NULL, updated_at = :at ::timestamptz
     FROM ended
     WHERE e.org_id = ended.org_id AND e.id = ended.id AND e.state || '' = 'cancelled'
     RETURNING e.id, e.node_id

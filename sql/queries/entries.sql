@@ -27,29 +27,95 @@ SELECT min(least(
     (SELECT min(e.lease_until) FROM entries e WHERE e.org_id = o.org_id AND e.state = 'running')))
 FROM automation_epochs o;
 
--- claim_entries --
--- Claim due entries of one organization: they run, with one more attempt and a lease that other workers respect. Each
--- lane has a partial index; only the part for the given lane runs.
+-- lock_due_entries --
+-- The next due entries of one organization that no other claim has read, with the turns of their contacts locked until
+-- commit (as `hold_turns` does); contacts that another transaction has locked are left out. A claim looks at the entries of a contact only under this
+-- lock, so no two claims take entries of one contact at once. Each lane has a partial index; only the part for the given
+-- lane runs.
 WITH ready AS (
-    SELECT org_id, id, state FROM entries
+    SELECT id, contact_id FROM entries
     WHERE :lane ::text = 'ready' AND org_id = :org_id ::bigint AND state IN ('pending', 'waiting') AND due_at <= :now ::timestamptz
     ORDER BY due_at LIMIT :limit
     FOR UPDATE SKIP LOCKED
 ), retrying AS (
-    SELECT org_id, id, state FROM entries
+    SELECT id, contact_id FROM entries
     WHERE :lane ::text = 'retrying' AND org_id = :org_id ::bigint AND state = 'retrying' AND due_at <= :now ::timestamptz
     ORDER BY due_at LIMIT :limit
     FOR UPDATE SKIP LOCKED
-), due AS (
-    SELECT * FROM ready UNION ALL SELECT * FROM retrying
+)
+SELECT unnest(ids)::text AS entry_id, contact_id
+FROM (
+    SELECT contact_id, array_agg(id) AS ids FROM (SELECT * FROM ready UNION ALL SELECT * FROM retrying) AS d
+    GROUP BY contact_id OFFSET 0
+) AS due
+WHERE pg_try_advisory_xact_lock(-4611686018427387905 - (('x' || translate(substr(contact_id::text, 20), '-', ''))::bit(64)::bigint & 4611686018427387903));
+
+-- claim_entries --
+-- Of these due entries, claim the first one of each contact, unless an entry of the contact is running: it runs, with
+-- one more attempt and a lease that other workers respect. The others are put back until their turn: `turn_at` is the
+-- moment at which such an entry was due. Their `due_at`, until which they are not read again, is only reached if
+-- `release_turns` does not come. The entries are looked up by key: a second scan of the index would pass the dead
+-- rows at its beginning again.
+WITH due AS MATERIALIZED (
+    SELECT e.* FROM unnest(:entry_id ::uuid[], :contact_id ::uuid[]) AS k (id, contact_id) CROSS JOIN LATERAL (
+        SELECT e.org_id, e.id, e.contact_id, e.event_id, e.automation_id, e.state, coalesce(e.turn_at, e.due_at) AS turn_at FROM entries e
+        WHERE e.org_id = :org_id ::bigint AND e.id = k.id AND e.contact_id IS NOT DISTINCT FROM k.contact_id    -- not by contact
+            AND e.state || '' IN ('pending', 'waiting', 'retrying') AND e.due_at <= :now ::timestamptz
+        ORDER BY e.id LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) AS e
+), first AS MATERIALIZED (
+    SELECT DISTINCT ON (contact_id) * FROM due ORDER BY contact_id, turn_at, event_id, automation_id    -- as a backtest
+), head AS MATERIALIZED (
+    -- The first of those that were read; or one that was put back before or is retried, if that comes before it.
+    SELECT f.org_id, f.state,
+           CASE WHEN (p.turn_at, p.event_id, p.automation_id) < (f.turn_at, f.event_id, f.automation_id)
+                THEN CASE WHEN (r.due_at, r.event_id, r.automation_id) < (p.turn_at, p.event_id, p.automation_id) THEN r.id ELSE p.id END
+                WHEN (r.due_at, r.event_id, r.automation_id) < (f.turn_at, f.event_id, f.automation_id) THEN r.id
+                ELSE f.id END AS id,
+           f.id AS first_id
+    FROM first f
+    LEFT JOIN LATERAL (
+        SELECT e.id, e.event_id, e.automation_id, e.turn_at FROM entries e
+        WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id AND e.turn_at IS NOT NULL
+            AND e.state IN ('pending', 'waiting', 'retrying')
+        ORDER BY e.turn_at, e.event_id, e.automation_id LIMIT 1
+    ) AS p ON true
+    LEFT JOIN LATERAL (
+        SELECT e.id, e.event_id, e.automation_id, e.due_at FROM entries e
+        WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id AND e.state IN ('running', 'retrying') AND e.state || '' = 'retrying'
+        ORDER BY e.state, e.due_at LIMIT 1
+    ) AS r ON true
+    WHERE (SELECT e.state FROM entries e    -- "running" comes after "retrying"
+           WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id AND e.state IN ('running', 'retrying')
+           ORDER BY e.state DESC, e.due_at DESC LIMIT 1) IS DISTINCT FROM 'running'
+), turn AS MATERIALIZED (
+    SELECT org_id, id, state FROM head WHERE id = first_id
+    UNION ALL
+    SELECT e.* FROM head h CROSS JOIN LATERAL (
+        SELECT e.org_id, e.id, e.state FROM entries e
+        WHERE e.org_id = h.org_id AND e.id = h.id AND e.state || '' IN ('pending', 'waiting', 'retrying')
+        ORDER BY e.id LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) AS e
+    WHERE h.id <> h.first_id
 ), claimed AS (
     UPDATE entries e
     SET state = 'running', attempts = e.attempts + 1, lease_token = e.lease_token + 1,
-        lease_until = :lease_until ::timestamptz, updated_at = :now ::timestamptz
-    FROM due
-    WHERE e.org_id = due.org_id AND e.id = due.id
+        lease_until = :lease_until ::timestamptz, due_at = coalesce(e.turn_at, e.due_at), turn_at = NULL,
+        updated_at = :now ::timestamptz
+    FROM turn
+    WHERE e.org_id = turn.org_id AND e.id = turn.id
     RETURNING e.id, e.automation_id, e.automation_version, e.event_id, e.event_created_at, e.contact_id, e.node_id, e.step,
-              e.attempts, e.lease_token, e.lease_until, e.due_at, e.since, e.since_id, e.activation, e.request_id, e.outcome, due.state AS came_from
+              e.attempts, e.lease_token, e.lease_until, e.due_at, e.since, e.since_id, e.activation, e.request_id, e.outcome,
+              turn.state AS came_from
+), later AS MATERIALIZED (
+    SELECT org_id, id FROM due WHERE id NOT IN (SELECT id FROM head)
+), put_back AS (
+    UPDATE entries e SET turn_at = coalesce(e.turn_at, e.due_at), due_at = :put_back_until ::timestamptz
+    FROM later
+    WHERE e.org_id = later.org_id AND e.id = later.id
+    RETURNING true
 ), logged AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id ::bigint, id, came_from, 'running', :now ::timestamptz FROM claimed
@@ -58,6 +124,27 @@ WITH ready AS (
 SELECT id AS entry_id, automation_id, event_id, event_created_at, contact_id, node_id, automation_version AS version, step,
        attempts AS attempt, lease_token AS token, lease_until, due_at, since, since_id, activation, request_id, outcome AS cancelled_outcome
 FROM claimed;
+
+-- release_turns --
+-- Make the next entry of each of these contacts due that was put back until its turn, and notify the engines; the
+-- locks of the contacts' turns are held. One row if there are any.
+WITH k AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, id FROM unnest(:contact_ids ::uuid[]) AS id
+), next AS MATERIALIZED (
+    SELECT e.* FROM k CROSS JOIN LATERAL (
+        SELECT e.org_id, e.id FROM entries e
+        WHERE e.org_id = k.org_id AND e.contact_id = k.id AND e.turn_at IS NOT NULL
+            AND e.state IN ('pending', 'waiting', 'retrying')
+        ORDER BY e.turn_at, e.event_id, e.automation_id LIMIT 1
+    ) AS e
+), released AS (
+    UPDATE entries e SET due_at = e.turn_at, turn_at = NULL
+    FROM next
+    WHERE e.org_id = next.org_id AND e.id = next.id AND e.turn_at IS NOT NULL
+        AND e.state || '' IN ('pending', 'waiting', 'retrying')
+    RETURNING e.id
+)
+SELECT pg_notify('workbench_entries', '') IS NOT NULL WHERE EXISTS (SELECT FROM released);
 
 -- rescue_entries --
 -- Release entries with an expired lease; they are retried at once, at the moment at which they were due.
@@ -154,19 +241,19 @@ WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version
 -- read_other_entries --
 -- For each entry: when the contact last entered the automation with another entry, and whether
 -- one of those entries has not ended. Another entry counts once it has taken a step or died; while it is undecided, it
--- counts if it was created before this one. Even if two entries are committed in another order than they were created,
+-- counts if its event came before that of this one. Even if two entries are committed in another order than they were created,
 -- only one of them is the first: the later decision sees the step of the earlier one. Only the newest entries count:
 -- while one of them has not ended, a policy that looks at it lets no other take a step.
 SELECT k.id::text, entered.at, entered.running
-FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_created_at ::timestamptz[])
-    AS k (id, automation_id, contact_id, created_at)
+FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_id ::uuid[], :event_created_at ::timestamptz[])
+    AS k (id, automation_id, contact_id, event_id, created_at)
 CROSS JOIN LATERAL (
     SELECT max(counted.created_at) AS at, bool_or(counted.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')) AS running
     FROM (
         SELECT e.created_at, e.state FROM entries e
         WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id AND e.id <> k.id
             AND (e.step > 0 OR e.state = 'dead' OR (e.state IN ('pending', 'running', 'waiting', 'retrying', 'paused')
-                                                    AND (e.created_at, e.id) < (k.created_at, k.id)))
+                                                    AND (e.created_at, e.event_id) < (k.created_at, k.event_id)))
         ORDER BY e.created_at DESC LIMIT :limit    -- the order of the index on contacts
     ) AS counted
 ) AS entered
@@ -179,11 +266,11 @@ SELECT k.id::text, (
         SELECT FROM entries e
         WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id
             AND e.created_at > k.created_at - :within ::interval
-            AND (e.created_at, e.id) < (k.created_at, k.id)
+            AND (e.created_at, e.event_id) < (k.created_at, k.event_id)
         ORDER BY e.created_at DESC LIMIT :limit    -- the order of the index on contacts
     ) AS recent)
-FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_created_at ::timestamptz[])
-    AS k (id, automation_id, contact_id, created_at);
+FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_id ::uuid[], :event_created_at ::timestamptz[])
+    AS k (id, automation_id, contact_id, event_id, created_at);
 
 -- read_message_times --
 -- For each entry: when messages of any automation were sent to the contact since a moment, on channels that count

@@ -74,7 +74,7 @@ async def test_a_contact_counts_once_from_its_first_entry_and_a_late_engine_lose
     await send(tenant, "first_deposit", "early", "late", "late")
     await send(tenant, "bought", "late", "late")
     await tenant.drive()
-    assert await tenant.rows("SELECT step FROM entries WHERE outcome = 'goal'") == [(0,), (0,)]
+    assert await tenant.rows("SELECT step FROM entries WHERE outcome = 'goal'") == [(1,), (1,)]
     view = await rate(tenant, row.id)
     assert (view.treated, view.held_out, view.lift) == (LiftGroup(2, 1), LiftGroup(), None)
 

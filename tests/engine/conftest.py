@@ -1,5 +1,6 @@
 """Runs an engine with its own database and without the loop: the test drives it and moves its clock."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -121,6 +122,13 @@ class Bench:
             if not claimed:
                 return total
             total += claimed
+
+    async def drive_together(self) -> int:
+        """Drive ready entries with several drivers at once until none is due; return the number of claims."""
+        drivers, total = [self.new_driver() for _ in range(3)], 0
+        while claimed := sum(await asyncio.gather(*(driver.drive(self.org_id, "ready", 7) for driver in drivers))):
+            total += claimed
+        return total
 
     async def steps(self) -> list[str]:
         return [row[0] for row in await self.fetch("SELECT outcome FROM entry_steps ORDER BY entry_id, claim, step")]

@@ -24,7 +24,7 @@ from workbench.language.simulate import SimulatedAutomation, backtest
 from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
 from workbench.language.trigger import Trigger
 
-CASES = int(os.environ.get("COMPARED_CASES", "50"))
+CASES = int(os.environ.get("COMPARED_CASES", "60"))
 # No sum of delays equals a difference of these, so no two entries are due at the same time
 OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 500_025)
 LOOP_LIMIT = 1  # instead of 100, so that two entries within a minute are enough for the loop guard
@@ -67,8 +67,10 @@ CONTACTS = st.sampled_from(
 )
 
 
-async def play_events(bench: Bench, clock: ManualClock, contact: dict[str, str], stream: list[Sent]) -> None:
-    """Send the events and run the engine at their times, until the period is over."""
+async def play_events(
+    bench: Bench, clock: ManualClock, contact: dict[str, str], stream: list[Sent], late: bool
+) -> None:
+    """Send the events and run the engine at their times, until the period is over. `late`: run it only then."""
     start = clock.ahead
     remaining = [(start + timedelta(seconds=seconds), name, payload) for seconds, name, payload in stream]
     while True:
@@ -76,14 +78,19 @@ async def play_events(bench: Bench, clock: ManualClock, contact: dict[str, str],
             "SELECT min(due_at) FROM entries WHERE state IN ('pending', 'waiting', 'retrying')"
         )
         due = timedelta.max if due_at is None else due_at - from_us(0)
-        if remaining and remaining[0][0] <= due:
+        if remaining and (late or remaining[0][0] <= due):
             clock.ahead, name, payload = remaining.pop(0)
             await bench.ingest({"event": name, "contact": contact, "payload": payload})
+        elif late and clock.ahead < start + PERIOD:
+            clock.ahead = start + PERIOD - timedelta(microseconds=1)
+            await bench.drive()
+            return
         elif due < start + PERIOD:
             clock.ahead = max(clock.ahead, due)
         else:
             return
-        await bench.drive()
+        if not late:
+            await bench.drive()
 
 
 async def events(bench: Bench, identifiers: Identifiers) -> list[EventRecord]:
@@ -149,13 +156,21 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(written=sound_graphs(), shared_settings=SHARED_SETTINGS, contact=CONTACTS, stream=STREAMS, other=OTHERS)
+@given(
+    written=sound_graphs(),
+    shared_settings=SHARED_SETTINGS,
+    contact=CONTACTS,
+    stream=STREAMS,
+    other=OTHERS,
+    late=st.booleans(),
+)
 @example(
     written=HOOK_GRAPH,
     shared_settings={},
     contact={"email": "ann@b.co"},
     stream=[(0, "deposit", {}), (20, "deposit", {}), (90_045, "deposit", {})],
     other=None,
+    late=False,
 )
 async def test_a_backtest_of_sent_events_equals_the_engine(
     bench: Bench,
@@ -165,12 +180,16 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     contact: dict[str, str],
     stream: list[Sent],
     other: str | None,
+    late: bool,
 ) -> None:
     for module in (advance, timeline, facts):
         monkeypatch.setattr(module, "LOOP_LIMIT", LOOP_LIMIT)
     written = copy.deepcopy(written)
     written["settings"] |= shared_settings
     written["settings"].pop("quietHours", None)  # they end for all entries at one time, in no defined order
+    if late:  # caps and retries follow the real time
+        written["settings"].pop("frequencyCap", None)
+        contact = {"walletAddress": "0xa", "email": "ann@b.co"}
     clock = ManualClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock
@@ -194,7 +213,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
         clock.ahead += timedelta(milliseconds=1)
         await bench.automation(OTHER_NODES, [("t", "m")])
     until = from_us(0) + clock.ahead + PERIOD
-    await play_events(bench, clock, contact, stream)
+    await play_events(bench, clock, contact, stream, late)
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
     identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"))
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)

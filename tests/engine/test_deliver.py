@@ -209,7 +209,7 @@ async def test_a_replay_does_not_send_a_sent_message_again(bench: Bench) -> None
     assert await bench.steps() == ["entered", "sent", "tagged", "already_sent", "tagged"]
 
 
-async def test_a_hanging_endpoint_delays_no_other_entry(bench: Bench) -> None:
+async def test_a_hanging_endpoint_delays_no_other_contact(bench: Bench) -> None:
     requested, answer = asyncio.Event(), asyncio.Event()
 
     async def hang(writer: asyncio.StreamWriter) -> None:
@@ -219,8 +219,9 @@ async def test_a_hanging_endpoint_delays_no_other_entry(bench: Bench) -> None:
 
     async with endpoint(hang) as server:
         await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
-        await bench.automation([TRIGGER, TAG], [("t", "a")])
+        await bench.automation([TRIGGER, TAG], [("t", "a")], trigger={"type": "app_event", "event": "visit"})
         await bench.send("k")
+        await bench.ingest({"event": "visit", "contact": {"walletAddress": "0xB"}})
         await bench.driver.drive(bench.org_id, "ready", 10)
         await requested.wait()
         assert sorted(await bench.entries("state")) == [("completed",), ("running",)]

@@ -1,6 +1,5 @@
 """The engine claims, drives and records entries, and writes each row once."""
 
-import asyncio
 from datetime import timedelta
 
 from api.engine.claims import LEASE
@@ -86,10 +85,10 @@ async def test_two_drivers_never_take_the_same_entry(bench: Bench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     for number in range(30):
         await bench.send(f"k{number}")
-    drivers = [bench.new_driver() for _ in range(3)]
-    claimed = await asyncio.gather(*(driver.drive(bench.org_id, "ready", 20) for driver in drivers))
-    assert sum(claimed) == 30
-    assert await bench.fetch("SELECT count(*) FROM entry_steps") == [(60,)]
+    for number in range(10):
+        await bench.send(f"l{number}", {"walletAddress": f"0x{number}"})
+    assert await bench.drive_together() == 40
+    assert await bench.fetch("SELECT count(*) FROM entry_steps") == [(80,)]
 
 
 async def test_a_worker_that_lost_its_lease_writes_nothing(bench: Bench) -> None:

@@ -54,7 +54,7 @@ async def play_late(bench: Bench, graph: Any, gaps: list[int], settings: dict[st
     entries = list(backtest(automation, contact, stored, bench.clock.now()))
     ended = [(event_id, *rest) for event_id, *rest in await bench.entries("event_id::text, state, outcome, node_id")]
     return (
-        ([step[1:] for step in await steps(bench)], set(ended)),
+        ([step[1:] for step in await steps(bench, automation_id)], set(ended)),
         ([step[1:] for step in simulated_steps(entries)], ends(entries)),
     )
 

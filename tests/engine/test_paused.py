@@ -12,8 +12,6 @@ from api.engine.claims import LEASE
 from api.engine.facts import Graphs, read_facts
 from api.engine.progress import advance_slice
 from api.engine.record import StaleFacts, record
-from api.store import entries as store
-from api.store.query import COMMIT, run
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, start_waiting
@@ -139,10 +137,7 @@ async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> 
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
-    async with bench.database.transaction() as tx:  # the worker dies after its claim
-        now = bench.clock.now()
-        claims, _ = await run(tx, store.claim_entries(bench.org_id, "ready", now, now + LEASE, 10), COMMIT)
-    assert len(claims) == 1
+    assert len(await bench.driver._claims.take(bench.org_id, "ready", 10)) == 1  # the worker dies after its claim
     bench.clock.ahead += LEASE
     assert await bench.driver.rescue(bench.org_id, 10) == 1
     await bench.drive()
@@ -157,8 +152,7 @@ async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(be
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
     now, graphs, retries = bench.clock.now(), Graphs(bench.database), RetryPolicy((10.0,))
-    async with bench.database.transaction() as tx:
-        claims, _ = await run(tx, store.claim_entries(bench.org_id, "ready", now, now + LEASE, 10), COMMIT)
+    claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
     await graphs.load(bench.org_id, claims)
     async with bench.database.transaction() as tx:
         facts = await read_facts(tx, bench.org_id, bench.keyring.of(bench.org_id), claims, graphs, retries, now)

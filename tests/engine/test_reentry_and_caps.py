@@ -1,6 +1,5 @@
 """Reentry, the message cap and the loop guard depend on the history of a contact."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -73,8 +72,7 @@ async def test_of_simultaneous_entries_the_first_created_is_admitted(bench: Benc
     await bench.automation([TRIGGER, TAG], [("t", "a")], reentry={"policy": "once"})
     for number in range(20):
         await bench.send(f"k{number}")
-    drivers = [bench.new_driver() for _ in range(3)]
-    await asyncio.gather(*(driver.drive(bench.org_id, "ready", 7) for driver in drivers))
+    await bench.drive_together()
     assert await bench.entries() == [DONE] + [REFUSED] * 19
 
 
@@ -112,8 +110,7 @@ async def test_engines_share_the_message_cap(bench: Bench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap={"messages": 3, "seconds": 3_600})
     for number in range(20):
         await bench.send(f"k{number}")
-    drivers = [bench.new_driver() for _ in range(3)]
-    await asyncio.gather(*(driver.drive(bench.org_id, "ready", 7) for driver in drivers))
+    await bench.drive_together()
     assert await bench.fetch("SELECT count(*) FROM messages WHERE status = 'sent'") == [(3,)]
     assert (await bench.steps()).count("skipped") == 17
 

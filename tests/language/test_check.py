@@ -340,3 +340,29 @@ def test_an_event_of_the_trigger_node_that_contradicts_the_trigger_is_a_warning(
     assert named == (
         [] if part is None else [f"names the event {name!r}, but triggerSpec decides: the automation {part}"]
     )
+
+
+GUARD = condition("c", ("contact.tags", "contains", "vip"))
+LEVEL = condition("c", ("contact.level", "eq", 1))
+SET_LEVEL: dict[str, Any] = {"id": "tag", "type": "update_contact", "data": {"attributes": {"level": 1}}}
+TAG_LAST = ("t>c", "c:false>m", "m>w", "w:timeout>tag")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "settings", "waiting"),
+    [
+        ([GUARD, WAIT, TAG], TAG_LAST, None, "'w'"),
+        ([LEVEL, WAIT, SET_LEVEL], TAG_LAST, None, "'w'"),
+        ([GUARD, WAIT, TAG], ("t>c", "c:false>tag", "tag>m", "m>w"), None, None),
+        ([GUARD, TAG], ("t>c", "c:false>m", "m>tag"), None, None),
+        ([GUARD, TAG], ("t>c", "c:false>m", "m>tag"), {"quietHours": SETTINGS["quietHours"]}, "'m'"),
+        ([GUARD, WAIT, SET_LEVEL], TAG_LAST, None, None),
+    ],
+    ids=["tag", "attribute", "written before the wait", "no wait", "quiet hours", "another attribute"],
+)
+def test_a_guard_that_is_written_after_a_wait_is_reported(
+    nodes: list[dict[str, Any]], edges: tuple[str, ...], settings: Any, waiting: str | None
+) -> None:
+    warnings = [remark[2] for remark in remarks([T, message("m"), *nodes], *edges, settings=settings)]
+    guards = [warning for warning in warnings if "is written after" in warning]
+    assert [f"is written after {waiting}" in guard for guard in guards] == [True] * (waiting is not None)

@@ -74,14 +74,15 @@ def _wrong_time(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) 
     due = until
     if ended.outcome == "matched":
         event = run.event.get(ended.detail["eventId"])
-        if event is None or event.contact_id != entry.contact_id or not begun.at < event.received <= until:
+        if event is None or event.contact_id != entry.contact_id or not begun.at <= event.received <= until:
             return f"{name} by an event that it could not wait for"
         due = event.committed
     elif ended.at < due:
         return f"{name} {(due - ended.at) / 1e6:.3f} s early"
     if ended.outcome == "timed_out" and (missed := _missed_event(run, entry, begun, ended)):
         return f"lost: {name}, although event {missed} had arrived"
-    late = ended.at - due - run.slack - _outage_us(run, entry.id, (due, ended.at))
+    # The step carries the moment of the timeline; how late it was taken is seen at its commit.
+    late = ended.committed - due - run.slack - _outage_us(run, entry.id, (due, ended.committed))
     return f"{name} {(late + run.slack) / 1e6:.1f} s late" if late > 0 else None
 
 

@@ -11,13 +11,17 @@ from typing import Literal
 import msgspec
 
 from workbench.language.actions import (
+    AddTag,
     Condition,
     Exit,
     Handle,
     InvalidAction,
+    RemoveTag,
     TriggerNode,
+    UpdateContact,
     awaited_event,
     filters_in,
+    longest_wait,
     templates_in,
 )
 from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
@@ -61,6 +65,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_trigger(trigger, graph),
         *_check_filters(trigger, graph),
         *_check_overridden_built_ins(trigger, graph),
+        *_check_guards(graph),
         *(warning for channel in CHANNELS.values() for warning in _check_recipients(trigger, graph, channel)),
         *(warning for channel in CHANNELS.values() for warning in _check_deliverable(trigger, graph, channel)),
     ]
@@ -172,6 +177,44 @@ def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
 def _reachable(start: str, edges: Iterable[Edge]) -> set[str]:
     order, _ = search_depth_first([start], targets_by_source((edge.source, edge.target) for edge in edges))
     return set(order)
+
+
+def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
+    """Warn about a condition on a tag or an attribute that a later step writes, if the entry waits before that step.
+
+    Other entries of the contact pass the condition meanwhile.
+    """
+    for node in graph.nodes:
+        for filter_ in _filters_on_entry(node):
+            writers = {writer.id for writer in graph.nodes if _writes(writer, filter_)}
+            unguarded = _reachable(node.id, (edge for edge in graph.edges if edge.source not in writers))
+            for other in graph.nodes:
+                if other.id in unguarded and _waits(graph, other) and writers & _reachable(other.id, graph.edges):
+                    message = (
+                        f"{filter_.path} is written after {other.id!r}, which waits: until then, other entries of the"
+                        " contact pass this condition. Write it before"
+                    )
+                    yield Diagnostic("warning", message, node.id)
+                    break
+
+
+def _writes(node: Node, filter_: Filter) -> bool:
+    """Return whether a node changes what a filter looks at."""
+    match node.action:
+        case AddTag(tag=tag) | RemoveTag(tag=tag):
+            values = filter_.value if isinstance(filter_.value, list | tuple) else (filter_.value,)
+            return filter_.path == "contact.tags" and tag in values
+        case UpdateContact(attributes=attributes):
+            return filter_.path.split(".")[:2] in (["contact", name] for name in attributes)
+        case _:
+            return False
+
+
+def _waits(graph: Graph, node: Node) -> bool:
+    """Return whether an entry can wait at a node (a retry is not counted)."""
+    channel = node.action.channel
+    is_quiet = graph.settings.quiet_hours is not None and channel is not None and channel.to_contact
+    return is_quiet or bool(longest_wait(node.action))
 
 
 def _check_settings(graph: Graph) -> Iterator[Diagnostic]:

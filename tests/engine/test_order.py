@@ -1,0 +1,104 @@
+"""Entries of one contact are decided one at a time, in the order of the timeline, also by two engines."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.channels.conftest import endpoint, status
+from tests.engine.conftest import Bench
+
+TRIGGER = {"id": "t", "type": "app_event", "data": {}}
+GUARD = {
+    "id": "c",
+    "type": "condition",
+    "data": {"filters": [{"path": "contact.tags", "operator": "contains", "value": "done"}]},
+}
+MESSAGE = {"id": "m", "type": "send_inapp", "data": {"title": "Once", "body": "there"}}
+DONE = {"id": "d", "type": "add_tag", "data": {"tag": "done"}}
+COUNT = {"id": "u", "type": "update_contact", "data": {"attributes": {"count": "{{ contact.count | default(0) + 1 }}"}}}
+CONTACTS, EVENTS = 20, 3
+
+
+async def play(bench: Bench, gap_s: float, message: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Send three events of each contact while two engines run; return the tags and the count of each contact."""
+    guarded = [TRIGGER, GUARD, message, DONE]
+    await bench.automation(guarded, [("t", "c"), ("c", message["id"], "false"), (message["id"], "d")])
+    await bench.automation([TRIGGER, COUNT], [("t", "u")])
+    stopping = asyncio.Event()
+
+    async def run_engine() -> None:
+        driver, claimed = bench.new_driver(), 0
+        while claimed or not stopping.is_set() or await bench.fetch("SELECT FROM entries WHERE state <> 'completed'"):
+            claimed = await driver.drive(bench.org_id, "ready", 50)
+            await asyncio.sleep(0.001)
+
+    engines = [asyncio.create_task(run_engine()) for _ in range(2)]
+    for _ in range(EVENTS):
+        await bench.ingest(*({"event": "deposit", "contact": {"walletAddress": f"0x{n}"}} for n in range(CONTACTS)))
+        await asyncio.sleep(gap_s)
+    stopping.set()
+    await asyncio.gather(*engines)
+    return await bench.fetch("SELECT tags, attributes ->> 'count' FROM contacts")
+
+
+@pytest.mark.parametrize("gap_ms", [0, 5, 22, 57])
+async def test_a_tag_guards_a_message_and_a_counter_counts(bench: Bench, gap_ms: int) -> None:
+    assert await play(bench, gap_ms / 1_000, MESSAGE) == [(["done"], "3")] * CONTACTS
+    assert await bench.fetch("SELECT count(*), count(DISTINCT contact_id) FROM messages") == [(CONTACTS, CONTACTS)]
+
+
+async def test_a_tag_guards_a_webhook_that_is_under_way(bench: Bench) -> None:
+    async with endpoint(status(200)) as server:
+        hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+        assert await play(bench, 0, hook) == [(["done"], "3")] * CONTACTS
+    assert len(server.requests) == CONTACTS
+
+
+async def test_events_of_one_batch_are_decided_in_their_order(bench: Bench) -> None:
+    note = {"id": "u", "type": "update_contact", "data": {"attributes": {"last": "{{ amountUsd }}"}}}
+    await bench.automation([TRIGGER, note], [("t", "u")])
+    await bench.ingest(*({"event": "deposit", "payload": {"amountUsd": amount}} for amount in range(20)))
+    await bench.drive_together()
+    ((last,),) = await bench.fetch(
+        "SELECT payload ->> 'amountUsd' FROM events ORDER BY created_at DESC, id DESC LIMIT 1"
+    )
+    assert await bench.fetch("SELECT attributes ->> 'last' FROM contacts") == [(last,)]
+
+
+async def test_an_entry_that_waits_for_its_retry_holds_no_other_up(bench: Bench) -> None:
+    async with endpoint(status(500)) as server:
+        hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+        await bench.automation([TRIGGER, hook], [("t", "h")])
+        await bench.send("k1")
+        await bench.send("k2")
+        await bench.drive()
+    assert await bench.entries("state") == [("retrying",), ("retrying",)]
+    assert len(server.requests) == 2
+
+
+async def test_an_entry_behind_another_waits_until_that_ends_and_keeps_its_moment(bench: Bench) -> None:
+    requested, answer = asyncio.Event(), asyncio.Event()
+
+    async def hang(writer: asyncio.StreamWriter) -> None:
+        requested.set()
+        await answer.wait()
+        writer.write(status(200))
+
+    async with endpoint(hang) as server:
+        hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+        await bench.automation([TRIGGER, hook], [("t", "h")])
+        await bench.send("k1")
+        await bench.driver.drive(bench.org_id, "ready", 10)
+        await requested.wait()
+        await bench.send("k2")
+        assert await bench.new_driver().drive(bench.org_id, "ready", 10) == 0
+        assert await bench.entries("state, turn_at = created_at") == [("running", None), ("pending", True)]
+        answer.set()
+        await bench.driver.deliveries.stop(60)
+        assert await bench.entries("state, due_at = created_at, turn_at") == [
+            ("completed", True, None),
+            ("pending", True, None),
+        ]
+        await bench.drive()
+    assert await bench.entries("state") == [("completed",), ("completed",)]
