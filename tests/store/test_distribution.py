@@ -64,7 +64,7 @@ _VALUES = {
 # Errors that the values cause, not the form of a statement.
 _HARMLESS = (errors.IntegrityError, errors.DataError, errors.UndefinedObject)
 _UTILITIES = ("COPY", "SET", "ANALYZE", "CREATE")
-_OF_CITUS = {"citus.is_coordinator", "citus.run_on_workers"}
+_OF_CITUS = {"citus.is_coordinator", "citus.list_workers", "citus.run_on_workers"}
 
 
 def test_keys_of_distributed_tables_begin_with_the_organization(database_url: str) -> None:
