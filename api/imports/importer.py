@@ -250,8 +250,17 @@ class _Importer:
             for (line, _), event in zip(batch.rows, batch.events, strict=True)
             if event.event_id in stored.warnings
         )
-        counts = len(batch), len(stored.events), duplicates, len(rejected), 0, rejected, len(warned), warned
-        self.report = self.report.plus(ImportReport(*counts))
+        self.report = self.report.plus(
+            ImportReport(
+                read=len(batch),
+                stored=len(stored.events),
+                duplicates=duplicates,
+                rejected=len(rejected),
+                rejected_rows=rejected,
+                warned=len(warned),
+                warned_rows=warned,
+            )
+        )
 
     async def _add_month(self, month: datetime) -> None:
         """Create a monthly partition, unless it exists."""

@@ -154,14 +154,14 @@ async def _ingest(request: Request, principal: Principal, events: list[bytes]) -
 
 def accepted_answer(outcome: Accepted) -> EventResponse:
     """Return the body for an event that was stored, was stored before, or was evaluated as a dry run."""
-    warnings = tuple(map(str, outcome.warnings)) if outcome.warnings else ()
+    warnings = tuple(map(str, outcome.warnings))
     match outcome:
         case AcceptedEvent(idempotency_key=key):
             return EventResponse(True, False, key, warnings=warnings)
         case Duplicate(idempotency_key=key):
             return EventResponse(True, True, key, warnings=warnings)
         case DryRun(idempotency_key=key, matched=matched, deduplicated=deduplicated):
-            return EventResponse(True, deduplicated, key, None, True, matched, warnings)
+            return EventResponse(True, deduplicated, key, dry_run=True, matched_automations=matched, warnings=warnings)
 
 
 def refused_answer(outcome: Refused) -> tuple[int, Problems, Code | None]:

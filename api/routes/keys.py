@@ -58,8 +58,16 @@ async def list_all(request: Request) -> list[KeyView]:
 async def create(request: Request, body: KeyBody) -> NewKeyView:
     """Create a key. `secret` is shown only in this response."""
     context = services(request)
-    parts = (context.clock.unique_now_us(), body.kind, body.scopes, body.name or "", body.strict)
-    return await keys.create_key(context.database, context.keyring, principal_of(request), *parts)
+    return await keys.create_key(
+        context.database,
+        context.keyring,
+        principal_of(request),
+        context.clock.unique_now_us(),
+        body.kind,
+        body.scopes,
+        body.name or "",
+        body.strict,
+    )
 
 
 @blueprint.post("/<key_id:str>/edit")
@@ -77,8 +85,8 @@ async def roll(request: Request, key_id: str, body: RollBody) -> NewKeyView:
     """Replace a key with a new one that has the same rights; the old key keeps working for `overlapSeconds`."""
     context = services(request)
     overlap = ROLL_OVERLAP if body.overlap_seconds is None else timedelta(seconds=body.overlap_seconds)
-    parts = (context.clock.unique_now_us(), key_id, overlap)
-    return await keys.roll_key(context.database, context.keyring, principal_of(request), *parts)
+    now_us = context.clock.unique_now_us()
+    return await keys.roll_key(context.database, context.keyring, principal_of(request), now_us, key_id, overlap)
 
 
 @blueprint.post("/<key_id:str>/revoke")

@@ -72,12 +72,19 @@ def segment_view(row: SegmentRow, show: EmailDisplay, **extra: Any) -> SegmentVi
 async def create(services: SegmentServices, author: Author, draft: SegmentBody) -> SegmentResult | Refusal:
     if await _find(services, author.org_id, draft.name) is not None:
         return _name_taken(draft.name)
-    sealed = seal_params(draft.query.params, services.keyring.of(author.org_id))
-    params, every_s = None if sealed is None else encode(sealed), draft.every_seconds or DEFAULT_INTERVAL_S
-    new = (author.org_id, uuid7(author.now_us), draft.name, author.key_id, author.now)
+    params = seal_params(draft.query.params, services.keyring.of(author.org_id))
     async with query_candidates(services, author.org_id, draft.query) as (tx, counts):
         row = await store.insert_segment(
-            tx, *new, kind="query", sql=draft.query.sql, params=params, every_seconds=every_s
+            tx,
+            author.org_id,
+            uuid7(author.now_us),
+            draft.name,
+            author.key_id,
+            author.now,
+            kind="query",
+            sql=draft.query.sql,
+            params=None if params is None else encode(params),
+            every_seconds=draft.every_seconds or DEFAULT_INTERVAL_S,
         )
         if row is None:  # another request was faster while the query ran
             return _name_taken(draft.name)
@@ -316,8 +323,16 @@ async def _create_or_lock_audience(
     text = encode(provenance)
     row = await store.lock_segment(tx, author.org_id, draft.name)
     if row is None:
-        new = (author.org_id, uuid7(author.now_us), draft.name, author.key_id, author.now)
-        created = await store.insert_segment(tx, *new, kind="audience", provenance=text)
+        created = await store.insert_segment(
+            tx,
+            author.org_id,
+            uuid7(author.now_us),
+            draft.name,
+            author.key_id,
+            author.now,
+            kind="audience",
+            provenance=text,
+        )
         if created is None:
             return _name_taken(draft.name)
         await record(tx, author, "segment.freeze", created.id, {"name": created.name, "rows": provenance["rows"]})

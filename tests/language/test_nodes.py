@@ -342,8 +342,11 @@ def test_an_opt_out_is_checked_before_the_address() -> None:
 @pytest.mark.parametrize(
     "wallet",
     [
-        *("so11111111111111111111111111111111111111112", "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq"),
-        *("vitalik.eth", "0xann", f"0x{0:064x}"),
+        "so11111111111111111111111111111111111111112",
+        "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq",
+        "vitalik.eth",
+        "0xann",
+        f"0x{0:064x}",
     ],
 )
 def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable(wallet: str) -> None:

@@ -30,11 +30,17 @@ READY_SOON_S, ANSWERED_S = 4.0, 10.0  # twice what is promised
 GRAPH = {"nodes": [{"id": "t", "type": "app_event", "data": {}}], "edges": []}
 ROUTES: list[tuple[str, str, object]] = [
     ("GET", "/readyz", None),
-    *[
-        ("GET", f"/api/v1/{path}", None)
-        for path in ("automations", "keys", "entries", "dead-letters", "events/catalog", "events/recent")
-    ],
-    *[("GET", f"/api/v1/{path}", None) for path in ("segments", "chain", "usage", "audit", "webhooks/secret")],
+    ("GET", "/api/v1/automations", None),
+    ("GET", "/api/v1/keys", None),
+    ("GET", "/api/v1/entries", None),
+    ("GET", "/api/v1/dead-letters", None),
+    ("GET", "/api/v1/events/catalog", None),
+    ("GET", "/api/v1/events/recent", None),
+    ("GET", "/api/v1/segments", None),
+    ("GET", "/api/v1/chain", None),
+    ("GET", "/api/v1/usage", None),
+    ("GET", "/api/v1/audit", None),
+    ("GET", "/api/v1/webhooks/secret", None),
     ("POST", "/api/v1/sql", {"sql": "SELECT count(*) FROM app_events"}),
     ("POST", "/api/v1/segments/preview", {"sql": "SELECT id AS contact_id FROM contacts"}),
     (

@@ -233,7 +233,13 @@ def _read_body(raw: bytes, now_us: int, history: bool, strict: bool) -> Event | 
     if problems or name is None or (strict and unknown):
         return (*problems, *unknown)
     return Event(
-        *(name, identifiers, attributes, payload, body.idempotency_key, occurred_at_us, body.test is True),
+        name,
+        identifiers,
+        attributes,
+        payload,
+        body.idempotency_key,
+        occurred_at_us,
+        body.test is True,
         warnings=tuple(unknown),
     )
 
@@ -319,14 +325,14 @@ _MAX_FIELD_CHARACTERS = 64  # a longer name is no misspelling
 _MEANT_FIELDS = {
     **{field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(EventBody)},
     **{field.encode_name.lower(): f"contact.{field.encode_name}" for field in msgspec.structs.fields(ContactBody)},
-    **dict.fromkeys(("eventname",), "event"),
+    "eventname": "event",
     **dict.fromkeys(("properties", "props", "eventproperties", "data"), "payload"),
     **dict.fromkeys(("traits", "userproperties"), "attributes"),
     **dict.fromkeys(("userid", "anonymousid", "distinctid", "customerid"), "contact.externalId"),
-    **dict.fromkeys(("wallet",), "contact.walletAddress"),
+    "wallet": "contact.walletAddress",
     **dict.fromkeys(("messageid", "insertid", "eventid"), "idempotencyKey"),
     **dict.fromkeys(("timestamp", "time"), "occurredAt"),
-    **dict.fromkeys(("dryrun",), "test"),
+    "dryrun": "test",
 }
 _CONTACT = "contact."
 _MEANT_IN_CONTACT = _MEANT_FIELDS | {"id": "contact.externalId", "properties": "attributes", "data": "attributes"}
