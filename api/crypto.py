@@ -103,8 +103,8 @@ def next_chain(text: str, new_secret: str) -> str:
             return ",".join([*before, f"retired:{_generation(1, *_link(old)).indexes.hex()}", last])
 
 
-def shortest_secret(text: str) -> int:
-    """Return the number of characters of the shortest secret of a chain; raise ChainError."""
+def min_secret_length(text: str) -> int:
+    """Return the length of the shortest secret of a chain, in characters; raise ChainError."""
     return min(len(secret) for _, secret in _links(text))
 
 

@@ -13,8 +13,8 @@ Identifiers are looked up by the blind index of one generation, so every row mus
 new indexes while processes write both and look up by the old one, so a lookup never has two answers and no contact is
 created twice. Phase `former` encrypts with the new secret. Phase `settled` deletes the old indexes.
 
-From the beginning of a phase, only its value belongs to the database, so that no process of the phase before starts
-again. At the end of the phase, the value of the next phase belongs to it, too.
+When a phase begins, only its value belongs to the database, so no process can start with the value of the phase
+before. When its work is done, the value of the next phase belongs to the database, too.
 """
 
 from collections.abc import Awaitable, Callable
@@ -62,10 +62,10 @@ async def is_in_use(dsn: str) -> bool:
         return await store.has_organizations(tx)
 
 
-async def run_phase(dsn: str, keyring: Keyring, following: Keyring | None = None) -> bool:
+async def run_phase(dsn: str, keyring: Keyring, next_keyring: Keyring | None = None) -> bool:
     """Do the work of the current phase and return whether there was any. Can be repeated safely. Raise AccessError.
 
-    `following` has the secret for the next phase, which belongs to the database from then on.
+    `next_keyring`: the keyring of the next phase, whose secret belongs to the database once the work is done.
     """
     await require_connection(dsn)
     # A page of rows takes longer than a request may: 60 s.
@@ -75,14 +75,15 @@ async def run_phase(dsn: str, keyring: Keyring, following: Keyring | None = None
                 raise AccessError(
                     "processes with another secret are connected; restart them with this command's WORKBENCH_SECRET"
                 )
-            stored = await store.find_fingerprints(tx)
-            if begins := stored[:1] != [keyring.fingerprint()]:  # the phase before is first
+            # During a rotation there are two fingerprints; the older phase is first.
+            begins = (await store.find_fingerprints(tx))[:1] != [keyring.fingerprint()]
+            if begins:
                 await store.set_fingerprints(tx, [keyring.fingerprint()])
             orgs = [Org(org_id, keyring.of(org_id)) for org_id in await store.list_organizations(tx)]
         changed = any([await _rotate_organization(database, keyring, org) for org in orgs])
-        if following is not None:
+        if next_keyring is not None:
             async with database.transaction() as tx:
-                await store.set_fingerprints(tx, [keyring.fingerprint(), following.fingerprint()])
+                await store.set_fingerprints(tx, [keyring.fingerprint(), next_keyring.fingerprint()])
         return changed or begins
 
 

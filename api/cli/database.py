@@ -22,7 +22,7 @@ from api import private_files
 from api.cli import CommandError, network
 from api.cli.errors import note, say
 from api.clock import token
-from api.crypto import Keyring, shortest_secret
+from api.crypto import Keyring, min_secret_length
 from api.process import install_logging
 from api.settings import Settings
 
@@ -50,7 +50,7 @@ def read_secret(settings: Settings) -> str | None:
         secret, source, advice = stored.strip(), f"the secret in {file}", "restore the file from your copy"
     if not secret.isprintable():  # bytes that are not UTF-8 arrive as surrogates, which are not printable
         raise CommandError(f"{source} contains characters that cannot be printed; {advice}")
-    if shortest_secret(secret) < _MIN_SECRET_LENGTH:
+    if min_secret_length(secret) < _MIN_SECRET_LENGTH:
         raise CommandError(f"{source} is shorter than {_MIN_SECRET_LENGTH} characters; {advice}")
     return secret
 
@@ -146,7 +146,7 @@ def process_database(args: argparse.Namespace, settings: Settings) -> Iterator[t
 
 
 def process_secret(settings: Settings, urls: DatabaseUrls) -> str:
-    """Return the root secret for a process. If the database cannot be reached, it is checked as soon as it can be."""
+    """Return the root secret for a process. A thread checks it later if the database cannot be reached now."""
     from api.store.database import DatabaseUnavailableError
 
     try:

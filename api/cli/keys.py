@@ -175,18 +175,18 @@ def rotate_secret(args: argparse.Namespace, settings: Settings) -> None:
         secret = root_secret(settings, urls.dsn)
         current = Keyring(secret)
         is_settled = current.chain.part == "settled"
-        following = None if is_settled and not args.new else next_chain(secret, token(32).hex())
-        next_keyring = None if following is None else Keyring(following)
+        next_secret = None if is_settled and not args.new else next_chain(secret, token(32).hex())
+        next_keyring = None if next_secret is None else Keyring(next_secret)
         changed = asyncio.run(rotation.run_phase(urls.dsn, current, next_keyring))
-    if following is None:
+    if next_secret is None:
         note("the rotation is finished" if changed else "no rotation is in progress; begin one with --new")
         return
     note(_PHASE_RESULTS[current.chain.part])
     # Processes read the secret at their start; `run_phase` begins the next phase only when all of them use its secret.
     if settings.secret is None:
         file = settings.data_dir / "secret"
-        private_files.write(file, following + "\n")
+        private_files.write(file, next_secret + "\n")
         note(f"{file} contains the secret for the next phase; restart every process, then run: workbench secret rotate")
     else:
-        say(following)
+        say(next_secret)
         note("restart every process with this WORKBENCH_SECRET, then run with it: workbench secret rotate")

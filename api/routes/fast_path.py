@@ -40,12 +40,12 @@ class _PartialRequest(msgspec.Struct):
 class FastPathConnection(HttpConnection):
     """A connection with the fast path. One request is processed at a time; bytes after it wait in Sanic's buffer."""
 
-    __slots__ = ("_ends", "_is_queued", "_partial", "_request", "_services")
+    __slots__ = ("_has_ended", "_is_queued", "_partial", "_request", "_services")
 
     def connection_made(self, transport: Any) -> None:
         self._partial: _PartialRequest | None = None
         self._is_queued = False  # an event of this connection is in the queue and not answered yet
-        self._ends = False  # the client has ended its side meanwhile
+        self._has_ended = False  # the client has ended its side while its event was in the queue
         self._request = ReceivedRequest("POST", _ROUTE, "")
         self._services: Services = self.app.ctx.services
         super().connection_made(transport)
@@ -69,7 +69,7 @@ class FastPathConnection(HttpConnection):
 
     def eof_received(self) -> bool:
         if self._is_queued:
-            self._ends = True
+            self._has_ended = True
             return True
         if self._partial is not None:
             self._partial.timer.cancel()
@@ -140,9 +140,9 @@ class FastPathConnection(HttpConnection):
             self.recv_buffer.clear()
             transport.resume_reading()
             self.data_received(waiting)
-            if self._ends and not self._is_queued and not self.eof_received():
+            if self._has_ended and not self._is_queued and not self.eof_received():
                 self.close()
-        elif self._ends:
+        elif self._has_ended:
             self.close()
 
 

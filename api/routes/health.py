@@ -20,7 +20,7 @@ from workbench.language.version import VERSION, VERSION_HEADER, incompatibility,
 
 blueprint = Blueprint("health")
 
-_ANSWER_S = 1.0  # of Postgres, so that /readyz takes less than two seconds
+_DATABASE_TIMEOUT_S = 1.0  # so that /readyz takes less than two seconds
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -66,10 +66,10 @@ async def healthz(request: Request) -> Health:
 async def readyz(request: Request) -> HTTPResponse:
     """Return 200 if events can be accepted: the database answers and the writer runs; 503 otherwise.
 
-    On Citus, `database` names the node ids of workers that are away; 503 if all are.
+    On Citus, `database` lists the node ids of workers that are away; 503 if all are.
     """
     try:
-        async with services(request).database.transaction(answer_s=_ANSWER_S) as tx:
+        async with services(request).database.transaction(answer_s=_DATABASE_TIMEOUT_S) as tx:
             beat = await last_heartbeat(tx)
             chains = await list_chains(tx, services(request).clock.now())
             workers = await list_workers(tx)
