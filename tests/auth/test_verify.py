@@ -128,9 +128,9 @@ async def test_a_repeated_bad_key_is_looked_up_once(verifier: Verifier, counting
 
 
 async def test_a_storm_of_different_keys_shares_its_lookups(verifier: Verifier, counting: CountingDatabase) -> None:
-    storm = [verifier.principal([f"Bearer {make('live', '', token(RANDOM_BYTES))}"]) for _ in range(1000)]
+    storm = [verifier.principal([f"Bearer {make('live', '', token(RANDOM_BYTES))}"]) for _ in range(10_000)]
     assert set(await asyncio.gather(*storm)) == {Unauthorized("unknown")}
-    assert counting.begun <= 4
+    assert counting.begun <= 40
 
 
 async def test_a_revoked_key_is_refused_after_its_two_seconds_in_the_cache(

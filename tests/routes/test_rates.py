@@ -63,6 +63,11 @@ async def test_refused_requests_cost_no_tokens(acme: Org) -> None:
     assert [result["accepted"] for result in await acme.post_batch(*map(event, range(100)))] == [True] * 100
 
 
+def test_a1_fifty_events_per_second_for_half_an_hour_are_within_the_rate() -> None:
+    buckets = TokenBuckets(50, 100)
+    assert all(buckets.take(1, 1, tick * SECOND // 50) for tick in range(50 * 30 * 60))
+
+
 def test_a3_a_steady_excess_gets_the_burst_and_the_rate() -> None:
     buckets = TokenBuckets(50, 100)
     granted = sum(buckets.take(1, 1, tick * SECOND // 60) for tick in range(60 * 60))
