@@ -58,7 +58,8 @@ def contact_context(contact: ContactState) -> dict[str, Any]:
 
 def exceeds_attribute_limits(attributes: dict[str, Json]) -> bool:
     """Return whether these attributes are too many, or too large, for a contact."""
-    # An attribute takes up to 400 bytes more in Postgres: `1e308` has 309 digits.
+    # Most contacts have few, and need no count. In Postgres an attribute takes up to 400 bytes more (`1e308` has 309
+    # digits), so these take less than 240,000.
     if len(attributes) <= 100 and len(encode(attributes)) < 200_000:
         return False
     return len(attributes) > MAX_CONTACT_ATTRIBUTES or _stored_bytes(attributes) > MAX_CONTACT_ATTRIBUTES_BYTES
@@ -128,10 +129,13 @@ def apply_event(
     if sent.email is not None and sent.wallet is not None:
         by_wallet = sent.wallet == own.wallet or owners.get((IdentifierKind.WALLET, sent.wallet)) == contact.id
         identifiers = msgspec.structs.replace(identifiers, email=sent.email if by_wallet else identifiers.email)
-    merged = {**contact.attributes, **attributes}
-    if attributes and exceeds_attribute_limits(merged):
-        merged = {**contact.attributes, **fit_attributes(contact.attributes, attributes)[0]}
-    merged = as_stored(merged) if attributes else contact.attributes
+    merged = contact.attributes
+    if attributes:
+        merged = {**contact.attributes, **attributes}
+        if exceeds_attribute_limits(merged):
+            kept, _ = fit_attributes(contact.attributes, attributes)
+            merged = {**contact.attributes, **kept}
+        merged = as_stored(merged)
     return msgspec.structs.replace(contact, identifiers=identifiers, attributes=merged)
 
 
