@@ -4,7 +4,6 @@ The rows are in parquet files on disk. Frames are read from them on request, so 
 long the period.
 """
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -38,7 +37,6 @@ _BRANCH_COLUMNS = table_columns("Step", "Branch", "Entries", "Share", numbers=("
 _SPREAD_COLUMNS = table_columns("Messages", "Contacts", numbers=("Messages", "Contacts"))
 _RANGES = (0, 1, 2, 3, 4, 6, 11, 21, 51, 101, 501, 1_001, sys.maxsize)
 _MANY_MESSAGES = 10  # to one contact in a period
-_CURRENT = re.compile(r"contact(?!\.id$)(\.|$)")  # values of the contact that have no history; the id never changes
 _ASSUMPTIONS = (
     "Contacts are taken as they are now: past attributes, tags, segments and opt-outs are not stored. No entries exist "
     "at the start of the period. Every email and webhook is assumed to be delivered."
@@ -281,7 +279,10 @@ class Backtest:
     def _limits(self) -> Iterator[str]:
         """Yield sentences on where the result may differ from a real run."""
         nodes, summary, trigger = self._graph.nodes, self._summary, self._automation.trigger
-        reads = {node.id: set(filter(_CURRENT.match, filter_paths(node) | context_paths(node))) for node in nodes}
+        reads: dict[str, set[str]] = {}
+        for node in nodes:
+            paths = {path for path in filter_paths(node) | context_paths(node) if path.split(".")[0] == "contact"}
+            reads[node.id] = paths - {"contact.id"}  # which never changes
         using = [node_id for node_id, paths in reads.items() if paths]
         read: set[str] = set().union(*reads.values())
         if using:

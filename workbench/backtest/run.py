@@ -121,7 +121,8 @@ def run(
         if processes is None:
             processes = min(environment.cores(), _MAX_PROCESSES) if total > _MIN_EVENTS_FOR_WORKERS else 0
         summary = BucketSummary()
-        task = BucketTask(str(folder.path), scope.window.until, payloads, _retry_policy(connection))
+        delays = msgspec.convert(connection.get("/retries")["delays"], tuple[float, ...] | None)
+        task = BucketTask(str(folder.path), scope.window.until, payloads, RetryPolicy(delays))
         with (
             _Progress(total) as progress,
             closing(WorkerPool(task, processes)) as workers,
@@ -161,12 +162,6 @@ def run(
             message = f"The events could not be read; {hint}: {error}"
             raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
         raise
-
-
-def _retry_policy(connection: Connection) -> RetryPolicy:
-    """Return the installation's schedule of retries."""
-    delays = connection.get("/retries")["delays"]
-    return RetryPolicy(None if delays is None else tuple(map(float, delays)))
 
 
 class _Progress:
