@@ -45,7 +45,9 @@ _MAX_PUBLISH_TRIES = 5
 _CANCEL_BATCH = 20_000  # entries: about a second
 _RESUME_BATCH = 5_000  # half a second, during which engines that pause an entry of the automation wait for its lock
 
-_MAX_SAMPLED_NAMES, _SAMPLED_EVENTS, _SAMPLED_TIME = 20, 100, timedelta(days=30)
+_MAX_SAMPLED_NAMES = 20
+_SAMPLED_EVENTS = 100  # of each name, the newest
+_SAMPLED_TIME = timedelta(days=30)
 
 _log = logging.getLogger("workbench.automations")
 
@@ -203,15 +205,16 @@ async def publish(
 
 
 async def check_recent_wallets(database: Database, author: Author, row: AutomationRow) -> list[Diagnostic]:
-    """Return warnings about in-app messages on events with wallets that, in the last 30 days, could never sign in."""
+    """Return warnings about in-app messages if events of the last 30 days have wallets that can never sign in."""
     automation = await asyncio.to_thread(read_specs, row.trigger_spec, row.graph)
     if isinstance(automation, tuple) or automation.graph is None:
         return []
-    names, since = sorted(automation.trigger.names)[:_MAX_SAMPLED_NAMES], author.now - _SAMPLED_TIME
+    names = sorted(automation.trigger.names)[:_MAX_SAMPLED_NAMES]
     if not names or not any(node.action.channel is INAPP for node in automation.graph.nodes):
         return []
+    since = author.now - _SAMPLED_TIME
+    calls = [list_newest_wallets(author.org_id, name, since, _SAMPLED_EVENTS) for name in names]
     async with database.transaction() as tx:
-        calls = [list_newest_wallets(author.org_id, name, since, _SAMPLED_EVENTS) for name in names]
         wallets = dict(zip(names, await run(tx, *calls), strict=True))
     undeliverable = {
         name: (sum(wallet != "" and not is_evm_wallet(wallet) for wallet in sampled), len(sampled))

@@ -146,6 +146,7 @@ class PageWriter:
         at: datetime,
     ) -> PageResult:
         """Store a page, renew the lease and commit. Raises LostLeaseError or WatchesChangedError before any write.
+
         The node was asked for the logs of `watches`; the logs are matched with the current watches. The rows get
         the time `at`.
         """

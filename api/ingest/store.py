@@ -111,10 +111,10 @@ async def store_history(
     awaited = [False] * len(batch.events)
     plan, left_out = await _plan_contacts(tx, batch, awaited, at, fit)
     writes = _writes(batch.events, plan, awaited, [()] * len(batch.events), at, offset, past=True)
-    warnings = left_out | {
-        event.event_id: event.body.warnings + left_out.get(event.event_id, ())
+    warnings = {
+        event.event_id: problems
         for event in batch.events
-        if event.body.warnings
+        if (problems := event.body.warnings + left_out.get(event.event_id, ()))
     }
     return PastBatch(batch.events, writes, batch.orgs.counting.get(org_id), warnings)
 

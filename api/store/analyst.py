@@ -425,7 +425,7 @@ async def _connect(
         password=reader.password,
         options=options,
         client_encoding="UTF8",
-        connect_timeout=4,
+        connect_timeout=4,  # every request has an answer within five seconds
         application_name="workbench sql",
     )
     started_ns = monotonic_ns()

@@ -275,7 +275,7 @@ class HttpConnection(WebSocketProtocol):
         if self.http is None or self.is_idle:
             return False
         self.input_ended = True
-        self._data_received.set()  # a request that is not complete will never be
+        self._data_received.set()  # wakes `receive_more`, because nothing more will be received
         self.loop.call_later(HALF_CLOSED_S, self._drop_unless_answered)
         return True
 
