@@ -65,17 +65,17 @@ class Recipient(msgspec.Struct, frozen=True):
     """The address of a contact that messages go to.
 
     `find`: the address for the identifiers of an event and its contact (docs/contract.md 4.7.5). `cause`: the cause of
-    a step that fails without one. `is_deliverable`: whether a message to an address can ever arrive; if not, the step
-    is `undeliverable`. `field`: the name by which conditions test it. `noun`: the address in a sentence. `example`: a
-    contact that has one, for previews.
+    a step that fails without one. `field`: the name by which conditions test it. `noun`: the address in a sentence.
+    `example`: a contact that has one, for previews. `is_deliverable`: whether a message to an address can ever arrive;
+    if not, the step is `undeliverable`.
     """
 
     find: Callable[[Identifiers, ContactState], str | None]
     cause: str
-    is_deliverable: Callable[[str], bool]
     field: str
     noun: str
     example: dict[str, Any]
+    is_deliverable: Callable[[str], bool] = lambda _: True
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,10 +127,10 @@ INAPP = Channel(
     recipient=Recipient(
         lambda sent, contact: sent.wallet or contact.identifiers.wallet,
         "no_wallet",
-        is_evm_wallet,
         "walletAddress",
         "a wallet",
         {"walletAddress": "0x52908400098527886e0f7030069857d2e4169ee7"},
+        is_evm_wallet,
     ),
     to_contact=True,
     unsubscribes=False,
@@ -150,7 +150,6 @@ EMAIL = Channel(
     recipient=Recipient(
         lambda sent, contact: sent.email or contact.identifiers.email,
         "no_email",
-        lambda _: True,
         "email",
         "an email address",
         {"email": "someone@example.com"},
