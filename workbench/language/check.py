@@ -5,7 +5,8 @@ received, properties that they never had, unknown segments, chains that are not 
 value, which the server and the workbench each load in their own way.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -36,6 +37,7 @@ from workbench.language.trigger import BUILT_INS, Trigger
 Level = Literal["error", "warning"]
 Consent = Literal["accept_dropped", "every_event"]  # the arguments of `publish()` that agree
 TRIGGER_FILTERS = "triggerSpec.filters"
+UNDELIVERABLE = "is undeliverable: only EVM wallets (0x…) can sign in, and its contacts have others"
 
 
 class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -312,46 +314,44 @@ def _check_recipients(trigger: Trigger, graph: Graph, channel: Channel) -> Itera
     # The trigger of a contract log guarantees a wallet.
     if _requires(name, trigger.filters) or (trigger.source and name == "walletAddress"):
         return
-    unchecked = []
-    for edge in graph.edges:
-        action = graph.by_id[edge.source].action if edge.source in graph.by_id else None
-        if not (isinstance(action, Condition) and edge.handle == "true" and _requires(name, action.filters)):
-            unchecked.append(edge)
-    reachable = _reachable(graph.start.id, unchecked)
+    unchecked = _reachable_without(graph.start.id, graph, partial(_requires, name))
     for node in graph.nodes:
-        if node.action.channel is channel and node.id in reachable:
+        if node.action.channel is channel and node.id in unchecked:
             message = f"fails for contacts without {recipient.noun}: test {name} in a condition before this step"
             yield Diagnostic("warning", message, node.id)
 
 
 def _check_deliverable(trigger: Trigger, graph: Graph, channel: Channel) -> Iterator[Diagnostic]:
-    """Warn about messages to contacts whose address, by the filters on every path to the step, can never be reached."""
+    """Warn about messages to addresses that, by the filters on every path to the step, no message can reach."""
     recipient = channel.recipient
     if recipient is None or graph.start is None:
         return
-    reachable, connected = set[str](), _reachable(graph.start.id, graph.edges)
-    if not any(_excludes(recipient, item) for item in trigger.filters):
-        open_edges = []
-        for edge in graph.edges:
-            action = graph.by_id[edge.source].action if edge.source in graph.by_id else None
-            filters = action.filters if isinstance(action, Condition) and edge.handle == "true" else ()
-            if not any(_excludes(recipient, item) for item in filters):
-                open_edges.append(edge)
-        reachable = _reachable(graph.start.id, open_edges)
+    excludes = partial(_excludes, recipient)
+    reached: set[str] = set() if excludes(trigger.filters) else _reachable_without(graph.start.id, graph, excludes)
+    undeliverable = _reachable(graph.start.id, graph.edges) - reached
     for node in graph.nodes:
-        if node.action.channel is channel and node.id in connected - reachable:
+        if node.action.channel is channel and node.id in undeliverable:
             yield Diagnostic("warning", UNDELIVERABLE, node.id)
 
 
-UNDELIVERABLE = "is undeliverable: only EVM wallets (0x…) can sign in, and its contacts have others"
+def _reachable_without(start: str, graph: Graph, test: Callable[[Iterable[Filter]], bool]) -> set[str]:
+    """Return the nodes to which a path leads that passes no condition whose filters meet the test."""
+    edges = []
+    for edge in graph.edges:
+        action = graph.by_id[edge.source].action if edge.source in graph.by_id else None
+        if not (isinstance(action, Condition) and edge.handle == "true" and test(action.filters)):
+            edges.append(edge)
+    return _reachable(start, edges)
 
 
-def _excludes(recipient: Recipient, item: Filter) -> bool:
-    """Return whether a filter passes only for addresses that no message can reach."""
-    if item.path not in (recipient.field, f"contact.{recipient.field}") or item.operator not in ("eq", "in"):
-        return False
-    values = item.value if isinstance(item.value, list) else [item.value]
-    return bool(values) and not any(isinstance(value, str) and recipient.is_deliverable(value) for value in values)
+def _excludes(recipient: Recipient, filters: Iterable[Filter]) -> bool:
+    """Return whether one of the filters passes only for addresses that no message can reach."""
+    for filter_ in filters:
+        if filter_.path in (recipient.field, f"contact.{recipient.field}") and filter_.operator in ("eq", "in"):
+            values = filter_.value if isinstance(filter_.value, list) else [filter_.value]
+            if values and not any(isinstance(value, str) and recipient.is_deliverable(value) for value in values):
+                return True
+    return False
 
 
 def _requires(name: str, filters: Iterable[Filter]) -> bool:
