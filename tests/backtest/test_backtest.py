@@ -134,19 +134,18 @@ def test_the_cap_counts_messages_of_other_automations(wb: Workbench, finished: A
 
 
 def test_the_cap_counts_messages_of_older_automations_on_the_same_event(wb: Workbench) -> None:
-    older, capped, _ = [
-        wb.automation(name).on("bt:same").send_inapp("Hi", "there").frequency_cap(cap, per="1h").publish()
-        for name, cap in (("older", 2), ("capped between", 1), ("younger", 9))
-    ]
+    def capped_draft(name: str, messages: int) -> Automation:
+        return wb.automation(name).on("bt:same").send_inapp("Hi", "there").frequency_cap(messages, per="1h")
+
+    older, capped = capped_draft("older", 2).publish(), capped_draft("capped between", 1).publish()
+    capped_draft("younger", 9).publish()
     assert not wb.events.send_many([event_of("bt:same", 100 + number) for number in range(PEOPLE)]).failed
     wait_until(lambda: states(capped) == {"completed": PEOPLE})
     outcomes = Counter(step.outcome for entry in capped.entries() for step in entry.refresh().steps)
     assert outcomes == {"entered": PEOPLE, "skipped": PEOPLE}
     totals = capped.backtest(days=1).totals
     assert (totals.messages, totals.skipped) == (0, PEOPLE)
-    totals = (
-        wb.automation("youngest").on("bt:same").send_inapp("Hi", "there").frequency_cap(3, per="1h").backtest().totals
-    )
+    totals = capped_draft("youngest", 3).backtest().totals
     assert (totals.messages, totals.skipped) == (PEOPLE, 0)
     assert older.frequency_cap(1, per="1h").backtest(days=1).totals.messages == PEOPLE
 

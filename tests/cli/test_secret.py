@@ -15,6 +15,7 @@ Workbench = Callable[..., subprocess.CompletedProcess[str]]
 
 NEW = "the new secret of these tests"
 FOREIGN = "this is not the secret of this database"
+DOCTOR_FAILS = "fail  the secret is missing, or it is not the secret of this database"
 UNUSABLE = [
     (b"", "is shorter than 16 characters; restore the file from your copy"),
     (b"short\n", "is shorter than 16 characters; restore the file from your copy"),
@@ -47,21 +48,24 @@ def test_a_missing_or_foreign_secret_is_refused(workbench: Workbench, tmp_path: 
     key = workbench("key", "create", "--org", "acme", "--kind", "live").stdout.strip()
     file = tmp_path / "data" / "secret"
     file.rename(tmp_path / "copy")
-    arguments = [*command, *([] if command == ["engine"] else ["--port", str(free_port())])]
-    done = workbench(*arguments)
-    assert (done.returncode, f"the secret {file} is missing, and the database contains data" in done.stderr) == (
-        1,
-        True,
-    )
-    assert "restore the file from your copy, or set WORKBENCH_SECRET" in done.stderr
+    process = [*command, *([] if command == ["engine"] else ["--port", str(free_port())])]
+
+    def refusal(*arguments: str, **environment: str) -> str:
+        done = workbench(*arguments, **environment)
+        assert done.returncode == 1
+        return done.stderr
+
+    assert (
+        f"the secret {file} is missing, and the database contains data that only this secret can read; "
+        "restore the file from your copy, or set WORKBENCH_SECRET"
+    ) in refusal(*process)
     assert not file.exists()
-    assert "fail  the secret is missing, or it is not the secret of this database" in workbench("doctor").stdout
+    assert DOCTOR_FAILS in workbench("doctor").stdout
     file.write_text(NEW)
-    done = workbench(*arguments)
-    assert (done.returncode, f"workbench: {file}: {FOREIGN}" in done.stderr) == (1, True)
-    assert "fail  the secret is missing, or it is not the secret of this database" in workbench("doctor").stdout
-    done = workbench("key", "create", "--org", "acme", "--kind", "live", WORKBENCH_SECRET=NEW)
-    assert (done.returncode, f"workbench: WORKBENCH_SECRET: {FOREIGN}" in done.stderr) == (1, True)
+    assert f"workbench: {file}: {FOREIGN}" in refusal(*process)
+    assert DOCTOR_FAILS in workbench("doctor").stdout
+    create = ("key", "create", "--org", "acme", "--kind", "live")
+    assert f"workbench: WORKBENCH_SECRET: {FOREIGN}" in refusal(*create, WORKBENCH_SECRET=NEW)
     (tmp_path / "copy").rename(file)
     assert "ok    the secret belongs to this database" in workbench("doctor").stdout
     assert workbench("key", "revoke", key).returncode == 0
