@@ -125,7 +125,7 @@ class Bench:
 
     async def drive_together(self) -> int:
         """Drive ready entries with several drivers at once until none is due; return the number of claims."""
-        drivers, total = [self.new_driver() for _ in range(3)], 0
+        drivers, total = [self.new_driver() for _ in range(8)], 0
         while claimed := sum(await asyncio.gather(*(driver.drive(self.org_id, "ready", 7) for driver in drivers))):
             total += claimed
         return total

@@ -81,14 +81,13 @@ async def test_a_failing_template_fails_only_its_entry(bench: Bench) -> None:
     assert sorted(await bench.entries()) == [("completed", "completed"), ("dead", "template_error")]
 
 
-async def test_two_drivers_never_take_the_same_entry(bench: Bench) -> None:
+async def test_c18_eight_drivers_never_take_the_same_entry(bench: Bench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     for number in range(30):
         await bench.send(f"k{number}")
-    for number in range(10):
-        await bench.send(f"l{number}", {"walletAddress": f"0x{number}"})
-    assert await bench.drive_together() == 40
-    assert await bench.fetch("SELECT count(*) FROM entry_steps") == [(80,)]
+    await bench.ingest(*({"event": "deposit", "contact": {"walletAddress": f"0x{number}"}} for number in range(970)))
+    assert await bench.drive_together() == 1_000
+    assert await bench.fetch("SELECT count(*) FROM entry_steps") == [(2_000,)]
 
 
 async def test_a_worker_that_lost_its_lease_writes_nothing(bench: Bench) -> None:
