@@ -21,9 +21,9 @@ from api.store.query import COMMIT, run
 from workbench.language.run import Run, State
 
 LEASE = timedelta(seconds=10)
-# When entries behind others of their contact are looked at again, if the end of those others does not release them:
-# they were cancelled, or moved to another contact.
-PUT_BACK = timedelta(minutes=1)
+# An entry behind another one of its contact is released when that one ends. If it was cancelled or moved to another
+# contact instead, the entry is read again after this time.
+PUT_BACK_TIME = timedelta(minutes=1)
 
 
 class Claims:
@@ -41,7 +41,7 @@ class Claims:
             if not due_entries:
                 return []
             # A statement of its own: it must see what was committed before the turns were locked.
-            claim = store.claim_entries(org_id, due_entries, now, now + LEASE, now + PUT_BACK)
+            claim = store.claim_entries(org_id, due_entries, now, now + LEASE, now + PUT_BACK_TIME)
             claims, _ = await run(tx, claim, COMMIT)
         return claims
 
@@ -103,7 +103,6 @@ class Claims:
 
 def run_of(claim: Claim) -> Run:
     """Return the claimed entry as the interpreter sees it."""
-    since_id = claim.since_id or (claim.event_id if claim.is_first_walk else None)
     return Run(
         claim.entry_id,
         claim.automation_id,
@@ -112,6 +111,6 @@ def run_of(claim: Claim) -> Run:
         claim.step,
         claim.attempt,
         since=claim.since,
-        since_id=since_id,
+        since_id=claim.since_id or (claim.event_id if claim.is_first_walk else None),
         event_id=claim.event_id,
     )

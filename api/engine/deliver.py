@@ -139,8 +139,14 @@ class Deliveries:
             return None
         run = recorded.run
         # It continues at the moment of the decision, so the claim keeps its due time.
-        position = {"node_id": run.node_id, "step": run.step, "attempt": run.attempt}
-        return msgspec.structs.replace(claim, since=run.since, since_id=run.since_id, **position)
+        return msgspec.structs.replace(
+            claim,
+            node_id=run.node_id,
+            step=run.step,
+            attempt=run.attempt,
+            since=run.since,
+            since_id=run.since_id,
+        )
 
     async def _record(
         self, org_id: int, progress: EntryProgress, message_calls: Sequence[Call[None]], at: datetime

@@ -32,7 +32,7 @@ from api.store.database import Database, RefusedDataError
 from api.store.entries import Claim, Lane
 from workbench.language.channel import RetryPolicy
 
-CLAIMS = 10  # in one turn: a contact with many due entries must not delay other organizations
+MAX_CLAIMS = 10  # of one call of `drive`: a contact with many due entries must not delay other organizations
 
 _log = logging.getLogger("workbench.engine")
 
@@ -56,11 +56,11 @@ class Driver:
     async def drive(self, org_id: int, lane: Lane, limit: int) -> int:
         """Claim up to `limit` due entries of a lane and advance them as far as possible; return how many were claimed.
 
-        A claim has one entry of each contact. If more are due, the next ones follow, up to `CLAIMS` times. An entry
+        A claim has one entry of each contact. If more are due, the next ones follow, up to `MAX_CLAIMS` times. An entry
         that sends an email or webhook continues after this returns, when the delivery has ended.
         """
         claimed = 0
-        for _ in range(CLAIMS):
+        for _ in range(MAX_CLAIMS):
             room = min(limit - claimed, self.deliveries.room(org_id))
             claims = await self._claims.take(org_id, lane, room) if room else []
             claimed += len(claims)

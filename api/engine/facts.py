@@ -162,7 +162,7 @@ async def read_facts(
                 for row in watched.later_events.get(claim.entry_id, ())
             ),
             at=event.created_at,
-            clock=now,
+            real_now=now,
         )
     return BatchFacts(now, {request.entry.entry_id: request for request in requests}, facts, watched)
 

@@ -127,7 +127,7 @@ async def record(
         for progress in batch
     ]
     messages = [message for progress in batch for message in progress.messages]
-    *_, updated_ids, new_message_ids = await run(
+    _, _, updated_ids, new_message_ids = await run(
         tx,
         hold_turns(stopped_ids),
         hold_contacts(contact_ids),

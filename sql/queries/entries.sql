@@ -29,9 +29,9 @@ FROM automation_epochs o;
 
 -- lock_due_entries --
 -- The next due entries of one organization that no other claim has read, with the turns of their contacts locked until
--- commit (as `hold_turns` does); contacts that another transaction has locked are left out. A claim looks at the entries of a contact only under this
--- lock, so no two claims take entries of one contact at once. Each lane has a partial index; only the part for the given
--- lane runs.
+-- commit (as `hold_turns` does); contacts that another transaction has locked are left out. A claim looks at the
+-- entries of a contact only under this lock, so no two claims take entries of one contact at once. Each lane has a
+-- partial index; only the part for the given lane runs.
 WITH ready AS (
     SELECT id, contact_id FROM entries
     WHERE :lane ::text = 'ready' AND org_id = :org_id ::bigint AND state IN ('pending', 'waiting') AND due_at <= :now ::timestamptz
@@ -241,9 +241,9 @@ WHERE org_id = :org_id AND automation_id = :automation_id AND version = :version
 -- read_other_entries --
 -- For each entry: when the contact last entered the automation with another entry, and whether
 -- one of those entries has not ended. Another entry counts once it has taken a step or died; while it is undecided, it
--- counts if its event came before that of this one. Even if two entries are committed in another order than they were created,
--- only one of them is the first: the later decision sees the step of the earlier one. Only the newest entries count:
--- while one of them has not ended, a policy that looks at it lets no other take a step.
+-- counts if its event came before that of this one. Even if two entries are committed in another order than they were
+-- created, only one of them is the first: the later decision sees the step of the earlier one. Only the newest entries
+-- count: while one of them has not ended, a policy that looks at it lets no other take a step.
 SELECT k.id::text, entered.at, entered.running
 FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_id ::uuid[], :event_created_at ::timestamptz[])
     AS k (id, automation_id, contact_id, event_id, created_at)
@@ -286,9 +286,9 @@ WHERE m.channel = ANY (:channels ::text[]) AND m.status NOT IN ('failed', 'skipp
 ORDER BY m.created_at;
 
 -- read_later_events --
--- For each entry: the newest events of some names that its contact sent after a moment (and at it, after an event
--- with an id) and after the event that started it, up to another moment; and, if a name is a contract and an event, the newest logs about the contact with that contract and
--- event.
+-- For each entry: the newest events of some names that its contact sent after the event that started the entry, after
+-- a moment (or at that moment, after the event `after_ids`), and up to another moment; and, if a name is a contract and
+-- an event, the newest logs about the contact with that contract and event.
 SELECT k.id, a.id, a.event, a.occurred_at, a.created_at, a.payload, a.idempotency_key, a.wallet_address, a.email, a.external_id
 FROM unnest(:entry_id ::uuid[], :contact_id ::uuid[], :event_id ::uuid[], :event_created_at ::timestamptz[], :received_after ::timestamptz[],
             :after_ids ::uuid[], :received_until ::timestamptz[], :names ::text[]) AS k (id, contact_id, event_id, created_at, since, since_id, until, names)

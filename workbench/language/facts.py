@@ -52,11 +52,10 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     """The facts for the decisions on one run.
 
     `event`, `sent` (its identifiers), `payload`: the event that started the entry; `at`: when the service received it.
-    `contact`: its current state.
-    `cancelled`: the reason why the automation no longer runs, or None. `paused`: the automation is paused.
-    `later_events`: the contact's events since then that the run waits for or that are its goal, ordered by `at`, up to
-    the time of the decision. `clock`: the real time, if the engine is late; messages leave then, and retries are
-    counted from it.
+    `contact`: its current state. `cancelled`: the reason why the automation no longer runs, or None. `paused`: the
+    automation is paused. `later_events`: the contact's events since then that the run waits for or that are its goal,
+    ordered by `at`, up to the time of the decision. `real_now`: the real time, at which messages leave and from which
+    retries are counted; None if it is the time of the decision.
     """
 
     event: str
@@ -69,11 +68,11 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     history: ContactHistory = ContactHistory()
     later_events: tuple[LaterEvent, ...] = ()
     at: datetime | None = None
-    clock: datetime | None = None
+    real_now: datetime | None = None
 
     def real_time(self, now: datetime) -> datetime:
         """Return the real time of a decision that is made at `now` on the timeline."""
-        return now if self.clock is None else max(now, self.clock)
+        return now if self.real_now is None else max(now, self.real_now)
 
     @property
     def context(self) -> dict[str, Any]:
