@@ -107,7 +107,7 @@ async def other_messages(bench: Bench, automation_id: str) -> list[OtherMessage]
         automation_id,
         automation_id,
     )
-    return [(at, event_id, is_younger) for at, event_id, is_younger in rows]
+    return [OtherMessage(*row) for row in rows]
 
 
 async def steps(bench: Bench, automation_id: str) -> list[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
 from workbench.language.filter import Filter
 from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, backtest, simulate
-from workbench.language.timeline import EventRecord, SimulatedEntry
+from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
 from workbench.language.trigger import Trigger, read_trigger
 
 BEGIN = datetime(2026, 11, 1, 10, tzinfo=UTC)
@@ -146,7 +146,7 @@ def test_the_cap_counts_messages_of_all_entries_and_of_other_automations() -> No
     automation = build_automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 86_400}})
     sends = [steps_of(entry)[-1][1] for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY))]
     assert sends == ["sent", "sent", "skipped", "sent"]
-    others = [(BEGIN + after, "", False) for after in (-HOUR, 1.5 * HOUR, 5 * HOUR)]
+    others = [OtherMessage(BEGIN + after, "", is_younger=False) for after in (-HOUR, 1.5 * HOUR, 5 * HOUR)]
     sends = [
         steps_of(entry)[-1][1]
         for entry in run_backtest(automation, *paid(HOUR, 2 * HOUR, 3 * HOUR, 2 * DAY), other_messages=others)
@@ -159,7 +159,7 @@ def test_the_cap_counts_messages_of_the_same_event_if_their_automation_is_older(
 
     def sends(*, is_younger: bool) -> list[str]:
         automation = build_automation(MESSAGE, settings={"frequencyCap": {"messages": 2, "seconds": 3_600}})
-        others = [(BEGIN, "e1", is_younger)]
+        others = [OtherMessage(BEGIN, "e1", is_younger)]
         return [
             steps_of(entry)[-1][1]
             for entry in run_backtest(automation, *paid(*[timedelta()] * 3), other_messages=others)
@@ -172,7 +172,7 @@ def test_the_cap_counts_messages_of_the_same_event_if_their_automation_is_older(
 def test_an_entry_that_an_event_wakes_is_advanced_before_those_that_it_starts() -> None:
     cap = {"frequencyCap": {"messages": 1, "seconds": 3_600}}
     automation = build_automation(WAIT, MESSAGE, edges="t>w w:matched>m", settings=cap)
-    others = [(BEGIN + HOUR, "e1", False)]
+    others = [OtherMessage(BEGIN + HOUR, "e1", is_younger=False)]
     entry, _ = run_backtest(automation, (timedelta(), "paid"), (HOUR, "bought"), other_messages=others)
     assert steps_of(entry)[-1] == ("m", "sent", HOUR)
 

@@ -111,7 +111,7 @@ class BucketSimulator:
         other_messages: dict[str, list[OtherMessage]] = {}
         if message_frame is not None:
             for contact_id, *message in message_frame.sort("contact_id", "at", "event_id", "is_younger").iter_rows():
-                other_messages.setdefault(contact_id, []).append(tuple(message))
+                other_messages.setdefault(contact_id, []).append(OtherMessage(*message))
         simulations = [_Simulation(automation) for automation in self._automations]
         erased = 0
         # Sorted by contact, then as the engine saw the events; ids are UUIDv7 and order events with the same time.

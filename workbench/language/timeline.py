@@ -10,8 +10,8 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from operator import itemgetter
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -84,9 +84,18 @@ class Walk(msgspec.Struct, frozen=True):
     arrival: LaterEvent | None
 
 
-OtherMessage: TypeAlias = tuple[datetime, str, bool]
-"""A message of another automation that counts towards a frequency cap: its time; the event whose entry sent it without
-a wait, or ""; whether the other automation is younger than this one, so that its entries of an event come later."""
+class OtherMessage(NamedTuple):
+    """A message of another automation that counts towards a frequency cap.
+
+    `event_id`: the event whose entry sent it without a wait, or "". `is_younger`: the other automation is younger than
+    this one, so its entries of an event come later.
+    """
+
+    at: datetime
+    event_id: str
+    is_younger: bool
+
+
 StartEntry: TypeAlias = Callable[[EventRecord], SimulatedEntry | None]
 """Returns the entry that an event starts, or None."""
 ReportBug: TypeAlias = Callable[[str, Exception], None]
@@ -255,6 +264,6 @@ class Timeline(msgspec.Struct):
         elif entry.run.node_id is None:
             end = bisect_right(messages, (now, entry.event.id, False))
         else:
-            end = bisect_right(messages, now, key=itemgetter(0))
-        begin = bisect_right(messages, since, key=itemgetter(0))
-        return tuple(at for at, *_ in messages[begin:end])
+            end = bisect_right(messages, now, key=attrgetter("at"))
+        begin = bisect_right(messages, since, key=attrgetter("at"))
+        return tuple(message.at for message in messages[begin:end])
