@@ -105,8 +105,9 @@ class StatsView(msgspec.Struct, frozen=True, rename="camel"):
 
 def automation_view(row: AutomationRow) -> AutomationView:
     """Return the view of an automation. Compiles templates: run it in a thread."""
-    columns = {name: getattr(row, name) for name in AutomationView.__struct_fields__ if hasattr(row, name)}
-    return AutomationView(**columns, warnings=diagnostics(row.trigger_spec, row.graph))
+    columns = set(AutomationView.__struct_fields__) & set(AutomationRow.__struct_fields__)
+    values: dict[str, Any] = {name: getattr(row, name) for name in columns}
+    return AutomationView(**values, warnings=diagnostics(row.trigger_spec, row.graph))
 
 
 def impact_view(earlier: Sequence[tuple[int | None, str | None, str, int]], *, active: bool) -> ImpactView:

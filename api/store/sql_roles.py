@@ -321,7 +321,7 @@ async def open_login(tx: Transaction, org_id: int, role: str, password: str) -> 
         await create_role(tx, role, LOGIN_CONNECTIONS)
     if not await role_is_confined(tx, role) or await may_make_tables(tx, role):
         raise ReaderError("the server is not hardened, so a login could reach data of others; run: workbench migrate")
-    if await prepared_transactions(tx):
+    if await max_prepared_transactions(tx):
         raise ReaderError("a login could leave prepared transactions behind: set max_prepared_transactions to 0")
     # Membership lets us see the role's sessions and end them.
     membership = _GRANT_TO_US if tx.info.server_version >= 160_000 else _GRANT_TO_US_BEFORE_16
@@ -373,8 +373,7 @@ async def may_make_tables(tx: Transaction, role: str) -> bool: ...
 
 
 @query
-async def prepared_transactions(tx: Transaction) -> int:
-    """Return how many transactions may be prepared."""
+async def max_prepared_transactions(tx: Transaction) -> int: ...
 
 
 @query

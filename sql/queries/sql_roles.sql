@@ -84,7 +84,7 @@ SELECT rolcanlogin FROM pg_roles WHERE rolname = :role;
 -- Whether a role may create temporary tables here, a right that the hardening script revokes.
 SELECT has_database_privilege(:role, current_database(), 'TEMPORARY');
 
--- prepared_transactions --
+-- max_prepared_transactions --
 -- How many transactions may be prepared: a prepared transaction keeps its locks without a session.
 SELECT setting::integer FROM pg_settings WHERE name = 'max_prepared_transactions';
 

@@ -14,6 +14,7 @@ import pytest
 from api.cli import network
 from api.embedded import find, postmaster
 from api.embedded.paths import find_paths
+from tests.installation import until
 
 
 class Running:
@@ -111,8 +112,7 @@ def test_up_restarts_a_killed_postgres_and_recovers(data_dir: Path, port: int) -
     assert lock is not None
     os.kill(lock.pid, signal.SIGKILL)
     up.until("Postgres stopped; restarting it")
-    while network.status(port, "/readyz") != 200:
-        pass
+    until(lambda: network.status(port, "/readyz") == 200, "the API is ready", 60)
     assert up.end(signal.SIGTERM)[0] == 0
 
 
@@ -141,8 +141,7 @@ def test_up_tries_to_start_postgres_until_it_succeeds(data_dir: Path, port: int)
     assert "Postgres cannot be started: " in up.until("; trying again in 2 s")
     assert network.status(port, "/healthz") == 200
     cluster.log.rmdir()
-    while network.status(port, "/readyz") != 200:
-        pass
+    until(lambda: network.status(port, "/readyz") == 200, "the API is ready", 60)
     assert up.end(signal.SIGTERM)[0] == 0
 
 
