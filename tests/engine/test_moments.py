@@ -82,7 +82,7 @@ async def test_a_goal_right_after_the_trigger_ends_the_entry_after_its_first_ste
     assert await bench.steps() == ["entered", "sent", "waiting", "goal"]
 
 
-async def test_quiet_hours_and_caps_hold_in_real_time(bench: Bench) -> None:
+async def test_quiet_hours_and_caps_follow_the_real_time(bench: Bench) -> None:
     """An event comes outside the quiet hours, and the engine gets to it within them."""
     now = bench.clock.now()
     quiet = {"from": f"{now + timedelta(hours=2):%H:%M}", "to": f"{now + timedelta(hours=4):%H:%M}"}

@@ -66,7 +66,7 @@ async def test_events_of_one_batch_are_decided_in_their_order(bench: Bench) -> N
     assert await bench.fetch("SELECT attributes ->> 'last' FROM contacts") == [(last,)]
 
 
-async def test_an_entry_that_waits_for_its_retry_holds_no_other_up(bench: Bench) -> None:
+async def test_an_entry_that_waits_for_its_retry_delays_no_other(bench: Bench) -> None:
     async with endpoint(status(500)) as server:
         hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
         await bench.automation([TRIGGER, hook], [("t", "h")])

@@ -425,6 +425,6 @@ def test_a_strict_event_has_no_unknown_field() -> None:
     assert read_strictly({}) == Event("e", Identifiers(external_id="u"))
 
 
-def test_of_many_unknown_fields_the_first_are_named() -> None:
+def test_only_the_first_unknown_fields_are_named() -> None:
     problems = tuple(Problem(f"x{number}", "unknown field") for number in range(1_000))
     assert read_strictly({problem.field: 1 for problem in problems}) == problems[:MAX_UNKNOWN_FIELDS]

@@ -249,7 +249,7 @@ def test_another_event_changes_nothing(arrival: LaterEvent) -> None:
 
 
 @pytest.mark.parametrize(("event_id", "node_id"), [("v0", "n"), ("v1", "n"), ("v2", "matched")])
-def test_of_the_events_of_one_moment_those_after_the_beginning_of_the_wait_count(event_id: str, node_id: str) -> None:
+def test_events_at_the_moment_at_which_a_wait_begins_count_if_their_ids_are_later(event_id: str, node_id: str) -> None:
     facts = msgspec.structs.replace(
         FACTS, later_events=(LaterEvent(NOW, "bought", Identifiers(), {"plan": "pro"}, event_id),)
     )

@@ -194,7 +194,7 @@ def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
                 if other.id in unguarded and _waits(graph, other) and writers & _reachable(other.id, graph.edges):
                     message = (
                         f"{filter_.path} is written after {other.id!r}, which waits: until then, other entries of the"
-                        " contact pass this condition. Write it before"
+                        " contact pass this condition. Write it before that step"
                     )
                     yield Diagnostic("warning", message, node.id)
                     break
