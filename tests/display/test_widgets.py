@@ -68,6 +68,7 @@ SHAPE = EventShape(
     per_day=(1, 0, 29),
     samples=(StoredPayload("1", AT, AT, {EVIL: EVIL * 2_000}),),
     drift=Drift(AT, 100, 60, (PayloadChange(EVIL, "new", Frequency(0, 100), Frequency(60, 60), "string"),)),
+    undeliverable=0,
 )
 
 
