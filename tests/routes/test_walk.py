@@ -19,7 +19,7 @@ async def test_a_single_event_passes_through_few_modules(acme: Org) -> None:
     trigger = {
         "type": "app_event",
         "event": "deposit",
-        "filters": [{"path": "k", "operator": "equals", "value": MARKED}],
+        "filters": [{"path": "k", "operator": "eq", "value": MARKED}],
     }
     graph = {"nodes": [{"id": "t", "type": "trigger", "data": {}}], "edges": []}
     automation = {"name": "A", "triggerSpec": trigger, "graph": graph, "active": True}
