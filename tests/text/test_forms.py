@@ -102,6 +102,13 @@ def test_every_body_of_a_webhook_is_written(body: Any) -> None:
     assert rebuilt(automation).to_json() == automation.to_json()
 
 
+def test_sentences_have_control_and_format_characters_as_escapes() -> None:
+    hostile = "\x1b[31m\x9b2J\u202e\u2028"
+    automation = new().on("a").where(hostile, eq=hostile).send_inapp(title=hostile, body=f"a\n{hostile}")
+    assert automation.describe().replace("\n", "").isprintable()
+    assert Automation.from_sentences(automation.describe(), name="Thanks").to_json() == automation.to_json()
+
+
 def test_sentences_keep_positions_and_ids_of_a_drawn_automation() -> None:
     payload = branching().to_json()
     payload["graph"]["nodes"][1] |= {

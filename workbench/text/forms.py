@@ -10,6 +10,7 @@ from typing import Any
 from workbench.display.outline import outline_of
 from workbench.display.sentences import outline_lines, value
 from workbench.draft import Draft, from_json
+from workbench.language.codec import printable
 from workbench.text.parse import Scanner, lines_of, read
 from workbench.text.python import build, calls_of, literal, python_code
 from workbench.text.remainder import PATH, Extras, apply_extras, find_extras
@@ -32,7 +33,7 @@ def to_sentences(draft: Draft) -> str:
     if extras:
         lines += ["", _EXTRA_FIELDS, *(f"  {path} = {value(content)}" for path, content in extras.values.items())]
         lines += [f"  {_WITHOUT}{path}" for path in extras.without]
-    return "\n".join(lines)
+    return printable("\n".join(lines))  # other characters are in JSON, which has the same escapes
 
 
 def from_sentences(name: str, text: str) -> Draft:
