@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -79,6 +80,27 @@ async def test_after_a_bug_in_a_batch_its_events_are_stored_one_by_one(own_intak
     assert await acme.send(event("1"), event("2"), through=pipeline) == [AcceptedEvent("1"), AcceptedEvent("2")]
     assert pipeline.alive
     await pipeline.stop()
+
+
+async def test_events_that_take_long_to_read_keep_no_other_request_waiting(acme: Org) -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    others = asyncio.create_task(take_turns())
+    chance = Random(1)  # 40 unknown fields an event, each compared with the names of all fields
+    names = iter("".join(chance.sample("walletaddressidempotencykey", 14)) for _ in range(4_000))
+    sent = [
+        event(contact={next(names): 1 for _ in range(20)}, **{next(names): 1 for _ in range(20)}) for _ in range(100)
+    ]
+    outcomes = await acme.send(*sent)
+    others.cancel()
+    assert {type(outcome) for outcome in outcomes} == {Rejected}  # so no turn was taken during a transaction
+    assert turns > 20
 
 
 async def test_outcomes_are_in_the_order_of_the_events(acme: Org) -> None:
