@@ -106,7 +106,7 @@ def check_secret(settings: Settings) -> Finding:
             advice = "restore the file from your copy, unless the database has no organization yet"
             return Finding("warn", f"the secret {file} is missing", advice)
         if secret is None:
-            return Finding("ok", "no secret yet; the first command creates one in the data folder")
+            return Finding("ok", "no secret yet; one is created in the data folder unless the database has data")
         phase = read_chain(secret).part
     except (PrivateFileError, CommandError, ChainError) as error:
         return Finding("fail", str(error))
