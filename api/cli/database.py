@@ -161,14 +161,16 @@ def process_secret(settings: Settings, urls: DatabaseUrls) -> str:
 
 
 def _stop_if_foreign(settings: Settings, urls: DatabaseUrls) -> None:
-    """Wait for the database, and send this process SIGTERM if its secret does not belong to the database."""
+    """Wait for a database that can be used, and send this process SIGTERM if its secret does not belong to it."""
     from api.store.database import DatabaseUnavailableError
+    from api.store.migrate import MigrationError, UnfitServerError
 
     while True:
         time.sleep(_SECRET_CHECK_INTERVAL_S)
         try:
+            require_fit_database(urls)
             root_secret(settings, urls.dsn)
-        except DatabaseUnavailableError:
+        except (DatabaseUnavailableError, MigrationError, UnfitServerError):
             continue
         except CommandError as error:
             _log.error("secret_refused", extra={"reason": str(error)})

@@ -1,13 +1,20 @@
 """The secret of a database: unusable, missing and foreign ones are refused; `workbench secret rotate` replaces it."""
 
+import asyncio
 import re
+import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from api.auth.keys import create_org
+from api.cli import database
 from api.crypto import next_chain, read_chain
+from api.settings import Settings
 from tests.running import free_port
 
 Run = Callable[..., tuple[int, str, str]]
@@ -75,6 +82,27 @@ def test_doctor_reports_a_missing_secret_beside_a_stopped_database(workbench: Wo
     (tmp_path / "data" / "postgres").mkdir(parents=True)
     done = workbench("doctor", DATABASE_URL="")
     assert f"warn  the secret {tmp_path / 'data' / 'secret'} is missing\n" in done.stdout
+
+
+def test_a_process_with_a_foreign_secret_ends_when_its_database_is_migrated(database_url: str) -> None:
+    asyncio.run(create_org(database_url, "acme"))
+    stopped = threading.Event()
+    handler = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    checking = threading.Thread(
+        target=database._stop_if_foreign, args=(Settings(secret=NEW), database.DatabaseUrls(database_url, None))
+    )
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("INSERT INTO workbench.root_secrets (fingerprints) VALUES ('{another}')")
+        connection.execute("ALTER TABLE public.workbench_migrations RENAME TO later")
+        connection.execute("ALTER TABLE workbench.root_secrets RENAME TO later")
+        checking.start()
+        checking.join(3)
+        assert checking.is_alive()
+        connection.execute("ALTER TABLE workbench.later RENAME TO root_secrets")
+        connection.execute("ALTER TABLE public.later RENAME TO workbench_migrations")
+    assert stopped.wait(60)
+    checking.join()
+    signal.signal(signal.SIGTERM, handler)
 
 
 def test_the_secret_of_a_database_without_organizations_may_change(run: Run) -> None:
