@@ -16,7 +16,8 @@ import msgspec
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 
-# Only EVM wallets can sign in for in-app messages. Shorter addresses pass: some systems drop leading zeros.
+# Only EVM wallets, with 40 digits, can sign in for in-app messages. Shorter hexadecimal addresses are not recognised as
+# undeliverable yet.
 _EVM_WALLET = re.compile(r"0x[0-9a-fA-F]{1,40}", re.ASCII)
 
 ChannelName: TypeAlias = Literal["inapp", "email", "webhook"]
