@@ -36,6 +36,7 @@ from api.store.query import COMMIT, Call, run
 from workbench.language.problem import Problem, Problems
 
 _KEY = attrgetter("org_id", "key_digest")
+_EVENT_ID = attrgetter("event_id")
 
 CANNOT_BE_STORED = (Problem("", "cannot be stored"),)  # a single event that the database refused
 
@@ -48,7 +49,8 @@ async def store_batch(
     Raises RefusedDataError(ATTRIBUTES_TOO_LARGE) if a contact has no room for the attributes of its events; with `fit`
     they are left out.
     """
-    live = [event for event in events if not event.dry]
+    # In the order of the timeline: requests that were read at the same time may be queued in another order.
+    live = sorted([event for event in events if not event.dry], key=_EVENT_ID)
     dry_runs = [event for event in events if event.dry]
     offset = await transaction_offset(tx)
 

@@ -75,6 +75,14 @@ async def test_h4_one_identifier_makes_a_contact_and_missing_ones_are_added(acme
     assert await conflicts(acme) == []
 
 
+async def test_a_batch_is_resolved_in_the_order_of_its_ids(acme: Org) -> None:
+    await acme.send(event(wallet="0xA"), event(email=A))
+    earlier, later = acme.arrival(event("1", email=A)), acme.arrival(event("2", wallet="0xA", email=A))
+    await acme.intake.write(later, earlier)  # requests that were read at the same time, queued in another order
+    owners = dict(await acme.rows("idempotency_key, contact_id", "events"))
+    assert owners["1"] != owners["2"]
+
+
 async def test_an_identifier_of_another_contact_does_not_move(acme: Org) -> None:
     await acme.send(event("1", wallet="0xA"), event("2", external_id="u2"))
     await acme.send(event("3", wallet="0xA", external_id="u2"))

@@ -55,6 +55,12 @@ def one_step(outcome: str) -> str:
     return f"ctid = (SELECT max(ctid) FROM entry_steps WHERE outcome = '{outcome}')"
 
 
+OVERDUE = f"""
+    UPDATE entry_steps SET detail = detail || '{{"until": "2020-01-01T00:00:00Z"}}'
+    WHERE outcome = 'waiting'
+        AND (entry_id, node_id) IN (SELECT entry_id, node_id FROM entry_steps WHERE {one_step("waited")})"""
+
+
 def dead_of(outcome: str) -> str:
     reason = f"outcome = '{outcome}', last_error = '{outcome}: it was so'"
     return f"UPDATE entries SET state = 'dead', attempts = 1, {reason} WHERE {ONE_ENTRY}"
@@ -123,7 +129,7 @@ SPOILT: list[tuple[str, str, list[str]]] = [
     ("V12", "was tried 9 times", [f"UPDATE entries SET attempts = 9, state = 'completed' WHERE {ONE_ENTRY}"]),
     ("V12", "failed 99 times", [FAILURES]),
     ("V13", "s early", [f"UPDATE entry_steps SET at = at - interval '1 hour' WHERE {one_step('waited')}"]),
-    ("V13", "s late", [f"UPDATE entry_steps SET at = at + interval '1 hour' WHERE {one_step('waited')}"]),
+    ("V13", "s late", [OVERDUE]),
     (
         "V13",
         "could not wait for",
