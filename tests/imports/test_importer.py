@@ -210,7 +210,7 @@ async def test_a_killed_import_can_be_run_again(acme: Org, tmp_path: Path) -> No
 
 
 async def test_ctrl_c_keeps_the_progress_bar_and_explains_how_to_continue(acme: Org, tmp_path: Path) -> None:
-    command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=60_000))
+    command = Command(acme, await name_of(acme), write(tmp_path / "events.ndjson", count=300_000))
     terminal, theirs = pty.openpty()
     with command.start(stderr=theirs) as process:
         os.close(theirs)
