@@ -13,7 +13,7 @@ ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/se
 WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint advice postgres citus browser chain canvas bench torture format lock wheels clean
+.PHONY: help up test retest lint advice postgres citus browser chain canvas bench torture format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,6 +23,9 @@ up: $(VENV)/up.stamp  ## run everything on this machine: Postgres, API, engine, 
 
 test: lint  ## everything a change must pass: lint, then the tests
 	$(BIN)/python -m pytest -m "not browser and not chain" --numprocesses auto
+
+retest: $(VENV)/dev.stamp  ## run the tests that failed in the last run
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 lint: $(VENV)/dev.stamp  ## format, lint, imports, types, glossary; then a report on readability
 	$(BIN)/ruff format --check .
