@@ -6,6 +6,7 @@ embedded server runs in a temporary folder, with the programs in `WORKBENCH_POST
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ hypothesis.settings.register_profile(
     "tests", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("tests")
+# A shell that runs pytest in the background lets it ignore Ctrl-C, and its child processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["PGOPTIONS"] = "-c workbench.org=*"  # queries of the tests themselves see every organization
 
 

@@ -194,7 +194,8 @@ async def test_b12_backends_terminated_at_random_cost_at_most_a_retry(installati
     load = Load(keys["live"], [installation.start_api()])
     running = asyncio.create_task(load.run())
     chance = Random(12)
-    others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    others = """SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+        AND backend_type = 'client backend'"""
     for _ in range(20):
         enough = load.count("new") + 20
         await until(lambda enough=enough: load.count("new") >= enough)  # type: ignore[misc]
