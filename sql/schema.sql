@@ -367,9 +367,8 @@ CREATE TABLE workbench.entries (
 CREATE INDEX entries_ready ON workbench.entries (org_id, due_at) WHERE state IN ('pending', 'waiting');
 CREATE INDEX entries_retrying ON workbench.entries (org_id, due_at) WHERE state = 'retrying';
 CREATE INDEX entries_running ON workbench.entries (org_id, lease_until) WHERE state = 'running';
-CREATE INDEX entries_taken ON workbench.entries (org_id, contact_id, state, due_at) WHERE state IN ('running', 'retrying');
-CREATE INDEX entries_put_back ON workbench.entries (org_id, contact_id, turn_at, event_id, automation_id)
-    WHERE turn_at IS NOT NULL AND state IN ('pending', 'waiting', 'retrying');
+CREATE INDEX entries_turns ON workbench.entries (org_id, contact_id, (state <> 'running'), coalesce(turn_at, due_at), event_id, automation_id)
+    WHERE state IN ('running', 'retrying') OR (state IN ('pending', 'waiting') AND turn_at IS NOT NULL);
 CREATE INDEX entries_paused ON workbench.entries (org_id, automation_id, id) WHERE state = 'paused';
 CREATE INDEX entries_dead ON workbench.entries (org_id, automation_id, id) WHERE state = 'dead';
 CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, id);

@@ -67,28 +67,14 @@ WITH due AS MATERIALIZED (
 ), first AS MATERIALIZED (
     SELECT DISTINCT ON (contact_id) * FROM due ORDER BY contact_id, turn_at, event_id, automation_id    -- as a backtest
 ), head AS MATERIALIZED (
-    -- The first of those that were read; or one that was put back before or is retried, if that comes before it.
-    SELECT f.org_id, f.state,
-           CASE WHEN (p.turn_at, p.event_id, p.automation_id) < (f.turn_at, f.event_id, f.automation_id)
-                THEN CASE WHEN (r.due_at, r.event_id, r.automation_id) < (p.turn_at, p.event_id, p.automation_id) THEN r.id ELSE p.id END
-                WHEN (r.due_at, r.event_id, r.automation_id) < (f.turn_at, f.event_id, f.automation_id) THEN r.id
-                ELSE f.id END AS id,
-           f.id AS first_id
-    FROM first f
-    LEFT JOIN LATERAL (
-        SELECT e.id, e.event_id, e.automation_id, e.turn_at FROM entries e
-        WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id AND e.turn_at IS NOT NULL
-            AND e.state IN ('pending', 'waiting', 'retrying')
-        ORDER BY e.turn_at, e.event_id, e.automation_id LIMIT 1
-    ) AS p ON true
-    LEFT JOIN LATERAL (
-        SELECT e.id, e.event_id, e.automation_id, e.due_at FROM entries e
-        WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id AND e.state IN ('running', 'retrying') AND e.state || '' = 'retrying'
-        ORDER BY e.state, e.due_at LIMIT 1
-    ) AS r ON true
-    WHERE (SELECT e.state FROM entries e    -- "running" comes after "retrying"
-           WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id AND e.state IN ('running', 'retrying')
-           ORDER BY e.state DESC, e.due_at DESC LIMIT 1) IS DISTINCT FROM 'running'
+    -- The first of those that were read, unless another entry of the contact is running, or comes before it.
+    SELECT f.org_id, f.contact_id, f.id AS first_id, coalesce(o.id, f.id) AS id, coalesce(o.state, f.state) AS state
+    FROM first f LEFT JOIN LATERAL (
+        SELECT e.id, e.state, coalesce(e.turn_at, e.due_at) AS turn_at, e.event_id, e.automation_id FROM entries e
+        WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id
+            AND (e.state IN ('running', 'retrying') OR (e.state IN ('pending', 'waiting') AND e.turn_at IS NOT NULL))
+        ORDER BY e.state <> 'running', coalesce(e.turn_at, e.due_at), e.event_id, e.automation_id LIMIT 1
+    ) AS o ON o.state = 'running' OR (o.turn_at, o.event_id, o.automation_id) < (f.turn_at, f.event_id, f.automation_id)
 ), turn AS MATERIALIZED (
     SELECT org_id, id, state FROM head WHERE id = first_id
     UNION ALL
@@ -110,7 +96,9 @@ WITH due AS MATERIALIZED (
               e.attempts, e.lease_token, e.lease_until, e.due_at, e.since, e.since_id, e.activation, e.request_id, e.outcome,
               turn.state AS came_from
 ), later AS MATERIALIZED (
-    SELECT org_id, id FROM due WHERE id NOT IN (SELECT id FROM head)
+    -- If another transaction has the first entry locked, those behind it stay due.
+    SELECT d.org_id, d.id FROM due d JOIN head h USING (contact_id)
+    WHERE d.id <> h.id AND (h.state = 'running' OR h.id IN (SELECT id FROM turn))
 ), put_back AS (
     UPDATE entries e SET turn_at = coalesce(e.turn_at, e.due_at), due_at = :put_back_until ::timestamptz
     FROM later
@@ -133,9 +121,9 @@ WITH k AS MATERIALIZED (
 ), next AS MATERIALIZED (
     SELECT e.* FROM k CROSS JOIN LATERAL (
         SELECT e.org_id, e.id FROM entries e
-        WHERE e.org_id = k.org_id AND e.contact_id = k.id AND e.turn_at IS NOT NULL
-            AND e.state IN ('pending', 'waiting', 'retrying')
-        ORDER BY e.turn_at, e.event_id, e.automation_id LIMIT 1
+        WHERE e.org_id = k.org_id AND e.contact_id = k.id AND e.state <> 'running' AND e.turn_at IS NOT NULL
+            AND (e.state IN ('running', 'retrying') OR (e.state IN ('pending', 'waiting') AND e.turn_at IS NOT NULL))
+        ORDER BY e.state <> 'running', coalesce(e.turn_at, e.due_at), e.event_id, e.automation_id LIMIT 1
     ) AS e
 ), released AS (
     UPDATE entries e SET due_at = e.turn_at, turn_at = NULL

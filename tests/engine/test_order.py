@@ -1,6 +1,7 @@
 """Entries of one contact are decided one at a time, in the order of the timeline, also by two engines."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -102,3 +103,20 @@ async def test_an_entry_behind_another_waits_until_that_ends_and_keeps_its_momen
         ]
         await bench.drive()
     assert await bench.entries("state") == [("completed",), ("completed",)]
+
+
+async def test_an_entry_stays_due_if_the_one_before_it_cannot_be_claimed(bench: Bench) -> None:
+    async with endpoint(status(500), status(200), status(200)) as server:
+        hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+        await bench.automation([TRIGGER, hook], [("t", "h")])
+        await bench.send("k1")
+        await bench.drive()
+        bench.clock.ahead += timedelta(minutes=1)
+        await bench.send("k2")
+        async with bench.database.transaction() as tx:
+            await tx.execute("SELECT FROM entries WHERE state = 'retrying' FOR UPDATE")
+            assert await bench.driver.drive(bench.org_id, "ready", 10) == 0
+            assert await bench.entries("state, due_at = created_at") == [("retrying", False), ("pending", True)]
+        assert await bench.driver.drive(bench.org_id, "ready", 10) == 1
+        await bench.driver.deliveries.stop(60)
+        assert await bench.entries("state") == [("completed",), ("pending",)]

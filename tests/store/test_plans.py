@@ -38,11 +38,10 @@ LANES = {"entries_ready org_id due_at", "entries_retrying org_id due_at", "entri
 EXPECTED = {
     "entries.lock_due_entries": {"entries_ready org_id due_at", "entries_retrying org_id due_at"},
     "entries.claim_entries": {
-        "entries_put_back org_id contact_id",
-        "entries_taken org_id contact_id",
+        "entries_turns org_id contact_id",
         KEY,
     },
-    "entries.release_turns": {"entries_put_back org_id contact_id", KEY},
+    "entries.release_turns": {"entries_turns org_id contact_id state", KEY},
     "entries.rescue_entries": {"entries_running org_id lease_until", KEY},
     "entries.find_due_work": LANES | {"automation_epochs_pkey"},
     "entries.next_due": {
