@@ -1,6 +1,5 @@
 """The console script `workbench`, also `python -m api`."""
 
-import argparse
 import importlib
 import os
 import pkgutil
@@ -10,7 +9,8 @@ import sys
 import msgspec
 
 from api import settings
-from api.cli.errors import explain, note
+from api.cli.errors import Parser, add_data_dir, explain, note
+from workbench.language.version import VERSION
 
 # Each command with the function that declares its options and `run`, and its line of help. A module is imported only
 # for its own command, so that `workbench --help` answers at once.
@@ -43,18 +43,23 @@ def main(arguments: list[str] | None = None) -> int:
         if arguments and arguments[0] in _DELEGATED:
             module, _ = _DELEGATED[arguments[0]]
             return int(importlib.import_module(module).main(arguments, prog="workbench"))
-        parser = argparse.ArgumentParser(
-            prog="workbench", description="Events in, automations out, and notebooks to see both."
-        )
+        parser = Parser(prog="workbench", description="Events in, automations out, and notebooks to see both.")
+        parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
         subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
         for name, (function, help_text) in (_COMMANDS | _DELEGATED).items():
             command = subparsers.add_parser(name, help=help_text)
             if arguments[:1] == [name]:
                 pkgutil.resolve_name(function)(command)
+                if command.get_default("run") is not None:  # otherwise its actions have the option
+                    add_data_dir(command)
         args = parser.parse_args(arguments)
         options = settings.read()
-        if getattr(args, "data_dir", None) is not None:
+        if getattr(args, "database_url", None) is not None:
+            options = msgspec.structs.replace(options, database_url=args.database_url)
+        if args.data_dir is not None:
             options = msgspec.structs.replace(options, data_dir=args.data_dir.absolute())
+        elif arguments[0] != "up" and options.database_url is None:
+            pkgutil.resolve_name("api.cli.up:require_own_data_dir")(options.data_dir)
         return int(args.run(args, options) or 0)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # what a shell reports for a program that the signal ended

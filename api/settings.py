@@ -19,6 +19,8 @@ import msgspec
 Encryption = Literal["implicit", "required", "offered", "never"]
 LoggedRequests = Literal["refused", "all"]
 
+DEFAULT_DATA_DIR = ".workbench"  # in the working directory
+
 
 class SettingsError(Exception):
     """An environment variable has a value that is not valid; the message names the variable."""
@@ -178,7 +180,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[str | None, "DATABASE_URL", str] = None
     read_url: Annotated[str | None, "WORKBENCH_READ_URL", str] = None  # a standby, which answers analysts' queries
     data_dir: Annotated[Path, "WORKBENCH_DATA_DIR", absolute_path] = msgspec.field(
-        default_factory=lambda: absolute_path(".workbench")
+        default_factory=lambda: absolute_path(DEFAULT_DATA_DIR)
     )
     postgres_bin: Annotated[Path | None, "WORKBENCH_POSTGRES_BIN", Path] = None
     secret: Annotated[str | None, "WORKBENCH_SECRET", str] = None

@@ -19,7 +19,7 @@ import msgspec
 from api import private_files
 from api.cli import CommandError
 from api.cli.database import DatabaseUrls, database, migrate, read_secret, root_secret, run_with_keyring
-from api.cli.errors import note, say
+from api.cli.errors import add_database, note, say
 from api.crypto import Keyring
 from api.embedded.cluster import locate
 from api.embedded.paths import own_account
@@ -48,12 +48,14 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
 
 def add_backup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a folder that does not exist yet")
+    add_database(parser)
     parser.set_defaults(run=run_backup)
 
 
 def add_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a folder that `workbench backup` has written")
     parser.add_argument("--admin-dsn", metavar="URL", help="URL for a superuser, as for `workbench migrate`")
+    add_database(parser)
     parser.set_defaults(run=run_restore)
 
 

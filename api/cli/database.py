@@ -20,7 +20,7 @@ import msgspec
 
 from api import private_files
 from api.cli import CommandError, network
-from api.cli.errors import note, say
+from api.cli.errors import add_database, note, say
 from api.clock import token
 from api.crypto import Keyring, min_secret_length
 from api.process import install_logging
@@ -208,6 +208,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="URL of the same database for a superuser, to harden SQL access (not needed for the embedded server)",
     )
+    add_database(parser)
     parser.add_argument(
         "--contract", action="store_true", help="also remove what only older versions use; stop those versions first"
     )

@@ -10,14 +10,14 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from api.cli import CommandError, network
 from api.cli.database import MISMATCH_ADVICE, read_secret
-from api.cli.errors import PACKAGES, explain, port, say
+from api.cli.errors import PACKAGES, add_database, explain, port, say
+from api.cli.up import DEFAULT_LAB_PORT, DEFAULT_PORT, RunningUp, find_running
 from api.crypto import ChainError, Keyring, read_chain
 from api.private_files import PrivateFileError
 from api.settings import Settings
@@ -31,16 +31,18 @@ _ENGINE_SILENCE_S = 30.0  # an engine reports itself every few seconds
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=port, default=8000, help="port of the API (default %(default)s)")
-    parser.add_argument("--lab-port", type=port, default=8888, help="port of JupyterLab (default %(default)s)")
-    parser.add_argument("--data-dir", type=Path, help="folder of data and logs (default .workbench)")
+    running = "default: that of the running `workbench up`"
+    parser.add_argument("--port", type=port, help=f"port of the API ({running})")
+    parser.add_argument("--lab-port", type=port, help=f"port of JupyterLab ({running})")
+    add_database(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Print one line per check; return 1 when one failed."""
     failed = False
-    for finding in run_checks(settings, args.port, args.lab_port):
+    (running, *_) = [*find_running(settings.data_dir), RunningUp(settings.data_dir, DEFAULT_PORT, DEFAULT_LAB_PORT)]
+    for finding in run_checks(settings, args.port or running.port, args.lab_port or running.lab_port):
         failed = failed or finding.verdict == "fail"
         say(f"{finding.verdict:<4}  {finding.message}" + (f"\n      {finding.advice}" if finding.advice else ""))
     return 1 if failed else 0

@@ -7,13 +7,16 @@ Results go to stdout (`say`), everything else to stderr (`note`), without contro
 """
 
 import argparse
+import difflib
 import errno
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 if TYPE_CHECKING:  # argparse names this type only for type checkers
     Actions: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -62,6 +65,17 @@ Run: TypeAlias = Callable[[argparse.Namespace, Settings], int | None]
 Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that suggests the command, action or value that a user may have meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if (match := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)) is not None:
+            likely = difflib.get_close_matches(match[1], re.findall("'([^']*)'", match[2]), 1)
+            if likely:
+                message = message.replace(match[0], f"{match[1]!r} is unknown; did you mean {likely[0]!r}?")
+        super().error(message)
+
+
 def option(*names: str, **settings: Any) -> Option:
     """Return an argument of `add_argument`, for the actions that take it."""
     return names, settings
@@ -77,6 +91,8 @@ def add_actions(parser: argparse.ArgumentParser) -> Actions:
 
 def add_action(actions: Actions, name: str, run: Run, description: str, *options: Option) -> None:
     action = actions.add_parser(name, help=description)
+    add_data_dir(action)
+    add_database(action)
     for names, settings in options:
         action.add_argument(*names, **settings)
     action.set_defaults(run=run)
@@ -87,6 +103,15 @@ def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port; use a number from 1 to 65535")
     return int(text)
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-dir", type=Path, help="folder with the data and the logs (default .workbench)")
+
+
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that use the database without being a process of the installation."""
+    parser.add_argument("--url", dest="database_url", help="URL of the database (default: DATABASE_URL)")
 
 
 def add_leash(parser: argparse.ArgumentParser) -> None:

@@ -17,14 +17,14 @@ from rich.table import Column
 
 from api import process
 from api.cli.database import database, root_secret
-from api.cli.errors import note, say
+from api.cli.errors import add_database, note, say
 from api.clock import monotonic_ns
 from api.crypto import Keyring
 from api.imports.errors import Rejects, default_rejects_path
 from api.imports.formats import ReadOptions, find_sources
 from api.imports.importer import ImportStatus, import_history
 from api.settings import Settings
-from api.store.database import DatabaseUnavailableError, with_application_name
+from api.store.database import DatabaseUnavailableError, database_name, with_application_name
 
 _LINE_INTERVAL_S = 5.0
 _SPEED_WINDOW_S = 10.0
@@ -76,6 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="file for rows that cannot be stored (default: FILE.rejected.ndjson)",
     )
+    add_database(parser)
     parser.add_argument("--again", action="store_true", help="read all files from the start, including completed ones")
     parser.set_defaults(run=run)
 
@@ -102,6 +103,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             with progress, database(settings) as urls:
                 keys = Keyring(root_secret(settings, urls.dsn))
                 dsn = with_application_name(urls.dsn, keys.tag())
+                embedded = f"the embedded Postgres in {settings.data_dir}"
+                target = embedded if settings.database_url is None else database_name(urls.dsn)
+                note(f"importing into the organization {args.org} of {target}")
                 report = process.run(import_history(dsn, keys, args.org, sources, rejects, progress))
         except KeyboardInterrupt:
             note(f"stopped; {_RESUME}")

@@ -7,7 +7,6 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import msgspec
 from prometheus_client.core import Metric
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from api.cli import CommandError, network
 from api.cli.errors import port
+from api.cli.up import DEFAULT_PORT, find_running
 from api.metrics.serve import MergedMetrics, metrics_folder, read_published
 from api.process import Spans
 from api.settings import Settings
@@ -32,14 +32,15 @@ _MEGABYTE = 1_048_576
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=port, default=8000, help="port of the API (default %(default)s)")
-    parser.add_argument("--data-dir", type=Path, help="the folder with the processes' metrics (default .workbench)")
+    parser.add_argument("--port", type=port, help="port of the API (default: that of the running `workbench up`)")
     parser.add_argument("--url", help="read http://HOST:PORT/metrics of another machine instead")
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, settings: Settings) -> None:
+    api_port = args.port or next((up.port for up in find_running(settings.data_dir)), DEFAULT_PORT)
+
     def read() -> MetricsReading:
         if args.url is not None:
             reading = MetricsReading.of(text_string_to_metric_families(network.read_metrics(args.url)))
@@ -52,11 +53,11 @@ def run(args: argparse.Namespace, settings: Settings) -> None:
     def api_status() -> str:
         if args.url is not None:
             return "at another address"
-        match network.status(args.port, "/readyz"):
+        match network.status(api_port, "/readyz"):
             case 200:
                 return "ready"
             case None:
-                return f"no answer on port {args.port}"
+                return f"no answer on port {api_port}"
             case status:
                 return f"not ready ({status})"
 

@@ -23,6 +23,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import msgspec
+import psutil
+
 from api.cli import CommandError, lab, network
 from api.cli.database import DatabaseUrls, migrate, read_secret, root_secret
 from api.cli.errors import Interrupted, Signals, note, port, say
@@ -30,13 +33,15 @@ from api.clock import monotonic_ns
 from api.crypto import Keyring
 from api.embedded import EmbeddedError, EmbeddedPostgres
 from api.private_files import PrivateFileError, make_folder
-from api.settings import Settings, child_environment
+from api.settings import DEFAULT_DATA_DIR, Settings, absolute_path, child_environment
 
 if TYPE_CHECKING:
     from api.cli.demo import DemoKeys
 
 _PROGRAM = [sys.executable, "-P", "-m", "api"]  # -P: a folder named `api` in the working directory must not shadow ours
 _EXAMPLE_EVENT = """{"event":"deposit","contact":{"externalId":"you"},"payload":{"amountUsd":120}}"""
+
+DEFAULT_PORT, DEFAULT_LAB_PORT = 8000, 8888
 
 _POLL_INTERVAL_S = 0.1
 _MAX_CRASHES_AT_START = 3
@@ -51,10 +56,11 @@ _STDERR = 2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=port, default=8000, help="port of the API (default %(default)s)")
-    parser.add_argument("--lab-port", type=port, default=8888, help="port of JupyterLab (default %(default)s)")
+    parser.add_argument("--port", type=port, default=DEFAULT_PORT, help="port of the API (default %(default)s)")
+    parser.add_argument(
+        "--lab-port", type=port, default=DEFAULT_LAB_PORT, help="port of JupyterLab (default %(default)s)"
+    )
     parser.add_argument("--no-lab", action="store_true", help="do not start JupyterLab")
-    parser.add_argument("--data-dir", type=Path, help="folder for data and logs (default .workbench)")
     parser.add_argument(
         "--demo",
         action=argparse.BooleanOptionalAction,
@@ -62,6 +68,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="create a demo organization with 60 days of history",
     )
     parser.set_defaults(run=run)
+
+
+class RunningUp(msgspec.Struct, frozen=True):
+    """A `workbench up` of this user that is running on this machine."""
+
+    data_dir: Path
+    port: int
+    lab_port: int
+
+
+def find_running(data_dir: Path | None = None) -> list[RunningUp]:
+    """Return the `workbench up` of this user that are running, or only the one with this data folder."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    parser.add_argument("--data-dir")
+    running = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
+            command, _, arguments = "\0".join(process.cmdline()).partition("\0up")
+            if not command.endswith(("/workbench", "\0-m\0api")) or process.uids().effective != os.geteuid():
+                continue
+            args, _ = parser.parse_known_args(arguments.split("\0")[1:])
+            folder = args.data_dir or process.environ().get("WORKBENCH_DATA_DIR") or DEFAULT_DATA_DIR
+            running.append(RunningUp(Path(process.cwd(), folder).resolve(), args.port, args.lab_port))
+    return [up for up in running if data_dir is None or up.data_dir == data_dir.resolve()]
+
+
+def require_own_data_dir(data_dir: Path) -> None:
+    """Raise CommandError if the data folder is the default one, and `workbench up` is running with another one only.
+
+    Otherwise a command that is given in another folder would start a second Postgres, and use that.
+    """
+    running = [str(up.data_dir) for up in find_running()] if data_dir == absolute_path(DEFAULT_DATA_DIR) else []
+    if running and str(data_dir.resolve()) not in running:
+        raise CommandError(
+            f"`workbench up` is running with the data folder {', '.join(running)}, and the default here is {data_dir}; "
+            f"name the one that you mean, for example --data-dir {running[0]}"
+        )
 
 
 def run(args: argparse.Namespace, settings: Settings) -> None:

@@ -12,8 +12,10 @@ from psycopg import sql
 from api.auth.key_format import parse
 from api.clock import token
 from api.embedded import Server
+from api.store.database import database_name
 from tests.running import free_port
 from tests.servers import create_database, database_dsn, drop_database
+from workbench.language.version import VERSION
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -108,6 +110,33 @@ def test_an_invalid_environment_variable_is_named(workbench: Run, changes: dict[
 def test_wrong_usage_is_exit_code_2(workbench: Run) -> None:
     assert workbench("key", "create", "--org", "acme").returncode == 2
     assert workbench().returncode == 2
+
+
+@pytest.mark.parametrize(("arguments", "advice"), [(["improt"], "import"), (["key", "creat"], "create")])
+def test_a_misspelt_command_gets_a_suggestion(workbench: Run, arguments: list[str], advice: str) -> None:
+    done = workbench(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"{arguments[-1]!r} is unknown; did you mean {advice!r}?\n")
+
+
+def test_the_version_is_printed(workbench: Run) -> None:
+    assert workbench("--version").stdout == f"workbench {VERSION}\n"
+
+
+def test_an_import_names_its_organization_and_database(workbench: Run, database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "history.ndjson").write_text("")
+    workbench("org", "create", "acme")
+    done = workbench("import", "history.ndjson", "--org", "acme", "--url", database_url, DATABASE_URL="")
+    assert done.returncode == 0
+    target = f"importing into the organization acme of the database {urlsplit(database_url).path[1:]} on "
+    assert done.stderr.startswith(target)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://user:secret@db.example:5433/events", "host=db.example port=5433 dbname=events"]
+)
+def test_the_name_of_a_database_has_no_password(url: str) -> None:
+    assert database_name(url) == "the database events on db.example:5433"
 
 
 def test_a_port_in_use_is_named_with_its_option(workbench: Run) -> None:

@@ -103,6 +103,27 @@ def test_up_starts_everything_and_stops_it_once_for_two_interruptions(data_dir: 
     assert network.status(port, "/healthz") is None
 
 
+def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_one(data_dir: Path, port: int) -> None:
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    elsewhere = data_dir.parent / "elsewhere"
+    elsewhere.mkdir()
+
+    def workbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "api", *arguments]
+        names = ("DATABASE_URL", "PGOPTIONS", "WORKBENCH_DATA_DIR")
+        environment = {name: value for name, value in os.environ.items() if name not in names}
+        return subprocess.run(command, env=environment, cwd=elsewhere, capture_output=True, text=True, check=False)
+
+    refused = workbench("org", "create", "acme")
+    assert (refused.returncode, list(elsewhere.iterdir())) == (1, [])
+    assert str(data_dir) in refused.stderr
+    assert workbench("org", "create", "acme", "--data-dir", str(data_dir)).returncode == 0
+    assert f"the API is ready on port {port}\n" in workbench("doctor", "--data-dir", str(data_dir)).stdout
+    assert "API ready" in workbench("top", "--once", "--data-dir", str(data_dir)).stdout
+    assert up.end(signal.SIGTERM)[0] == 0
+
+
 def test_up_restarts_a_killed_postgres_and_recovers(data_dir: Path, port: int) -> None:
     up = Running(data_dir, port)
     up.until("Ctrl-C stops everything.")
