@@ -11,6 +11,7 @@ could cut off a request that is on its way. The services stop after the last con
 
 import asyncio
 import contextlib
+import difflib
 import functools
 import logging
 import resource
@@ -86,6 +87,7 @@ LOCK_TIMEOUT_MS = 500  # ingest waits this long for a lock; then only the organi
 SEGMENT_QUERY_TIMEOUT_S = 35.0  # leaves room for the rest of the request, which has to end within a minute
 SEGMENT_CONCURRENCY = ConcurrencyLimits(per_organization=2, total=6, wait_seconds=15.0)
 ACCEPT_BACKLOG = 4096
+_LONGEST_PATH = 64  # characters that are compared with the paths of routes
 RELIEF_INTERVAL_S = 0.1  # pause between two checks of the accept queues of other processes
 IDLE_GRACE_S = 1.0  # an idle connection may send one more request within this time while the process drains
 DRAIN_TIMEOUT_S = 15.0  # connections are aborted after this time
@@ -233,8 +235,7 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
         case SanicException(status_code=status) if 400 <= status < 500:
             match status:
                 case 404:
-                    # The answer leaves out the path, which may contain a secret.
-                    reason = "No route has this path. All routes are listed at /docs"
+                    reason = f"No route has this path.{_suggested_route(request)} All routes are listed at /docs"
                 case 405:
                     reason = f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
                 case _:
@@ -250,6 +251,13 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
     # 503 also for a bug (docs/contract.md): clients retry it, with the same idempotency key.
     code = "INGEST_UNAVAILABLE" if request.path.rstrip("/") in events.INGEST_PATHS else None
     return refusal(request, 503, (Problem("", reason),), code)
+
+
+def _suggested_route(request: Request) -> str:
+    """Return a suggestion if a path without parameters is similar. The path sent is left out: it may have a secret."""
+    paths = {f"/{route.path}" for route in request.app.router.routes if "<" not in route.path}
+    likely = difflib.get_close_matches(request.path[:_LONGEST_PATH], sorted(paths), 1, cutoff=0.8)
+    return f" Did you mean {likely[0]}?" if likely else ""
 
 
 Connect = Callable[[], HttpConnection]

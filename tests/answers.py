@@ -18,6 +18,6 @@ class Answer:
     def error(self) -> dict[str, Any]:
         """The body, which must have the shape of an error."""
         body: dict[str, Any] = json.loads(self.body)
-        assert set(body) <= {"error", "field", "errors", "code", "requestId"}
-        assert {"error", "requestId"} <= set(body)
+        assert set(body) <= {"error", "field", "errors", "code", "requestId", "doc"}
+        assert {"error", "requestId", "doc"} <= set(body)
         return body

@@ -17,11 +17,11 @@ from typing import Any, get_args
 import msgspec
 from jinja2 import Environment, StrictUndefined
 from msgspec import UnsetType
-from sanic import Blueprint, HTTPResponse, Request, Sanic
+from sanic import Blueprint, HTTPResponse, Request, Sanic, redirect
 from sanic_routing.route import Route
 
 from api.routes.request import Access, Operation
-from api.routes.responses import Error
+from api.routes.responses import Error, route_name
 from workbench.language.body import Body, read_body, schema_overrides
 from workbench.language.codec import encode
 from workbench.language.version import VERSION
@@ -45,7 +45,8 @@ _KEYS = {
 }
 _INTRODUCTION = (
     "Send events, run automations on them, and query both from notebooks. Every response carries `X-Request-Id`. Every "
-    "error has `error` (what is wrong), `field` (where), and `requestId` (how to find the request in the server's log)."
+    "error has `error` (what is wrong), `field` (where), `requestId` (how to find the request in the server's log) and "
+    "`doc` (the description of the route)."
 )
 
 
@@ -55,6 +56,13 @@ async def serve_document(request: Request) -> HTTPResponse:
     """Return the description of this API as OpenAPI 3.1."""
     document, _ = _built(request.app)
     return HTTPResponse(document, content_type="application/json", headers=_HEADERS)
+
+
+@blueprint.get("/")
+@Operation(media="text/html", status=302)
+async def redirect_to_page(_: Request) -> HTTPResponse:
+    """Redirect to the description of this API."""
+    return redirect("/docs")
 
 
 @blueprint.get("/docs")
@@ -73,7 +81,7 @@ def _built(app: "Sanic[Any, Any]") -> tuple[bytes, str]:
 
 def documented_routes(routes: Iterable[Route]) -> dict[str, tuple[Route, Operation]]:
     """Return the routes by `<blueprint>.<handler>`, without CORS preflights."""
-    named = {route.name.partition(".")[2]: route for route in routes if "OPTIONS" not in route.methods}
+    named = {route_name(route): route for route in routes if "OPTIONS" not in route.methods}
     return {name: (route, _handler(route).operation) for name, route in named.items()}
 
 

@@ -126,7 +126,7 @@ class FastPathConnection(HttpConnection):
         (outcome,) = outcomes
         if isinstance(outcome, Refused):
             status, problems, code = refused_answer(outcome)
-            body = refusal_body(problems, code, self._request.request_id)
+            body = refusal_body(problems, code, self._request.request_id, "/docs#events.ingest_one")
         else:
             status, body = 202, encode(accepted_answer(outcome))
         self._services.access_log.record(self._request, status)

@@ -1,10 +1,11 @@
-"""Responses as JSON, and the one shape of every refusal: `{"error", "field"?, "code"?, "errors"?, "requestId"}`."""
+"""Responses as JSON, and the shape of every refusal: `{"error", "field"?, "code"?, "errors"?, "requestId", "doc"}`."""
 
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from sanic import HTTPResponse, Request
+from sanic_routing.route import Route
 
 from workbench.language.codec import encode
 from workbench.language.problem import Problem, Problems
@@ -26,7 +27,7 @@ Code = Literal["RATE_LIMITED", "INGEST_UNAVAILABLE"]
 class Error(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A refused request. `error` says what is wrong, `field` where; `errors` lists all problems if there are several.
 
-    `requestId` finds the request in the server's log.
+    `requestId` finds the request in the server's log. `doc`: the description of the route.
     """
 
     error: str
@@ -34,6 +35,7 @@ class Error(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     code: Code | UnsetType = UNSET
     errors: tuple[FieldError, ...] | UnsetType = UNSET
     request_id: str
+    doc: str
 
 
 class RequestRefusedError(Exception):
@@ -53,11 +55,22 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 
 def refusal(request: Request, status: int, problems: Problems, code: Code | None = None) -> HTTPResponse:
-    body = refusal_body(problems, code, str(request.id))
+    body = refusal_body(problems, code, str(request.id), doc_link(request))
     return HTTPResponse(body, status=status, content_type=_JSON, headers=HEADERS.get(status))
 
 
-def refusal_body(problems: Problems, code: Code | None, request_id: str) -> bytes:
+def route_name(route: Route) -> str:
+    """Return the name under which a route is described: `<blueprint>.<handler>`."""
+    return str(route.name.partition(".")[2])
+
+
+def doc_link(request: Request) -> str:
+    """Return the URL of the description of the request's route, or of all routes."""
+    route: Route | None = request.route
+    return "/docs" if route is None else f"/docs#{route_name(route)}"
+
+
+def refusal_body(problems: Problems, code: Code | None, request_id: str, doc: str) -> bytes:
     """Return the JSON text of a refusal: the first problem, and the list of all if there are several."""
     first, errors = problems[0], tuple(FieldError(str(problem), problem.field) for problem in problems)
     return encode(
@@ -67,5 +80,6 @@ def refusal_body(problems: Problems, code: Code | None, request_id: str) -> byte
             code=code or UNSET,
             errors=errors if len(problems) > 1 else UNSET,
             request_id=request_id,
+            doc=doc,
         )
     )

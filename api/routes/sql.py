@@ -10,7 +10,7 @@ from sanic import Blueprint, HTTPResponse, Request
 from api.query.formats import FORMATS, stream, writer_for
 from api.query.gateway import AnalystQuery, InvalidQueryError, Sql
 from api.routes.request import Access, Operation, cancel_when_key_ends, principal_of, services
-from api.routes.responses import RequestRefusedError, answer, refusal
+from api.routes.responses import RequestRefusedError, answer, doc_link, refusal
 from api.store.analyst import QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
 from api.store.sql_roles import ReaderError
 from workbench.language.body import Body
@@ -96,7 +96,7 @@ async def answer_sql_error(request: Request, error: SqlError) -> HTTPResponse:
                 body["position"] = error.position
             if error.hint is not None:
                 body["hint"] = error.hint
-            return answer({**body, "requestId": str(request.id)}, 400)
+            return answer({**body, "requestId": str(request.id), "doc": doc_link(request)}, 400)
         case InvalidQueryError():
             return refusal(request, 400, (error.problem,))
         case ResultTooLargeError():

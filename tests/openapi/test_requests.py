@@ -69,11 +69,12 @@ NEVER_SUCCESSFUL = {
     "entries.replay",
     "inapp.session",
     "contacts.undo_merge",
+    "openapi.redirect_to_page",
     "segments.extend",
     "unsubscribe.confirm",
     "unsubscribe.unsubscribe",
 }
-"""Operations that cannot succeed here: nothing is dead, signed, merged or half filled, and no token is valid."""
+"""Operations without a success here: one redirects; nothing is dead, signed, merged or half filled, no token valid."""
 
 
 async def headers_for(org: Org, name: str) -> dict[str, str]:

@@ -8,7 +8,9 @@ from api.auth import keys
 from tests.routes.conftest import Org
 
 EVENT = {"event": "deposit", "contact": {"externalId": "u1"}}
-UNAUTHORIZED = {"error": "the secret key is missing, invalid or revoked"}
+UNAUTHORIZED = {
+    "error": "the secret key is missing, invalid or revoked; send it in the header `Authorization: Bearer <key>`"
+}
 
 
 async def answer(org: Org, *authorization: str, path: str = "/events") -> tuple[int, dict[str, str]]:
@@ -17,6 +19,7 @@ async def answer(org: Org, *authorization: str, path: str = "/events") -> tuple[
     response = await org.service.client.post(path, json=EVENT, headers=headers)
     body = response.json()
     body.pop("requestId", None)
+    body.pop("doc", None)
     return response.status_code, body
 
 

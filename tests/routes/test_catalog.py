@@ -141,7 +141,7 @@ async def test_fewer_large_payloads_are_examined(acme: Org) -> None:
 async def test_an_event_never_received_is_unknown(acme: Org, globex: Org, name: str) -> None:
     await send(globex, nothing=1)
     status, body = await acme.get(f"/events/catalog/{name}")
-    assert (status, set(body)) == (404, {"error", "requestId"})
+    assert (status, set(body)) == (404, {"error", "requestId", "doc"})
 
 
 async def age(org: Org, event: str, by: str) -> None:

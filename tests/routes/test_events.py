@@ -80,7 +80,11 @@ async def test_a_dry_run_returns_the_matches_and_leaves_no_trace(acme: Org, kind
 async def test_a_single_problem_names_its_field(acme: Org) -> None:
     status, body = await acme.post(EVENT | {"contact": {"email": "nobody"}})
     request_id = body.pop("requestId")
-    expected = {"error": "contact.email: not a valid email address", "field": "contact.email"}
+    expected = {
+        "error": "contact.email: not a valid email address",
+        "field": "contact.email",
+        "doc": "/docs#events.ingest_one",
+    }
     assert (status, body, len(request_id)) == (400, expected, 36)
 
 
@@ -148,7 +152,7 @@ REFUSED: list[tuple[bytes, str]] = [
 async def test_every_refusal_names_its_field_and_leaves_no_trace(acme: Org) -> None:
     answers = [await acme.post(body) for body, _ in REFUSED]
     assert [(status, body["field"]) for status, body in answers] == [(400, field) for _, field in REFUSED]
-    assert all(set(body) <= {"error", "field", "errors", "requestId"} for _, body in answers)
+    assert all(set(body) <= {"error", "field", "errors", "requestId", "doc"} for _, body in answers)
     assert await acme.traces() == {}
 
 

@@ -215,14 +215,28 @@ async def test_d22_head_is_answered_without_a_body_and_the_connection_stays_open
         "/api/v1/event",
         "/api/v2/events",
         "/API/V1/EVENTS",
-        "/",
-        "*",
     ],
 )
 async def test_d22_other_paths_are_not_found(acme: Org, path: str) -> None:
     answer = await send_request(acme, line=f"POST {path}")
     assert answer.status in (400, 404)
     assert await acme.traces() == {}
+
+
+async def test_a_path_without_a_route_gets_a_suggestion_that_repeats_nothing(acme: Org) -> None:
+    answer = await send_request(acme, line="POST /api/v1/event")
+    assert answer.error["error"] == (
+        "No route has this path. Did you mean /api/v1/events? All routes are listed at /docs"
+    )
+    assert (await send_request(acme, line="POST /api/v1/nothing-like-it")).error["error"] == (
+        "No route has this path. All routes are listed at /docs"
+    )
+
+
+async def test_the_root_leads_to_the_description_of_the_api(acme: Org) -> None:
+    answer = await send_request(acme, line="GET /")
+    assert (answer.status, answer.headers[b"location"]) == (302, b"/docs")
+    assert [(await send_request(acme, line=f"POST {path}")).status for path in "/*"] == [405, 405]
 
 
 async def test_a_connection_stays_open_after_refusals(acme: Org) -> None:
