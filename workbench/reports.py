@@ -4,6 +4,7 @@ The SQL is in `sql/reports`, and every report displays the query that it ran. A 
 misspelled event or property; `name_warnings` compares the names with the catalog.
 """
 
+import difflib
 from abc import ABC
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -93,7 +94,8 @@ class Reports(ABC):
         With `back`, only that event counts as coming back, otherwise any event.
 
         Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), contacts, share (0 to
-        1). The default period is the last `periods` days, weeks or months, and the current one.
+        1), complete (false for a period that has not ended). The default period is the last `periods` days, weeks or
+        months, and the current one.
         """
         values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", _MAX_PERIODS)}
         if back is not None:
@@ -116,8 +118,8 @@ class Reports(ABC):
         """Return how often contacts had `event`, or the total of `value` in it, by the period of their first `start`.
 
         Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), events, total,
-        per_contact, so_far (per contact, cumulative). The default period is the last `periods` days, weeks or months,
-        and the current one.
+        per_contact, so_far (per contact, cumulative), complete (false for a period that has not ended). The default
+        period is the last `periods` days, weeks or months, and the current one.
         """
         values: dict[str, Any] = {
             "start": _event(start),
@@ -138,7 +140,8 @@ class Reports(ABC):
         """Return how many contacts had any event, or `event`, in each day, week or month.
 
         Columns: at (start, UTC), contacts, new (not active earlier in the report's period), stayed (active in the
-        previous day, week or month as well), events.
+        previous day, week or month as well), events, complete (false for a day, week or month that the report does not
+        cover entirely).
         """
         values = {"every": _every(every)} | ({"event": _event(event)} if event is not None else {})
         title = f"Active contacts{f' with {event}' if event else ''} by {every}"
@@ -228,8 +231,9 @@ class Reports(ABC):
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
         of_contact = isinstance(by, str) and by.startswith("contact.")
         source = None if by is None else "contact" if of_contact else "event"
+        source = "segment" if by == "contact.segments" else source
         by_path = None if by is None else _path(by.removeprefix("contact.") if of_contact else by)
-        params = values | bounds | ({"by": by_path} if by_path else {})
+        params = values | bounds | ({"by": by_path} if by_path and source != "segment" else {})
         # A key of the payload may itself contain dots, so the query tries the whole path as one key first.
         dotted = [param for param in ("by", "value") if len(params.get(param, ())) > 1]
         params |= {f"{param}_key": ".".join(params[param]) for param in dotted}
@@ -237,7 +241,17 @@ class Reports(ABC):
         if ":now" not in text:
             params.pop("now", None)  # the service rejects values that the query does not use
         rows = sql(self._connection, SqlQuery(text, params, as_of))
+        if source == "contact" and by_path and rows.height and rows["part"].drop_nulls().is_empty():
+            self._require_attribute(by_path[0])
         return report(rows, name, title, self._warnings(rows, values, by_path if source == "event" else None))
+
+    def _require_attribute(self, name: str) -> None:
+        """Raise InvalidArgumentError if none of some thousand contacts has the attribute."""
+        known = sql(self._connection, SqlQuery(statement("attributes")))["name"].to_list()
+        if name not in known:
+            likely = difflib.get_close_matches(name, [*known, "segments"], 1)
+            advice = f"did you mean by='contact.{likely[0]}'?" if likely else f"contacts have: {', '.join(known)}"
+            raise InvalidArgumentError(f"by='contact.{name}': no contact has this attribute; {advice}")
 
     def _warnings(self, rows: "Result", values: dict[str, Any], by_path: list[str] | None) -> list[str]:
         """Return warnings about names, if the report has no data and a wrong name may be the reason."""

@@ -12,7 +12,7 @@ WITH candidates AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by, dotted) ~ " AS part" if by }}
     FROM candidates f
     JOIN app_events e ON e.contact_id = f.contact_id AND e.occurred_at BETWEEN f.first AND f.last
-    {{ "JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}
+    {{ parts.of_contact(by) }}
     WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
         AND {{ parts.during(period, "e.") }}
 ), reached_1 AS (
@@ -23,12 +23,13 @@ WITH candidates AS (
               THEN before_{{ step }} END AS since_{{ step }}
     FROM (SELECT *, max(since_{{ step - 1 }}) OVER earlier AS before_{{ step }}
           FROM reached_{{ step - 1 }}
-          WINDOW earlier AS (PARTITION BY contact_id ORDER BY occurred_at, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) w
+          WINDOW earlier AS (PARTITION BY contact_id{{ ", part" if by == "segment" }} ORDER BY occurred_at, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) w
 ){% endfor %}, per_contact AS (
     SELECT contact_id{% for step in steps %}, min(occurred_at - since_{{ step }}) AS took_{{ step }}{% endfor %}
-        {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by }}
+        {{ ", part" if by == "segment" }}
+        {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by and by != "segment" }}
     FROM reached_{{ steps[-1] }}
-    GROUP BY contact_id
+    GROUP BY contact_id{{ ", part" if by == "segment" }}
     {% if not by %}
     UNION ALL SELECT NULL{% for step in steps %}, NULL{% endfor %}    -- a row of NULLs, so that a step without contacts has its row
 

@@ -28,7 +28,15 @@ CAST(:since AS timestamptz)
 {{ "coalesce(" ~ payload ~ " " ~ key ~ " CAST(:" ~ path ~ "_key AS text), " if path in dotted }}{{ payload }} {{ way }} CAST(:{{ path }} AS text[]){{ ")" if path in dotted }}
 {%- endmacro %}
 {% macro property(of, dotted) %}
-{{ at("by", "c.metadata" if of == "contact" else "e.payload", dotted, text=true) }}
+{{ "c.segment" if of == "segment" else at("by", "c.metadata" if of == "contact" else "e.payload", dotted, text=true) }}
+{%- endmacro %}
+{# What has the property that a report is grouped by, if that is not the event. A contact is in the group of each of its segments. #}
+{% macro of_contact(of) %}
+{{ " JOIN contacts c ON c.id = e.contact_id" if of == "contact" }}{{ " LEFT JOIN segment_members c ON c.contact_id = e.contact_id" if of == "segment" }}
+{%- endmacro %}
+{# Whether a day, week or month is entirely in the period. #}
+{% macro complete(period, begin) %}
+{{ begin }} + CAST('1 ' || :every AS interval) <= {{ until(period) }}
 {%- endmacro %}
 {# A number at a path. A number of 10^24 or more, or with a hundred decimals, is ignored: it is no amount, and does not fit into the types of the results. #}
 {# OFFSET 0 keeps the lookup in one place; without it Postgres repeats it at each mention, which doubles the time of a report. #}

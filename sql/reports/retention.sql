@@ -12,7 +12,8 @@ WITH {{ parts.cohorts(period) }}, later_events AS (
     JOIN later_events e ON e.contact_id = p.contact_id AND e.last >= p.began
     GROUP BY p.cohort, e.at
 )
-SELECT c.cohort, c.size, n AS number, coalesce(r.contacts, 0) AS contacts, coalesce(r.contacts, 0)::float8 / c.size AS share
+SELECT c.cohort, c.size, n AS number, coalesce(r.contacts, 0) AS contacts, coalesce(r.contacts, 0)::float8 / c.size AS share,
+       {{ parts.complete(period, "c.cohort + n * CAST('1 ' || :every AS interval)") }} AS complete
 FROM cohorts c
 CROSS JOIN generate_series(0, :periods) AS n
 LEFT JOIN returned r ON r.cohort = c.cohort AND r.at = c.cohort + n * CAST('1 ' || :every AS interval)

@@ -155,6 +155,37 @@ def test_retention_by_day(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     assert {row["cohort"]: row["size"] for row in frame.iter_rows(named=True)} == {
         at: len(contacts) for at, contacts in cohorts.items()
     }
+    assert all(
+        row["complete"] == (row["cohort"] + row["number"] * DAY < MIDNIGHT) for row in frame.iter_rows(named=True)
+    )
+
+
+def test_a_day_that_the_period_cuts_is_not_complete(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+    def complete(**period: Any) -> list[bool]:
+        return wb.active_users(every="day", **period)["complete"].to_list()  # type: ignore[no-any-return]
+
+    assert complete(since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY) == [True, True]
+    assert complete(since=MIDNIGHT - 2.5 * DAY, until=MIDNIGHT - 0.5 * DAY) == [False, True, False]
+    days = wb.active_users(every="day", days=2).chart().to_dict()["datasets"].values()
+    assert [row["dashed"] for rows in days for row in rows if row["group"] == "Active"] == [True, True, True]
+    frame = wb.cohorts("story:visit", "story:deposit", every="day", periods=7, days=8)
+    assert frame.filter(pl.col("complete"))["cohort"].max() < MIDNIGHT
+
+
+def test_reports_are_grouped_by_the_segments_of_contacts(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+    wb.segments.define("story-pro", sql="SELECT id AS contact_id FROM contacts WHERE metadata ->> 'plan' = 'pro'")
+    wb.segments.define("story-all", sql="SELECT id AS contact_id FROM contacts WHERE external_id LIKE 'story-%'")
+    for name in ("story-pro", "story-all"):
+        wb.segments[name].refresh()
+    deposits = Counter(event.contact for event in sent_events if event.event == "story:deposit")
+    plans = sum(count for contact, count in deposits.items() if contact.endswith(("1", "2")))
+    frame = wb.revenue("story:deposit", "amount", by="contact.segments", days=8)
+    assert dict(frame.select("part", "events").iter_rows()) == {"story-pro": plans, "story-all": deposits.total()}
+    names = ["story:visit", "story:deposit"]
+    frame = wb.funnel(names, within="2d", by="contact.segments", days=7)
+    parts = {part: list(rows["contacts"]) for (part,), rows in frame.group_by("part")}
+    assert parts["story-all"] == wb.funnel(names, within="2d", days=7, segment="story-all")["contacts"].to_list()
+    assert parts["story-pro"] == wb.funnel(names, within="2d", days=7, segment="story-pro")["contacts"].to_list()
 
 
 def test_cohorts_sum_the_values_of_their_contacts(wb: Workbench, sent_events: list[StoryEvent]) -> None:
@@ -404,9 +435,11 @@ def test_an_empty_report_shows_a_message(wb: Workbench) -> None:
         (lambda wb: wb.active_users(as_of="yesterday"), "as_of='yesterday' is not a watermark"),
         (lambda wb: wb.active_users(since="yesterday"), "since='yesterday' is not a date or time"),
         (lambda wb: wb.revenue("a", "b..c"), "is not a path"),
+        (lambda wb: wb.revenue("story:deposit", "amount", by="contact.pln"), "did you mean by='contact.plan'?"),
+        (lambda wb: wb.revenue("story:deposit", "amount", by="contact.segment"), "did you mean by='contact.segments'?"),
     ],
 )
-def test_invalid_arguments_are_explained(wb: Workbench, call: Any, message: str) -> None:
+def test_invalid_arguments_are_explained(wb: Workbench, sent_events: list[StoryEvent], call: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         call(wb)
 

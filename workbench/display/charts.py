@@ -28,6 +28,7 @@ _BLUE, _GREY = "#6166dc", "#8a93a3"
 _WIDTH, _HEIGHT = 560, 200
 _MAX_WIDTH, _MIN_CELL_WIDTH = 960, 40  # pixels; numbers fit into cells of 40
 _MAX_BARS = 20
+_DASHES = [3, 3]  # pixels
 _FONT = "Verdana, DejaVu Sans, sans-serif"  # a named font: labels are measured here and drawn by the browser
 _UTC = alt.Scale(type="utc")
 _COLOURS = [_BLUE, "#27875a", "#a9690c", "#c6423a", _GREY]
@@ -40,6 +41,7 @@ _SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"}
 _SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
 _COLUMN_WORDS = {
     "at": "from",
+    "complete": "",
     "departed": "left",
     "stayed": "returning",
     "of_first": "% of step 1",
@@ -107,8 +109,8 @@ def report(rows: Result, name: str, title: str, warnings: Sequence[str] = ()) ->
     params = rows.params or {}
     result._every = params.get("every", "period")
     titles = _COLUMN_WORDS | {"number": result._every}
-    if "by" in params:
-        titles["part"] = params["by"][-1]
+    if "part" in rows.columns:
+        titles["part"] = params["by"][-1] if "by" in params else "segment"
     columns = [
         TableColumn(titles.get(column, column.replace("_", " ")), number=kind.is_numeric())
         for column, kind in rows.schema.items()
@@ -130,6 +132,8 @@ def _cell(column: str, value: Any) -> str:
     match value:
         case None:
             return ""
+        case bool():
+            return "" if value else "so far"
         case list():
             return " → ".join(value)
         case datetime():
@@ -198,21 +202,27 @@ def _cohort_map(frame: pl.DataFrame, every: str, value: str) -> Chart:
     )
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#3b3f52"))
     numbers = base.mark_text(fontSize=10).encode(text="text:N", color=ink)
-    return alt.LayerChart(layer=[cells, numbers] if step >= _MIN_CELL_WIDTH else [cells])
+    so_far = base.transform_filter("!datum.complete").mark_rect(fillOpacity=0, stroke="#3b3f52", strokeDash=_DASHES)
+    return alt.LayerChart(layer=[cells, so_far, numbers] if step >= _MIN_CELL_WIDTH else [cells, so_far])
 
 
 def _active_users(frame: pl.DataFrame) -> Any:
     named = frame.rename({"contacts": "Active", "new": "New", "stayed": "Returning"})
-    long = named.unpivot(["Active", "New", "Returning"], index="at", variable_name="group")
-    return (
-        _chart(long, height=_HEIGHT)
-        .mark_line(point=frame.height < 40)
-        .encode(
-            x=alt.X("at:T", title=None, scale=_UTC),
-            y=alt.Y("value:Q", title="contacts"),
-            color=alt.Color("group:N", title=None, sort=None, scale=_PALETTE),
-        )
+    # The lines from and to a period that the report does not cover entirely are dashed.
+    whole = pl.col("complete")
+    named = named.with_columns(dashed=~whole | ~whole.shift(1, fill_value=True) | ~whole.shift(-1, fill_value=True))
+    long = named.unpivot(["Active", "New", "Returning"], index=["at", "complete", "dashed"], variable_name="group")
+    base = _chart(long, height=_HEIGHT).encode(
+        x=alt.X("at:T", title=None, scale=_UTC),
+        y=alt.Y("value:Q", title="contacts"),
+        color=alt.Color("group:N", title=None, sort=None, scale=_PALETTE),
     )
+    points = frame.height < 40
+    whole_lines = base.transform_filter("datum.complete").mark_line(point=points)
+    # Without a value where the line is not dashed, it ends there.
+    dashed = base.transform_calculate(value="datum.dashed ? datum.value : null")
+    dashed_lines = dashed.mark_line(point=points, strokeDash=_DASHES)
+    return alt.LayerChart(layer=[whole_lines, dashed_lines])
 
 
 def _segment_sizes(frame: pl.DataFrame) -> Any:
