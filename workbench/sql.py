@@ -115,14 +115,12 @@ def _response(connection: Connection, query: SqlQuery) -> Iterator[tuple[Respons
             connection.check(response)
             started = True
             yield response, pieces
-    except (UnknownOutcomeError, CutShortError):
+    except (UnknownOutcomeError, CutShortError) as error:
         # Before the response started, the connection's own error says more.
         if not started:
             raise
-        raise SqlError(
-            "The response was cut short, so rows are missing: a later row failed (a division by zero, or a value that "
-            "Arrow cannot represent), the query exceeded its time limit, or the connection was lost"
-        ) from None
+        reason = str(error) if isinstance(error, CutShortError) and str(error) else "the connection was lost"
+        raise SqlError(f"The response was cut short, so rows are missing: {reason}") from None
 
 
 def sql_error(query: str, response: Response) -> SqlError:
@@ -219,7 +217,7 @@ _HEADER_TYPE, _BODY_LENGTH = 1, 3  # field numbers in the table Message
 
 
 class CutShortError(Exception):
-    """The stream ended without its end mark, so rows may be missing."""
+    """The stream ended without its end mark, so rows may be missing. The message is the server's reason, or empty."""
 
 
 def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -232,7 +230,7 @@ def batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
     while (prefix := b"".join(reader.take(8))) != END:
         mark, size = struct.unpack("<Ii", prefix)
         if mark != 0xFFFFFFFF or size < 0:
-            raise CutShortError
+            raise CutShortError(b"".join(reader.take(-size)).decode() if mark == 0xFFFFFFFF else "")
         metadata = b"".join(reader.take(size))
         body = reader.take(_root_field(metadata, _BODY_LENGTH, "<q"))
         if _root_field(metadata, _HEADER_TYPE, "<B") == _RECORD_BATCH:

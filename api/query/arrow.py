@@ -19,6 +19,7 @@ formatting a timestamptz as text costs Postgres more than the rest of its row. l
 all columns.
 """
 
+import struct
 from collections.abc import Collection
 from decimal import ROUND_HALF_UP, Context, Decimal
 
@@ -89,6 +90,12 @@ class ArrowStream:
     def end(self) -> bytes:
         self._writer.close()
         return self._sink.take()
+
+    @staticmethod
+    def failure(reason: str) -> bytes:
+        """Return a message of negative length, which other readers of Arrow refuse, and the reason."""
+        text = reason.encode()
+        return struct.pack("<Ii", 0xFFFFFFFF, -len(text)) + text
 
 
 class PlainArrowStream(ArrowStream):

@@ -44,6 +44,11 @@ class ResultWriter(Protocol):
         """Return the bytes that close the result."""
         ...
 
+    @staticmethod
+    def failure(reason: str) -> bytes:
+        """Return the bytes, in place of the rest of the result, that tell why it ends here."""
+        ...
+
 
 class JsonText:
     media_type = "application/json"
@@ -66,6 +71,10 @@ class JsonText:
     def end(self) -> bytes:
         return b"]}"
 
+    @staticmethod
+    def failure(reason: str) -> bytes:
+        return b""  # a text that parsers could take for data
+
 
 class CsvText:
     media_type = "text/csv; charset=utf-8; header=present"
@@ -82,6 +91,10 @@ class CsvText:
         return text
 
     def end(self) -> bytes:
+        return b""
+
+    @staticmethod
+    def failure(reason: str) -> bytes:
         return b""
 
     @staticmethod

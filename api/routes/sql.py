@@ -1,11 +1,14 @@
 """`POST /api/v1/sql`: one SELECT over the analyst's views, returned as JSON, Arrow or CSV."""
 
+import asyncio
+import contextlib
 import logging
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
+from sanic.exceptions import ServerError
 
 from api.query.formats import FORMATS, stream, writer_for
 from api.query.gateway import AnalystQuery, InvalidQueryError, Sql
@@ -20,6 +23,8 @@ from workbench.language.problem import Problem
 blueprint = Blueprint("sql", url_prefix="/api/v1")
 
 SQL = Access(("workbench",), ("sql:read",))
+
+_FAILURE_TIMEOUT_S = 2.0  # for a client to take the reason
 
 _log = logging.getLogger("workbench.sql")
 
@@ -79,7 +84,14 @@ async def run_query(request: Request, body: SqlBody) -> None:
             await response.eof()
         except Exception as error:  # noqa: BLE001  only a closed connection shows that the response is incomplete
             _log.warning("sql_answer_broken", extra={"request_id": str(request.id), "reason": str(error)})
-            request.transport.abort()  # type: ignore[attr-defined]
+            transport: asyncio.Transport = request.transport  # type: ignore[assignment]
+            if isinstance(error, SqlError):
+                with contextlib.suppress(TimeoutError, ServerError):
+                    async with asyncio.timeout(_FAILURE_TIMEOUT_S):
+                        await response.send(writer.failure(str(error)))
+                        while transport.get_write_buffer_size():  # noqa: ASYNC110  no event says so
+                            await asyncio.sleep(0.01)
+            transport.abort()
 
 
 SqlError = (

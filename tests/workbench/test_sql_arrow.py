@@ -6,7 +6,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from workbench.sql import CutShortError, batches
+from api.query.arrow import ArrowStream
+from workbench.sql import END, CutShortError, batches
 
 
 def stream(*batches: list[str], compression: str | None = "zstd") -> bytes:
@@ -44,6 +45,14 @@ def test_a_batch_is_yielded_before_the_next_arrives() -> None:
 def test_a_stream_without_rows_has_its_columns() -> None:
     (only,) = batches([stream()])
     assert pl.read_ipc_stream(only).columns == ["word", "encoded"]
+
+
+def test_the_reason_for_which_a_stream_ends_is_read_and_other_readers_refuse_it() -> None:
+    raw = stream(["a", "b"], ["c"])[: -len(END)] + ArrowStream.failure("took longer than 10 s")
+    with pytest.raises(CutShortError, match=r"^took longer than 10 s$"):
+        list(batches(pieces(raw, 7)))
+    with pytest.raises(OSError, match="negative metadata length"):
+        pa.ipc.open_stream(raw).read_all()
 
 
 def test_a_truncated_stream_is_an_error() -> None:
