@@ -4,9 +4,12 @@ Reads are retried while the server is briefly unavailable. Writes are not retrie
 key, and `events` retries those itself.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final, Generic, TypeVar
 
 import httpx
@@ -230,9 +233,29 @@ class Connection:
         return response.body
 
 
+def _require_exact(value: Any, path: str) -> None:
+    """Raise InvalidArgumentError for a value that JSON would change: a number that is none, a time without a zone."""
+    match value:
+        case float() | Decimal() if not math.isfinite(value):
+            raise InvalidArgumentError(f"{path}: {value} is not a number that JSON has; leave it out, or write None")
+        case datetime() if value.tzinfo is None:
+            raise InvalidArgumentError(f"{path}: a time needs its zone: datetime(…, tzinfo=UTC)")
+        case Mapping():
+            for name, item in value.items():
+                _require_exact(item, f"{path}.{name}" if path else str(name))
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _require_exact(item, f"{path}[{index}]")
+        case _:
+            return
+
+
 def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
+        _require_exact(body, "")
         return encode(body)
+    except InvalidArgumentError:
+        raise
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"the request cannot be written as JSON: {error}") from None
 

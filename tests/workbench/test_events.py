@@ -3,12 +3,20 @@
 import json
 import threading
 from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
-from workbench import ConnectionFailedError, InvalidRequestError, UnavailableError, UnknownOutcomeError
+from workbench import (
+    ConnectionFailedError,
+    InvalidArgumentError,
+    InvalidRequestError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from workbench.events import Events, SendRetries
 
 BREAK = object()
@@ -90,6 +98,22 @@ def test_warnings_of_an_accepted_event_are_shown(script: Script) -> None:
     assert repr(receipts).startswith("2 accepted, 0 duplicates, 0 not stored, 1 warning\n")
     assert receipts.frame()["warnings"].to_list() == [[], [warning]]
     assert warning in receipts._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"amount": float("nan")}, r"^payload.amount: nan is not a number that JSON has"),
+        ({"amounts": [1, Decimal("Infinity")]}, r"^payload.amounts\[1\]: Infinity is not a number"),
+        ({"order": {"at": datetime(2026, 1, 1)}}, r"^payload.order.at: a time needs its zone"),  # noqa: DTZ001
+    ],
+)
+def test_a_value_that_json_would_change_is_refused(script: Script, payload: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        script.events.send("deposit", external_id="1", payload=payload)
+    with pytest.raises(InvalidArgumentError, match=r"^events\[1\]\.payload"):
+        script.events.send_many([{"event": "a"}, {"event": "a", "payload": payload}])
+    assert script.bodies == []
 
 
 def test_each_call_has_its_own_key(script: Script) -> None:
