@@ -107,6 +107,15 @@ def test_the_page_shows_the_results_and_the_assumptions(finished: Automation) ->
     assert backtest.chart().to_dict()
 
 
+def test_a_backtest_says_how_many_entries_are_held_out(wb: Workbench, finished: Automation) -> None:
+    draft = wb.automation("half").on("bt:paid").holdout(50).send_inapp("Hi", "there")
+    backtest = draft.backtest(days=1)
+    held_out = backtest.entries().filter(pl.col("outcome") == "holdout").height
+    assert backtest.totals.held_out == held_out > 0
+    assert "of these, held out" in backtest._repr_html_()
+    assert "of these, held out" not in finished.backtest(days=1)._repr_html_()
+
+
 def test_a_draft_is_compared_with_the_published_version(wb: Workbench, finished: Automation) -> None:
     draft = wb.automation("backtested").on("bt:paid").where("amount", is_in=[2, 3]).send_inapp("Hi", "{{ amount }}")
     backtest = draft.backtest(days=1, against="published")

@@ -345,6 +345,7 @@ def _metrics(totals: Totals, scope: BacktestScope) -> dict[str, str]:
         of = f"% of all {scope.contacts:,} contacts"
     counts: dict[str, int | str] = {
         "entries": totals.entries,
+        "of these, held out": totals.held_out,
         "contacts that enter": totals.contacts,
         "contacts with a message": totals.reached,
         of: f"{totals.reached / scope.contacts:.1%}" if totals.reached else 0,

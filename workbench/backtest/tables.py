@@ -22,14 +22,15 @@ class Totals(msgspec.Struct, frozen=True):
     """Counts of what would have happened.
 
     `entries`: events that started an entry. `turned_away`: events that did not, because of the re-entry rule or the
-    loop guard. `contacts`: contacts with an entry. `sent`: messages by channel. `reached`: contacts with at least one
-    message to them. `most`: the largest number of messages to one contact. `skipped`: messages that an opt-out or a cap
-    suppressed, or that cannot be delivered. `failed`: entries that failed permanently. `waiting`: entries that had not
-    ended at the end of the period.
+    loop guard. `held_out`: entries of contacts in the holdout. `contacts`: contacts with an entry. `sent`: messages by
+    channel. `reached`: contacts with at least one message to them. `most`: the largest number of messages to one
+    contact. `skipped`: messages that an opt-out or a cap suppressed, or that cannot be delivered. `failed`: entries
+    that failed permanently. `waiting`: entries that had not ended at the end of the period.
     """
 
     entries: int = 0
     turned_away: int = 0
+    held_out: int = 0
     contacts: int = 0
     reached: int = 0
     sent: dict[str, int] = {}
@@ -67,6 +68,7 @@ class Tables:
         return Totals(
             entries=int(endings["entries"].sum()) - turned_away,
             turned_away=turned_away,
+            held_out=int(endings.filter(pl.col("outcome") == "holdout")["entries"].sum()),
             contacts=int(per_contact["contacts"].sum()),
             reached=int(reached["contacts"].sum()),
             sent=sent,
