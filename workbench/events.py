@@ -124,9 +124,11 @@ class Events(MethodHints):
 
         An invalid event does not stop the others. If the server stops responding, the receipts of the remaining
         events have an error. To retry one of `receipts.failed`, send it with the key of its receipt: `{**event,
-        "idempotencyKey": receipt.idempotency_key}`.
+        "idempotencyKey": receipt.idempotency_key}`. Events over the rate limit of the server are sent again after
+        pauses, and `receipts.limited_s` is their sum in seconds.
         """
         receipts: list[Receipt] = []
+        limited_s = 0.0
         remaining = iter(events)
         while batch := [_with_key(event) for event in islice(remaining, BATCH_SIZE)]:
             if receipts and (receipts[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)):
@@ -134,8 +136,10 @@ class Events(MethodHints):
                 error = f"{_NOT_SENT}: the server did not respond to the events before this one"
                 receipts += [Receipt(False, idempotency_key=event["idempotencyKey"], error=error) for event in batch]
             else:
-                receipts += self._send_batch(batch)
-        return Receipts(tuple(receipts))
+                stored, paused_s = self._send_batch(batch)
+                receipts += stored
+                limited_s += paused_s
+        return Receipts(tuple(receipts), limited_s)
 
     @usage_example(f"wb.events.curl{_SEND}")
     def curl(self, event: str, *, show_key: bool = False, **fields: Unpack[EventFields]) -> "CurlLine":
@@ -198,9 +202,13 @@ class Events(MethodHints):
             )
         return self._key
 
-    def _send_batch(self, events: Sequence[_JsonObject]) -> list["Receipt"]:
-        """Return one receipt per event. Events with a retryable receipt are sent again."""
+    def _send_batch(self, events: Sequence[_JsonObject]) -> tuple[list["Receipt"], float]:
+        """Return one receipt per event, and the seconds of pauses because of the rate limit.
+
+        Events with a retryable receipt are sent again.
+        """
         receipts: dict[int, Receipt] = {}
+        limited_s = 0.0
         # An unknown outcome stays unknown when a later attempt is rejected, so it is remembered for each event.
         unanswered: set[int] = set()
         pauses = self._retries.pauses_s()
@@ -209,6 +217,8 @@ class Events(MethodHints):
                 pause = next(pauses, None)
                 if pause is None:
                     break
+                if any((receipts[index].error or "").startswith(_RATE_LIMITED) for index in left):
+                    limited_s += pause
                 environment.sleep(pause)
             # One series of pauses for both kinds of retries, so that a batch is sent at most `attempts` times.
             results, unknown = self._post_batch([events[index] for index in left], pauses)
@@ -220,7 +230,7 @@ class Events(MethodHints):
                 # The last attempt was rejected, but an earlier one may have stored the event.
                 error = f"{_UNANSWERED}: an earlier attempt got no response, then {receipt.error}"
                 receipts[index] = msgspec.structs.replace(receipt, error=error)
-        return [receipts[index] for index in range(len(events))]
+        return [receipts[index] for index in range(len(events))], limited_s
 
     def _post_batch(self, events: Sequence[_JsonObject], pauses: Iterator[float]) -> tuple[list["Receipt"], bool]:
         """Return the receipts, and whether an attempt had an unknown outcome."""
@@ -329,7 +339,14 @@ class _BatchBody(msgspec.Struct, frozen=True):
 
 
 class Receipts(ItemSequence[Receipt]):
-    """The receipts of many events, in the order of the events."""
+    """The receipts of many events, in the order of the events.
+
+    `limited_s`: the seconds of pauses because of the rate limit of the server.
+    """
+
+    def __init__(self, items: Sequence[Receipt], limited_s: float = 0.0) -> None:
+        super().__init__(items)
+        self.limited_s = limited_s
 
     @property
     def failed(self) -> list[tuple[int, Receipt]]:
@@ -354,7 +371,9 @@ class Receipts(ItemSequence[Receipt]):
         not_stored = len(self.failed) - unknown
         counts = f"{accepted} accepted, {quantity(duplicates, 'duplicate')}, {not_stored} not stored"
         counts = f"{counts}, {unknown} of unknown outcome" if unknown else counts
-        return f"{counts}, {quantity(len(self.warnings), 'warning')}" if self.warnings else counts
+        counts = f"{counts}, {quantity(len(self.warnings), 'warning')}" if self.warnings else counts
+        limited = f"; {self.limited_s:.0f} s of pauses because of the server's WORKBENCH_INGEST_RATE"
+        return f"{counts}{limited}" if self.limited_s >= 1 else counts
 
     @printable_text
     def __repr__(self) -> str:

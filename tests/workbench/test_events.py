@@ -17,7 +17,7 @@ from workbench import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from workbench.events import Events, SendRetries
+from workbench.events import Events, Receipts, SendRetries
 
 BREAK = object()
 OK = (202, {"accepted": True, "deduplicated": False, "idempotencyKey": "k"})
@@ -199,6 +199,15 @@ def test_events_are_sent_in_batches_of_a_hundred(script: Script) -> None:
     assert len(receipts) == 230
     assert receipts.failed == []
     assert receipts.frame().height == 230
+
+
+def test_receipts_say_how_long_the_rate_limit_delayed_them(script: Script) -> None:
+    over = {"accepted": False, "deduplicated": False, "error": "RATE_LIMITED: rate limit exceeded"}
+    script.answers = [(202, {"results": [OK[1], over]}), (202, {"results": [OK[1]]}), (202, {"results": [OK[1]]})]
+    receipts = script.events.send_many([{"event": "deposit"}] * 2)
+    assert 0 < receipts.limited_s < 1
+    assert script.events.send_many([{"event": "deposit"}]).limited_s == 0
+    assert repr(Receipts([*receipts], 9.7)).endswith("; 10 s of pauses because of the server's WORKBENCH_INGEST_RATE")
 
 
 def test_receipts_list_the_events_stored_before_the_server_failed(script: Script) -> None:
