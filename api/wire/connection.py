@@ -48,7 +48,7 @@ MIN_READ_BYTES = 65_536  # a slow client has to read this much within RESPONSE_T
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LINGER_S = 1.0
 _PAUSE_AFTER_503_S = 0.1
-HALF_CLOSED_S = 2.0  # longer than ingest takes to answer; a query of a client that left is cancelled then
+PROBE_INTERVAL_S = 0.5  # ingest usually answers sooner; two probes show that a client has left
 _WEBSOCKET_LINGER_S = 2.0
 _MAX_REASON_BYTES = 123  # RFC 6455: a control frame carries 125 bytes, and the code takes two
 _DATA = (Opcode.TEXT, Opcode.CONT)
@@ -255,8 +255,10 @@ class HttpConnection(WebSocketProtocol):
     """One connection. Writing pauses when 64 KB wait to be sent; from then on the client has to read.
 
     A client may end its side of the connection after a request (`input_ended`), and still gets its answer. A client
-    that has left looks the same until something is sent to it, so an answer that has not begun after HALF_CLOSED_S is
-    given up.
+    that has left looks the same until something is sent to it, so `100 Continue` is sent every PROBE_INTERVAL_S until
+    the answer begins. Clients of HTTP/1.1 skip it (RFC 9110, 15.2), and the system of a client that has left refuses
+    it: the next write fails and the request is cancelled. HTTP/1.0 has no such response, so a request of that version
+    runs to its end.
     """
 
     HTTP_CLASS = StrictHttp
@@ -276,7 +278,7 @@ class HttpConnection(WebSocketProtocol):
             return False
         self.input_ended = True
         self._data_received.set()  # wakes `receive_more`, because nothing more will be received
-        self.loop.call_later(HALF_CLOSED_S, self._drop_unless_answered)
+        self.loop.call_later(PROBE_INTERVAL_S, self._probe)
         return True
 
     async def receive_more(self) -> None:
@@ -289,15 +291,19 @@ class HttpConnection(WebSocketProtocol):
                 raise _malformed("it ended before it was complete")
             raise asyncio.CancelledError  # ends the task of the connection
 
-    def _drop_unless_answered(self) -> None:
-        if self.http is not None and self.http.stage is Stage.HANDLER and self.transport is not None:
-            self.transport.abort()
+    def _probe(self) -> None:
+        http, transport = self.http, self.transport
+        if http is None or transport is None or transport.is_closing():
+            return
+        if http.stage is Stage.HANDLER and http.request.version == "1.1":
+            transport.write(_CONTINUE)
+        self.loop.call_later(PROBE_INTERVAL_S, self._probe)
 
     async def websocket_handshake(self, request: Request, subprotocols: Any = None) -> "WebSocket":
         """Turn the connection into a WebSocket; answer 400 if the handshake is not valid."""
         protocol = ServerProtocol(max_size=MAX_MESSAGE_BYTES, state=State.OPEN)
         response = protocol.accept(self.sanic_request_to_ws_request(request))
-        if response.status_code != 101 or self.transport is None:
+        if response.status_code != 101 or self.transport is None or self.input_ended:
             raise TransportError("the WebSocket handshake is not valid", 400)
         self.transport.write(response.serialize())
         websocket = WebSocket(protocol, self.transport)

@@ -1,6 +1,7 @@
 """A query that exceeds a limit is stopped with a message that names the limit, and leaves nothing behind."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -200,6 +201,18 @@ async def test_a_query_is_cancelled_when_its_client_disconnects_before_the_first
     await until(lambda: bool(backends(service.dsn, role)))
     asking.cancel()
     await until(lambda: not backends(service.dsn, role))
+
+
+async def test_a_half_closed_client_gets_the_rows_of_a_slow_query(service):
+    three_seconds = ENDLESS.replace("count(*)", "'ended'") + " WHERE clock_timestamp() > now() + '3 s' LIMIT 1"
+    body = json.dumps({"sql": three_seconds}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.ben.client.base_url.port)
+    writer.write(b"POST /api/v1/sql HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % service.ben.key.encode())
+    writer.write(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    writer.write_eof()
+    received = await reader.read()
+    writer.close()
+    assert b'[["ended"]' in received.rpartition(b"HTTP/1.1 200 OK")[2]
 
 
 async def test_a_truncated_answer_does_not_look_complete(service):

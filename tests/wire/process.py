@@ -51,14 +51,14 @@ def _add_probes(app: App) -> None:
         for _ in range(LARGE // 65_536):
             await response.send(bytes(65_536))
 
-    async def slow(request: Request) -> HTTPResponse:
-        await asyncio.sleep(60)
-        raise AssertionError
+    async def slow(request: Request, seconds: float) -> HTTPResponse:
+        await asyncio.sleep(seconds)
+        return answer({})
 
     app.add_route(record, "/probe/<probe:str>", methods=["GET", "POST"])
     app.add_route(report, "/recorded")
     app.add_route(large, "/large")
-    app.add_route(slow, "/slow")
+    app.add_route(slow, "/slow/<seconds:float>")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ REQUESTS = {
     request(KEY, b"Content-Length: 999"): 408,
     request(KEY, LENGTH, b"X: " + CANARY * 1_000): 431,
     request(KEY, LENGTH, line=CANARY + ESCAPE): 400,
-    request(KEY, LENGTH, line=b"GET /slow?" + CANARY + b" HTTP/1.1"): 503,
+    request(KEY, LENGTH, line=b"GET /slow/60?" + CANARY + b" HTTP/1.1"): 503,
 }
 
 

@@ -75,5 +75,5 @@ def test_a_client_that_reads_gets_all_of_it(process: Process) -> None:
 
 
 def test_d25_a_handler_that_takes_too_long_gives_a_503(impatient: Process) -> None:
-    (answer,) = impatient.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+    (answer,) = impatient.send(b"GET /slow/60 HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (answer.status, answer.headers[b"connection"], bool(answer.error)) == (503, b"close", True)
