@@ -70,7 +70,13 @@ from api.routes.request import Services, identify
 from api.routes.responses import RequestRefusedError, refusal
 from api.segments.candidates import SegmentServices
 from api.settings import Settings
-from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError, with_application_name
+from api.store.database import (
+    CitusWorkers,
+    Database,
+    DatabaseUnavailableError,
+    TransactionConflictError,
+    with_application_name,
+)
 from api.store.query import TenantDatabase
 from api.wire.connection import HttpConnection, LargeBodies, TransportError
 from workbench.language.problem import Problem
@@ -153,6 +159,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         settings,
         database,
         service,
+        CitusWorkers(service),
         keyring,
         clock,
         Verifier(service, keyring, clock),

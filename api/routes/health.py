@@ -3,6 +3,7 @@
 An API without an engine still accepts events and loses none, so a stopped engine does not make the API unready.
 """
 
+import asyncio
 from typing import Literal
 
 import msgspec
@@ -10,12 +11,13 @@ from msgspec import UNSET, UnsetType
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.routes.events import INGEST_PATHS
-from api.routes.request import Operation, services
+from api.routes.request import Operation, Services, services
 from api.routes.responses import RequestRefusedError, answer
 from api.store.chain import list_chains
-from api.store.database import DatabaseUnavailableError, list_workers
-from api.store.engines import last_heartbeat
+from api.store.database import DatabaseUnavailableError
+from api.store.engines import Heartbeat, last_heartbeat
 from workbench.language.problem import Problem
+from workbench.language.responses import ChainView
 from workbench.language.version import VERSION, VERSION_HEADER, incompatibility, supported_range
 
 blueprint = Blueprint("health")
@@ -69,10 +71,9 @@ async def readyz(request: Request) -> HTTPResponse:
     On Citus, `database` lists the node ids of workers that are away; 503 if all are.
     """
     try:
-        async with services(request).database.transaction(answer_s=_DATABASE_TIMEOUT_S) as tx:
-            beat = await last_heartbeat(tx)
-            chains = await list_chains(tx, services(request).clock.now())
-            workers = await list_workers(tx)
+        (beat, chains), workers = await asyncio.gather(
+            _read_engine_and_chains(services(request)), services(request).citus_workers.current()
+        )
     except DatabaseUnavailableError:  # the reason names hosts, so it is only logged (and shown by `workbench doctor`)
         return answer(Readiness("unavailable", "away", "waiting", "unknown"), 503)
     now = services(request).clock.now()
@@ -97,6 +98,11 @@ async def readyz(request: Request) -> HTTPResponse:
         chain_statuses,
     )
     return answer(readiness, 200 if is_ready else 503)
+
+
+async def _read_engine_and_chains(context: Services) -> tuple[Heartbeat | None, list[ChainView]]:
+    async with context.database.transaction(answer_s=_DATABASE_TIMEOUT_S) as tx:
+        return await last_heartbeat(tx), await list_chains(tx, context.clock.now())
 
 
 @blueprint.get("/api/v1/version")

@@ -38,7 +38,7 @@ from api.routes.access_log import AccessLog
 from api.routes.responses import RequestRefusedError, answer
 from api.segments.candidates import SegmentServices
 from api.settings import Settings
-from api.store.database import Database, DatabaseUnavailableError
+from api.store.database import CitusWorkers, Database, DatabaseUnavailableError
 from api.store.query import TenantDatabase, act_for
 from workbench.language.body import Body, is_id, read_body, read_query
 from workbench.language.problem import Problems
@@ -82,6 +82,7 @@ class Services(msgspec.Struct, frozen=True):
     settings: Settings
     database: TenantDatabase
     system_database: Database
+    citus_workers: CitusWorkers
     keyring: Keyring
     clock: Clock
     verifier: Verifier

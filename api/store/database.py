@@ -212,6 +212,8 @@ _INDEX_ONLY_OPTIONS = (
 _TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2}
 
 _CITUS = load("citus")
+_WORKER_TIMEOUT = "500ms"  # to connect to a worker; Citus itself waits 30 s for a frozen one
+_WORKERS_ANSWER_S, _WORKERS_KNOWN_NS = 1.7, 1_000_000_000  # several frozen workers are waited for one after another
 _SLOW_CALIBRATION_NS = 1_000_000_000  # a slower response would move the clock by up to half of its round trip
 
 
@@ -524,7 +526,29 @@ async def list_workers(tx: Transaction) -> list[tuple[int, bool]]:
     """Return the node id of each worker of a Citus cluster, and whether it answers; nothing for another server."""
     if not await is_distributed(tx):
         return []
+    for statement in local_settings({"citus.node_connection_timeout": _WORKER_TIMEOUT}):
+        await tx.execute(statement)
     return [(node, answers) async for node, answers in await tx.execute(_CITUS["list_workers"])]
+
+
+class CitusWorkers:
+    """The workers of a Citus cluster. They are asked at most once a second, and not again before they answered."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._asking: asyncio.Task[list[tuple[int, bool]]] | None = None
+        self._until_ns = 0
+
+    async def current(self) -> list[tuple[int, bool]]:
+        """Return what `list_workers` returned within the last second. Raises DatabaseUnavailableError."""
+        if self._asking is None or (self._asking.done() and monotonic_ns() > self._until_ns):
+            self._until_ns = monotonic_ns() + _WORKERS_KNOWN_NS
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._asking)  # other requests may wait for the same answer
+
+    async def _ask(self) -> list[tuple[int, bool]]:
+        async with self._database.transaction(answer_s=_WORKERS_ANSWER_S) as tx:
+            return await list_workers(tx)
 
 
 async def run_on_workers(tx: Transaction, script: str) -> None:

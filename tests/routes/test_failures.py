@@ -3,13 +3,16 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from api.auth.key_format import RANDOM_BYTES, make
+from api.embedded import Server
 from api.store.database import Database, libpq_dsn
 from tests.routes.conftest import Service, serving
+from tests.servers import database_dsn
 
 CANARY = "canary-7d1f"
 EVENT = {"event": "deposit", "contact": {"externalId": CANARY}, "payload": {"secret": CANARY}, "idempotencyKey": "k1"}
@@ -83,6 +86,43 @@ async def test_health_distinguishes_the_process_from_its_dependencies(service: S
         "chains": {},
     }
     assert (ready.status_code, ready.json()) == (200, expected)
+
+
+# What `/readyz` uses of Citus: worker 2 is frozen, and a connection to it ends with the timeout of Citus.
+_LIKE_CITUS = """
+CREATE TABLE pg_dist_node AS SELECT * FROM (VALUES (1, 'a', 1), (2, 'b', 2)) AS n (nodeid, nodename, nodeport);
+CREATE TABLE asked (at timestamptz);
+CREATE FUNCTION run_command_on_workers(command text)
+RETURNS TABLE (nodename text, nodeport integer, success boolean, result text) LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO asked VALUES (clock_timestamp());
+    PERFORM pg_sleep_for(coalesce(current_setting('citus.node_connection_timeout', true), '30 s')::interval);
+    RETURN QUERY VALUES ('a', 1, true, '1'), ('b', 2, false, 'failed to connect to b:2');
+END $$;
+"""
+
+
+@pytest.mark.plain
+async def test_readyz_names_a_frozen_citus_worker_and_asks_once_for_many_requests(
+    postgres: Server, service: Service, database_url: str
+) -> None:
+    with psycopg.connect(libpq_dsn(database_url), options="-c search_path=workbench") as owner:
+        owner.execute(_LIKE_CITUS)
+    with psycopg.connect(database_dsn(postgres.admin_dsn, urlsplit(database_url).path[1:])) as admin:
+        admin.execute(  # by this row the service recognizes Citus, when it connects
+            "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)"
+            " SELECT 1000000, 'citus', extowner, extnamespace, false, '13' FROM pg_extension LIMIT 1"
+        )
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+    root = str(service.client.base_url).replace("/api/v1/", "")
+    async with asyncio.timeout(2):
+        answers = await asyncio.gather(*(service.client.get(f"{root}/readyz") for _ in range(20)))
+    assert {(answer.status_code, answer.json()["database"]) for answer in answers} == {(200, "Citus workers away: 2")}
+    with psycopg.connect(libpq_dsn(database_url)) as owner:
+        assert owner.execute("SELECT count(*) FROM workbench.asked").fetchone() == (1,)
 
 
 async def test_without_a_database_the_process_lives_but_is_not_ready() -> None:
