@@ -71,12 +71,19 @@ def root_secret(settings: Settings, dsn: str) -> str:
                 "restore the file from your copy, or set WORKBENCH_SECRET"
             )
         secret = private_files.read_or_create(file, token(32).hex())
+    require_own_secret(settings, dsn, secret)
+    return secret
+
+
+def require_own_secret(settings: Settings, dsn: str, secret: str) -> None:
+    """Raise CommandError unless this secret belongs to this database."""
+    from api.auth import rotation
+
     try:
         asyncio.run(rotation.require_secret(dsn, Keyring(secret)))
     except rotation.ForeignSecretError as error:
-        source = "WORKBENCH_SECRET" if settings.secret is not None else str(file)
+        source = "WORKBENCH_SECRET" if settings.secret is not None else str(settings.data_dir / "secret")
         raise CommandError(f"{source}: {error}; {MISMATCH_ADVICE}") from error
-    return secret
 
 
 class DatabaseUrls(msgspec.Struct, frozen=True):
@@ -94,12 +101,9 @@ def database(settings: Settings) -> Iterator[DatabaseUrls]:
         return
     from api.embedded import EmbeddedPostgres
 
-    def leave(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(0)
-
     postgres = EmbeddedPostgres(settings.data_dir, bin_dir=settings.postgres_bin, report=note)
     # The default action of SIGTERM ends the process without running `finally`, and the server would keep running.
-    previous = signal.signal(signal.SIGTERM, leave)
+    previous = signal.signal(signal.SIGTERM, _leave)
     try:
         with postgres as server:
             urls = DatabaseUrls(server.dsn, server.admin_dsn)
@@ -108,6 +112,10 @@ def database(settings: Settings) -> Iterator[DatabaseUrls]:
             yield urls
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
 
 
 def run_on_database(
@@ -139,43 +147,61 @@ def process_database(args: argparse.Namespace, settings: Settings) -> Iterator[t
     with database(settings) as urls:
         install_logging()
         require_fit_database(urls)
-        secret = process_secret(settings, urls)
-        if args.leash:
-            network.follow_parent()
-        yield urls, secret
+        with process_secret(settings, urls) as secret:
+            if args.leash:
+                network.follow_parent()
+            yield urls, secret
 
 
-def process_secret(settings: Settings, urls: DatabaseUrls) -> str:
-    """Return the root secret for a process. A thread checks it later if the database cannot be reached now."""
+@contextmanager
+def process_secret(settings: Settings, urls: DatabaseUrls) -> Iterator[str]:
+    """Yield the root secret for a process.
+
+    If the database cannot be reached now, a thread checks the secret later: if it is foreign, the process gets SIGTERM,
+    and CommandError is raised at the end.
+    """
     from api.store.database import DatabaseUnavailableError
 
+    refused: list[CommandError] = []
     try:
-        return root_secret(settings, urls.dsn)
+        secret = root_secret(settings, urls.dsn)
     except DatabaseUnavailableError:
-        secret = read_secret(settings)
-        if secret is None:
+        stored = read_secret(settings)
+        if stored is None:
             raise
-        checking = threading.Thread(target=_stop_if_foreign, args=(settings, urls), name="secret", daemon=True)
-        checking.start()
-        return secret
+        secret = stored
+        signal.signal(signal.SIGTERM, _leave)  # until the event loop handles it
+        waiting = (settings, urls, secret, refused)
+        threading.Thread(target=_stop_if_foreign, args=waiting, name="secret", daemon=True).start()
+    try:
+        yield secret
+    finally:
+        if refused:
+            raise refused[0]
 
 
-def _stop_if_foreign(settings: Settings, urls: DatabaseUrls) -> None:
-    """Wait for a database that can be used, and send this process SIGTERM if its secret does not belong to it."""
+def _stop_if_foreign(settings: Settings, urls: DatabaseUrls, secret: str, refused: list[CommandError]) -> None:
+    """Wait for a database that can be used; if the secret does not belong to it, add the reason and send SIGTERM."""
+    try:
+        while not has_own_secret(settings, urls, secret):
+            time.sleep(_SECRET_CHECK_INTERVAL_S)
+    except CommandError as error:
+        _log.error("secret_refused", extra={"reason": str(error)})
+        refused.append(error)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def has_own_secret(settings: Settings, urls: DatabaseUrls, secret: str) -> bool:
+    """Return False if the database cannot be used now; raise CommandError if the secret does not belong to it."""
     from api.store.database import DatabaseUnavailableError
     from api.store.migrate import MigrationError, UnfitServerError
 
-    while True:
-        time.sleep(_SECRET_CHECK_INTERVAL_S)
-        try:
-            require_fit_database(urls)
-            root_secret(settings, urls.dsn)
-        except (DatabaseUnavailableError, MigrationError, UnfitServerError):
-            continue
-        except CommandError as error:
-            _log.error("secret_refused", extra={"reason": str(error)})
-            os.kill(os.getpid(), signal.SIGTERM)
-        return
+    try:
+        require_fit_database(urls)
+        require_own_secret(settings, urls.dsn, secret)
+    except (DatabaseUnavailableError, MigrationError, UnfitServerError):
+        return False
+    return True
 
 
 def require_fit_database(urls: DatabaseUrls) -> None:

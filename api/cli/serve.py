@@ -231,8 +231,9 @@ def run_worker(settings: Settings, rates: int, *sockets: int) -> None:
     install_logging()
     urls = DatabaseUrls(settings.database_url, None)
     require_fit_database(urls)
-    app = create_app(settings, urls.dsn, process_secret(settings, urls), rates=rates)
-    serve(app, [socket.socket(fileno=descriptor) for descriptor in sockets], network.report_ready)
+    with process_secret(settings, urls) as secret:
+        app = create_app(settings, urls.dsn, secret, rates=rates)
+        serve(app, [socket.socket(fileno=descriptor) for descriptor in sockets], network.report_ready)
 
 
 def worker_count(text: str) -> int:

@@ -27,7 +27,7 @@ import msgspec
 import psutil
 
 from api.cli import CommandError, lab, network
-from api.cli.database import DatabaseUrls, migrate, read_secret, root_secret
+from api.cli.database import DatabaseUrls, has_own_secret, migrate, read_secret, root_secret
 from api.cli.errors import Interrupted, Signals, note, port, say
 from api.clock import monotonic_ns
 from api.crypto import Keyring
@@ -130,6 +130,7 @@ class Up:
         self._postgres: EmbeddedPostgres | None = None
         self._postgres_delay = network.RestartDelay(_FIRST_RESTART_DELAY_S)
         self._postgres_started_ns = 0
+        self._urls = DatabaseUrls("", None)
         self._children: list[Child] = []
         self._url = f"http://127.0.0.1:{args.port}"
 
@@ -143,6 +144,7 @@ class Up:
             _wait_for_port(self._args.lab_port, "--lab-port")
         read_secret(self._settings)  # an unusable one is reported before Postgres starts
         postgres, urls = self._start_postgres()
+        self._urls = urls
         migrate(urls)
         secrets = Keyring(root_secret(self._settings, urls.dsn))
         keys = None
@@ -223,8 +225,16 @@ class Up:
             self._postgres_started_ns = monotonic_ns()
         for child in self._children:
             with self._signals.deferred():
-                child.restart_if_crashed()
+                crashed = child.restart_if_crashed()
+            if crashed:
+                self._refuse_foreign_secret()
         time.sleep(_POLL_INTERVAL_S)
+
+    def _refuse_foreign_secret(self) -> None:
+        """Raise CommandError if the secret was replaced by a foreign one: a new child would end, too."""
+        with contextlib.suppress(PrivateFileError):
+            if (secret := read_secret(self._settings)) is not None:
+                has_own_secret(self._settings, self._urls, secret)
 
     def _summary(self, postgres: str, keys: "DemoKeys | None") -> str:
         lines = ["", "Event Workbench is ready.", ""]
@@ -295,15 +305,17 @@ class Child:
                 self._report(f"{self.name} cannot be started: {error}; trying again in {self.delay.crashed(0)} s")
         self._started_ns = monotonic_ns()
 
-    def restart_if_crashed(self) -> None:
-        """Detect a crash, and restart the process once its delay is over. Call this often."""
-        if self._process is not None and (code := self._process.poll()) is not None:
+    def restart_if_crashed(self) -> bool:
+        """Detect a crash, and restart the process once its delay is over; return whether it crashed. Call this often."""
+        crashed = self._process is not None and self._process.poll() is not None
+        if self._process is not None and (code := self._process.returncode) is not None:
             delay_s = self.delay.crashed((monotonic_ns() - self._started_ns) / 1e9)
             self._close()
             reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
             self._report(f"{self.name} stopped ({reason}); restarting it in {delay_s} s; see {self.log}")
         if self._process is None and self.delay.is_over():
             self.start()
+        return crashed
 
     def stop(self) -> None:
         """Send SIGTERM and wait; after the timeout kill everything left in the session of the process."""

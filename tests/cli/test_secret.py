@@ -1,19 +1,23 @@
 """The secret of a database: unusable, missing and foreign ones are refused; `workbench secret rotate` replaces it."""
 
 import asyncio
+import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from api.auth.keys import create_org
-from api.cli import database
+from api.cli import CommandError, database
 from api.crypto import next_chain, read_chain
+from api.embedded import Server
 from api.settings import Settings
 from tests.running import free_port
 
@@ -88,9 +92,8 @@ def test_a_process_with_a_foreign_secret_ends_when_its_database_is_migrated(data
     asyncio.run(create_org(database_url, "acme"))
     stopped = threading.Event()
     handler = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    checking = threading.Thread(
-        target=database._stop_if_foreign, args=(Settings(secret=NEW), database.DatabaseUrls(database_url, None))
-    )
+    urls, refused = database.DatabaseUrls(database_url, None), list[CommandError]()
+    checking = threading.Thread(target=database._stop_if_foreign, args=(Settings(secret=NEW), urls, NEW, refused))
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("INSERT INTO workbench.root_secrets (fingerprints) VALUES ('{another}')")
         connection.execute("ALTER TABLE public.workbench_migrations RENAME TO later")
@@ -102,7 +105,30 @@ def test_a_process_with_a_foreign_secret_ends_when_its_database_is_migrated(data
         connection.execute("ALTER TABLE public.later RENAME TO workbench_migrations")
     assert stopped.wait(60)
     checking.join()
+    assert FOREIGN in str(refused)
     signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize("command", ["engine", "serve", "serve --workers 2", "chain"])
+def test_a_process_that_finds_late_that_its_secret_is_foreign_fails(
+    postgres: Server, database_url: str, workbench: Workbench, tmp_path: Path, command: str
+) -> None:
+    assert workbench("org", "create", "acme").returncode == 0
+    name = urlsplit(database_url).path[1:]
+    environment = {**os.environ, "DATABASE_URL": database_url, "WORKBENCH_DATA_DIR": str(tmp_path)}
+    environment |= {"WORKBENCH_SECRET": NEW, "WORKBENCH_EVM_RPC": "http://127.0.0.1:1"}
+    port = ["--port", str(free_port())] if command.startswith("serve") else []
+    with psycopg.connect(postgres.admin_dsn, autocommit=True) as admin:
+        admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
+        with subprocess.Popen(
+            [sys.executable, "-m", "api", *command.split(), *port], env=environment, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            while "psycopg.pool" not in process.stderr.readline():  # it has started, and its pools try to connect
+                assert process.poll() is None
+            admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
+            _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, f"workbench: WORKBENCH_SECRET: {FOREIGN}" in stderr) == (1, True)
 
 
 def test_the_secret_of_a_database_without_organizations_may_change(run: Run) -> None:

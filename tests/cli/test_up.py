@@ -23,7 +23,9 @@ class Running:
     def __init__(self, data_dir: Path, port: int) -> None:
         self.port = port
         self.output = ""
-        environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")}
+        self.environment = {
+            name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")
+        }
         command = [
             Path(sys.executable).with_name("workbench"),
             "up",
@@ -35,7 +37,12 @@ class Running:
             data_dir,
         ]
         self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=data_dir.parent
+            command,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=data_dir.parent,
         )
 
     def kill_child(self, word: str) -> None:
@@ -164,6 +171,20 @@ def test_up_tries_to_start_postgres_until_it_succeeds(data_dir: Path, port: int)
     cluster.log.rmdir()
     until(lambda: network.status(port, "/readyz") == 200, "the API is ready", 60)
     assert up.end(signal.SIGTERM)[0] == 0
+
+
+def test_up_ends_when_a_child_could_only_start_with_a_foreign_secret(data_dir: Path, port: int) -> None:
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    subprocess.run(
+        [Path(sys.executable).with_name("workbench"), "org", "create", "acme"],
+        env={**up.environment, "WORKBENCH_DATA_DIR": str(data_dir)},
+        check=True,
+    )
+    (data_dir / "secret").write_text("another secret of these tests")
+    up.kill_child("engine")
+    code, last = up.end()
+    assert (code, "this is not the secret of this database" in last, "stopped Postgres" in last) == (1, True, True)
 
 
 def test_children_end_with_a_killed_up_and_the_next_up_adopts_postgres(data_dir: Path, port: int) -> None:
