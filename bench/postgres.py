@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from api.auth import keys
+from api.auth.rotation import require_secret
 from api.crypto import Keyring
 from api.embedded import EmbeddedPostgres
 from api.embedded.postmaster import read_pid_file
@@ -66,8 +67,9 @@ def create(server: Postgres, name: str) -> str:
 
 async def _prepare(dsn: str) -> Database:
     await migrate(dsn)
-    await keys.create_org(dsn, "bench")
     keyring = Keyring(SECRET)
+    await require_secret(dsn, keyring)  # afterwards `fill` stores contacts that no secret can read
+    await keys.create_org(dsn, "bench")
     live = await keys.create(dsn, keyring, "bench", "live", None, "bench")
     return Database(dsn, live, await keys.create(dsn, keyring, "bench", "workbench", None, "bench"))
 

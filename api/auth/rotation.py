@@ -2,7 +2,8 @@
 
 **The secret of a database.** With any other secret, every API key gets 401 and every entry of an automation fails. So
 the database has the fingerprint of its secret from the first use on, and processes and commands with another one are
-refused (`require_secret`). As long as the database has no organization, the secret may change.
+refused (`require_secret`). As long as the database has no organization, the secret may change. A database of an earlier
+version has no fingerprint: the first secret that reads the identifiers of its contacts is its own.
 
 **Rotation.** The changes in the database that each phase needs.
 
@@ -18,6 +19,7 @@ before. When its work is done, the value of the next phase belongs to the databa
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 from api.auth import AccessError
@@ -25,9 +27,11 @@ from api.auth.keys import operator_transaction
 from api.crypto import Keyring
 from api.store import access as store
 from api.store.access import Org
+from api.store.contacts import find_contact_state
 from api.store.database import Database, Transaction, TransactionConflictError, with_application_name
 from api.store.migrate import require_connection
 from api.store.sql_roles import close_login, role_exists
+from workbench.language.event import Identifiers
 
 _MAX_CONFLICTS = 20  # consecutive conflicts of one page
 
@@ -47,13 +51,26 @@ async def require_secret(dsn: str, keyring: Keyring) -> None:
         if not await store.has_organizations(tx):
             await store.set_fingerprints(tx, [fingerprint])
             return
-        if not stored:  # an earlier version created the organizations
+        if not stored and await _may_be_own(tx, keyring):  # an earlier version created the organizations
             await store.insert_fingerprint(tx, fingerprint)
             stored = await store.find_fingerprints(tx)
         if fingerprint not in stored:
             raise ForeignSecretError(
                 "this is not the secret of this database: with it, no API key and no email address could be read"
             )
+
+
+async def _may_be_own(tx: Transaction, keyring: Keyring) -> bool:
+    """Return whether the secret reads the identifiers of a contact, or there is no contact to try it on."""
+    contacts = await store.sample_contacts(tx)
+    for contact in contacts:
+        keys = keyring.of(contact.org_id)
+        with suppress(ValueError):  # an email that another secret has sealed
+            email = None if contact.email is None else keys.open_email(contact.email)
+            identifiers = Identifiers(contact.wallet_address, email, contact.external_id)
+            if await find_contact_state(tx, contact.org_id, keys, identifiers) is not None:
+                return True
+    return not contacts
 
 
 async def is_in_use(dsn: str) -> bool:

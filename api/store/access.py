@@ -39,6 +39,15 @@ class KeyRow(msgspec.Struct, frozen=True):
     strict: bool = False
 
 
+class StoredIdentifiers(msgspec.Struct, frozen=True):
+    """The identifiers of a contact as stored: the email sealed."""
+
+    org_id: int
+    email: str | None
+    wallet_address: str | None
+    external_id: str | None
+
+
 @query
 async def insert_organization(tx: Transaction, name: str, created_at: datetime) -> int | None:
     """Create an organization and return its id; None if the name is taken."""
@@ -64,6 +73,10 @@ async def find_fingerprints(tx: Transaction) -> list[str]:
 @query
 async def insert_fingerprint(tx: Transaction, fingerprint: str) -> None:
     """Store the first fingerprint, unless another process stored its own first."""
+
+
+@query
+async def sample_contacts(tx: Transaction) -> list[StoredIdentifiers]: ...
 
 
 @query

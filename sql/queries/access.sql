@@ -29,6 +29,11 @@ SELECT unnest(fingerprints) FROM root_secrets;
 -- Store the first fingerprint, unless another process stored its own first.
 INSERT INTO root_secrets (fingerprints) VALUES (ARRAY[:fingerprint]) ON CONFLICT DO NOTHING;
 
+-- sample_contacts --
+-- The identifiers of a few contacts of any organizations, to try a secret on.
+SELECT org_id, email, wallet_address, external_id FROM contacts
+WHERE erased_at IS NULL AND merged_into IS NULL AND coalesce(email, wallet_address, external_id) IS NOT NULL LIMIT 20;
+
 -- set_fingerprints --
 -- Replace the fingerprints.
 INSERT INTO root_secrets (fingerprints) VALUES (:fingerprints)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api.auth import AccessError
-from api.auth.rotation import run_phase
+from api.auth.rotation import ForeignSecretError, require_secret, run_phase
 from api.automations.automations import Author, Refusal
 from api.clock import Clock, uuid7
 from api.contacts import merge as contacts_merge
@@ -159,6 +159,30 @@ async def test_h5_a_merge_from_before_the_rotation_is_undone_with_the_new_secret
 def author(process: Process, org_id: int) -> Author:
     now_us = process.clock.unique_now_us()
     return Author(org_id, uuid7(now_us), now_us)
+
+
+@pytest.mark.parametrize(
+    "contact", [{"walletAddress": "0xWeb"}, {"email": "app@example.com"}, {"externalId": "u1"}], ids=str
+)
+async def test_the_first_secret_of_an_upgraded_database_must_read_its_contacts(
+    database_url: str, contact: dict[str, str]
+) -> None:
+    async with Process(database_url, OLD).running() as process:
+        await process.send(await organization(process), contact)
+        await process.rows("DELETE FROM root_secrets RETURNING true")
+        with pytest.raises(ForeignSecretError):
+            await require_secret(database_url, Keyring(NEW))
+        assert await process.rows("SELECT FROM root_secrets") == []
+        await require_secret(database_url, Keyring(OLD))
+        assert await process.rows("SELECT fingerprints FROM root_secrets") == [([Keyring(OLD).fingerprint()],)]
+
+
+async def test_the_first_secret_of_a_database_without_contacts_is_accepted(database_url: str) -> None:
+    async with Process(database_url, OLD).running() as process:
+        await organization(process)
+    await require_secret(database_url, Keyring(NEW))
+    with pytest.raises(ForeignSecretError):
+        await require_secret(database_url, Keyring(OLD))
 
 
 async def test_nothing_is_done_while_a_process_holds_other_secrets(database_url: str) -> None:
