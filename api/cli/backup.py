@@ -27,7 +27,7 @@ from api.settings import Settings, child_environment
 from api.store.backup import check_consistency, drop_schemas, hold_snapshot, is_citus, is_in_use, split_password
 
 DUMP, MANIFEST = "database.dump", "manifest.json"
-_FORMAT = 1
+_FORMAT = 2  # 1: with a fingerprint of the secret that this code cannot compare
 _OMITTED = (
     "POLICY ",  # policies name roles of the old server; the service creates roles and policies again
     "EXTENSION - citus",  # a cluster already has it, and a single Postgres does not need it
@@ -112,8 +112,13 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         raise CommandError(f"{folder} is not a backup: {error}") from error
-    if manifest.format != _FORMAT or not (folder / DUMP).is_file():
-        raise CommandError(f"{folder} is not a backup that this version can read")
+    if manifest.format != _FORMAT:
+        raise CommandError(
+            f"{folder} is a backup of format {manifest.format}, and this version reads format {_FORMAT}; "
+            "restore it with the version that made it"
+        )
+    if not (folder / DUMP).is_file():
+        raise CommandError(f"{folder} is not a backup: it has no {DUMP}")
     return manifest
 
 

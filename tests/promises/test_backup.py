@@ -132,6 +132,22 @@ def test_a_backup_is_complete_private_and_bound_to_one_secret(
     assert "made with another secret" in command(installation, installation.dsn, "restore", str(folder), **other).stderr
 
 
+def test_a_backup_of_another_format_is_refused_with_what_to_do(
+    installation: Installation, dumped_dsn: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "backup"
+    assert command(installation, dumped_dsn, "backup", str(folder)).returncode == 0
+    manifest = folder / "manifest.json"
+    text = manifest.read_text()
+    assert '"format": 2' in text
+    for number in (1, 3):
+        manifest.write_text(text.replace('"format": 2', f'"format": {number}'))
+        assert command(installation, installation.dsn, "restore", str(folder)).stderr == (
+            f"workbench: {folder} is a backup of format {number}, and this version reads format 2; "
+            "restore it with the version that made it\n"
+        )
+
+
 @pytest.mark.parametrize("spoilt", ["manifest.json", "database.dump"])
 def test_a_damaged_backup_is_refused_and_changes_nothing(
     installation: Installation, dumped_dsn: str, tmp_path: Path, spoilt: str
