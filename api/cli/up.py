@@ -306,7 +306,7 @@ class Child:
         self._started_ns = monotonic_ns()
 
     def restart_if_crashed(self) -> bool:
-        """Detect a crash, and restart the process once its delay is over; return whether it crashed. Call this often."""
+        """Return whether the process has just crashed, and restart it once its delay is over. Call this often."""
         crashed = self._process is not None and self._process.poll() is not None
         if self._process is not None and (code := self._process.returncode) is not None:
             delay_s = self.delay.crashed((monotonic_ns() - self._started_ns) / 1e9)

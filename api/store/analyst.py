@@ -7,7 +7,9 @@ each is read whole before it is passed on, so that a slow client does not run in
 rows of a FETCH before it sends them, so `temp_file_limit` stops rows of 500 MB there; libpq hands them over in small
 chunks, so `fetch_bytes` stops larger batches here. After each chunk the event loop gets a turn. Time is limited in
 three ways: by the server's statement_timeout, by a cancel request, and by ending the backend through the application's
-own connection.
+own connection. Postgres does not limit the memory of a backend (an aggregate collected 5 GB within 10 seconds), so the
+backend's memory is read from /proc, if Postgres runs on the same machine, and the query is cancelled above
+`memory_bytes`.
 
 **Rows.** One Python call per cell would dominate the cost. psycopg builds tuples of whole rows and Arrow takes them
 apart, both in C, a few hundred rows at a time while they are in the processor's cache. Cells are in Postgres's text or
@@ -26,9 +28,11 @@ protect.
 import asyncio
 import contextlib
 import logging
+import resource
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from select import POLLIN, poll
 from typing import TypeAlias
 
@@ -190,7 +194,7 @@ def _type_name(oid: int) -> str:
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
-    """Limits of one query: seconds per step (planning, and each fetch), seconds per answer, and bytes per fetch.
+    """Limits of one query: seconds per step (planning, and each fetch) and per answer, bytes per fetch and of memory.
 
     The server ends a step after `step_seconds`; if it does not, this process does after `watch_seconds`.
     """
@@ -201,6 +205,7 @@ class QueryLimits(msgspec.Struct, frozen=True):
     idle_seconds: float = 60.0
     connect_seconds: float = 3.0
     fetch_bytes: int = 128 * 1024 * 1024
+    memory_bytes: int = 1024 * 1024 * 1024
 
 
 class BoundParameter(msgspec.Struct, frozen=True):
@@ -230,7 +235,7 @@ class QueryTimeoutError(QueryError):
 
 
 class ResultTooLargeError(QueryError):
-    """A batch of rows exceeds the size limit."""
+    """A batch of rows, or the memory of the query, exceeds the size limit."""
 
 
 class TooManyQueriesError(QueryError):
@@ -250,6 +255,7 @@ _TARGET_BYTES = 2_000_000
 _CHUNKS_PER_FETCH = 8
 _FETCHES_AHEAD = 2  # Postgres prepares one while the other is on its way
 _CONNECT_PAUSE_S = 0.05
+_MEMORY_CHECK_INTERVAL_S = 0.1
 _SESSION = (
     "-c statement_timeout={statement_ms} -c idle_in_transaction_session_timeout={idle_ms} -c lock_timeout=2000 "
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
@@ -271,7 +277,7 @@ class AnalystCursor:
         self._limits = limits
         self._as_of = as_of
         self._started_ns = monotonic_ns()
-        self._stopped = False  # by this process
+        self._stopped: QueryError | None = None  # why this process stopped the query
         self._turn = asyncio.Lock()
 
     async def begin(
@@ -357,25 +363,32 @@ class AnalystCursor:
         try:
             yield
         except StatementError as error:
-            raise _classified(error, self._limits, stopped=self._stopped) from error
+            raise self._stopped or _classified(error, self._limits) from error
         except errors.Error as error:
-            if self._stopped:
-                raise _timeout(self._limits) from error
-            raise DatabaseUnavailableError("the connection to the database was lost") from error
+            raise self._stopped or DatabaseUnavailableError("the connection to the database was lost") from error
         finally:
             watch.cancel()
 
     async def _watch(self) -> None:
-        """Stop a step that the server's own timeout did not stop: cancel it, then end the backend."""
-        await asyncio.sleep(self._limits.watch_seconds)
-        self._stopped = True
-        _log.warning("reader_cancelled", extra={"pid": self._connection.info.backend_pid})
+        """Stop a step that needs too much memory or that the server's own timeout did not stop.
+
+        It is cancelled, then its backend is ended.
+        """
+        limits, pid, user = self._limits, self._connection.info.backend_pid, self._connection.info.user
+        due_ns, memory = monotonic_ns() + limits.watch_seconds * 1e9, 0
+        while memory <= limits.memory_bytes and monotonic_ns() < due_ns:
+            await asyncio.sleep(_MEMORY_CHECK_INTERVAL_S)
+            memory = private_bytes(pid, user)
+        self._stopped = _timeout(limits)
+        if memory > limits.memory_bytes:
+            self._stopped = ResultTooLargeError(f"the query needs more than {limits.memory_bytes} bytes of memory")
+        _log.warning("reader_cancelled", extra={"pid": pid, "memory_bytes": memory})
         with contextlib.suppress(errors.Error):
             await self._connection.cancel_safe(timeout=2.0)
         await asyncio.sleep(1.0)
         with contextlib.suppress(DatabaseUnavailableError, errors.Error):
             async with self._database.transaction() as tx:
-                await stop_backend(tx, self._connection.info.backend_pid)
+                await stop_backend(tx, pid)
 
 
 @contextlib.asynccontextmanager
@@ -490,15 +503,27 @@ def _field(result: PGresult, field: DiagnosticField) -> str | None:
     return raw.decode("utf-8", "replace") if raw else None
 
 
+def private_bytes(pid: int, role: str) -> int:
+    """Return the memory that a backend does not share with others; 0 if it does not run on this machine."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        if role.encode() not in (folder / "cmdline").read_bytes():  # a process of this machine with the same number
+            return 0
+        _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * resource.getpagesize()
+
+
 def _timeout(limits: QueryLimits) -> QueryTimeoutError:
     return QueryTimeoutError(f"the query took longer than {min(limits.step_seconds, limits.watch_seconds):g} s")
 
 
-def _classified(error: StatementError, limits: QueryLimits, *, stopped: bool) -> Exception:
+def _classified(error: StatementError, limits: QueryLimits) -> Exception:
     match error.sqlstate:
-        case "57P01" if not stopped:  # admin_shutdown that `_watch` did not cause
+        case "57P01":  # admin_shutdown that `_watch` did not cause
             return DatabaseUnavailableError("the database ended the connection")
-        case "57014" | "57P01" | "25P03":  # query_canceled, admin_shutdown, idle_in_transaction_session_timeout
+        case "57014" | "25P03":  # query_canceled, idle_in_transaction_session_timeout
             return _timeout(limits)
         case "55P03" | "53300":  # lock_not_available, too_many_connections
             return TooManyQueriesError("the tables are busy; try again")

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,7 +19,14 @@ from api.auth import keys
 from api.query.formats import FORMATS, stream
 from api.query.gateway import AnalystQuery, Gateway
 from api.query.limits import ConcurrencyLimits
-from api.store.analyst import QueryLimits, QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
+from api.store.analyst import (
+    QueryLimits,
+    QueryTimeoutError,
+    ResultTooLargeError,
+    StatementError,
+    TooManyQueriesError,
+    private_bytes,
+)
 from api.store.database import DatabaseUnavailableError
 from api.store.sql_roles import stop_backend
 from tests.query.conftest import wait_for_running_query
@@ -137,6 +146,21 @@ async def test_a_timeout_is_408(service, keyring, database):
     service.app.ctx.services = before
     assert response.status_code == 408
     assert response.json()["error"] == "sql: the query took longer than 0.1 s"
+
+
+@pytest.mark.plain
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of Postgres from /proc")
+async def test_a_query_that_needs_too_much_memory_is_stopped(database, keyring, org_ids, module_database):
+    gateway = Gateway(database, keyring, QueryLimits(memory_bytes=100_000_000))
+    with pytest.raises(ResultTooLargeError, match="the query needs more than 100000000 bytes of memory"):
+        await ask(gateway, "SELECT length(array_agg(repeat('x', 1000))::text) FROM generate_series(1, 10000000)")
+    await until(lambda: not backends(module_database, keyring.reader_role(1)))
+    assert await ask(gateway, "SELECT length(repeat('x', 10000000)) AS n") == b"n\r\n10000000\r\n"
+
+
+def test_the_memory_of_a_process_of_another_role_is_not_that_of_the_backend():
+    assert private_bytes(os.getpid(), "wb_reader_0") == 0
+    assert private_bytes(os.getpid(), "pytest") > 10_000_000
 
 
 async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, keyring, org_ids):
