@@ -14,7 +14,7 @@ async def test_c10_batches_of_the_same_contacts_in_any_order_do_not_deadlock(ins
     keys = await installation.organization()
     apis = [installation.start_api(), installation.start_api()]
     chance = Random(10)
-    batches = [people_in_any_order(chance, batch) for batch in range(20)]
+    batches = [people_in_any_order(chance, batch) for batch in range(60)]
     async with httpx.AsyncClient(headers={"authorization": f"Bearer {keys['live']}"}, timeout=30) as client:
         answers = await asyncio.gather(
             *[
@@ -22,13 +22,13 @@ async def test_c10_batches_of_the_same_contacts_in_any_order_do_not_deadlock(ins
                 for number, batch in enumerate(batches)
             ]
         )
-    assert [answer.status_code for answer in answers] == [202] * 20
+    assert [answer.status_code for answer in answers] == [202] * 60
     assert all(item["accepted"] for answer in answers for item in answer.json()["results"])
     await query(installation.dsn, "SELECT pg_stat_force_next_flush()")
     assert await query(
         installation.dsn, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
     ) == [(0,)]
-    assert await query(installation.dsn, "SELECT count(*), count(DISTINCT contact_id) FROM events") == [(2_000, 20)]
+    assert await query(installation.dsn, "SELECT count(*), count(DISTINCT contact_id) FROM events") == [(6_000, 20)]
 
 
 def people_in_any_order(chance: Random, batch: int) -> list[dict[str, Any]]:

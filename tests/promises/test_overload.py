@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+from bench.processes import peak_memory
 from tests.installation import Api, Installation
 from tests.promises.conftest import until
 from tests.promises.http_client import Answer, HttpConnection
@@ -53,6 +54,34 @@ async def test_a6_a_flooding_organization_is_rejected_quickly_and_others_are_ser
     refused = [answer for answer in flood.answers if answer.status != 202]
     assert {(answer.status, answer.headers["retry-after"]) for answer in refused} <= {(503, "1")}
     assert {len(json.loads(answer.body)["results"]) for answer in flood.answers if answer.status == 202} == {100}
+
+
+async def test_a8_a_hundred_large_batches_at_once_take_less_than_a_gigabyte_of_memory(
+    installation: Installation,
+) -> None:
+    keys = await installation.organization()
+    api = installation.start_api()
+    events = [
+        {"event": "large", "contact": {"externalId": f"u{n}"}, "payload": {"text": "x" * 16_000}} for n in range(100)
+    ]
+    batch = json.dumps({"events": events}).encode()
+
+    async def send() -> Answer | None:
+        async with HttpConnection(api.url, keys["live"]) as line:
+            try:
+                return await line.post("/api/v1/events/batch", batch)
+            except (
+                ConnectionError,
+                asyncio.IncompleteReadError,
+            ):  # the answer, a 503, was lost because the rest of the body was still being sent
+                return None
+
+    answers = [answer for answer in await asyncio.gather(*(send() for _ in range(100))) if answer is not None]
+    results = [item for answer in answers if answer.status == 202 for item in json.loads(answer.body)["results"]]
+    assert {answer.status for answer in answers} <= {202, 503}
+    assert {item["error"].partition(":")[0] for item in results if not item["accepted"]} <= {"INGEST_UNAVAILABLE"}
+    assert sum(item["accepted"] for item in results) > 0
+    assert peak_memory(api.process.pid) < 1_000_000_000
 
 
 async def seconds_until_stored(line: HttpConnection, body: dict[str, object]) -> float:
