@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from bench.automations import thanks_for_much
 from bench.effort import Effort
+from tests.inapp.wallet import evm_wallet
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
@@ -18,7 +19,11 @@ _AT_ONCE = 200  # runs between two readings of the clock
 
 def runs_per_second(effort: Effort) -> list[float]:
     """Return the rate of each round; every run has a different event."""
-    automation, contact, now = _automation(), ContactState("c", Identifiers("0xa")), datetime(2026, 1, 1, tzinfo=UTC)
+    automation, contact, now = (
+        _automation(),
+        ContactState("c", Identifiers(evm_wallet("a"))),
+        datetime(2026, 1, 1, tzinfo=UTC),
+    )
     numbers, durations = itertools.count(), []
     for _ in range(effort.rounds):
         runs, begun = 0, time.perf_counter()
@@ -41,4 +46,4 @@ def _automation() -> SimulatedAutomation:
 
 
 def _event(number: int) -> Event:
-    return Event("deposit", Identifiers("0xa"), {}, encode({"amountUsd": number, "asset": "USDC"}))
+    return Event("deposit", Identifiers(evm_wallet("a")), {}, encode({"amountUsd": number, "asset": "USDC"}))

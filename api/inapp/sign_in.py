@@ -27,7 +27,6 @@ _ORIGIN = re.compile(r"https?://(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])
 _MAX_ORIGIN_CHARACTERS = 255
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
-WALLET_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _SIGNATURE = re.compile(r"0x[0-9a-fA-F]{130}", re.ASCII)
 _PARITIES = {0: 0, 1: 1, 27: 0, 28: 1}  # wallets write the recovery id either way
 

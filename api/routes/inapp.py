@@ -15,11 +15,12 @@ from sanic import Blueprint, HTTPResponse, Request
 
 from api.auth.key_format import Kind
 from api.auth.verify import Principal, Unauthorized
-from api.inapp.sign_in import WALLET_ADDRESS, format_message, is_loopback, is_origin_allowed, parse_origin
+from api.inapp.sign_in import format_message, is_loopback, is_origin_allowed, parse_origin
 from api.routes.request import KEY_HEADER, Access, Operation, body_of, services
 from api.routes.responses import RequestRefusedError
 from api.wire.connection import WebSocket
 from workbench.language.body import Body
+from workbench.language.channel import EVM_WALLET
 
 blueprint = Blueprint("inapp")
 
@@ -56,7 +57,7 @@ class ChallengeBody(Body, frozen=True, rename="camel"):
         str,
         Meta(
             max_length=42,
-            pattern=f"^{WALLET_ADDRESS.pattern}$",
+            pattern=f"^{EVM_WALLET.pattern}$",
             extra={"reason": "must be an address of 0x and 40 hexadecimal digits"},
         ),
     ]

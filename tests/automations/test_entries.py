@@ -17,13 +17,18 @@ from api.store.automations import EntriesQuery
 from api.store.contacts import FIRST_CURSOR, LAST_CURSOR, ContactKey, export_messages
 from api.store.engines import ENTRIES_CHANNEL
 from api.store.messages import count_sent
+from tests.inapp.wallet import evm_wallet
 from workbench.language.body import read_body
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode, encode
 from workbench.language.run import State, message_id
 from workbench.language.simulate import SIMULATED_ID
 
-DEPOSIT = {"event": "first_deposit", "contact": {"walletAddress": "0xAB"}, "payload": {"amountUsd": Decimal("1.50")}}
+DEPOSIT = {
+    "event": "first_deposit",
+    "contact": {"walletAddress": evm_wallet("AB")},
+    "payload": {"amountUsd": Decimal("1.50")},
+}
 GOLD = {"attributes": {"tier": "gold"}}
 WITHOUT_WALLET = {"event": "first_deposit", "contact": {"externalId": "u1"}, "idempotencyKey": "k1"}
 
@@ -119,7 +124,7 @@ async def test_a_dead_entry_is_replayed_from_where_it_died(tenant: Any) -> None:
     entry = await a_dead_entry(tenant)
     revived = await entries.replay(tenant.database, tenant.author, entry.id, tenant.show)
     assert (revived.state, revived.attempts, revived.outcome, revived.node_id) == (State.PENDING, 0, None, "m1")
-    await tenant.ingest(event="wallet", contact={"externalId": "u1", "walletAddress": "0x1"}, **GOLD)
+    await tenant.ingest(event="wallet", contact={"externalId": "u1", "walletAddress": evm_wallet("1")}, **GOLD)
     await tenant.rows("UPDATE events SET payload = '{\"amountUsd\": 2}' WHERE event = 'first_deposit'")
     await tenant.drive()
     history = await entries.read_history(tenant.database, tenant.org_id, entry.id, tenant.show)
@@ -127,7 +132,7 @@ async def test_a_dead_entry_is_replayed_from_where_it_died(tenant: Any) -> None:
         *(("t1", "entered"), ("m1", "failed"), ("m1", "sent")),
     ]
     assert [(message.id, message.wallet_address) for message in history.messages] == [
-        (message_id(entry.id, "m1"), "0x1")
+        (message_id(entry.id, "m1"), evm_wallet("1"))
     ]
 
 
@@ -267,7 +272,7 @@ async def test_a_skipped_message_is_a_message_in_sql_and_in_every_view_and_is_no
         "settings": {"frequencyCap": {"messages": 1, "seconds": 60}},
     }
     await tenant.publish(graph=graph)
-    await tenant.ingest(event="first_deposit", contact={"walletAddress": "0xAB", "email": "ann@example.com"})
+    await tenant.ingest(event="first_deposit", contact={"walletAddress": evm_wallet("AB"), "email": "ann@example.com"})
     await tenant.drive()
     [entry] = await find_entries(tenant)
     history = decode(encode(await entries.read_history(tenant.database, tenant.org_id, entry.id, tenant.show)))

@@ -7,6 +7,7 @@ from api.automations.body import AutomationEdit
 from api.automations.views import impact_view
 from api.store import automations as store
 from api.store.automations import AutomationRow
+from tests.inapp.wallet import evm_wallet
 from workbench.language.responses import EarlierView, ImpactView
 from workbench.language.run import State
 
@@ -55,7 +56,9 @@ async def test_entries_of_the_published_version_itself_are_not_concerned(tenant:
 
 async def test_entries_finish_on_their_own_version(tenant: Any) -> None:
     row = await tenant.publish()
-    await tenant.ingest(event="first_deposit", contact={"walletAddress": "0xAB"}, payload={}, idempotencyKey="k1")
+    await tenant.ingest(
+        event="first_deposit", contact={"walletAddress": evm_wallet("AB")}, payload={}, idempotencyKey="k1"
+    )
     published = await publish_next(tenant, row)
     [earlier] = (await impact_of(tenant, published)).earlier
     assert (earlier.version, earlier.then) == (1, "finishes")
@@ -66,7 +69,7 @@ async def test_entries_finish_on_their_own_version(tenant: Any) -> None:
 
 async def test_entries_from_before_the_first_publication_end(tenant: Any) -> None:
     row = await tenant.create()
-    await tenant.ingest(event="first_deposit", contact={"walletAddress": "0xAB"}, idempotencyKey="k1")
+    await tenant.ingest(event="first_deposit", contact={"walletAddress": evm_wallet("AB")}, idempotencyKey="k1")
     published = await automations.publish(tenant.database, tenant.author, row.id, None)
     assert await impact_of(tenant, published) == ImpactView(
         1, (EarlierView(None, None, "pending", 1, "no_published_version"),)

@@ -12,6 +12,7 @@ from api.clock import token
 from api.crypto import Keyring
 from api.settings import Settings
 from tests.in_process import served
+from tests.inapp.wallet import evm_wallet
 from workbench.language.codec import decode, encode
 
 SPEC = {"type": "app_event", "event": "a"}
@@ -23,7 +24,7 @@ GRAPH = {
     "edges": [{"id": "e1", "source": "t1", "target": "m1"}],
 }
 DRAFT = {"name": "n", "triggerSpec": SPEC, "graph": GRAPH}
-EVENT = {"event": "a", "contact": {"walletAddress": "0xAB"}, "payload": {"n": 1}}
+EVENT = {"event": "a", "contact": {"walletAddress": evm_wallet("AB")}, "payload": {"n": 1}}
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
 SECRET = "a test's secret"
 
@@ -98,7 +99,7 @@ async def test_an_automation_is_created_without_a_name_as_in_the_contract(acme: 
 
 
 async def test_publishing_warns_about_wallets_of_recent_events_that_can_never_sign_in(acme: Org) -> None:
-    for number, wallet in enumerate(["vitalik.eth", "0xab"]):
+    for number, wallet in enumerate(["vitalik.eth", evm_wallet("ab")]):
         event = EVENT | {"contact": {"walletAddress": wallet}, "idempotencyKey": str(number)}
         await acme.call("POST", "/events", event, key=("live",))
     made = (await acme.call("POST", "/automations", DRAFT))[1]
@@ -319,7 +320,7 @@ async def test_a_trial_may_be_at_another_time_and_returns_the_sender_of_emails(a
         "event": EVENT,
         "now": "2026-11-20T10:00:00Z",
         "until": "2026-11-20T10:59:59Z",
-        "events": [{"afterSeconds": 60, "event": {"event": "b", "contact": {"walletAddress": "0xAB"}}}],
+        "events": [{"afterSeconds": 60, "event": {"event": "b", "contact": {"walletAddress": evm_wallet("AB")}}}],
     }
     status, tried = await acme.call("POST", "/simulate", body)
     assert (status, tried["state"], [step["outcome"] for step in tried["steps"]]) == (

@@ -22,6 +22,7 @@ from api.store.messages import Acknowledgement, acknowledge, read_inboxes
 from tests.automations.test_routes import SECRET, Org
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.in_process import served
+from tests.inapp.wallet import evm_wallet
 from workbench.language.codec import decode
 
 NODES = [
@@ -37,9 +38,9 @@ DRAFT = {
     "triggerSpec": {"type": "app_event", "event": "a"},
     "graph": {"nodes": NODES, "edges": EDGES, "settings": {"holdout": 50, "goal": {"event": "b"}}},
 }
-ANN = {"walletAddress": "0xA22", "email": "ann@customer.example"}
+ANN = {"walletAddress": evm_wallet("A22"), "email": "ann@customer.example"}
 EVENT = {"event": "a", "contact": ANN, "payload": {"n": 7}}
-ME = "me@author.example"
+ME, MY_WALLET = "me@author.example", evm_wallet("3e")
 
 
 class Installation:
@@ -60,7 +61,7 @@ class Installation:
             return await (await tx.execute(query)).fetchall()
 
 
-NAMED = {"WORKBENCH_TEST_RECEIVERS": "0x3e, 127.0.0.1, author.example"}
+NAMED = {"WORKBENCH_TEST_RECEIVERS": f"{MY_WALLET}, 127.0.0.1, author.example"}
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ async def server() -> AsyncIterator[Endpoint]:
 async def test_every_message_is_sent_to_the_author_and_marked_as_a_test(
     installation: Installation, server: Endpoint
 ) -> None:
-    to = {"email": ME, "walletAddress": "0x3e", "url": server.url()}
+    to = {"email": ME, "walletAddress": MY_WALLET, "url": server.url()}
     answered, answer = await installation.test(to=to)
     assert answered == 200
     assert [(message["nodeId"], message["channel"], message["outcome"]) for message in answer["messages"]] == [
@@ -106,7 +107,7 @@ async def test_every_message_is_sent_to_the_author_and_marked_as_a_test(
         ("m", "email", "sent"),
         ("h", "webhook", "sent"),
     ]
-    [pushed] = await installation.inbox("0x3e")
+    [pushed] = await installation.inbox(MY_WALLET)
     assert (pushed.title, pushed.body, pushed.extra) == ("[Test] Hi", "7", b'{"link": "x", "test": true}')
     [path] = list(installation.mail.iterdir())
     mail = message_from_bytes(path.read_bytes(), policy=policy.default)
@@ -117,14 +118,14 @@ async def test_every_message_is_sent_to_the_author_and_marked_as_a_test(
 
 
 async def test_a_test_reaches_only_its_receivers_and_is_not_counted(installation: Installation) -> None:
-    await installation.test(to={"walletAddress": "0x3e"})
+    await installation.test(to={"walletAddress": MY_WALLET})
     _, answer = await installation.test(to={"email": ME})
     assert [(message["nodeId"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("i", "skipped", "no_address"),
         ("m", "sent", None),
         ("h", "skipped", "no_address"),
     ]
-    assert await installation.inbox("0xa22") == []
+    assert await installation.inbox(evm_wallet("a22")) == []
     assert len(list(installation.mail.iterdir())) == 1
     for table in ("messages", "message_outcomes", "entries", "events", "contacts"):
         assert await installation.rows(f"SELECT count(*) FROM {table}") == [(0,)]
@@ -137,22 +138,22 @@ async def test_a_test_reaches_only_its_receivers_and_is_not_counted(installation
 
 
 async def test_an_acknowledged_test_push_is_deleted_and_in_no_report(installation: Installation) -> None:
-    await installation.test(to={"walletAddress": "0x3e"})
-    [pushed] = await installation.inbox("0x3e")
+    await installation.test(to={"walletAddress": MY_WALLET})
+    [pushed] = await installation.inbox(MY_WALLET)
     async with installation.database.transaction() as tx:
-        await acknowledge(tx, [Acknowledgement((1, "0x074e7"), pushed.id)], datetime.now(UTC))
-    assert len(await installation.inbox("0x3e")) == 1
+        await acknowledge(tx, [Acknowledgement((1, evm_wallet("074e7")), pushed.id)], datetime.now(UTC))
+    assert len(await installation.inbox(MY_WALLET)) == 1
     async with installation.database.transaction() as tx:
-        await acknowledge(tx, [Acknowledgement((1, "0x3e"), pushed.id)], datetime.now(UTC))
-    assert await installation.inbox("0x3e") == []
+        await acknowledge(tx, [Acknowledgement((1, MY_WALLET), pushed.id)], datetime.now(UTC))
+    assert await installation.inbox(MY_WALLET) == []
     assert await installation.rows("SELECT count(*) FROM message_outcomes") == [(0,)]
 
 
 async def test_a_single_node_is_tested_and_unsent_messages_have_a_reason(installation: Installation) -> None:
-    _, answer = await installation.test(to={"email": ME, "walletAddress": "0x3e"}, nodeId="m")
+    _, answer = await installation.test(to={"email": ME, "walletAddress": MY_WALLET}, nodeId="m")
     assert [message["nodeId"] for message in answer["messages"]] == ["m"]
     no_wallet = {"event": {**EVENT, "contact": {"email": "bob@customer.example"}}}
-    _, answer = await installation.test(**no_wallet, to={"walletAddress": "0x3e"})
+    _, answer = await installation.test(**no_wallet, to={"walletAddress": MY_WALLET})
     assert [(message["nodeId"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("i", "skipped", "no_wallet")
     ]
@@ -217,27 +218,27 @@ async def test_an_invalid_request_is_refused_with_the_name_of_the_field(
 
 
 async def test_more_than_ten_tests_a_minute_are_refused(installation: Installation) -> None:
-    answers = [await installation.test(to={"walletAddress": "0x3e"}) for _ in range(11)]
+    answers = [await installation.test(to={"walletAddress": MY_WALLET}) for _ in range(11)]
     assert [answered for answered, _ in answers] == [200] * 10 + [429]
     assert answers[-1][1]["code"] == "RATE_LIMITED"
 
 
 async def test_ten_tests_a_minute_are_the_limit_also_for_concurrent_requests(installation: Installation) -> None:
     _, other = await installation.org.call("POST", "/automations", DRAFT | {"name": "other"})
-    body = {"event": EVENT, "to": {"walletAddress": "0x3e"}}
+    body = {"event": EVENT, "to": {"walletAddress": MY_WALLET}}
     ids = [installation.automation_id, other["id"]] * 8
     answers = await asyncio.gather(
         *(installation.org.call("POST", f"/automations/{automation_id}/test", body) for automation_id in ids)
     )
     assert sorted(answered for answered, _ in answers) == [200] * 10 + [429] * 6
-    assert len(await installation.inbox("0x3e")) == 10
+    assert len(await installation.inbox(MY_WALLET)) == 10
 
 
 @pytest.mark.parametrize(
     ("to", "field"),
     [
         ({"email": "victim@elsewhere.example"}, "to.email"),
-        ({"walletAddress": "0x11c713"}, "to.walletAddress"),
+        ({"walletAddress": evm_wallet("11c713")}, "to.walletAddress"),
         ({"url": "https://elsewhere.example/hook"}, "to.url"),
     ],
 )
@@ -245,7 +246,7 @@ async def test_unknown_receivers_get_no_tests(strict: Installation, to: dict[str
     answered, refused = await strict.test(to=to)
     assert (answered, refused["field"]) == (400, field)
     assert "WORKBENCH_TEST_RECEIVERS" in refused["error"]
-    assert await strict.inbox("0x11c713") == []
+    assert await strict.inbox(evm_wallet("11c713")) == []
     assert await strict.rows("SELECT count(*) FROM audit_log WHERE action = 'automation.test'") == [(0,)]
 
 
@@ -258,7 +259,7 @@ async def test_contacts_and_endpoints_of_published_automations_get_tests(
     _, made = await strict.org.call("POST", "/automations", DRAFT | draft)
     assert (await strict.test(to={"url": server.url()}))[0] == 400
     await strict.org.call("POST", f"/automations/{made['id']}/publish", {})
-    to = {"email": "ANN@customer.example", "walletAddress": "0xA22", "url": server.url(path="/test")}
+    to = {"email": "ANN@customer.example", "walletAddress": evm_wallet("A22"), "url": server.url(path="/test")}
     _, answer = await strict.test(to=to)
     assert [(message["channel"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
         ("inapp", "sent", None),
@@ -268,10 +269,10 @@ async def test_contacts_and_endpoints_of_published_automations_get_tests(
 
 
 async def test_an_opted_out_contact_gets_no_test_through_that_channel(installation: Installation) -> None:
-    bob = {"walletAddress": "0xB0b", "email": "bob@customer.example"}
+    bob = {"walletAddress": evm_wallet("B0b"), "email": "bob@customer.example"}
     await installation.org.call("POST", "/events", EVENT | {"contact": bob}, ("live",))
     await installation.rows(
-        "UPDATE contacts SET opted_out = '{inapp,email}' WHERE wallet_address = '0xb0b' RETURNING id"
+        "UPDATE contacts SET opted_out = '{inapp,email}' WHERE wallet_address LIKE '%b0b' RETURNING id"
     )
     _, answer = await installation.test(to=bob)
     assert [(message["channel"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
@@ -279,23 +280,26 @@ async def test_an_opted_out_contact_gets_no_test_through_that_channel(installati
         ("email", "skipped", "opted_out"),
         ("webhook", "skipped", "no_address"),
     ]
-    assert await installation.inbox("0xb0b") == []
+    assert await installation.inbox(evm_wallet("b0b")) == []
     assert not installation.mail.exists()
 
 
 async def test_the_audit_has_the_receivers_as_blind_indexes(installation: Installation) -> None:
-    await installation.test(to={"email": ME, "walletAddress": "0x3e"})
+    await installation.test(to={"email": ME, "walletAddress": MY_WALLET})
     [(detail,)] = await installation.rows("SELECT detail FROM audit_log WHERE action = 'automation.test'")
     keys = Keyring(SECRET).of(1)
-    assert decode(detail)["to"] == {"email": keys.digest("email", ME), "walletAddress": keys.digest("wallet", "0x3e")}
-    assert not [address for address in (b"author.example", b"0x3e") if address in detail.lower()]
+    assert decode(detail)["to"] == {
+        "email": keys.digest("email", ME),
+        "walletAddress": keys.digest("wallet", MY_WALLET),
+    }
+    assert not [address for address in (b"author.example", MY_WALLET.encode()) if address in detail.lower()]
 
 
 async def test_messages_beyond_twenty_are_reported_as_skipped(installation: Installation) -> None:
     nodes = [NODES[0], *({**NODES[1], "id": f"i{number:02}"} for number in range(22))]
     edges = [{"source": a["id"], "target": b["id"]} for a, b in pairwise(nodes)]
     _, made = await installation.org.call("POST", "/automations", DRAFT | {"graph": {"nodes": nodes, "edges": edges}})
-    body = {"event": EVENT, "to": {"walletAddress": "0x3e"}}
+    body = {"event": EVENT, "to": {"walletAddress": MY_WALLET}}
     _, answer = await installation.org.call("POST", f"/automations/{made['id']}/test", body)
     outcomes = [(message["nodeId"], message["outcome"], message["reason"]) for message in answer["messages"]]
     assert [outcome[1:] for outcome in outcomes[:20]] == [("sent", None)] * 20
@@ -312,7 +316,7 @@ async def test_a_send_without_an_answer_by_the_deadline_is_unknown(
         await hangs.wait()
 
     async with endpoint(never) as silent:
-        _, answer = await installation.test(to={"url": silent.url(), "walletAddress": "0x3e"})
+        _, answer = await installation.test(to={"url": silent.url(), "walletAddress": MY_WALLET})
         assert [
             (message["nodeId"], message["outcome"], message["reason"], message["detail"])
             for message in answer["messages"]
@@ -334,10 +338,10 @@ async def test_an_address_is_masked_in_texts_for_a_key_that_may_not_see_it(
     nodes = [NODES[0], {**NODES[1], "data": {"title": "{{ contact.email | urlencode }}", "body": "-"}}]
     graph = {"nodes": nodes, "edges": [{"source": "t", "target": "i"}]}
     _, made = await installation.org.call("POST", "/automations", DRAFT | {"graph": graph})
-    body = {"event": EVENT | {"contact": {"walletAddress": "0xA22"}}, "to": {"walletAddress": "0x3e"}}
+    body = {"event": EVENT | {"contact": {"walletAddress": evm_wallet("A22")}}, "to": {"walletAddress": MY_WALLET}}
     key = ("workbench", "automations:write", *scopes)
     _, answer = await installation.org.call("POST", f"/automations/{made['id']}/test", body, key)
-    [pushed] = await installation.inbox("0x3e")
+    [pushed] = await installation.inbox(MY_WALLET)
     assert pushed.title.startswith(title)
     assert answer["messages"][0]["title"].startswith(title.removeprefix("[Test] "))
 

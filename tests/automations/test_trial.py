@@ -13,6 +13,7 @@ from api.automations.trial import Trial, TrialContext
 from api.clock import to_us
 from api.crypto import EmailDisplay
 from api.store import contacts
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
 from workbench.language.body import read_body
 from workbench.language.channel import RetryPolicy
@@ -24,7 +25,7 @@ from workbench.language.trigger import Trigger, read_sample, read_trigger
 
 NOW = "2030-01-01T00:00:00Z"
 THEN = datetime(2030, 1, 1, tzinfo=UTC)
-WALLET = {"walletAddress": "0xAB"}
+WALLET = {"walletAddress": evm_wallet("AB")}
 EVENT = {"event": "First_Deposit", "contact": WALLET, "payload": {"amountUsd": 1}}
 
 
@@ -72,7 +73,7 @@ def test_a_bug_of_the_interpreter_is_logged_with_the_automation(tenant: Any, cap
 
 async def test_a_trial_with_the_stored_contact_is_the_local_simulation(tenant: Any) -> None:
     row = await tenant.create()
-    contact = {"email": "Ann@Example.com", "walletAddress": "0xAB", "externalId": "u1"}
+    contact = {"email": "Ann@Example.com", "walletAddress": evm_wallet("AB"), "externalId": "u1"}
     await tenant.ingest(event="signup", contact=contact, attributes={"tier": "gold", "level": 1.50})
     [(contact_id,)] = await tenant.rows("UPDATE contacts SET tags = '{vip}' RETURNING id")
     described = contact_from(
@@ -93,7 +94,10 @@ async def test_a_stored_contact_is_found_by_the_first_identifier_that_matches(te
     await tenant.ingest(event="a", contact={"externalId": "u1"}, attributes={"n": 1})
     await tenant.ingest(event="a", contact={"email": "b@example.com"}, attributes={"n": 2})
     traces = []
-    for sender in ({"externalId": "u1"}, {"externalId": "u1", "email": "B@example.com", "walletAddress": "0x9"}):
+    for sender in (
+        {"externalId": "u1"},
+        {"externalId": "u1", "email": "B@example.com", "walletAddress": evm_wallet("9")},
+    ):
         identifiers = read_sample(encode(EVENT | {"contact": sender}), Trigger(), tenant.clock.now_us()).identifiers
         async with tenant.database.transaction() as tx:
             traces.append(await contacts.find_contact_state(tx, tenant.org_id, tenant.keys, identifiers))
@@ -269,7 +273,7 @@ async def test_a_draft_in_the_request_splits_contacts_like_its_automation(tenant
     row = await tenant.publish(graph=graph)
     predicted = []
     for number in range(8):
-        event = EVENT | {"contact": {"walletAddress": f"0x{number}"}}
+        event = EVENT | {"contact": {"walletAddress": evm_wallet(number)}}
         await tenant.ingest(**event)
         body = {"triggerSpec": {"type": "app_event"}, "graph": graph, "event": event, "automationId": row.id}
         predicted.append((await simulate_unsaved(tenant, body)).steps[1].handle)
@@ -297,5 +301,7 @@ async def test_an_identifier_of_another_contact_does_not_move_in_a_trial(tenant:
     trace = await simulate_trial(tenant, row.id, events=[later])
     assert [message.body for message in trace.messages] == ["- b@example.com"]  # an email follows the wallet
     later = {"afterSeconds": 1, "event": EVENT | {"contact": {"externalId": "e2"}}}
-    trace = await simulate_trial(tenant, row.id, event=EVENT | {"contact": {"walletAddress": "0x2e3"}}, events=[later])
+    trace = await simulate_trial(
+        tenant, row.id, event=EVENT | {"contact": {"walletAddress": evm_wallet("2e3")}}, events=[later]
+    )
     assert "e2" not in str(trace)

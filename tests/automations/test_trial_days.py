@@ -7,13 +7,14 @@ import pytest
 
 from api.automations import trial
 from api.automations.trial import Trial, TrialContext
+from tests.inapp.wallet import evm_wallet
 from workbench.language.body import read_body
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import encode
 from workbench.language.nodes import bucket
 
 THEN = datetime(2030, 1, 1, tzinfo=UTC)
-CONTACT = {"walletAddress": "0xAB"}
+CONTACT = {"walletAddress": evm_wallet("AB")}
 DEPOSIT = {"type": "app_event", "event": "deposit"}
 EVENT = {"event": "deposit", "contact": CONTACT}
 BOUGHT = {"event": "purchase", "contact": CONTACT, "attributes": {"plan": "pro"}}

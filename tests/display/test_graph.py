@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.inapp.wallet import evm_wallet
 from tests.workbench.test_verbs import branching, new, thanks
 from workbench import Automation
 from workbench.display.graph import RunPath, draw
@@ -62,7 +63,7 @@ def test_the_same_automation_makes_the_same_picture(automation: Automation) -> N
 
 
 def test_the_path_of_a_run_is_highlighted() -> None:
-    simulation = branching().simulate({"event": "trade", "payload": {}}, contact={"walletAddress": "0x1"})
+    simulation = branching().simulate({"event": "trade", "payload": {}}, contact={"walletAddress": evm_wallet("1")})
     page = simulation._repr_html_()
     assert "data:image/svg+xml;base64," in page
     plain = draw(*branching()._draft.language())[0]

@@ -19,6 +19,7 @@ from api.ingest.parse import EventReader
 from api.ingest.store import store_batch
 from api.store.automations import VersionRow, insert_version
 from api.store.database import Database
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode, encode
@@ -95,7 +96,7 @@ class Bench:
         await self.ingest(
             {
                 "event": "deposit",
-                "contact": contact or {"walletAddress": "0xA"},
+                "contact": contact or {"walletAddress": evm_wallet("A")},
                 "payload": payload,
                 "idempotencyKey": key,
             }
@@ -105,7 +106,7 @@ class Bench:
         """Ingest a batch."""
         batch = []
         for event in events:
-            body = encode({"contact": {"walletAddress": "0xA"}} | event)
+            body = encode({"contact": {"walletAddress": evm_wallet("A")}} | event)
             parsed = EventReader(self.clock, "n").read(self.org_id, self.keyring.of(self.org_id), body, False)
             assert not isinstance(parsed, tuple), parsed
             batch.append(parsed)

@@ -7,6 +7,7 @@ from api.automations import automations
 from api.automations.automations import Author, Refusal
 from api.clock import uuid7
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 WAIT = {"id": "d", "type": "delay", "data": {"seconds": 60}}
@@ -38,6 +39,6 @@ async def start_waiting(bench: Bench, *nodes: dict[str, Any], events: int = 1) -
     edges = [(a["id"], b["id"]) for a, b in pairwise(steps)]
     automation_id = await bench.automation(steps, edges)
     for number in range(events):
-        await bench.send(f"k{number}", {"walletAddress": f"0x{number}"})
+        await bench.send(f"k{number}", {"walletAddress": evm_wallet(number)})
     await bench.drive()
     return automation_id

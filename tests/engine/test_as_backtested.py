@@ -15,6 +15,7 @@ from api.engine import facts
 from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language import advance, timeline
 from workbench.language.channel import Message, RetryPolicy
@@ -63,7 +64,7 @@ OTHER_NODES = [
     {"id": "m", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}},
 ]
 CONTACTS = st.sampled_from(
-    [{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}]
+    [{"walletAddress": evm_wallet("a"), "email": "ann@b.co"}, {"walletAddress": evm_wallet("a")}, {"email": "ann@b.co"}]
 )
 
 
@@ -189,7 +190,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     written["settings"].pop("quietHours", None)  # they end for all entries at one time, in no defined order
     if late:  # caps and retries follow the real time
         written["settings"].pop("frequencyCap", None)
-        contact = {"walletAddress": "0xa", "email": "ann@b.co"}
+        contact = {"walletAddress": evm_wallet("a"), "email": "ann@b.co"}
     clock = ManualClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock

@@ -13,6 +13,7 @@ from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from api.engine.drive import Driver
 from tests.engine.conftest import Bench, MovedClock
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import encode
@@ -35,7 +36,7 @@ BODIES = st.fixed_dictionaries(
 )
 LATER = st.lists(st.tuples(st.sampled_from([59, 3_601, 90_001, 500_001]), BODIES), max_size=3)
 CONTACTS = st.sampled_from(
-    [{"walletAddress": "0xa", "email": "ann@b.co"}, {"walletAddress": "0xa"}, {"email": "ann@b.co"}]
+    [{"walletAddress": evm_wallet("a"), "email": "ann@b.co"}, {"walletAddress": evm_wallet("a")}, {"email": "ann@b.co"}]
 )
 
 
@@ -164,7 +165,7 @@ async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench:
         "nested": {"bb": 1, "a": [Decimal("2E+1")]},
     }
     odd = {"level": Decimal("1E+1"), "tier": Decimal("-0.00"), "é": True, "az": 1}
-    contact = {"walletAddress": "0xa"}
+    contact = {"walletAddress": evm_wallet("a")}
     bodies = [
         {"event": "deposit", "contact": contact, "payload": payload, "attributes": odd},
         {"event": "later", "contact": contact, "payload": payload, "attributes": {"c": Decimal("3E+1")}},

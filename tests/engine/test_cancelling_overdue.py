@@ -12,6 +12,7 @@ from api.engine.progress import advance_slice
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.pausing import TAG, WAIT, pause, resume, start_waiting
+from tests.inapp.wallet import evm_wallet
 
 
 def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
@@ -99,7 +100,7 @@ async def test_entries_after_a_resume_that_cancels_run(bench: Bench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     await resume(bench, automation_id, cancel_overdue=True)
-    await bench.send("later", {"walletAddress": "0x9"})
+    await bench.send("later", {"walletAddress": evm_wallet("9")})
     await bench.drive()
     bench.clock.ahead += timedelta(minutes=2)
     await bench.drive()

@@ -5,6 +5,7 @@ from typing import Any
 from api.engine.progress import advance_slice
 from api.engine.record import RecordedBatch
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 
@@ -60,16 +61,17 @@ async def test_entries_of_one_batch_see_the_effects_of_earlier_ones(bench: Bench
 async def fill(bench: Bench, attributes: int) -> None:
     await bench.execute(
         "UPDATE contacts SET attributes = (SELECT jsonb_object_agg('a' || n, n) FROM generate_series(1, %s) AS n)"
-        " WHERE org_id = %s AND wallet_address = '0xa'",
+        " WHERE org_id = %s AND wallet_address = %s",
         attributes,
         bench.org_id,
+        evm_wallet("a"),
     )
 
 
 async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: Bench) -> None:
     await bench.automation([TRIGGER, add("seen"), update(one=1)], [("t", "a"), ("a", "u")])
     await bench.send("k1")
-    await bench.send("k2", {"walletAddress": "0xB"})
+    await bench.send("k2", {"walletAddress": evm_wallet("B")})
     await fill(bench, 1_000)
     await bench.drive()
     assert await bench.entries() == [("dead", "invalid_attribute"), ("completed", "completed")]
@@ -79,7 +81,7 @@ async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: Bench) -> N
 async def test_an_update_that_became_too_large_meanwhile_affects_only_its_entry(bench: Bench) -> None:
     await bench.automation([TRIGGER, update(one=1)], [("t", "u")])
     await bench.send("k1")
-    await bench.send("k2", {"walletAddress": "0xB"})
+    await bench.send("k2", {"walletAddress": evm_wallet("B")})
     driver = bench.new_driver()
     claims = await driver._claims.take(bench.org_id, "ready", 10)
     await driver._graphs.load(bench.org_id, claims)

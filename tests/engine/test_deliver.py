@@ -16,13 +16,14 @@ from api.store.database import DatabaseUnavailableError, Transaction
 from api.store.query import COMMIT, run
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.run import message_id
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 TAG = {"id": "a", "type": "add_tag", "data": {"tag": "sent"}}
 EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "{{ amountUsd | default(0) }} in"}}
-ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
+ANN = {"walletAddress": evm_wallet("A"), "email": "ann@example.com"}
 OK, BROKEN = status(200), status(500)
 
 
@@ -221,7 +222,7 @@ async def test_a_hanging_endpoint_delays_no_other_contact(bench: Bench) -> None:
         await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.automation([TRIGGER, TAG], [("t", "a")], trigger={"type": "app_event", "event": "visit"})
         await bench.send("k")
-        await bench.ingest({"event": "visit", "contact": {"walletAddress": "0xB"}})
+        await bench.ingest({"event": "visit", "contact": {"walletAddress": evm_wallet("B")}})
         await bench.driver.drive(bench.org_id, "ready", 10)
         await requested.wait()
         assert sorted(await bench.entries("state")) == [("completed",), ("running",)]

@@ -6,6 +6,7 @@ from api.engine.claims import LEASE
 from api.store.entries import renew_leases
 from api.store.query import run
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 from workbench.language.run import message_id
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -37,7 +38,7 @@ async def test_a_message_is_stored_for_its_wallet_with_a_permanent_id(bench: Ben
     await bench.driver.drive(bench.org_id, "ready", 10)
     ((entry_id,),) = await bench.entries("id")
     assert await bench.fetch("SELECT id, wallet_address, subject, body, status FROM messages") == [
-        (message_id(entry_id, "m"), "0xa", "Hi", "12.5 in", "sent")
+        (message_id(entry_id, "m"), evm_wallet("a"), "Hi", "12.5 in", "sent")
     ]
 
 
@@ -85,7 +86,9 @@ async def test_c18_eight_drivers_never_take_the_same_entry(bench: Bench) -> None
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     for number in range(30):
         await bench.send(f"k{number}")
-    await bench.ingest(*({"event": "deposit", "contact": {"walletAddress": f"0x{number}"}} for number in range(970)))
+    await bench.ingest(
+        *({"event": "deposit", "contact": {"walletAddress": evm_wallet(number)}} for number in range(970))
+    )
     assert await bench.drive_together() == 1_000
     assert await bench.fetch("SELECT count(*) FROM entry_steps") == [(2_000,)]
 

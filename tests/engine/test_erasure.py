@@ -16,11 +16,12 @@ from api.store.messages import Acknowledgement, acknowledge
 from api.store.query import run
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 INAPP = {"id": "i", "type": "send_inapp", "data": {"title": "Hi {{ contact.name | default('you') }}", "body": "there"}}
 DELAY = {"id": "d", "type": "delay", "data": {"seconds": 3_600}}
-ANN = {"walletAddress": "0xA", "email": "ann@example.com", "externalId": "ann-1"}
+ANN = {"walletAddress": evm_wallet("A"), "email": "ann@example.com", "externalId": "ann-1"}
 
 
 async def find_contact_id(bench: Bench) -> str:
@@ -118,7 +119,7 @@ async def test_an_acknowledgement_after_the_erasure_changes_nothing(bench: Bench
     ((message_id,),) = await bench.fetch("SELECT id FROM messages")
     await erase_contact(bench, await find_contact_id(bench))
     async with bench.database.transaction() as tx:
-        await acknowledge(tx, [Acknowledgement((bench.org_id, "0xa"), str(message_id))], bench.clock.now())
+        await acknowledge(tx, [Acknowledgement((bench.org_id, evm_wallet("a")), str(message_id))], bench.clock.now())
     assert await bench.fetch("SELECT status, delivered_at FROM messages") == [("sent", None)]
     assert await bench.fetch("SELECT outcome FROM message_outcomes") == [("sent",)]
 

@@ -7,13 +7,14 @@ import pytest
 
 from tests.engine.conftest import Bench
 from tests.engine.test_as_backtested import ends, events, simulated_steps, steps
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.simulate import SimulatedAutomation, backtest
 from workbench.language.trigger import Trigger
 
-WALLET = Identifiers("0xa", wallet_raw="0xA")
+WALLET = Identifiers(evm_wallet("a"), wallet_raw=evm_wallet("A"))
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 WAIT = {"id": "w", "type": "wait_for_event", "data": {"event": "purchase", "timeoutSeconds": 2}}
 AGAIN = WAIT | {"id": "v"}

@@ -8,6 +8,7 @@ import pytest
 
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 GUARD = {
@@ -36,7 +37,9 @@ async def play(bench: Bench, gap_s: float, message: dict[str, Any]) -> list[tupl
 
     engines = [asyncio.create_task(run_engine()) for _ in range(2)]
     for _ in range(EVENTS):
-        await bench.ingest(*({"event": "deposit", "contact": {"walletAddress": f"0x{n}"}} for n in range(CONTACTS)))
+        await bench.ingest(
+            *({"event": "deposit", "contact": {"walletAddress": evm_wallet(n)}} for n in range(CONTACTS))
+        )
         await asyncio.sleep(gap_s)
     stopping.set()
     await asyncio.gather(*engines)

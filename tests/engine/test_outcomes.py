@@ -10,13 +10,14 @@ from api.engine.claims import LEASE
 from api.store.messages import Acknowledgement, acknowledge, count_sent, suppress
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 INAPP = {"id": "i", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}}
 TAG = {"id": "g", "type": "add_tag", "data": {"tag": "seen"}}
 EMAIL = {"id": "e", "type": "send_email", "data": {"subject": "Thanks", "body": "for that"}}
 NO_HTTP = b"SSH-2.0-OpenSSH_9.6\r\n\r\n"
-ANN = {"walletAddress": "0xA", "email": "ann@example.com"}
+ANN = {"walletAddress": evm_wallet("A"), "email": "ann@example.com"}
 
 
 def webhook_node(server: Endpoint) -> dict[str, Any]:
@@ -51,7 +52,7 @@ async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> 
     ((message_id,),) = await bench.fetch("SELECT id FROM messages")
     for _ in range(2):
         async with bench.database.transaction() as tx:
-            acknowledgement = Acknowledgement((bench.org_id, "0xa"), message_id)
+            acknowledgement = Acknowledgement((bench.org_id, evm_wallet("a")), message_id)
             await acknowledge(tx, [acknowledgement], bench.clock.now())
     assert await outcomes(bench) == [("sent", None), ("delivered", None)]
 
@@ -172,7 +173,7 @@ async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: Bench) -> N
     async with bench.database.transaction() as tx:
         await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
     for address in ("old@example.com", "ann@example.com"):
-        await bench.ingest({"event": "login", "contact": {"walletAddress": "0xA", "email": address}})
+        await bench.ingest({"event": "login", "contact": {"walletAddress": evm_wallet("A"), "email": address}})
     await send_one(bench, EMAIL)
     assert await outcomes(bench) == [("skipped", "opted_out")]
 

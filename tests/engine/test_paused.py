@@ -15,6 +15,7 @@ from api.engine.record import StaleFacts, record
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import Bench
 from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, start_waiting
+from tests.inapp.wallet import evm_wallet
 from workbench.language.body import read_body
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import encode
@@ -95,7 +96,7 @@ async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_th
 async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: Bench) -> None:
     automation_id = await start_waiting(bench, AWAIT)
     await pause(bench, automation_id)
-    await bench.ingest({"event": "bought", "contact": {"walletAddress": "0x0"}})
+    await bench.ingest({"event": "bought", "contact": {"walletAddress": evm_wallet("0")}})
     assert await bench.drive() == 1
     assert await bench.entries("state") == [("paused",)]
     bench.clock.ahead += timedelta(hours=2)
@@ -203,15 +204,15 @@ async def test_a_version_published_during_a_pause_applies_to_later_entries(bench
     published = await automations.publish(bench.database, author(bench), automation_id, None)
     assert not isinstance(published, Refusal)
     assert published.paused_at is not None
-    await bench.send("meanwhile", {"walletAddress": "0x8"})
+    await bench.send("meanwhile", {"walletAddress": evm_wallet("8")})
     await resume(bench, automation_id)
-    await bench.send("later", {"walletAddress": "0x9"})
+    await bench.send("later", {"walletAddress": evm_wallet("9")})
     await bench.drive()
     assert await bench.entries("automation_version, state") == [(1, "completed"), (2, "completed")]
     assert await bench.fetch("SELECT wallet_address, tags FROM contacts ORDER BY 1") == [
-        ("0x0", ["late"]),
-        ("0x8", []),
-        ("0x9", ["new"]),
+        (evm_wallet("0"), ["late"]),
+        (evm_wallet("8"), []),
+        (evm_wallet("9"), ["new"]),
     ]
 
 
@@ -220,7 +221,7 @@ async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, min
     automation_id = await start_waiting(bench, AWAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=minutes)
-    await bench.ingest({"event": "bought", "contact": {"walletAddress": "0x0"}})
+    await bench.ingest({"event": "bought", "contact": {"walletAddress": evm_wallet("0")}})
     await bench.drive()
     bench.clock.ahead += timedelta(hours=3)
     await bench.drive()
@@ -230,10 +231,10 @@ async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, min
     assert (await bench.steps())[-1] == handle
     graph, trigger = read_graph({"nodes": [TRIGGER, AWAIT], "edges": [{"source": "t", "target": "w"}]}), Trigger()
     assert isinstance(graph, Graph)
-    later = ScheduledEvent(timedelta(minutes=minutes), Event("bought", Identifiers("0x0")))
+    later = ScheduledEvent(timedelta(minutes=minutes), Event("bought", Identifiers(evm_wallet("0"))))
     trace = simulate(
         SimulatedAutomation(trigger, graph),
-        Event("deposit", Identifiers("0x0")),
+        Event("deposit", Identifiers(evm_wallet("0"))),
         ContactState("c"),
         EARLIEST,
         SimulationInput(later=(later,)),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import Bench
+from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 TAG = {"id": "a", "type": "add_tag", "data": {"tag": "came"}}
@@ -58,7 +59,7 @@ async def test_other_events_and_events_of_other_contacts_wake_no_entry(bench: Be
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
-    await bench.ingest({"event": "purchase", "contact": {"walletAddress": "0xB"}})
+    await bench.ingest({"event": "purchase", "contact": {"walletAddress": evm_wallet("B")}})
     await bench.ingest({"event": "visit"})
     assert await bench.drive() == 0
 

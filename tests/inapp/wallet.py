@@ -1,7 +1,12 @@
-"""A wallet with a known key."""
+"""Addresses of wallets, and a wallet with a known key."""
 
 from eth_hash.auto import keccak
 from eth_keys.datatypes import PrivateKey
+
+
+def evm_wallet(digits: str | int) -> str:
+    """Return a wallet that can sign in, which ends with these digits."""
+    return f"0x{digits:0>40}"
 
 
 class Wallet:

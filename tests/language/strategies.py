@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.inapp.wallet import evm_wallet
 from workbench.language.codec import encode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
@@ -149,7 +150,7 @@ def graph_of(written: dict[str, Any]) -> Graph:
 
 contacts = st.tuples(
     st.sampled_from(["c1", "c2", "c3"]),
-    st.sampled_from([Identifiers("0xa", "ann@b.co")] * 4 + [Identifiers("0xa"), Identifiers()]),
+    st.sampled_from([Identifiers(evm_wallet("a"), "ann@b.co")] * 4 + [Identifiers(evm_wallet("a")), Identifiers()]),
     st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, True]), max_size=2).flatmap(
         lambda attributes: st.sampled_from([attributes, attributes | {"timezone": "Asia/Tokyo"}])
     ),

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.inapp.wallet import evm_wallet
 from workbench.language.actions import Action, AddTag, Condition, Exit, InvalidAction, SendInapp, TriggerNode
 from workbench.language.advance import advance
 from workbench.language.channel import InappMessage, RetryPolicy
@@ -21,7 +22,7 @@ from workbench.language.problem import Problem
 from workbench.language.run import TRANSITIONS, Effect, Run, State, Step, TagAdded, delay_after, message_id
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
-ANN = ContactState("c1", Identifiers("0xc", "ann@b.co", "u1"), {"tier": "gold"}, ("old",), ("whales",))
+ANN = ContactState("c1", Identifiers(evm_wallet("c"), "ann@b.co", "u1"), {"tier": "gold"}, ("old",), ("whales",))
 FACTS = Facts("paid", Identifiers(), {"amount": Decimal("2.50")}, ANN)
 START = Run("e1", "a1").claimed()
 
@@ -104,15 +105,17 @@ def test_an_exit_ends_the_entry() -> None:
 def test_a_message_is_rendered_for_the_contacts_wallet() -> None:
     graph = line(SendInapp("Hi {{ contact.tier }}", "You paid {{ amount }}", {"k": 1}))
     decision = advance(graph, at("1", attempt=3), FACTS, NOW)
-    message = InappMessage(message_id("e1", "1"), "1", "0xc", "Hi gold", "You paid 2.50", {"k": 1})
+    message = InappMessage(message_id("e1", "1"), "1", evm_wallet("c"), "Hi gold", "You paid 2.50", {"k": 1})
     assert decision.effects == (message,)
     assert decision.step == Step("1", "send_inapp", NOW, "sent", 3, detail={"messageId": message.id})
 
 
 def test_i7_the_wallet_of_the_event_wins() -> None:
-    facts = Facts("paid", Identifiers("0xe"), {}, ANN)
+    facts = Facts("paid", Identifiers(evm_wallet("e")), {}, ANN)
     decision = advance(line(SendInapp("t", "b")), at("1"), facts, NOW)
-    assert [effect.wallet_address for effect in decision.effects if isinstance(effect, InappMessage)] == ["0xe"]
+    assert [effect.wallet_address for effect in decision.effects if isinstance(effect, InappMessage)] == [
+        evm_wallet("e")
+    ]
 
 
 def test_i6_without_a_wallet_the_step_is_retried_and_ends_as_dead() -> None:
@@ -195,11 +198,11 @@ def test_all_steps_without_a_wait_run_in_one_go() -> None:
 
 def test_conditions_and_texts_see_the_flat_context_and_the_real_contact() -> None:
     payload: dict[str, Any] = {"contact": "mine", "payload": 5, "email": "x", "amount": 1}
-    facts = Facts("paid", Identifiers("0xe", None, "u2"), payload, ANN)
+    facts = Facts("paid", Identifiers(evm_wallet("e"), None, "u2"), payload, ANN)
     assert full_context(facts) == {
         "event": "paid",
         "contactId": "c1",
-        "walletAddress": "0xe",
+        "walletAddress": evm_wallet("e"),
         "email": "x",
         "externalId": "u2",
         "amount": 1,
@@ -207,7 +210,7 @@ def test_conditions_and_texts_see_the_flat_context_and_the_real_contact() -> Non
         "contact": {
             "id": "c1",
             "tier": "gold",
-            "walletAddress": "0xc",
+            "walletAddress": evm_wallet("c"),
             "email": "ann@b.co",
             "externalId": "u1",
             "tags": ["old"],
@@ -253,7 +256,7 @@ def acyclic_graphs(draw: st.DrawFn) -> Graph:
 @st.composite
 def facts(draw: st.DrawFn) -> Facts:
     """Return facts that a step may depend on."""
-    sent = draw(st.sampled_from([Identifiers(), Identifiers("0xe")]))
+    sent = draw(st.sampled_from([Identifiers(), Identifiers(evm_wallet("e"))]))
     contact = draw(st.sampled_from([ANN, ContactState("c2"), ContactState("c3", tags=("a",))]))
     cancelled = draw(st.sampled_from([None, None, None, "automation_inactive"]))
     return Facts("paid", sent, {"amount": Decimal("2.50")}, contact, cancelled)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, time
 import msgspec
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
 from workbench.language.actions import Action, SendEmail, SendInapp, SendWebhook
 from workbench.language.advance import advance
@@ -20,7 +21,7 @@ CHANNELS: dict[str, Action] = {
     "email": SendEmail("Hi", "there"),
     "webhook": SendWebhook("https://acme.example/hook"),
 }
-ANN = ContactState("c1", Identifiers("0xc", "ann@b.co"))
+ANN = ContactState("c1", Identifiers(evm_wallet("c"), "ann@b.co"))
 
 
 def sent_to(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
 
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import (
     NOW,
     STEPS,
@@ -226,7 +227,9 @@ def test_no_simulation_ends_after_its_attribution_window(
     night: Any,
 ) -> None:
     graph = graph_of(written | {"settings": night})
-    contact = ContactState("c", Identifiers("0xa", "ann@b.co") if has_addresses else Identifiers(), {"timezone": zone})
+    contact = ContactState(
+        "c", Identifiers(evm_wallet("a"), "ann@b.co") if has_addresses else Identifiers(), {"timezone": zone}
+    )
     for retries in (DEFAULT_POLICY, RetryPolicy((10.0, 40_000.0))):
         trace = simulate(
             SimulatedAutomation(ANY, graph),

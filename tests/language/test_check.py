@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from workbench.language.actions import AddTag, Condition, Exit, SendInapp, TriggerNode
 from workbench.language.check import UNDELIVERABLE, Diagnostic, check, errors
 from workbench.language.filter import Filter
@@ -279,7 +280,7 @@ def test_a_message_to_wallets_that_can_never_sign_in_is_a_warning(operator: str,
     nodes = [T, condition("c", ("contact.walletAddress", operator, wallets)), message("m"), TAG]
     assert remarks(nodes, "t>c", "c:true>m", "c:false>tag") == undeliverable
     assert UNDELIVERABLE not in {text for _, _, text in remarks(nodes, "t>c", "c:true>tag", "c:false>m")}
-    mixed = Trigger(frozenset({"paid"}), (Filter("walletAddress", "in", ["So1ana", "0x1"]),))
+    mixed = Trigger(frozenset({"paid"}), (Filter("walletAddress", "in", ["So1ana", evm_wallet("1")]),))
     assert remarks([T, message("m")], "t>m", trigger=mixed) == []
 
 

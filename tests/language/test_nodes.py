@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from workbench.language.actions import (
     Action,
     Branch,
@@ -35,7 +36,7 @@ from workbench.language.run import ContactUpdated, Run, State, Step, TagRemoved,
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-ANN = ContactState("c1", Identifiers("0xc", "ann@b.co"), {"tier": "gold", "timezone": "Asia/Tokyo"}, ("old",))
+ANN = ContactState("c1", Identifiers(evm_wallet("c"), "ann@b.co"), {"tier": "gold", "timezone": "Asia/Tokyo"}, ("old",))
 RECEIVED = datetime(2026, 11, 20, 9, 59, tzinfo=UTC)
 FACTS = Facts(
     "paid", Identifiers(), {"amount": Decimal("2.50"), "evil": "a\r\nBcc: x@y.co", "html": "<b>"}, ANN, at=RECEIVED
@@ -138,7 +139,13 @@ def test_a_webhook_with_a_text_posts_the_text() -> None:
 def test_a_webhook_without_a_body_posts_the_event() -> None:
     (message,) = at(SendWebhook("https://a.co")).effects
     assert isinstance(message, WebhookMessage)
-    ids = {"contactId": "c1", "automationId": "a1", "entryId": "e1", "walletAddress": "0xc", "email": "ann@b.co"}
+    ids = {
+        "contactId": "c1",
+        "automationId": "a1",
+        "entryId": "e1",
+        "walletAddress": evm_wallet("c"),
+        "email": "ann@b.co",
+    }
     assert decode(message.body.encode()) == {
         "type": "paid",
         "timestamp": "2026-11-20T09:59:00Z",
@@ -327,7 +334,7 @@ def test_messages_of_the_run_count_towards_the_cap_and_webhooks_do_not() -> None
     facts = sent_at()
     facts = apply_effects(facts, (WebhookMessage("w", "n", "https://a.co", ""),), NOW)
     facts = apply_effects(
-        facts, (InappMessage("m", "n", "0xc", "t", "b"), EmailMessage("k", "n", "a@b.co", "s", "b")), NOW
+        facts, (InappMessage("m", "n", evm_wallet("c"), "t", "b"), EmailMessage("k", "n", "a@b.co", "s", "b")), NOW
     )
     assert facts.history.messages_at == (NOW, NOW)
     assert at(SendWebhook("https://a.co"), facts, settings=CAP).effects
@@ -346,6 +353,7 @@ def test_an_opt_out_is_checked_before_the_address() -> None:
         "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq",
         "vitalik.eth",
         "0xann",
+        "0xabc",
         f"0x{0:064x}",
     ],
 )

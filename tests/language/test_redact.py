@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
@@ -28,9 +29,9 @@ from workbench.language.simulate import (
 from workbench.language.trigger import Trigger, read_trigger
 
 EMAIL = "zqq'qq&qqq@example.com"  # a trace has no other text with a q
-ANN = contact_from({"id": "ann", "email": EMAIL, "walletAddress": "0xa", "attributes": {"tier": "gold"}})
+ANN = contact_from({"id": "ann", "email": EMAIL, "walletAddress": evm_wallet("a"), "attributes": {"tier": "gold"}})
 MASKED = replace(ANN, identifiers=replace(ANN.identifiers, email=mask_email(EMAIL)))
-EVENT = Event("a", Identifiers(wallet="0xa"))
+EVENT = Event("a", Identifiers(wallet=evm_wallet("a")))
 
 
 def traced(

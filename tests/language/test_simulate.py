@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
 from workbench.language.channel import INAPP, InappMessage, RetryPolicy
 from workbench.language.codec import decode, encode, normalize
@@ -57,7 +58,12 @@ def automation(
 
 
 def event(name: str = "paid", payload: Any = None, contact: Any = None, attributes: Any = None) -> Event:
-    body = {"event": name, "contact": contact or {"walletAddress": "0xA"}, "payload": payload, "attributes": attributes}
+    body = {
+        "event": name,
+        "contact": contact or {"walletAddress": evm_wallet("A")},
+        "payload": payload,
+        "attributes": attributes,
+    }
     parsed = read_event(json.dumps(body).encode(), 0)
     assert isinstance(parsed, Event), parsed
     return parsed
@@ -70,7 +76,7 @@ def outcomes(trace: Trace) -> list[tuple[str, str]]:
 def test_a_matching_event_runs_to_the_end() -> None:
     trace = simulate(automation(), event(payload={"amount": 2.5}, attributes={"tier": "gold"}), contact_from(None), NOW)
     assert outcomes(trace) == [("t", "entered"), ("c", "branched"), ("tag", "tagged"), ("m", "sent"), ("x", "exited")]
-    assert trace.messages == (InappMessage(message_id(SIMULATED_ID, "m"), "m", "0xa", "Hi gold", "2.5"),)
+    assert trace.messages == (InappMessage(message_id(SIMULATED_ID, "m"), "m", evm_wallet("a"), "Hi gold", "2.5"),)
     assert (trace.matched, trace.tags, trace.state, trace.outcome) == (True, ("payer",), State.EXITED, "exit")
 
 
@@ -142,14 +148,14 @@ def test_i2_an_unpublished_automation_matches_and_sends_nothing() -> None:
 
 def test_the_event_updates_attributes_and_identifiers_of_the_contact() -> None:
     contact = ContactState("c1", Identifiers(email="a@b.co"), {"tier": "gold", "age": 3})
-    updated = apply_event(contact, Identifiers("0xa", "x@y.co"), {"tier": "iron"})
-    assert updated == ContactState("c1", Identifiers("0xa", "a@b.co"), {"tier": "iron", "age": 3})
+    updated = apply_event(contact, Identifiers(evm_wallet("a"), "x@y.co"), {"tier": "iron"})
+    assert updated == ContactState("c1", Identifiers(evm_wallet("a"), "a@b.co"), {"tier": "iron", "age": 3})
 
 
 def test_an_email_moves_with_the_wallet_sent_with_it() -> None:
-    contact = ContactState("c1", Identifiers("0xa", "a@b.co"))
-    updated = apply_event(contact, Identifiers("0xa", "x@y.co"), {})
-    assert updated.identifiers == Identifiers("0xa", "x@y.co")
+    contact = ContactState("c1", Identifiers(evm_wallet("a"), "a@b.co"))
+    updated = apply_event(contact, Identifiers(evm_wallet("a"), "x@y.co"), {})
+    assert updated.identifiers == Identifiers(evm_wallet("a"), "x@y.co")
 
 
 def test_a_trace_is_json_with_exact_numbers() -> None:
@@ -172,14 +178,18 @@ def test_a_described_contact_is_normalized_as_the_service_would_store_it() -> No
     described = {
         "id": "c1",
         "email": "Ann@Example.com",
-        "walletAddress": "0xAb",
+        "walletAddress": evm_wallet("Ab"),
         "externalId": "U1",
         "attributes": {"score": 0.1},
         "tags": ["a"],
         "segments": ["s"],
     }
     assert contact_from(described) == ContactState(
-        "c1", Identifiers("0xab", "ann@example.com", "U1", "0xAb"), {"score": Decimal("0.1")}, ("a",), ("s",)
+        "c1",
+        Identifiers(evm_wallet("ab"), "ann@example.com", "U1", evm_wallet("Ab")),
+        {"score": Decimal("0.1")},
+        ("a",),
+        ("s",),
     )
     assert contact_from(None) == contact_from({}) == ContactState(SIMULATED_ID)
     assert contact_from({"attributes": {1: "a"}}).attributes == {"1": "a"}, (
@@ -194,7 +204,7 @@ def test_a_described_contact_is_normalized_as_the_service_would_store_it() -> No
         ([], "contact"),
         ({"email": "nope"}, "contact.email"),
         ({"email": 5}, "contact.email"),
-        ({"walletAddress": ["0xa"]}, "contact.walletAddress"),
+        ({"walletAddress": [evm_wallet("a")]}, "contact.walletAddress"),
         ({"externalId": 5}, "contact.externalId"),
         ({"id": 5}, "contact.id"),
         ({"id": "\ud800"}, "contact.id"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
 from workbench.language.codec import decode, encode, normalize
 from workbench.language.event import Event, read_event
@@ -29,7 +30,7 @@ ANY = Trigger()
 
 
 def event(name: str = "paid", **fields: Any) -> Event:
-    parsed = read_event(encode({"event": name, "contact": {"walletAddress": "0xA"}} | fields), 0)
+    parsed = read_event(encode({"event": name, "contact": {"walletAddress": evm_wallet("A")}} | fields), 0)
     assert isinstance(parsed, Event), parsed
     return parsed
 
@@ -207,13 +208,15 @@ def test_messages_in_a_trace_have_their_channel() -> None:
         node("e", "send_email", subject="s", body="b"),
         node("h", "send_webhook", url="https://a.co", body={"n": 1}),
     )
-    trace = simulate(automation, event(contact={"walletAddress": "0xA", "email": "a@b.co"}), contact_from(None), NOW)
+    trace = simulate(
+        automation, event(contact={"walletAddress": evm_wallet("A"), "email": "a@b.co"}), contact_from(None), NOW
+    )
     written = [
         {key: message[key] for key in message if key not in ("id", "nodeId")}
         for message in decode(encode(trace))["messages"]
     ]
     assert written == [
-        {"channel": "inapp", "walletAddress": "0xa", "title": "Hi", "body": "?", "data": None},
+        {"channel": "inapp", "walletAddress": evm_wallet("a"), "title": "Hi", "body": "?", "data": None},
         {"channel": "email", "email": "a@b.co", "subject": "s", "body": "b", "html": False},
         {"channel": "webhook", "url": "https://a.co", "body": '{"n":1}'},
     ]

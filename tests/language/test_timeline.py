@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, SECONDS, contacts, graph_of, sound_graphs
 from tests.language.test_simulate_waits import MESSAGE, NO, WAIT, YES, build_automation, node
 from workbench.language.codec import encode
@@ -20,7 +21,7 @@ from workbench.language.trigger import Trigger, read_trigger
 
 BEGIN = datetime(2026, 11, 1, 10, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-ANN = ContactState("ann", Identifiers("0xa", "ann@b.co"))
+ANN = ContactState("ann", Identifiers(evm_wallet("a"), "ann@b.co"))
 DELAY = node("d", "delay", seconds=2 * 86_400)
 
 
@@ -273,7 +274,9 @@ def test_a_single_entry_ends_as_in_a_simulation(
 TOKEN = "0x" + "c0" * 20
 
 
-def log(after: timedelta, value: str, wallet: str = "0xa", signature: str = "deposit(address,uint256)") -> EventRecord:
+def log(
+    after: timedelta, value: str, wallet: str = evm_wallet("a"), signature: str = "deposit(address,uint256)"
+) -> EventRecord:
     """Return the log of a `deposit` in TOKEN with this `value`."""
     payload = encode({"chainId": 1, "args": {"to": wallet, "value": value}})
     return EventRecord(f"l{value}", "deposit", BEGIN + after, Identifiers(wallet), payload, f"1:{TOKEN}:{signature}")
@@ -291,7 +294,12 @@ def test_logs_start_entries_and_end_waits_by_their_own_name() -> None:
     assert isinstance(trigger, Trigger)
     automation = build_automation(node("w", "wait_for_event", event=f"{TOKEN}:deposit", timeoutSeconds=86_400))
     awaited = EventRecord("l9", f"{TOKEN}:deposit", BEGIN + 2 * HOUR, Identifiers(), b"{}")
-    records = [log(HOUR, "1"), log(HOUR, "2", wallet="0xb"), log(HOUR, "3", signature="deposit(address)"), awaited]
+    records = [
+        log(HOUR, "1"),
+        log(HOUR, "2", wallet=evm_wallet("b")),
+        log(HOUR, "3", signature="deposit(address)"),
+        awaited,
+    ]
     until = BEGIN + 30 * DAY
     (entry,) = backtest(SimulatedAutomation(trigger, automation.graph), ANN, records, until)
     assert steps_of(entry)[-1] == ("w", "matched", 2 * HOUR)
@@ -302,7 +310,7 @@ def test_logs_start_entries_and_end_waits_by_their_own_name() -> None:
 
 def test_of_two_versions_each_starts_for_the_wallet_in_its_own_parameter() -> None:
     spec = {"type": "onchain_event", "chainId": 1, "contract": TOKEN, "signature": "paid(address from, address to)"}
-    payload = encode({"chainId": 1, "args": {"from": "0xa", "to": "0xb"}})
+    payload = encode({"chainId": 1, "args": {"from": evm_wallet("a"), "to": evm_wallet("b")}})
     # A backtest reads the log once for each of the two wallets.
     record = EventRecord("l1", "paid", BEGIN + HOUR, ANN.identifiers, payload, f"1:{TOKEN}:paid(address,address)")
     started = {}

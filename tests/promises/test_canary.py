@@ -21,6 +21,7 @@ from api.auth.key_format import WORKBENCH
 from api.embedded import EmbeddedPostgres
 from api.store.migrate import migrate
 from tests.canaries import PAYLOAD_COLUMNS
+from tests.inapp.wallet import evm_wallet
 from tests.installation import SECRET, Api, Installation, until
 from tests.running import free_port
 
@@ -87,7 +88,11 @@ async def watched(embedded: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[W
             installation.stop()
 
 
-EVENT = {"event": "deposit", "contact": {"email": EMAIL, "walletAddress": "0xA"}, "payload": {"secret": VALUE}}
+EVENT = {
+    "event": "deposit",
+    "contact": {"email": EMAIL, "walletAddress": evm_wallet("A")},
+    "payload": {"secret": VALUE},
+}
 GRAPH = {
     "nodes": [
         {"id": "t", "type": "app_event"},

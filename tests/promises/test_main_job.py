@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from tests.installation import Installation, until
 
 GRAPH: dict[str, Any] = {
@@ -40,7 +41,7 @@ AUTOMATION = {"name": "Welcome", "triggerSpec": {"type": "app_event", "event": "
 def deposit(key: str, **contact: str) -> dict[str, Any]:
     return {
         "event": "deposit",
-        "contact": contact or {"walletAddress": "0xABC", "email": "ann@example.com"},
+        "contact": contact or {"walletAddress": evm_wallet("ABC"), "email": "ann@example.com"},
         "attributes": {"plan": "pro"},
         "payload": {"amountUsd": 250.50, "asset": "USDC"},
         "idempotencyKey": key,
@@ -86,7 +87,7 @@ async def test_an_event_runs_a_published_automation_as_simulated(installation: I
         (entry["state"], entry["outcome"]) == (simulated["state"], simulated["outcome"]) == ("completed", "completed")
     )
     (message,) = entry["messages"]
-    assert (message["walletAddress"], message["body"]) == ("0xabc", "250.5 USDC arrived")
+    assert (message["walletAddress"], message["body"]) == (evm_wallet("abc"), "250.5 USDC arrived")
 
 
 def step_summary(step: dict[str, Any]) -> tuple[object, ...]:
@@ -147,13 +148,14 @@ async def test_an_entry_without_a_wallet_dies_after_its_attempts_and_a_replay_de
         (entry,) = finished(workbench, automation_id)
         assert (entry["state"], entry["outcome"], entry["attempts"]) == ("dead", "no_wallet", 3)
         backend.post(
-            "/events", json={**deposit("d2", email="bob@example.com", walletAddress="0xB0B"), "event": "linked"}
+            "/events",
+            json={**deposit("d2", email="bob@example.com", walletAddress=evm_wallet("B0B")), "event": "linked"},
         )
         assert workbench.post(f"/entries/{entry['id']}/replay", json={}).status_code == 200
         until(lambda: workbench.get(f"/entries/{entry['id']}").json()["state"] == "completed", "the replay completes")
         replayed = workbench.get(f"/entries/{entry['id']}").json()
     assert [step["outcome"] for step in replayed["steps"]][-4:] == ["failed", "failed", "failed", "sent"]
-    assert [message["walletAddress"] for message in replayed["messages"]] == ["0xb0b"]
+    assert [message["walletAddress"] for message in replayed["messages"]] == [evm_wallet("b0b")]
 
 
 @pytest.mark.parametrize("process", ["api", "engine"])

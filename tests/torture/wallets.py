@@ -3,7 +3,7 @@
 import hashlib
 from functools import cache
 
-from tests.inapp.wallet import Wallet
+from tests.inapp.wallet import Wallet, evm_wallet
 
 _EVERY = 2
 
@@ -22,6 +22,6 @@ def wallet_of(person: int) -> Wallet:
 def spellings(person: int) -> tuple[str, str]:
     """Return a person's wallet address in one of two spellings."""
     if not has_wallet(person):
-        return f"0xA11E7{person}", f"0xa11e7{person}"
+        return evm_wallet(f"A11E7{person}"), evm_wallet(f"a11e7{person}")
     address = wallet_of(person).address
     return address, f"0x{address[2:].upper()}"

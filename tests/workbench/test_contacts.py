@@ -7,6 +7,7 @@ import sys
 import polars as pl
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from tests.installation import until
 from tests.running import Running
 from workbench import (
@@ -122,7 +123,7 @@ def test_errors_are_explained_in_words(wb: Workbench, running: Running) -> None:
 def test_sent_messages_are_counted_by_channel(wb: Workbench) -> None:
     before = dict(wb.usage().select("channel", "messages").iter_rows())
     wb.automation("care push").on("care:push").send_inapp(title="Hi", body="there").publish()
-    wb.events.send("care:push", wallet_address="0xCa2e")
+    wb.events.send("care:push", wallet_address=evm_wallet("Ca2e"))
     until(
         lambda: dict(wb.usage().select("channel", "messages").iter_rows())["inapp"] > before["inapp"], "it is counted"
     )

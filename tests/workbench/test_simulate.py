@@ -4,12 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from tests.workbench.test_verbs import branching, new, thanks
 from workbench import InvalidArgumentError
 from workbench.language.run import State
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
-WALLET = {"walletAddress": "0xA11CE"}
+WALLET = {"walletAddress": evm_wallet("A11CE")}
 
 
 def test_a_matching_event_shows_the_rendered_message() -> None:
@@ -17,7 +18,7 @@ def test_a_matching_event_shows_the_rendered_message() -> None:
     assert simulation.matched
     assert simulation.path == ("trigger", "send_inapp")
     assert [(message.wallet_address, message.body) for message in simulation.messages] == [
-        ("0xa11ce", "100 USD arrived")
+        (evm_wallet("a11ce"), "100 USD arrived")
     ]
     assert (simulation.state, simulation.outcome) == (State.COMPLETED, "completed")
     assert simulation.headline() == "Would send 1 message"

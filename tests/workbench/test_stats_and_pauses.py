@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
+from tests.inapp.wallet import evm_wallet
 from tests.installation import until
 from tests.running import Running
 from workbench import Automation, InvalidArgumentError, InvalidRequestError, NotFoundError, Workbench
@@ -212,11 +213,11 @@ def test_a_test_send_goes_to_the_given_addresses_and_returns_results(wb: Workben
     for shown in (repr(sent), sent._repr_html_()):
         assert "you gave no address for it" in shown
     with pytest.raises(InvalidRequestError, match="does not belong to any of your contacts"):
-        automation.send_test(event, wallet_address="0x20b0d45")
-    assert wb.events.send("tested:me", wallet_address="0x3e").accepted
-    assert [result.node_id for result in automation.send_test(event, wallet_address="0x3e", node="send_inapp")] == [
-        "send_inapp"
-    ]
+        automation.send_test(event, wallet_address=evm_wallet("20b0d45"))
+    assert wb.events.send("tested:me", wallet_address=evm_wallet("3e")).accepted
+    assert [
+        result.node_id for result in automation.send_test(event, wallet_address=evm_wallet("3e"), node="send_inapp")
+    ] == ["send_inapp"]
     assert len(automation.entries()) == 0
     with pytest.raises(InvalidArgumentError, match="add an address"):
         automation.send_test(event)

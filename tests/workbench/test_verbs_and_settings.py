@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import sound_graphs
 from tests.workbench.test_verbs import branching, edges, new
 from workbench import Automation, InvalidArgumentError
@@ -18,7 +19,7 @@ from workbench.language.codec import normalize
 from workbench.language.run import State
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
-CONTACT = {"walletAddress": "0xA11CE", "email": "ada@example.com"}
+CONTACT = {"walletAddress": evm_wallet("A11CE"), "email": "ada@example.com"}
 
 
 def winback() -> Automation:

@@ -16,15 +16,14 @@ import msgspec
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 
-# Only EVM wallets, with 40 digits, can sign in for in-app messages. Shorter hexadecimal addresses are not recognised as
-# undeliverable yet.
-_EVM_WALLET = re.compile(r"0x[0-9a-fA-F]{1,40}", re.ASCII)
+# Only wallets of EVM chains can sign in for in-app messages.
+EVM_WALLET = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 
 ChannelName: TypeAlias = Literal["inapp", "email", "webhook"]
 
 
 def is_evm_wallet(wallet: str) -> bool:
-    return _EVM_WALLET.fullmatch(wallet) is not None
+    return EVM_WALLET.fullmatch(wallet) is not None
 
 
 class InappMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="inapp"):
