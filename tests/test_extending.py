@@ -106,6 +106,10 @@ trigger, graph = automation._draft.language()
 assert [str(item) for item in check(trigger, graph)] == [
     "send_sms: fails for contacts without a phone: test phone in a condition before this step"
 ]
+national_only = Automation(new_draft("x", ("deposit",))).where("phone", eq="079").send_sms("Paid")
+assert [str(item) for item in check(*national_only._draft.language())] == [
+    "send_sms: is undeliverable: only numbers with a country code (+41…) can be reached, and its contacts have others"
+]
 assert "  • Text the contact: “Paid {{ amountUsd }}”." in automation.describe(), automation.describe()
 assert '.send_sms("Paid {{ amountUsd }}")' in automation.to_python()
 assert Automation.from_sentences(automation.describe(), name="x").to_json() == automation.to_json()
@@ -115,6 +119,9 @@ assert (failed.outcome, failed.detail["cause"]) == ("failed", "no_phone")
 (message,) = automation.simulate(event | {"attributes": {"phone": "+41"}}).trace.messages
 assert words.message_parts(message) == ("SMS", "Paid 5", "SMS to +41")
 assert "SMS to +41" in automation.simulate(event | {"attributes": {"phone": "+41"}})._repr_html_()
+undeliverable = automation.simulate(event | {"attributes": {"phone": "079"}})
+assert undeliverable.trace.steps[-1].outcome == "undeliverable"
+assert "only numbers with a country code" in undeliverable._repr_html_()
 (entry,) = [entry for entry in palette()["kinds"] if entry["kind"] == "send_sms"]
 assert [(field["name"], field["control"]) for field in entry["fields"]] == [("body", "text")]
 assert _ADDRESSES["sms"].read("+41") == "+41"

@@ -363,7 +363,7 @@ def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable(wallet: str)
     assert decision.step is not None
     assert (decision.step.outcome, decision.step.detail, decision.effects) == (
         "undeliverable",
-        {"cause": "undeliverable"},
+        {"cause": "undeliverable", "error": "only EVM wallets (0x…) can sign in"},
         (),
     )
     assert decision.run == AT.at("None")

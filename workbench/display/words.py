@@ -280,7 +280,7 @@ def step_detail(step: Step) -> str:
     """Return the detail of a step: its error, the end of its wait, the tag or attributes, the event, or the cause."""
     detail = step.detail
     match step.outcome:
-        case "failed":
+        case "failed" | "undeliverable":
             return str(detail.get("error", ""))
         case "tagged" | "untagged":
             return str(detail.get("tag", ""))
@@ -290,7 +290,7 @@ def step_detail(step: Step) -> str:
             return f"{CAUSE_WORDS.get(detail.get('cause', ''), '')} until {to_minute(detail['until'])} UTC".strip()
         case "matched" | "timed_out" | "goal":
             return str(detail.get("event", ""))
-        case "skipped" | "undeliverable" | "refused":
+        case "skipped" | "refused":
             return CAUSE_WORDS.get(detail.get("cause", ""), "")
         case _:
             return ""

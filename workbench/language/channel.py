@@ -67,7 +67,7 @@ class Recipient(msgspec.Struct, frozen=True):
     `find`: the address for the identifiers of an event and its contact (docs/contract.md 4.7.5). `cause`: the cause of
     a step that fails without one. `field`: the name by which conditions test it. `noun`: the address in a sentence.
     `example`: a contact that has one, for previews. `is_deliverable`: whether a message to an address can ever arrive;
-    if not, the step is `undeliverable`.
+    if not, the step is `undeliverable`. `limitation`: which addresses are deliverable, as a clause.
     """
 
     find: Callable[[Identifiers, ContactState], str | None]
@@ -76,6 +76,7 @@ class Recipient(msgspec.Struct, frozen=True):
     noun: str
     example: dict[str, Any]
     is_deliverable: Callable[[str], bool] = lambda _: True
+    limitation: str = ""
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +132,7 @@ INAPP = Channel(
         "a wallet",
         {"walletAddress": "0x52908400098527886e0f7030069857d2e4169ee7"},
         is_evm_wallet,
+        "only EVM wallets (0x…) can sign in",
     ),
     to_contact=True,
     unsubscribes=False,

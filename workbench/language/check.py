@@ -37,7 +37,6 @@ from workbench.language.trigger import BUILT_INS, Trigger
 Level = Literal["error", "warning"]
 Consent = Literal["accept_dropped", "every_event"]  # the arguments of `publish()` that agree
 TRIGGER_FILTERS = "triggerSpec.filters"
-UNDELIVERABLE = "is undeliverable: only EVM wallets (0x…) can sign in, and its contacts have others"
 
 
 class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -331,7 +330,8 @@ def _check_deliverable(trigger: Trigger, graph: Graph, channel: Channel) -> Iter
     undeliverable = _reachable(graph.start.id, graph.edges) - reached
     for node in graph.nodes:
         if node.action.channel is channel and node.id in undeliverable:
-            yield Diagnostic("warning", UNDELIVERABLE, node.id)
+            message = f"is undeliverable: {recipient.limitation}, and its contacts have others"
+            yield Diagnostic("warning", message, node.id)
 
 
 def _reachable_without(start: str, graph: Graph, test: Callable[[Iterable[Filter]], bool]) -> set[str]:
@@ -443,9 +443,10 @@ def check_wallets(undeliverable: Mapping[str, tuple[int, int]], trigger: Trigger
     for name in sorted(trigger.names & undeliverable.keys()):
         count, sampled = undeliverable[name]
         for node in graph.nodes if count else ():
-            if node.action.channel is INAPP:
+            channel = node.action.channel
+            if channel is INAPP and channel.recipient is not None:
                 share = f"{count:,} of the newest {sampled:,} events {name!r}"
-                message = f"is undeliverable to the wallets of {share}: only EVM wallets (0x…) can sign in"
+                message = f"is undeliverable to the wallets of {share}: {channel.recipient.limitation}"
                 yield Diagnostic("warning", message, node.id)
 
 

@@ -111,7 +111,8 @@ def _send(ctx: StepContext, action: A, channel: Channel, compose: Compose[A]) ->
         if not address:
             return fail(ctx, Failure(recipient.cause, f"neither the event nor the contact has {recipient.noun}"))
         if not recipient.is_deliverable(address):
-            return follow_edge(ctx, record_step(ctx, "undeliverable", detail={"cause": "undeliverable"}))
+            detail = {"cause": "undeliverable", "error": recipient.limitation}
+            return follow_edge(ctx, record_step(ctx, "undeliverable", detail=detail))
     message = compose(ctx, action, address)
     if isinstance(message, Failure):
         return fail(ctx, message)
