@@ -25,14 +25,14 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import msgspec
 
 from api.automations.body import AutomationEdit, NewAutomation, publication_errors, read_specs
-from api.clock import from_us, uuid7
+from api.clock import from_us, to_us, uuid7, uuid7_from
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.database import Database, Transaction, TransactionConflictError
-from api.store.events import list_newest_wallets, wake_engine
+from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
 from api.store.query import run
 from workbench.language.channel import INAPP, is_evm_wallet
-from workbench.language.check import Diagnostic, check_wallets
+from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
 from workbench.language.codec import decode
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem, Problems
@@ -209,18 +209,23 @@ async def check_recent_wallets(database: Database, author: Author, row: Automati
     automation = await asyncio.to_thread(read_specs, row.trigger_spec, row.graph)
     if isinstance(automation, tuple) or automation.graph is None:
         return []
-    names = sorted(automation.trigger.names)[:_MAX_SAMPLED_NAMES]
-    if not names or not any(node.action.channel is INAPP for node in automation.graph.nodes):
+    trigger = automation.trigger
+    if trigger.source is not None or not any(node.action.channel is INAPP for node in automation.graph.nodes):
         return []
-    since = author.now - _SAMPLED_TIME
-    calls = [list_newest_wallets(author.org_id, name, since, _SAMPLED_EVENTS) for name in names]
+    org_id, since = author.org_id, author.now - _SAMPLED_TIME
+    if trigger.is_wildcard:
+        first_id = uuid7_from(to_us(since), bytes(8))
+        names, calls = [EVERY_EVENT], [list_newest_wallets_of_all(org_id, first_id, since, _SAMPLED_EVENTS)]
+    else:
+        names = sorted(trigger.names)[:_MAX_SAMPLED_NAMES]
+        calls = [list_newest_wallets(org_id, name, since, _SAMPLED_EVENTS) for name in names]
     async with database.transaction() as tx:
         wallets = dict(zip(names, await run(tx, *calls), strict=True))
     undeliverable = {
         name: (sum(wallet != "" and not is_evm_wallet(wallet) for wallet in sampled), len(sampled))
         for name, sampled in wallets.items()
     }
-    return list(check_wallets(undeliverable, automation.trigger, automation.graph))
+    return list(check_wallets(undeliverable, trigger, automation.graph))
 
 
 async def rollback(database: Database, author: Author, automation_id: str, version: int) -> AutomationRow | Refusal:

@@ -534,6 +534,11 @@ def list_newest_wallets(org_id: int, event: str, since: datetime, limit: int) ->
     """Return the wallets of the newest events of one name; empty for an event without one."""
 
 
+@call
+def list_newest_wallets_of_all(org_id: int, first_id: Uuid, since: datetime, limit: int) -> list[str]:
+    """Return the wallets of the newest events; empty for one without. `first_id`: the lowest id since that moment."""
+
+
 @query
 async def sample_payloads(
     tx: Transaction, org_id: int, event: str, span: EventSpan, parts: int, per_part: int

@@ -437,6 +437,13 @@ WHERE org_id = :org_id AND event = :event AND created_at >= :since
 ORDER BY created_at DESC
 LIMIT :limit;
 
+-- list_newest_wallets_of_all --
+-- The wallets of the newest events; empty for an event without one. The primary key has them in this order.
+SELECT coalesce(wallet_address, '') FROM events
+WHERE org_id = :org_id AND id >= :first_id ::uuid AND created_at >= :since
+ORDER BY id DESC
+LIMIT :limit;
+
 -- sample_payloads --
 -- Payloads of one name between two moments: the newest of each of `parts` equal parts of that time. The parts are
 -- shuffled, so the first payloads come from the whole period.

@@ -98,13 +98,18 @@ async def test_an_automation_is_created_without_a_name_as_in_the_contract(acme: 
     assert (status, made["name"]) == (201, name)
 
 
-async def test_publishing_warns_about_wallets_of_recent_events_that_can_never_sign_in(acme: Org) -> None:
+@pytest.mark.parametrize(
+    ("spec", "events"), [({"type": "app_event", "event": "a"}, "events 'a'"), ({"type": "app_event"}, "events")]
+)
+async def test_publishing_warns_about_wallets_of_recent_events_that_can_never_sign_in(
+    acme: Org, spec: Any, events: str
+) -> None:
     for number, wallet in enumerate(["vitalik.eth", evm_wallet("ab")]):
         event = EVENT | {"contact": {"walletAddress": wallet}, "idempotencyKey": str(number)}
         await acme.call("POST", "/events", event, key=("live",))
-    made = (await acme.call("POST", "/automations", DRAFT))[1]
+    made = (await acme.call("POST", "/automations", DRAFT | {"triggerSpec": spec}))[1]
     warnings = (await acme.call("POST", f"/automations/{made['id']}/publish"))[1]["warnings"]
-    message = "is undeliverable to the wallets of 1 of the newest 2 events 'a': only EVM wallets (0x…) can sign in"
+    message = f"is undeliverable to the wallets of 1 of the newest 2 {events}: only EVM wallets (0x…) can sign in"
     assert warnings == [*made["warnings"], {"level": "warning", "message": message, "nodeId": "m1"}]
 
 

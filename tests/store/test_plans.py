@@ -91,6 +91,7 @@ EXPECTED = {
         "onchain_events_by_contact org_id contact_id created_at created_at created_at",
     },
     "events.find_key_holders": {"idempotency_keys_pkey org_id key_digest"},
+    "events.list_newest_wallets_of_all": {"events_other_pkey org_id id created_at"},
     "events.find_owners": {"identities_pkey org_id kind value_digest", "contacts_pkey org_id id"},
 }
 
@@ -169,6 +170,7 @@ def calls() -> list[Call[Any]]:
         entries.read_message_times(1, CLAIMS, [NOW] * len(CLAIMS)),
         entries.read_later_events(1, CLAIMS, [f"0x{'c0' * 20}:transfer,purchase"] * len(CLAIMS), *AFTER),
         events.find_key_holders([1] * len(IDS), IDS),
+        events.list_newest_wallets_of_all(1, ID, NOW - timedelta(days=30), 100),
         events.find_owners([1] * len(IDS), [1] * len(IDS), [id_.replace("-", "") for id_ in IDS], [""] * len(IDS)),
     ]
 

@@ -37,6 +37,7 @@ from workbench.language.trigger import BUILT_INS, Trigger
 Level = Literal["error", "warning"]
 Consent = Literal["accept_dropped", "every_event"]  # the arguments of `publish()` that agree
 TRIGGER_FILTERS = "triggerSpec.filters"
+EVERY_EVENT = ""  # the name in `CatalogFacts.undeliverable` for a trigger without names
 
 
 class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -440,12 +441,13 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
 
 def check_wallets(undeliverable: Mapping[str, tuple[int, int]], trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     """Yield warnings about in-app messages on events with wallets that can never sign in (`CatalogFacts`)."""
-    for name in sorted(trigger.names & undeliverable.keys()):
+    names = {EVERY_EVENT} if trigger.is_wildcard else trigger.names
+    for name in sorted(names & undeliverable.keys()):
         count, sampled = undeliverable[name]
         for node in graph.nodes if count else ():
             channel = node.action.channel
             if channel is INAPP and channel.recipient is not None:
-                share = f"{count:,} of the newest {sampled:,} events {name!r}"
+                share = f"{count:,} of the newest {sampled:,} events{f' {name!r}' if name else ''}"
                 message = f"is undeliverable to the wallets of {share}: {channel.recipient.limitation}"
                 yield Diagnostic("warning", message, node.id)
 
