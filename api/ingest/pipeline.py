@@ -88,6 +88,7 @@ class IngestRequest(msgspec.Struct, eq=False):
     """The valid events of one HTTP request. `answer`: None after it was answered or abandoned."""
 
     org_id: int
+    key_id: str | None
     events: list[ParsedEvent]
     answer: Answer | None
     since_ns: int
@@ -182,8 +183,6 @@ class Pipeline:
             parsed.append(event)
             if not isinstance(event, ParsedEvent):
                 self._notices.note_rejected(org_id, raw, event)
-            elif event.body.warnings and key_id is not None:
-                self._notices.note_misspelt(org_id, key_id, event.body.warnings)
             # Not by size: comparing an unknown field with the names of ours takes longer than parsing a large event.
             if monotonic_ns() - turn_ns > YIELD_AFTER_NS:
                 await asyncio.sleep(0)
@@ -196,7 +195,7 @@ class Pipeline:
                 if not answered.done():  # done: the client has gone and the task was cancelled
                     answered.set_result(outcomes)
 
-            request = IngestRequest(org_id, events, answer, since_ns or monotonic_ns())
+            request = IngestRequest(org_id, key_id, events, answer, since_ns or monotonic_ns())
             if self._submit(request, sum(1 + len(raw) // BYTES_PER_WEIGHT for raw in raws)):
                 try:
                     stored = await answered
@@ -232,11 +231,8 @@ class Pipeline:
         event = self._reader.read(org_id, self._keyring.of(org_id), raw, test_key, request_id, strict=strict)
         if not isinstance(event, ParsedEvent) or not self._buckets.take(org_id, 1, since_ns):
             return False
-        if not self._submit(IngestRequest(org_id, [event], answer, since_ns), 1 + len(raw) // BYTES_PER_WEIGHT):
-            return False
-        if event.body.warnings:
-            self._notices.note_misspelt(org_id, key_id, event.body.warnings)
-        return True
+        request = IngestRequest(org_id, key_id, [event], answer, since_ns)
+        return self._submit(request, 1 + len(raw) // BYTES_PER_WEIGHT)
 
     def _submit(self, request: IngestRequest, weight: int) -> bool:
         if self._stopping or not self._queue.put(request.org_id, request, weight):
@@ -266,7 +262,7 @@ class Pipeline:
 
 
 class BatchWriters:
-    """Writer tasks on one queue. `on_outcome` is called for every event that was not simply stored."""
+    """Writer tasks on one queue. `on_outcome` is called for every event that was not simply stored, or has warnings."""
 
     def __init__(
         self,
@@ -274,7 +270,7 @@ class BatchWriters:
         clock: Clock,
         triggers: Triggers,
         queue: Queue[IngestRequest],
-        on_outcome: Callable[[ParsedEvent, Outcome], None],
+        on_outcome: Callable[[ParsedEvent, Outcome, str | None], None],
         meters: IngestMeters,
     ) -> None:
         self._database = database
@@ -367,8 +363,8 @@ class BatchWriters:
             start, end = end, end + len(request.events)
             own = outcomes[start:end]
             for event, outcome in zip(request.events, own, strict=True):
-                if type(outcome) is not AcceptedEvent:
-                    self._on_outcome(event, outcome)
+                if type(outcome) is not AcceptedEvent or event.body.warnings:
+                    self._on_outcome(event, outcome, request.key_id)
             try:
                 request.settle(own, self._meters)
             except Exception:  # noqa: BLE001  a failing callback must not leave the other requests unanswered

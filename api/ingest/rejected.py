@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from api.clock import Clock, monotonic_ns, uuid7
-from api.ingest.parse import DryRun, Duplicate, Outcome, ParsedEvent, Rejected
+from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, Outcome, ParsedEvent, Rejected
 from api.process import Tally
 from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
 from api.store.events import add_notices, count_misspelt
@@ -106,13 +106,16 @@ class Notices:
         fits = len(raw) <= MAX_BODY_BYTES and self._bytes + len(raw) <= MAX_BUFFERED_BYTES
         self._note(org_id, _Notice(self._clock.now_us(), problems[0], raw=raw if fits else b""))
 
-    def note_outcome(self, event: ParsedEvent, outcome: Outcome) -> None:
-        """Note a valid event that is a duplicate, or that the database rejected; other outcomes are ignored."""
+    def note_outcome(self, event: ParsedEvent, outcome: Outcome, key_id: str | None) -> None:
+        """Note a valid event that is a duplicate, or that the database rejected; count misspelt fields of a new one."""
         match outcome:
             case Duplicate() | DryRun(deduplicated=True):
                 problem = None
             case Rejected(problems=problems):
                 problem = problems[0]
+            case AcceptedEvent() | DryRun() if key_id is not None:
+                self.note_misspelt(event.org_id, key_id, event.body.warnings)
+                return
             case _:
                 return
         excerpt = Excerpt(event.body.name, event.idempotency_key)

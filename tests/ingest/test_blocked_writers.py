@@ -35,7 +35,7 @@ class DisconnectingNotices:
     def __init__(self) -> None:
         self.client: asyncio.Task[Any] | None = None
 
-    def note_outcome(self, arrival: ParsedEvent, outcome: Outcome) -> None:
+    def note_outcome(self, arrival: ParsedEvent, outcome: Outcome, key_id: str | None) -> None:
         if self.client is not None:
             self.client.cancel()
 

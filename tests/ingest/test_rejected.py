@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from api.catalog import maintenance
-from api.clock import uuid7
+from api.clock import monotonic_ns, uuid7
 from api.ingest import rejected
-from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, Rejected
+from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, Rejected, Unavailable
 from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
 from api.ingest.rejected import MAX_BODY_BYTES, ORG_SHARE, Notices
 from api.store.database import Database, DatabaseUnavailableError, Transaction
 from api.store.events import delete_old_misspelt
 from tests.ingest.conftest import Intake, Org, event
+from tests.ingest.test_blocked_writers import key_held
 from workbench.language.codec import encode
 from workbench.language.event import unknown_field
 from workbench.language.problem import Problem
@@ -114,6 +115,21 @@ async def test_misspelt_fields_are_counted_over_flushes_and_kept_for_seven_days(
     async with acme.intake.database.transaction() as tx:
         assert await delete_old_misspelt(tx, acme.id, acme.intake.clock.now() + timedelta(days=6), 100) == 0
         assert await delete_old_misspelt(tx, acme.id, acme.intake.clock.now() + timedelta(days=9), 100) == 2
+
+
+async def test_misspelt_fields_of_an_event_that_is_sent_again_are_counted_once(
+    acme: Org, pipeline: Pipeline, notices: Notices
+) -> None:
+    raw, key_id = encode(event("held", properties={})), uuid7(acme.intake.clock.unique_now_us())
+    with key_held(acme.intake, acme, "held"):
+        (refused,) = await pipeline.ingest(acme.id, [raw], False, key_id=key_id)
+        assert isinstance(refused, Unavailable)
+    assert isinstance((await pipeline.ingest(acme.id, [raw], False, key_id=key_id))[0], AcceptedEvent | Duplicate)
+    answered = asyncio.get_running_loop().create_future()
+    assert pipeline.accept(acme.id, raw, False, monotonic_ns(), answered.set_result, key_id=key_id, strict=False)
+    assert isinstance((await answered)[0], Duplicate)
+    await flush(notices)
+    assert await acme.rows("field, count", "misspelt_fields") == [("properties", 1)]
 
 
 async def test_a_flood_of_misspelt_fields_is_bounded(acme: Org, notices: Notices) -> None:
