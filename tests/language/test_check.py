@@ -1,5 +1,6 @@
 """A check reports the errors that prevent publication, and warnings. Every diagnostic names its node or field."""
 
+import time
 from typing import Any
 
 import pytest
@@ -368,3 +369,15 @@ def test_a_guard_that_is_written_after_a_wait_is_reported(
     warnings = [remark[2] for remark in remarks([T, message("m"), *nodes], *edges, settings=settings)]
     guards = [warning for warning in warnings if "is written after" in warning]
     assert [f"is written after {waiting}" in guard for guard in guards] == [True] * (waiting is not None)
+
+
+def test_a_large_graph_of_guards_and_waits_is_checked_quickly() -> None:
+    nodes, edges, last = [T, TAG], ["t>tag"], "tag"
+    for number in range(450):
+        nodes.append(condition(f"c{number}", ("contact.tags", "contains", "vip")))
+        nodes.append({"id": f"d{number}", "type": "delay", "data": {"seconds": 60}})
+        edges += [f"{last}>c{number}", f"c{number}:true>d{number}"]
+        last = f"d{number}"
+    begun = time.process_time()
+    assert remarks(nodes, *edges) == []
+    assert time.process_time() - begun < 5

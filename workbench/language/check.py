@@ -186,18 +186,25 @@ def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
 
     Other entries of the contact pass the condition meanwhile.
     """
+    targets_of = targets_by_source((edge.source, edge.target) for edge in graph.edges)
+    order, _ = search_depth_first(graph.by_id, targets_of)
+    steps = [graph.by_id[node_id] for node_id in order if node_id in graph.by_id]  # each after its targets
+    writing = [step for step in steps if isinstance(step.action, AddTag | RemoveTag | UpdateContact)]
+    waiting = {step.id for step in steps if _waits(graph, step)}
     for node in graph.nodes:
         for filter_ in _filters_on_entry(node):
-            writers = {writer.id for writer in graph.nodes if _writes(writer, filter_)}
-            unguarded = _reachable(node.id, (edge for edge in graph.edges if edge.source not in writers))
-            for other in graph.nodes:
-                if other.id in unguarded and _waits(graph, other) and writers & _reachable(other.id, graph.edges):
-                    message = (
-                        f"{filter_.path} is written after {other.id!r}, which waits: until then, other entries of the"
-                        " contact pass this condition. Write it before that step"
-                    )
-                    yield Diagnostic("warning", message, node.id)
-                    break
+            writers = {step.id for step in writing if _writes(step, filter_)}
+            first: dict[str, str | None] = dict.fromkeys(writers)  # the first step that waits, on the way to a writer
+            for step in steps if writers else ():
+                ahead = [first[target] for target in targets_of.get(step.id, ()) if target in first]
+                if ahead and step.id not in writers:
+                    first[step.id] = step.id if step.id in waiting else next(filter(None, ahead), None)
+            if first.get(node.id) is not None:
+                message = (
+                    f"{filter_.path} is written after {first[node.id]!r}, which waits: until then, other entries of the"
+                    " contact pass this condition. Write it before that step"
+                )
+                yield Diagnostic("warning", message, node.id)
 
 
 def _writes(node: Node, filter_: Filter) -> bool:
