@@ -67,9 +67,10 @@ async def play_events(bench: Bench, clock: ManualClock, later: list[tuple[int, d
             return
         due = timedelta.max if state in TERMINAL else due_at - from_us(0)
         if remaining and start + timedelta(seconds=remaining[0][0]) <= due:
-            seconds, body = remaining.pop(0)
+            seconds = remaining[0][0]
             clock.ahead = start + timedelta(seconds=seconds)
-            await bench.ingest(body)
+            await bench.ingest(*(body for at, body in remaining if at == seconds))
+            remaining = [event for event in remaining if event[0] > seconds]
         else:
             clock.ahead = max(clock.ahead, due)
     raise AssertionError("the entry never ends")
@@ -105,7 +106,9 @@ async def test_the_engine_does_what_was_simulated(
     later: list[tuple[int, dict[str, Any]]],
 ) -> None:
     later = sorted(later, key=lambda event: event[0])
-    assume(len({seconds for seconds, _ in later}) == len(later))
+    moments = [seconds for seconds, _ in later]
+    # The engine finds the attributes of all events of a moment in the contact, a simulation those of the events so far.
+    assume(all("plan" not in body["attributes"] or moments.count(seconds) == 1 for seconds, body in later))
     clock = ManualClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock

@@ -10,8 +10,8 @@ from tests.engine.test_as_backtested import ends, events, simulated_steps, steps
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
 from workbench.language.contact import ContactState
-from workbench.language.event import Identifiers
-from workbench.language.simulate import SimulatedAutomation, backtest
+from workbench.language.event import Event, Identifiers
+from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, backtest, simulate
 from workbench.language.trigger import Trigger
 
 WALLET = Identifiers(evm_wallet("a"), wallet_raw=evm_wallet("A"))
@@ -106,3 +106,37 @@ async def test_retries_are_counted_from_the_real_time(bench: Bench) -> None:
     bench.clock.ahead += timedelta(hours=1)
     await bench.drive()
     assert await bench.entries("state, attempts, due_at > created_at + interval '1 hour'") == [("retrying", 1, True)]
+
+
+@pytest.mark.parametrize(
+    ("names", "awaited", "outcomes"),
+    [
+        (["purchase", "purchase"], "purchase", ["waiting", "matched", "sent"]),
+        (["purchase", "login"], "login", ["waiting", "matched", "sent"]),
+        (["login", "purchase"], "login", ["waiting", "timed_out"]),
+    ],
+)
+async def test_later_events_of_one_moment_come_in_their_order_as_in_a_simulation(
+    bench: Bench, names: list[str], awaited: str, outcomes: list[str]
+) -> None:
+    second = {"id": "v", "type": "wait_for_event", "data": {"event": awaited, "timeoutSeconds": 2}}
+    nodes, edges = [TRIGGER, WAIT, second, MESSAGE], [("t", "w"), ("w", "v", "matched"), ("v", "m", "matched")]
+    automation_id = await bench.automation(nodes, edges)
+    await bench.ingest({"event": "deposit"})
+    await bench.drive()
+    bench.clock.ahead += timedelta(seconds=1)
+    await bench.ingest(*({"event": name} for name in names))
+    bench.clock.ahead += timedelta(minutes=1)
+    await bench.drive()
+    written = {
+        "nodes": nodes,
+        "edges": [
+            {"source": edge[0], "target": edge[1], "sourceHandle": edge[2] if len(edge) > 2 else None} for edge in edges
+        ],
+    }
+    later = tuple(ScheduledEvent(timedelta(seconds=1), Event(name, WALLET)) for name in names)
+    automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
+    contact, trigger = ContactState("c", WALLET), Event("deposit", WALLET)
+    trace = simulate(automation, trigger, contact, bench.clock.now(), SimulationInput(later=later))
+    assert await bench.steps() == ["entered", "waiting", "matched", *outcomes]
+    assert [step.outcome for step in trace.steps] == await bench.steps()

@@ -111,6 +111,26 @@ def test_later_events_may_be_in_any_order_and_others_are_ignored() -> None:
     assert trace.tags == ("yes",)
 
 
+@pytest.mark.parametrize(("names", "tags"), [(["bought", "sold"], ("yes",)), (["sold", "bought"], ("no",))])
+def test_later_events_of_one_moment_come_in_the_order_of_the_list(names: list[str], tags: tuple[str, ...]) -> None:
+    second = node("v", "wait_for_event", event="sold", timeoutSeconds=60)
+    edges = "t>w w:matched>v v:matched>yes v:timeout>no"
+    trace = run_simulation(
+        build_automation(WAIT, second, YES, NO, edges=edges), *[ScheduledEvent(HOUR, event(name)) for name in names]
+    )
+    assert trace.tags == tags
+    assert trace.steps[2].detail == {"event": "bought"}  # without an id: the event is not stored
+
+
+def test_a_masked_trace_shows_the_contact_before_the_next_event_of_a_moment() -> None:
+    plan = node("c", "condition", filters=[{"path": "contact.plan", "operator": "exists"}])
+    automation = build_automation(WAIT, plan, YES, NO, edges="t>w w:matched>c c:true>yes c:false>no")
+    later = ScheduledEvent(HOUR, event("bought")), ScheduledEvent(HOUR, event("sold", attributes={"plan": "pro"}))
+    trace = run_simulation(automation, *later)
+    assert trace.tags == ("no",)
+    assert run_simulation(automation, *later, visible_contact=contact_from(None)) == trace
+
+
 def test_filters_of_a_wait_see_the_later_event_and_the_updated_contact() -> None:
     filters = [
         {"path": path, "operator": "eq", "value": value} for path, value in (("size", 2), ("contact.plan", "pro"))

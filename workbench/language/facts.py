@@ -35,13 +35,17 @@ class ContactHistory(msgspec.Struct, frozen=True):
 
 
 class LaterEvent(msgspec.Struct, frozen=True):
-    """An event of the same contact after the one that started the entry. `at`: when the service received it."""
+    """An event of the same contact after the one that started the entry. `at`: when the service received it.
+
+    `is_stored`: False for an event of a simulation; its id is only its place among those of its moment.
+    """
 
     at: datetime
     event: str
     sent: Identifiers
     payload: dict[str, Json]
     id: str | None = None
+    is_stored: bool = True
 
     def follows(self, at: datetime, id_: str | None) -> bool:
         """Return whether this event came after a moment, or at that moment after the event `id_`."""
@@ -101,7 +105,7 @@ def full_context(facts: Facts) -> dict[str, Any]:
 
 def event_reference(event: LaterEvent) -> dict[str, str]:
     """Return the detail of a step that matched an event; a simulated event has no id."""
-    return {"event": event.event} if event.id is None else {"event": event.event, "eventId": event.id}
+    return {"event": event.event} | ({"eventId": event.id} if event.id is not None and event.is_stored else {})
 
 
 def apply_effects(facts: Facts, effects: tuple[Effect, ...], now: datetime) -> Facts:

@@ -139,8 +139,9 @@ def simulate(
     graph = automation.graph
     if graph is not None and contact.id == SIMULATED_ID:
         graph = without_holdout(graph)  # the bucket of an invented id means nothing
-    later = [_record(item.event, now + item.after) for item in circumstances.later]
-    later.sort(key=lambda record: record.at)
+    scheduled = sorted(circumstances.later, key=lambda item: item.after)
+    # Their ids are in their order, because an entry tells events of one moment apart by id.
+    later = [_record(item.event, now + item.after, f"{number:09}") for number, item in enumerate(scheduled)]
     # At `until` the simulation still goes on, a microsecond later it does not.
     until = min(circumstances.until or _FOREVER, _FOREVER - _MICROSECOND) + _MICROSECOND
     events = [record for record in (first, *later) if record.at < until]
@@ -289,8 +290,8 @@ def read_scheduled_events(value: Any, now_us: int, field: str, problems: list[Pr
     return tuple(scheduled)
 
 
-def _record(event: Event, at: datetime) -> EventRecord:
-    return EventRecord("", event.name, at, event.identifiers, event.payload, event.source, event.attributes)
+def _record(event: Event, at: datetime, id_: str = "") -> EventRecord:
+    return EventRecord(id_, event.name, at, event.identifiers, event.payload, event.source, event.attributes)
 
 
 def _trigger_context(entry: SimulatedEntry, contact: ContactState) -> dict[str, Any]:
@@ -323,7 +324,8 @@ def _redact(
     """Return the walks as a reader may see them; `visible`: the visible part of the contact before the first event."""
     redacted, upcoming = [], deque(events)
     for walk in walks:
-        while upcoming and upcoming[0].at <= walk.now:
+        last_id = "~" if walk.arrival is None else walk.arrival.id or ""  # "~": after every id
+        while upcoming and (upcoming[0].at, upcoming[0].id) <= (walk.now, last_id):
             event = upcoming.popleft()
             visible = apply_event(visible, event.sent, event.attributes or {}, owners)
         run, decisions = walk.run, []

@@ -35,8 +35,8 @@ class EventRecord(msgspec.Struct, frozen=True):
 
     A log that may start an entry has a `source`, the key of the trigger's `LogSource`, and its parameters in `args` of
     the payload. A log that an entry can wait for is a second record, without `source`, under its event name.
-    `attributes`: those of a hypothetical event, which changes the contact and has no id; None for a stored event, whose
-    contact is read in its present state.
+    `attributes`: those of a hypothetical event, which changes the contact; None for a stored event, whose contact is
+    read in its present state.
     """
 
     id: str
@@ -171,7 +171,8 @@ class Timeline(msgspec.Struct):
         graph = self.graph
         if graph is None or event.name not in graph.awaited:
             return
-        arrival = LaterEvent(event.at, event.name, event.sent, event.read_payload(), event.id or None)
+        is_stored = event.attributes is None
+        arrival = LaterEvent(event.at, event.name, event.sent, event.read_payload(), event.id or None, is_stored)
         filters = graph.awaited[event.name]
         # Most stored events pass no filter; an event that can never pass one wakes no entry.
         if event.attributes is None and graph.awaits_steadily and all(filters):
