@@ -87,7 +87,7 @@ from api.contacts.explain import ExplainBody, ExplainReader, explain
 from api.crypto import EmailDisplay
 from api.store.database import Database
 from api.store.messages import count_sent
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from workbench.automation import Automation
 from workbench.canvas.document import palette
 from workbench.display import words
@@ -131,7 +131,7 @@ assert "phone" in inspect.signature(Automation.send_test).parameters
 async def live() -> None:
     async with Database(DSN) as database:
         transports = open_transports(settings.read({"WORKBENCH_DATA_DIR": str(FOLDER)}))
-        bench = Bench(database, await keys.create_org(DSN, "acme"), transports)
+        bench = EngineBench(database, await keys.create_org(DSN, "acme"), transports)
         await database.calibrate(bench.clock)
         since = bench.clock.now()
         nodes = [{"id": "t", "type": "app_event", "data": {}}, {"id": "s", "type": "send_sms", "data": {"body": "Hi"}}]
@@ -150,7 +150,7 @@ async def live() -> None:
         await transports.close()
 
 
-async def predict(bench: Bench, automation_id: str) -> None:
+async def predict(bench: EngineBench, automation_id: str) -> None:
     # Dry run, backtest and explanations say what was sent.
     show, now = EmailDisplay(bench.keyring.of(bench.org_id), False), bench.clock.now()
     rows = await bench.fetch("SELECT id::text, external_id, attributes::text FROM contacts ORDER BY external_id")

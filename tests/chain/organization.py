@@ -7,7 +7,7 @@ from api.chain.follow import Follower
 from api.chain.rpc import EvmNode
 from api.chain.write import PageWriter
 from tests.chain.anvil import Anvil, Token
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 
 TRANSFER = "Transfer(address indexed from, address indexed to, uint256 value)"
 TIMEOUT_S = 60.0  # after some failures of a node, the follower pauses for 16 s
@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0  # after some failures of a node, the follower pauses for 16 s
 Row = tuple[Any, ...]
 
 
-class ChainOrg(Bench):
+class ChainOrg(EngineBench):
     """One organization with automations that start from logs, and a follower."""
 
     task: asyncio.Task[None] | None = None

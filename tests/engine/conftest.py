@@ -38,7 +38,7 @@ class MovedClock(Clock):
         return super().now_us() + self.ahead // timedelta(microseconds=1)
 
 
-class Bench:
+class EngineBench:
     """One organization, its automations and events, and a driver."""
 
     def __init__(self, database: Database, org_id: int, transports: Transports) -> None:
@@ -147,12 +147,12 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[EngineBench]:
     org_id = await keys.create_org(database_url, "engine")
     database = Database(database_url, size=4, lock_ms=10_000, hot=True)  # tests hold locks for long
     await database.open()
     environment = {"WORKBENCH_DATA_DIR": str(tmp_path), "WORKBENCH_WEBHOOK_ALLOW": "127.0.0.0/8"}
     transports = open_transports(settings.read(environment))
-    yield Bench(database, org_id, transports)
+    yield EngineBench(database, org_id, transports)
     await transports.close()
     await database.close()

@@ -13,7 +13,7 @@ from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from api.engine import facts
 from api.engine.drive import Driver
-from tests.engine.conftest import Bench, MovedClock
+from tests.engine.conftest import EngineBench, MovedClock
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
@@ -69,7 +69,7 @@ CONTACTS = st.sampled_from(
 
 
 async def play_events(
-    bench: Bench, clock: ManualClock, contact: dict[str, str], stream: list[Sent], late: bool
+    bench: EngineBench, clock: ManualClock, contact: dict[str, str], stream: list[Sent], late: bool
 ) -> None:
     """Send the events and run the engine at their times, until the period is over. `late`: run it only then."""
     start = clock.ahead
@@ -94,12 +94,12 @@ async def play_events(
             await bench.drive()
 
 
-async def events(bench: Bench, identifiers: Identifiers) -> list[EventRecord]:
+async def events(bench: EngineBench, identifiers: Identifiers) -> list[EventRecord]:
     rows = await bench.fetch("SELECT id::text, event, created_at, payload::text FROM events ORDER BY created_at, id")
     return [EventRecord(event_id, name, at, identifiers, payload.encode()) for event_id, name, at, payload in rows]
 
 
-async def other_messages(bench: Bench, automation_id: str) -> list[OtherMessage]:
+async def other_messages(bench: EngineBench, automation_id: str) -> list[OtherMessage]:
     """Return the messages of other automations, as backtest_messages.sql reads them."""
     rows = await bench.fetch(
         "SELECT m.created_at, CASE WHEN m.created_at = e.created_at THEN e.event_id::text ELSE '' END,"
@@ -111,7 +111,7 @@ async def other_messages(bench: Bench, automation_id: str) -> list[OtherMessage]
     return [OtherMessage(*row) for row in rows]
 
 
-async def steps(bench: Bench, automation_id: str) -> list[tuple[Any, ...]]:
+async def steps(bench: EngineBench, automation_id: str) -> list[tuple[Any, ...]]:
     return [
         tuple(row)
         for row in await bench.fetch(
@@ -123,7 +123,7 @@ async def steps(bench: Bench, automation_id: str) -> list[tuple[Any, ...]]:
     ]
 
 
-async def bodies(bench: Bench, automation_id: str) -> dict[tuple[str, str], str]:
+async def bodies(bench: EngineBench, automation_id: str) -> dict[tuple[str, str], str]:
     """Return the sent texts by event and node, with the id of the entry replaced by that of its event."""
     rows = await bench.fetch(
         "SELECT e.event_id::text, m.node_id, replace(m.body, e.id::text, e.event_id::text)"
@@ -174,7 +174,7 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     late=False,
 )
 async def test_a_backtest_of_sent_events_equals_the_engine(
-    bench: Bench,
+    bench: EngineBench,
     monkeypatch: pytest.MonkeyPatch,
     written: dict[str, Any],
     shared_settings: dict[str, Any],

@@ -12,7 +12,7 @@ from api.channels.outcome import Outcome, Sent
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from api.engine.drive import Driver
-from tests.engine.conftest import Bench, MovedClock
+from tests.engine.conftest import EngineBench, MovedClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language.channel import RetryPolicy
@@ -57,7 +57,9 @@ class ManualClock(MovedClock):
         return self.ahead // timedelta(microseconds=1)
 
 
-async def play_events(bench: Bench, clock: ManualClock, later: list[tuple[int, dict[str, Any]]], entry_id: str) -> None:
+async def play_events(
+    bench: EngineBench, clock: ManualClock, later: list[tuple[int, dict[str, Any]]], entry_id: str
+) -> None:
     """Send the events and run the engine at their times, until the entry has ended."""
     start, remaining = clock.ahead, sorted(later, key=lambda event: event[0])
     for _ in range(100):
@@ -99,7 +101,7 @@ def simulate_entry(
 )
 @given(written=sound_graphs(), body=BODIES, contact=CONTACTS, later=LATER)
 async def test_the_engine_does_what_was_simulated(
-    bench: Bench,
+    bench: EngineBench,
     written: dict[str, Any],
     body: dict[str, Any],
     contact: dict[str, str],
@@ -141,7 +143,7 @@ async def test_the_engine_does_what_was_simulated(
     assert bodies_sent == {message.id: message.body for message in trace.messages}
 
 
-async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench: Bench) -> None:
+async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench: EngineBench) -> None:
     """Payload, attributes and later events with keys and numbers that jsonb writes in another way."""
     text = "{{ payload }} {% for name in payload %}{{ name }} {% endfor %}{{ usd }} {{ contact }} {{ nested }}"
     nodes = [

@@ -2,11 +2,11 @@
 
 from bench.automations import thanks
 from bench.engines import DUE, STEPS
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 
 
-async def test_the_backlog_of_the_bench_runs_to_its_end_with_every_step(bench: Bench) -> None:
+async def test_the_backlog_of_the_bench_runs_to_its_end_with_every_step(bench: EngineBench) -> None:
     graph = thanks()["graph"]
     await bench.send("k1", {"walletAddress": evm_wallet("A")})
     await bench.send("k2", {"walletAddress": evm_wallet("B")})

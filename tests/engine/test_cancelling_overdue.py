@@ -10,7 +10,7 @@ from api.engine import drive
 from api.engine.claims import LEASE
 from api.engine.progress import advance_slice
 from tests.channels.conftest import Endpoint, endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.engine.pausing import TAG, WAIT, pause, resume, start_waiting
 from tests.inapp.wallet import evm_wallet
 
@@ -30,7 +30,7 @@ def hooks(server: Endpoint, *ids: str) -> list[dict[str, Any]]:
     ids=["it goes no further", "it is not tried again", "it was the last step", "it failed for good"],
 )
 async def test_an_unfinished_delivery_ends_before_its_next_step_when_overdue_entries_are_cancelled(
-    bench: Bench, answer: bytes, nodes: tuple[str, ...], entry: tuple[str, str], message: str
+    bench: EngineBench, answer: bytes, nodes: tuple[str, ...], entry: tuple[str, str], message: str
 ) -> None:
     arrived, resumed = asyncio.Event(), asyncio.Event()
 
@@ -56,7 +56,7 @@ async def test_an_unfinished_delivery_ends_before_its_next_step_when_overdue_ent
 
 
 async def test_a_claimed_entry_stops_when_overdue_entries_are_cancelled(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
@@ -83,7 +83,7 @@ async def test_a_claimed_entry_stops_when_overdue_entries_are_cancelled(
     assert await bench.fetch("SELECT tags FROM contacts") == [([],)]
 
 
-async def test_an_entry_claimed_by_a_killed_worker_is_cancelled_too(bench: Bench) -> None:
+async def test_an_entry_claimed_by_a_killed_worker_is_cancelled_too(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -96,7 +96,7 @@ async def test_an_entry_claimed_by_a_killed_worker_is_cancelled_too(bench: Bench
     assert await bench.steps() == ["entered", "waiting"]
 
 
-async def test_entries_after_a_resume_that_cancels_run(bench: Bench) -> None:
+async def test_entries_after_a_resume_that_cancels_run(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     await resume(bench, automation_id, cancel_overdue=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 from api.engine.progress import advance_slice
 from api.engine.record import RecordedBatch
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -22,7 +22,7 @@ def update(**attributes: Any) -> dict[str, Any]:
     return {"id": "u", "type": "update_contact", "data": {"attributes": attributes}}
 
 
-async def test_a_tag_can_be_removed(bench: Bench) -> None:
+async def test_a_tag_can_be_removed(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, add("new"), add("vip", "b"), remove("new")], [("t", "a"), ("a", "b"), ("b", "r")])
     await bench.send("k")
     await bench.drive()
@@ -30,7 +30,7 @@ async def test_a_tag_can_be_removed(bench: Bench) -> None:
     assert await bench.steps() == ["entered", "tagged", "tagged", "untagged"]
 
 
-async def test_a_tag_that_is_added_again_is_last(bench: Bench) -> None:
+async def test_a_tag_that_is_added_again_is_last(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, remove("a"), add("a")], [("t", "r"), ("r", "a")])
     await bench.send("k")
     await bench.execute("UPDATE contacts SET tags = '{a,b}' WHERE org_id = %s", bench.org_id)
@@ -38,7 +38,7 @@ async def test_a_tag_that_is_added_again_is_last(bench: Bench) -> None:
     assert await bench.fetch("SELECT tags FROM contacts") == [(["b", "a"],)]
 
 
-async def test_attributes_are_merged_with_values_of_the_event(bench: Bench) -> None:
+async def test_attributes_are_merged_with_values_of_the_event(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, update(last="{{ amountUsd }}", plan="pro")], [("t", "u")])
     await bench.ingest({"event": "deposit", "attributes": {"plan": "free", "age": 7}, "payload": {"amountUsd": 5}})
     await bench.drive()
@@ -46,7 +46,7 @@ async def test_attributes_are_merged_with_values_of_the_event(bench: Bench) -> N
     assert attributes == '{"age": 7, "last": 5, "plan": "pro"}'
 
 
-async def test_entries_of_one_batch_see_the_effects_of_earlier_ones(bench: Bench) -> None:
+async def test_entries_of_one_batch_see_the_effects_of_earlier_ones(bench: EngineBench) -> None:
     tagged = {"path": "contact.tags", "operator": "contains", "value": "vip"}
     branch = {"id": "c", "type": "condition", "data": {"filters": [tagged]}}
     await bench.automation(
@@ -58,7 +58,7 @@ async def test_entries_of_one_batch_see_the_effects_of_earlier_ones(bench: Bench
     assert await bench.fetch("SELECT tags FROM contacts") == [(["vip", "again"],)]
 
 
-async def fill(bench: Bench, attributes: int) -> None:
+async def fill(bench: EngineBench, attributes: int) -> None:
     await bench.execute(
         "UPDATE contacts SET attributes = (SELECT jsonb_object_agg('a' || n, n) FROM generate_series(1, %s) AS n)"
         " WHERE org_id = %s AND wallet_address = %s",
@@ -68,7 +68,7 @@ async def fill(bench: Bench, attributes: int) -> None:
     )
 
 
-async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: Bench) -> None:
+async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, add("seen"), update(one=1)], [("t", "a"), ("a", "u")])
     await bench.send("k1")
     await bench.send("k2", {"walletAddress": evm_wallet("B")})
@@ -78,7 +78,7 @@ async def test_an_update_past_the_bounds_of_a_contact_is_dead(bench: Bench) -> N
     assert await bench.steps() == ["entered", "tagged", "failed", "entered", "tagged", "updated"]
 
 
-async def test_an_update_that_became_too_large_meanwhile_affects_only_its_entry(bench: Bench) -> None:
+async def test_an_update_that_became_too_large_meanwhile_affects_only_its_entry(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, update(one=1)], [("t", "u")])
     await bench.send("k1")
     await bench.send("k2", {"walletAddress": evm_wallet("B")})

@@ -15,7 +15,7 @@ from api.store import messages as store_messages
 from api.store.database import DatabaseUnavailableError, Transaction
 from api.store.query import COMMIT, run
 from tests.channels.conftest import Endpoint, endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.run import message_id
@@ -31,14 +31,14 @@ def webhook_node(server: Endpoint, **data: Any) -> dict[str, Any]:
     return {"id": "h", "type": "send_webhook", "data": {"url": server.url()} | data}
 
 
-async def post(bench: Bench, server: Endpoint) -> None:
+async def post(bench: EngineBench, server: Endpoint) -> None:
     """Send one event and its webhook."""
     await bench.automation([TRIGGER, webhook_node(server, body="{{ amountUsd }}"), TAG], [("t", "h"), ("h", "a")])
     await bench.send("k", amountUsd=5)
     await bench.drive()
 
 
-async def messages(bench: Bench) -> list[tuple[Any, ...]]:
+async def messages(bench: EngineBench) -> list[tuple[Any, ...]]:
     return await bench.fetch("SELECT channel, status, sent_at IS NOT NULL FROM messages ORDER BY id")
 
 
@@ -46,7 +46,7 @@ def test_every_reason_of_a_failed_delivery_has_a_text() -> None:
     assert DELIVERY_ERRORS.keys() == set(get_args(Reason)) - {"accepted"}
 
 
-async def test_a_webhook_is_sent_with_its_id_and_the_entry_continues(bench: Bench) -> None:
+async def test_a_webhook_is_sent_with_its_id_and_the_entry_continues(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         await post(bench, server)
     ((entry_id,),) = await bench.entries("id")
@@ -58,7 +58,7 @@ async def test_a_webhook_is_sent_with_its_id_and_the_entry_continues(bench: Benc
     assert await bench.steps() == ["entered", "sent", "tagged"]
 
 
-async def test_an_email_leaves_and_its_address_is_stored_sealed(bench: Bench) -> None:
+async def test_an_email_leaves_and_its_address_is_stored_sealed(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, EMAIL, TAG], [("t", "e"), ("e", "a")])
     await bench.send("k", ANN, amountUsd=5)
     await bench.drive()
@@ -69,7 +69,7 @@ async def test_an_email_leaves_and_its_address_is_stored_sealed(bench: Bench) ->
     assert await bench.steps() == ["entered", "sent", "tagged"]
 
 
-async def test_a_retry_sends_the_stored_text_again(bench: Bench) -> None:
+async def test_a_retry_sends_the_stored_text_again(bench: EngineBench) -> None:
     async with endpoint(BROKEN, OK) as server:
         await bench.automation(
             [TRIGGER, webhook_node(server, body="{{ contact.plan }}"), TAG], [("t", "h"), ("h", "a")]
@@ -89,7 +89,7 @@ async def test_a_retry_sends_the_stored_text_again(bench: Bench) -> None:
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_a_webhook_that_is_always_refused_is_dead(bench: Bench) -> None:
+async def test_a_webhook_that_is_always_refused_is_dead(bench: EngineBench) -> None:
     async with endpoint(BROKEN) as server:
         await post(bench, server)
         for _ in range(2):
@@ -100,7 +100,7 @@ async def test_a_webhook_that_is_always_refused_is_dead(bench: Bench) -> None:
     assert await messages(bench) == [("webhook", "failed", False)]
 
 
-async def test_an_endpoint_that_is_gone_is_closed_permanently(bench: Bench) -> None:
+async def test_an_endpoint_that_is_gone_is_closed_permanently(bench: EngineBench) -> None:
     async with endpoint(status(410)) as server:
         await post(bench, server)
         await bench.send("k2", amountUsd=6)
@@ -110,7 +110,7 @@ async def test_an_endpoint_that_is_gone_is_closed_permanently(bench: Bench) -> N
     assert await bench.fetch("SELECT host FROM closed_endpoints") == [("127.0.0.1",)]
 
 
-async def test_an_unsubscribed_contact_gets_no_email_and_the_run_continues(bench: Bench) -> None:
+async def test_an_unsubscribed_contact_gets_no_email_and_the_run_continues(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, EMAIL, TAG], [("t", "e"), ("e", "a")])
     unsubscription = Unsubscription(bench.org_id, bench.keyring.of(bench.org_id).digest("email", "ann@example.com"))
     async with bench.database.transaction() as tx:
@@ -121,7 +121,7 @@ async def test_an_unsubscribed_contact_gets_no_email_and_the_run_continues(bench
     assert await bench.steps() == ["entered", "skipped", "tagged"]
 
 
-async def test_a_message_whose_worker_died_after_sending_is_sent_again_with_the_same_id(bench: Bench) -> None:
+async def test_a_message_whose_worker_died_after_sending_is_sent_again_with_the_same_id(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.send("k")
@@ -144,7 +144,7 @@ async def _crash(*_: Any) -> None:
 
 
 async def test_an_outcome_with_an_unacknowledged_commit_is_written_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with endpoint(OK) as server:
         await bench.automation([TRIGGER, webhook_node(server), TAG], [("t", "h"), ("h", "a")])
@@ -165,7 +165,7 @@ async def test_an_outcome_with_an_unacknowledged_commit_is_written_once(
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_nothing_is_sent_once_the_lease_has_expired(bench: Bench) -> None:
+async def test_nothing_is_sent_once_the_lease_has_expired(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.send("k")
@@ -177,7 +177,7 @@ async def test_nothing_is_sent_once_the_lease_has_expired(bench: Bench) -> None:
     assert server.requests == []
 
 
-async def test_an_older_claim_of_the_same_process_cannot_send(bench: Bench) -> None:
+async def test_an_older_claim_of_the_same_process_cannot_send(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "a")])
     await bench.send("k")
     driver = bench.new_driver()
@@ -197,7 +197,7 @@ async def test_an_older_claim_of_the_same_process_cannot_send(bench: Bench) -> N
     assert not holder.is_valid(bench.org_id, after[0])
 
 
-async def test_a_replay_does_not_send_a_sent_message_again(bench: Bench) -> None:
+async def test_a_replay_does_not_send_a_sent_message_again(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         await post(bench, server)
         await bench.execute(
@@ -210,7 +210,7 @@ async def test_a_replay_does_not_send_a_sent_message_again(bench: Bench) -> None
     assert await bench.steps() == ["entered", "sent", "tagged", "already_sent", "tagged"]
 
 
-async def test_a_hanging_endpoint_delays_no_other_contact(bench: Bench) -> None:
+async def test_a_hanging_endpoint_delays_no_other_contact(bench: EngineBench) -> None:
     requested, answer = asyncio.Event(), asyncio.Event()
 
     async def hang(writer: asyncio.StreamWriter) -> None:
@@ -231,7 +231,7 @@ async def test_a_hanging_endpoint_delays_no_other_contact(bench: Bench) -> None:
     assert await bench.entries("state") == [("completed",), ("completed",)]
 
 
-async def test_two_messages_of_one_entry_leave_in_their_order(bench: Bench) -> None:
+async def test_two_messages_of_one_entry_leave_in_their_order(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         second = webhook_node(server, body="second") | {"id": "i"}
         await bench.automation(
@@ -243,7 +243,7 @@ async def test_two_messages_of_one_entry_leave_in_their_order(bench: Bench) -> N
     assert await bench.steps() == ["entered", "sent", "sent", "sent"]
 
 
-async def test_the_message_cap_includes_emails(bench: Bench) -> None:
+async def test_the_message_cap_includes_emails(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, EMAIL], [("t", "e")], frequencyCap={"messages": 2, "seconds": 3_600})
     for number in range(5):
         await bench.send(f"k{number}", ANN)

@@ -8,7 +8,7 @@ from api.channels.outgoing import Transports
 from api.channels.webhook import LIMITS, WebhookSender
 from api.engine.deliver import MAX_DELIVERIES
 from tests.channels.conftest import LOOPBACK, Endpoint, endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 SORT = {"id": "c", "type": "condition", "data": {"filters": [{"path": "hangs", "operator": "eq", "value": True}]}}
@@ -19,7 +19,7 @@ def webhook_node(name: str, server: Endpoint) -> dict[str, Any]:
     return {"id": name, "type": "send_webhook", "data": {"url": server.url()}}
 
 
-async def test_a_flood_for_a_hanging_endpoint_delays_no_other(bench: Bench) -> None:
+async def test_a_flood_for_a_hanging_endpoint_delays_no_other(bench: EngineBench) -> None:
     over, patient = asyncio.Event(), WebhookSender(AddressGuard(LOOPBACK), stall_timeout_s=600)
     bench.transports = Transports(dict(bench.transports.senders) | {"webhook": patient}, "http://localhost")
     bench.driver = bench.new_driver()

@@ -5,7 +5,7 @@ from datetime import timedelta
 from api.engine.claims import LEASE
 from api.store.entries import renew_leases
 from api.store.query import run
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 from workbench.language.run import message_id
 
@@ -15,7 +15,7 @@ MESSAGE = {"id": "m", "type": "send_inapp", "data": {"title": "Hi", "body": "{{ 
 EXIT = {"id": "x", "type": "exit", "data": {}}
 
 
-async def test_an_entry_runs_to_its_end_and_every_step_is_logged(bench: Bench) -> None:
+async def test_an_entry_runs_to_its_end_and_every_step_is_logged(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG, MESSAGE, EXIT], [("t", "tag"), ("tag", "m"), ("m", "x")])
     await bench.send("k", amountUsd=5)
     assert await bench.driver.drive(bench.org_id, "ready", 10) == 1
@@ -32,7 +32,7 @@ async def test_an_entry_runs_to_its_end_and_every_step_is_logged(bench: Bench) -
     ]
 
 
-async def test_a_message_is_stored_for_its_wallet_with_a_permanent_id(bench: Bench) -> None:
+async def test_a_message_is_stored_for_its_wallet_with_a_permanent_id(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("k", amountUsd=12.5)
     await bench.driver.drive(bench.org_id, "ready", 10)
@@ -42,7 +42,7 @@ async def test_a_message_is_stored_for_its_wallet_with_a_permanent_id(bench: Ben
     ]
 
 
-async def test_tags_of_one_contact_add_up_without_repeating(bench: Bench) -> None:
+async def test_tags_of_one_contact_add_up_without_repeating(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.automation([TRIGGER, {**TAG, "data": {"tag": "big"}}], [("t", "tag")])
     for number in range(3):
@@ -52,7 +52,7 @@ async def test_tags_of_one_contact_add_up_without_repeating(bench: Bench) -> Non
     assert sorted(tags) == ["big", "vip"]
 
 
-async def test_an_unpublished_automation_sends_nothing(bench: Bench) -> None:
+async def test_an_unpublished_automation_sends_nothing(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], version=None)
     await bench.send("k")
     await bench.driver.drive(bench.org_id, "ready", 10)
@@ -60,7 +60,7 @@ async def test_an_unpublished_automation_sends_nothing(bench: Bench) -> None:
     assert await bench.fetch("SELECT count(*) FROM messages") == [(0,)]
 
 
-async def test_a_step_without_a_wallet_is_retried_and_then_dead(bench: Bench) -> None:
+async def test_a_step_without_a_wallet_is_retried_and_then_dead(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("k", {"email": "a@example.com"}, amountUsd=1)
     await bench.driver.drive(bench.org_id, "ready", 10)
@@ -74,7 +74,7 @@ async def test_a_step_without_a_wallet_is_retried_and_then_dead(bench: Bench) ->
     assert await bench.entries("state, outcome, attempts") == [("dead", "no_wallet", 3)]
 
 
-async def test_a_failing_template_fails_only_its_entry(bench: Bench) -> None:
+async def test_a_failing_template_fails_only_its_entry(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("good", amountUsd=1)
     await bench.send("bad")
@@ -82,7 +82,7 @@ async def test_a_failing_template_fails_only_its_entry(bench: Bench) -> None:
     assert sorted(await bench.entries()) == [("completed", "completed"), ("dead", "template_error")]
 
 
-async def test_c18_eight_drivers_never_take_the_same_entry(bench: Bench) -> None:
+async def test_c18_eight_drivers_never_take_the_same_entry(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     for number in range(30):
         await bench.send(f"k{number}")
@@ -93,7 +93,7 @@ async def test_c18_eight_drivers_never_take_the_same_entry(bench: Bench) -> None
     assert await bench.fetch("SELECT count(*) FROM entry_steps") == [(2_000,)]
 
 
-async def test_a_worker_that_lost_its_lease_writes_nothing(bench: Bench) -> None:
+async def test_a_worker_that_lost_its_lease_writes_nothing(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("k", amountUsd=1)
     frozen = bench.new_driver()
@@ -107,7 +107,7 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(bench: Bench) -> None
     assert await bench.fetch("SELECT count(*) FROM messages") == [(1,)]
 
 
-async def test_an_entry_that_kills_its_worker_every_time_ends_as_dead(bench: Bench) -> None:
+async def test_an_entry_that_kills_its_worker_every_time_ends_as_dead(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
     lane = "ready"
@@ -120,7 +120,7 @@ async def test_an_entry_that_kills_its_worker_every_time_ends_as_dead(bench: Ben
     assert await bench.entries() == [("dead", "attempts_exhausted")]
 
 
-async def test_entries_of_a_switched_off_automation_are_cancelled(bench: Bench) -> None:
+async def test_entries_of_a_switched_off_automation_are_cancelled(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
@@ -129,7 +129,7 @@ async def test_entries_of_a_switched_off_automation_are_cancelled(bench: Bench) 
     assert await bench.fetch("SELECT tags FROM contacts") == [([],)]
 
 
-async def test_an_entry_runs_the_version_that_it_started_with(bench: Bench) -> None:
+async def test_an_entry_runs_the_version_that_it_started_with(bench: EngineBench) -> None:
     automation_id = await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
     await bench.execute(
@@ -144,7 +144,7 @@ async def test_an_entry_runs_the_version_that_it_started_with(bench: Bench) -> N
     assert await bench.entries("state, automation_version") == [("completed", 1)]
 
 
-async def test_an_entry_that_the_database_refuses_dies_without_the_others(bench: Bench) -> None:
+async def test_an_entry_that_the_database_refuses_dies_without_the_others(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.execute("ALTER TABLE messages ADD CONSTRAINT poison CHECK (body <> '13 in')")
     for number in (12, 13, 14):
@@ -154,7 +154,7 @@ async def test_an_entry_that_the_database_refuses_dies_without_the_others(bench:
     assert await bench.fetch("SELECT body FROM messages ORDER BY body") == [("12 in",), ("14 in",)]
 
 
-async def test_leases_are_kept_while_entries_wait_for_slow_ones(bench: Bench) -> None:
+async def test_leases_are_kept_while_entries_wait_for_slow_ones(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "tag")])
     await bench.send("k")
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
@@ -165,7 +165,7 @@ async def test_leases_are_kept_while_entries_wait_for_slow_ones(bench: Bench) ->
     assert await bench.driver.rescue(bench.org_id, 10) == 0
 
 
-async def test_a_replay_records_messages_that_were_sent_before(bench: Bench) -> None:
+async def test_a_replay_records_messages_that_were_sent_before(bench: EngineBench) -> None:
     await bench.automation(
         [TRIGGER, MESSAGE, {**MESSAGE, "id": "n", "data": {"title": "x", "body": "{{ nothing }}"}}],
         [("t", "m"), ("m", "n")],

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from tests.channels.conftest import endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.engine.test_erasure import TRIGGER, erase_contact, find_contact_id, finish_erasures
 
 CANARY = "ca4a4711"
@@ -19,7 +19,7 @@ ALL_NODES = [
 ]
 
 
-async def tables_with(bench: Bench, *words: str) -> set[str]:
+async def tables_with(bench: EngineBench, *words: str) -> set[str]:
     """Return all tables with a row that contains one of the words."""
     names = await bench.fetch("SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = 'workbench'")
     tables = set()
@@ -30,7 +30,7 @@ async def tables_with(bench: Bench, *words: str) -> set[str]:
     return tables
 
 
-async def test_o4_an_engine_stores_no_personal_data_after_an_erasure(bench: Bench) -> None:
+async def test_o4_an_engine_stores_no_personal_data_after_an_erasure(bench: EngineBench) -> None:
     async with endpoint(status(500)) as broken, endpoint(status(410)) as closed:
         edges = [("t", "c"), ("c", "u", "true"), ("u", "g"), ("g", "i"), ("i", "m"), ("m", "w")]
         await bench.automation([TRIGGER, *ALL_NODES], edges)

@@ -15,7 +15,7 @@ from api.store.locks import hold_contacts
 from api.store.messages import Acknowledgement, acknowledge
 from api.store.query import run
 from tests.channels.conftest import endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -24,29 +24,31 @@ DELAY = {"id": "d", "type": "delay", "data": {"seconds": 3_600}}
 ANN = {"walletAddress": evm_wallet("A"), "email": "ann@example.com", "externalId": "ann-1"}
 
 
-async def find_contact_id(bench: Bench) -> str:
+async def find_contact_id(bench: EngineBench) -> str:
     """Return the id of the only contact that is not erased."""
     ((contact_id,),) = await bench.fetch("SELECT id FROM contacts WHERE erased_at IS NULL")
     return str(contact_id)
 
 
-async def erase_contact(bench: Bench, contact_id: str) -> ErasedView:
+async def erase_contact(bench: EngineBench, contact_id: str) -> ErasedView:
     author = Author(bench.org_id, uuid7(bench.clock.now_us()), bench.clock.unique_now_us())
     erased = await erase(bench.database, author, contact_id)
     assert isinstance(erased, ErasedView)
     return erased
 
 
-async def finish_erasures(bench: Bench) -> int:
+async def finish_erasures(bench: EngineBench) -> int:
     return await erase_again(bench.database, bench.clock.now() + SECOND_ERASURE_DELAY + timedelta(seconds=1))
 
 
-async def send_event(bench: Bench, key: str, **more: Any) -> None:
+async def send_event(bench: EngineBench, key: str, **more: Any) -> None:
     await bench.ingest({"event": "deposit", "contact": ANN, "idempotencyKey": key, **more})
 
 
 @pytest.mark.parametrize("nodes", [[INAPP], [DELAY, INAPP]])
-async def test_c19_live_entries_end_and_nothing_is_sent_afterwards(bench: Bench, nodes: list[dict[str, Any]]) -> None:
+async def test_c19_live_entries_end_and_nothing_is_sent_afterwards(
+    bench: EngineBench, nodes: list[dict[str, Any]]
+) -> None:
     ids = ["t", *(node["id"] for node in nodes)]
     await bench.automation([TRIGGER, *nodes], list(pairwise(ids)))
     await send_event(bench, "k")
@@ -62,7 +64,7 @@ async def test_c19_live_entries_end_and_nothing_is_sent_afterwards(bench: Bench,
     assert moved == "cancelled"
 
 
-async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(bench: Bench) -> None:
+async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await send_event(bench, "k", attributes={"name": "Ann"})
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
@@ -80,7 +82,7 @@ async def test_b9_a_worker_that_holds_an_entry_writes_nothing_after_the_erasure(
     assert await bench.steps() == []
 
 
-async def test_a_message_that_waits_for_another_try_is_skipped(bench: Bench) -> None:
+async def test_a_message_that_waits_for_another_try_is_skipped(bench: EngineBench) -> None:
     async with endpoint(status(500)) as server:
         await bench.automation(
             [TRIGGER, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}], [("t", "h")]
@@ -98,7 +100,7 @@ async def test_a_message_that_waits_for_another_try_is_skipped(bench: Bench) -> 
     ]
 
 
-async def test_v15_a_waiting_delivery_is_not_sent_once_its_lease_is_void(bench: Bench) -> None:
+async def test_v15_a_waiting_delivery_is_not_sent_once_its_lease_is_void(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await send_event(bench, "k")
     claims = await bench.driver._claims.take(bench.org_id, "ready", 10)
@@ -112,7 +114,7 @@ async def test_v15_a_waiting_delivery_is_not_sent_once_its_lease_is_void(bench: 
     holder.release(bench.org_id, claims)
 
 
-async def test_an_acknowledgement_after_the_erasure_changes_nothing(bench: Bench) -> None:
+async def test_an_acknowledgement_after_the_erasure_changes_nothing(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await send_event(bench, "k")
     await bench.drive()
@@ -124,7 +126,7 @@ async def test_an_acknowledgement_after_the_erasure_changes_nothing(bench: Bench
     assert await bench.fetch("SELECT outcome FROM message_outcomes") == [("sent",)]
 
 
-async def test_a_message_in_delivery_during_an_erasure_is_unknown(bench: Bench) -> None:
+async def test_a_message_in_delivery_during_an_erasure_is_unknown(bench: EngineBench) -> None:
     leaving, answer = asyncio.Event(), asyncio.Event()
 
     async def hang(writer: asyncio.StreamWriter) -> None:
@@ -149,7 +151,7 @@ async def test_a_message_in_delivery_during_an_erasure_is_unknown(bench: Bench) 
     assert await bench.fetch("SELECT status, body FROM messages") == [("unknown", None)]
 
 
-async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
+async def test_an_event_during_the_erasure_leaves_no_data(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, INAPP], [("t", "i")])
     await send_event(bench, "before")
     await bench.drive()
@@ -175,7 +177,7 @@ async def test_an_event_during_the_erasure_leaves_no_data(bench: Bench) -> None:
     assert await finish_erasures(bench) == 0
 
 
-async def wait_for_lock_waiters(bench: Bench, transactions: int) -> None:
+async def wait_for_lock_waiters(bench: EngineBench, transactions: int) -> None:
     """Return when this number of transactions waits for an advisory lock."""
     count = (
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -188,7 +190,7 @@ async def wait_for_lock_waiters(bench: Bench, transactions: int) -> None:
                 return
 
 
-async def test_an_event_after_the_erasure_creates_a_new_contact(bench: Bench) -> None:
+async def test_an_event_after_the_erasure_creates_a_new_contact(bench: EngineBench) -> None:
     """An event that brings a new identifier takes the contact's lock: after the erasure it finds no contact."""
     await send_event(bench, "before")
     contact_id = await find_contact_id(bench)
@@ -203,7 +205,7 @@ async def test_an_event_after_the_erasure_creates_a_new_contact(bench: Bench) ->
     assert {row[0] for row in await bench.fetch("SELECT contact_id FROM identities")} == {await find_contact_id(bench)}
 
 
-async def test_an_interrupted_erasure_is_finished_by_the_next_process(bench: Bench, monkeypatch: Any) -> None:
+async def test_an_interrupted_erasure_is_finished_by_the_next_process(bench: EngineBench, monkeypatch: Any) -> None:
     await send_event(bench, "k", payload={"card": "4711"})
     contact_id = await find_contact_id(bench)
     with monkeypatch.context() as patched:
@@ -216,7 +218,7 @@ async def test_an_interrupted_erasure_is_finished_by_the_next_process(bench: Ben
 
 
 async def test_an_erasure_during_the_last_step_of_another_has_its_own_last_step(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await send_event(bench, "k")
     contact_id = await find_contact_id(bench)
@@ -242,7 +244,7 @@ async def _crash(*_: Any) -> None:
     raise CutShortError
 
 
-async def test_replaying_a_dead_entry_of_an_erased_contact_does_nothing(bench: Bench) -> None:
+async def test_replaying_a_dead_entry_of_an_erased_contact_does_nothing(bench: EngineBench) -> None:
     broken = {"id": "e", "type": "send_email", "data": {"subject": "{{ contact.name }}", "body": "there"}}
     await bench.automation([TRIGGER, broken], [("t", "e")])
     await send_event(bench, "k", attributes={"name": "two\nlines"})

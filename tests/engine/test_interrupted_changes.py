@@ -9,11 +9,11 @@ import pytest
 from api.automations import automations
 from api.automations.entries import recover_entries
 from api.store import automations as store_automations
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.engine.pausing import TAG, WAIT, author, pause, resume, start_waiting
 
 
-async def pause_entries(bench: Bench, events: int) -> str:
+async def pause_entries(bench: EngineBench, events: int) -> str:
     """Publish an automation with this number of paused entries."""
     automation_id = await start_waiting(bench, WAIT, TAG, events=events)
     await pause(bench, automation_id)
@@ -26,7 +26,7 @@ class _KilledError(Exception):
     """Ends the process that resumes."""
 
 
-async def interrupt_resume(bench: Bench, automation_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def interrupt_resume(bench: EngineBench, automation_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resume two entries at a time, and interrupt it after the first two."""
     stretches: list[Any] = []
     resume_entries = store_automations.resume_entries
@@ -44,7 +44,7 @@ async def interrupt_resume(bench: Bench, automation_id: str, monkeypatch: pytest
 
 
 async def test_entries_left_by_an_interrupted_resume_continue_with_the_next_resume(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     automation_id = await pause_entries(bench, 3)
     await interrupt_resume(bench, automation_id, monkeypatch)
@@ -55,7 +55,7 @@ async def test_entries_left_by_an_interrupted_resume_continue_with_the_next_resu
 
 
 async def test_entries_left_by_an_interrupted_resume_continue_without_another(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     automation_id = await pause_entries(bench, 5)
     await interrupt_resume(bench, automation_id, monkeypatch)
@@ -73,7 +73,7 @@ async def test_entries_left_by_an_interrupted_resume_continue_without_another(
     assert await recover_entries(bench.database, bench.clock) == 0
 
 
-async def test_entries_of_an_automation_that_is_still_paused_stay_paused(bench: Bench) -> None:
+async def test_entries_of_an_automation_that_is_still_paused_stay_paused(bench: EngineBench) -> None:
     await pause_entries(bench, 1)
     assert await recover_entries(bench.database, bench.clock) == 0
     assert await bench.entries("state") == [("paused",)]
@@ -81,7 +81,7 @@ async def test_entries_of_an_automation_that_is_still_paused_stay_paused(bench: 
 
 @pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
 async def test_paused_entries_left_by_an_interrupted_deactivation_are_cancelled(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, stop: Any
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch, stop: Any
 ) -> None:
     automation_id = await pause_entries(bench, 3)
     batches: list[Any] = []

@@ -7,13 +7,13 @@ from api.clock import Clock
 from api.engine.loop import Engine
 from api.store.engines import Listener
 from tests.channels.conftest import endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 DELAY = {"id": "d", "type": "delay", "data": {"seconds": 1}}
 
 
-async def wait_for_end(bench: Bench) -> None:
+async def wait_for_end(bench: EngineBench) -> None:
     async with asyncio.timeout(10):
         while True:
             if await bench.entries("state") == [("completed",)]:
@@ -21,7 +21,7 @@ async def wait_for_end(bench: Bench) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_delay_ends_on_time_without_a_notification(bench: Bench) -> None:
+async def test_a_delay_ends_on_time_without_a_notification(bench: EngineBench) -> None:
     clock = Clock()
     await bench.database.calibrate(clock)
     engine = Engine(bench.database, bench.new_driver(), clock, Listener(bench.database.dsn))
@@ -37,7 +37,7 @@ async def test_a_delay_ends_on_time_without_a_notification(bench: Bench) -> None
     assert waited == timedelta(seconds=1)
 
 
-async def test_an_engine_that_stops_finishes_started_deliveries(bench: Bench) -> None:
+async def test_an_engine_that_stops_finishes_started_deliveries(bench: EngineBench) -> None:
     requested = asyncio.Event()
 
     async def slow(writer: asyncio.StreamWriter) -> None:

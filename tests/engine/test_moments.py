@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.engine.test_as_backtested import ends, events, simulated_steps, steps
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
@@ -28,7 +28,7 @@ AIMING = [TRIGGER, MESSAGE, DELAY, THANKS], [("t", "m"), ("m", "d"), ("d", "n")]
 MILLISECOND = timedelta(milliseconds=1)
 
 
-async def play_late(bench: Bench, graph: Any, gaps: list[int], settings: dict[str, Any]) -> tuple[Any, Any]:
+async def play_late(bench: EngineBench, graph: Any, gaps: list[int], settings: dict[str, Any]) -> tuple[Any, Any]:
     """Send a deposit and then purchases; start the engine a minute later. Return its steps and the backtest's."""
     nodes, edges = graph
     automation_id = await bench.automation(nodes, edges, **settings)
@@ -65,25 +65,27 @@ async def play_late(bench: Bench, graph: Any, gaps: list[int], settings: dict[st
     ("graph", "settings"), [(WAITING, {}), (TWICE, {}), (AIMING, GOAL)], ids=["wait", "two waits", "goal"]
 )
 async def test_a_late_engine_sees_events_when_they_were_received(
-    bench: Bench, graph: Any, settings: dict[str, Any], gaps: list[int]
+    bench: EngineBench, graph: Any, settings: dict[str, Any], gaps: list[int]
 ) -> None:
     engine, backtested = await play_late(bench, graph, gaps, settings)
     assert engine == backtested
 
 
 @pytest.mark.parametrize("gap", [0, 5])
-async def test_a_purchase_right_after_the_trigger_ends_the_wait(bench: Bench, gap: int) -> None:
+async def test_a_purchase_right_after_the_trigger_ends_the_wait(bench: EngineBench, gap: int) -> None:
     await play_late(bench, WAITING, [gap], {})
     assert await bench.steps() == ["entered", "waiting", "matched", "sent"]
 
 
 @pytest.mark.parametrize("gap", [0, 5])
-async def test_a_goal_right_after_the_trigger_ends_the_entry_after_its_first_steps(bench: Bench, gap: int) -> None:
+async def test_a_goal_right_after_the_trigger_ends_the_entry_after_its_first_steps(
+    bench: EngineBench, gap: int
+) -> None:
     await play_late(bench, AIMING, [gap], GOAL)
     assert await bench.steps() == ["entered", "sent", "waiting", "goal"]
 
 
-async def test_quiet_hours_and_caps_follow_the_real_time(bench: Bench) -> None:
+async def test_quiet_hours_and_caps_follow_the_real_time(bench: EngineBench) -> None:
     """An event comes outside the quiet hours, and the engine gets to it within them."""
     now = bench.clock.now()
     quiet = {"from": f"{now + timedelta(hours=2):%H:%M}", "to": f"{now + timedelta(hours=4):%H:%M}"}
@@ -100,7 +102,7 @@ async def test_quiet_hours_and_caps_follow_the_real_time(bench: Bench) -> None:
     assert sorted(await bench.steps()) == ["entered", "entered", "sent", "skipped", "waiting", "waiting"]
 
 
-async def test_retries_are_counted_from_the_real_time(bench: Bench) -> None:
+async def test_retries_are_counted_from_the_real_time(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.send("k", {"email": "ann@example.com"})
     bench.clock.ahead += timedelta(hours=1)
@@ -117,7 +119,7 @@ async def test_retries_are_counted_from_the_real_time(bench: Bench) -> None:
     ],
 )
 async def test_later_events_of_one_moment_come_in_their_order_as_in_a_simulation(
-    bench: Bench, names: list[str], awaited: str, outcomes: list[str]
+    bench: EngineBench, names: list[str], awaited: str, outcomes: list[str]
 ) -> None:
     second = {"id": "v", "type": "wait_for_event", "data": {"event": awaited, "timeoutSeconds": 2}}
     nodes, edges = [TRIGGER, WAIT, second, MESSAGE], [("t", "w"), ("w", "v", "matched"), ("v", "m", "matched")]

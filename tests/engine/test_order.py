@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.channels.conftest import endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -22,7 +22,7 @@ COUNT = {"id": "u", "type": "update_contact", "data": {"attributes": {"count": "
 CONTACTS, EVENTS = 20, 3
 
 
-async def play(bench: Bench, gap_s: float, message: dict[str, Any]) -> list[tuple[Any, ...]]:
+async def play(bench: EngineBench, gap_s: float, message: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Send three events of each contact while two engines run; return the tags and the count of each contact."""
     guarded = [TRIGGER, GUARD, message, DONE]
     await bench.automation(guarded, [("t", "c"), ("c", message["id"], "false"), (message["id"], "d")])
@@ -47,19 +47,19 @@ async def play(bench: Bench, gap_s: float, message: dict[str, Any]) -> list[tupl
 
 
 @pytest.mark.parametrize("gap_ms", [0, 5, 22, 57])
-async def test_a_tag_guards_a_message_and_a_counter_counts(bench: Bench, gap_ms: int) -> None:
+async def test_a_tag_guards_a_message_and_a_counter_counts(bench: EngineBench, gap_ms: int) -> None:
     assert await play(bench, gap_ms / 1_000, MESSAGE) == [(["done"], "3")] * CONTACTS
     assert await bench.fetch("SELECT count(*), count(DISTINCT contact_id) FROM messages") == [(CONTACTS, CONTACTS)]
 
 
-async def test_a_tag_guards_a_webhook_that_is_under_way(bench: Bench) -> None:
+async def test_a_tag_guards_a_webhook_that_is_under_way(bench: EngineBench) -> None:
     async with endpoint(status(200)) as server:
         hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
         assert await play(bench, 0, hook) == [(["done"], "3")] * CONTACTS
     assert len(server.requests) == CONTACTS
 
 
-async def test_events_of_one_batch_are_decided_in_their_order(bench: Bench) -> None:
+async def test_events_of_one_batch_are_decided_in_their_order(bench: EngineBench) -> None:
     note = {"id": "u", "type": "update_contact", "data": {"attributes": {"last": "{{ amountUsd }}"}}}
     await bench.automation([TRIGGER, note], [("t", "u")])
     await bench.ingest(*({"event": "deposit", "payload": {"amountUsd": amount}} for amount in range(20)))
@@ -70,7 +70,7 @@ async def test_events_of_one_batch_are_decided_in_their_order(bench: Bench) -> N
     assert await bench.fetch("SELECT attributes ->> 'last' FROM contacts") == [(last,)]
 
 
-async def test_an_entry_that_waits_for_its_retry_delays_no_other(bench: Bench) -> None:
+async def test_an_entry_that_waits_for_its_retry_delays_no_other(bench: EngineBench) -> None:
     async with endpoint(status(500)) as server:
         hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
         await bench.automation([TRIGGER, hook], [("t", "h")])
@@ -81,7 +81,7 @@ async def test_an_entry_that_waits_for_its_retry_delays_no_other(bench: Bench) -
     assert len(server.requests) == 2
 
 
-async def test_an_entry_behind_another_waits_until_that_ends_and_keeps_its_moment(bench: Bench) -> None:
+async def test_an_entry_behind_another_waits_until_that_ends_and_keeps_its_moment(bench: EngineBench) -> None:
     requested, answer = asyncio.Event(), asyncio.Event()
 
     async def hang(writer: asyncio.StreamWriter) -> None:
@@ -108,7 +108,7 @@ async def test_an_entry_behind_another_waits_until_that_ends_and_keeps_its_momen
     assert await bench.entries("state") == [("completed",), ("completed",)]
 
 
-async def test_an_entry_stays_due_if_the_one_before_it_cannot_be_claimed(bench: Bench) -> None:
+async def test_an_entry_stays_due_if_the_one_before_it_cannot_be_claimed(bench: EngineBench) -> None:
     async with endpoint(status(500), status(200), status(200)) as server:
         hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
         await bench.automation([TRIGGER, hook], [("t", "h")])

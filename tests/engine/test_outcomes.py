@@ -9,7 +9,7 @@ from api.clock import uuid7
 from api.engine.claims import LEASE
 from api.store.messages import Acknowledgement, acknowledge, count_sent, suppress
 from tests.channels.conftest import Endpoint, endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -24,14 +24,14 @@ def webhook_node(server: Endpoint) -> dict[str, Any]:
     return {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
 
 
-async def send_one(bench: Bench, node: dict[str, Any], **settings: Any) -> None:
+async def send_one(bench: EngineBench, node: dict[str, Any], **settings: Any) -> None:
     """Send one event that causes one message."""
     await bench.automation([TRIGGER, node], [("t", node["id"])], **settings)
     await bench.send("k", ANN)
     await bench.drive()
 
 
-async def outcomes(bench: Bench) -> list[tuple[Any, ...]]:
+async def outcomes(bench: EngineBench) -> list[tuple[Any, ...]]:
     """Return all outcomes in order, after comparing the last one with the status."""
     rows = await bench.fetch(
         "SELECT o.outcome, o.reason, o.channel = m.channel, m.status"
@@ -43,11 +43,11 @@ async def outcomes(bench: Bench) -> list[tuple[Any, ...]]:
     return [row[:2] for row in rows]
 
 
-async def opt_out(bench: Bench, channel: str) -> None:
+async def opt_out(bench: EngineBench, channel: str) -> None:
     await bench.execute("UPDATE contacts SET opted_out = %s WHERE org_id = %s", [channel], bench.org_id)
 
 
-async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> None:
+async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: EngineBench) -> None:
     await send_one(bench, INAPP)
     ((message_id,),) = await bench.fetch("SELECT id FROM messages")
     for _ in range(2):
@@ -57,7 +57,7 @@ async def test_an_in_app_message_is_sent_and_acknowledged_once(bench: Bench) -> 
     assert await outcomes(bench) == [("sent", None), ("delivered", None)]
 
 
-async def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable_and_not_metered(bench: Bench) -> None:
+async def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable_and_not_metered(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, INAPP, TAG], [("t", "i"), ("i", "g")])
     await bench.send("k", {"walletAddress": "So11111111111111111111111111111111111111112"})
     await bench.drive()
@@ -70,7 +70,7 @@ async def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable_and_no
         assert await count_sent(tx, bench.org_id, now - timedelta(days=1), now + timedelta(days=1)) == {}
 
 
-async def test_each_failed_attempt_is_recorded(bench: Bench) -> None:
+async def test_each_failed_attempt_is_recorded(bench: EngineBench) -> None:
     async with endpoint(status(500), status(503), status(200)) as server:
         await send_one(bench, webhook_node(server))
         for _ in range(2):
@@ -79,13 +79,13 @@ async def test_each_failed_attempt_is_recorded(bench: Bench) -> None:
     assert await outcomes(bench) == [("retrying", "refused"), ("retrying", "refused"), ("sent", None)]
 
 
-async def test_a_message_that_fails_permanently_has_the_reason(bench: Bench) -> None:
+async def test_a_message_that_fails_permanently_has_the_reason(bench: EngineBench) -> None:
     async with endpoint(status(410)) as server:
         await send_one(bench, webhook_node(server))
     assert await outcomes(bench) == [("failed", "gone")]
 
 
-async def test_a_delivery_of_a_dead_worker_is_unknown_when_its_entry_ends(bench: Bench) -> None:
+async def test_a_delivery_of_a_dead_worker_is_unknown_when_its_entry_ends(bench: EngineBench) -> None:
     async with endpoint(status(200)) as server:
         automation_id = await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.send("k", ANN)
@@ -104,7 +104,7 @@ async def _crash(*_: Any) -> None:
     return None
 
 
-async def lose_response(bench: Bench, server: Endpoint) -> str:
+async def lose_response(bench: EngineBench, server: Endpoint) -> str:
     """Send a message to a receiver that answers with invalid HTTP; return the id of the automation."""
     automation_id = await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
     await bench.send("k", ANN)
@@ -113,7 +113,7 @@ async def lose_response(bench: Bench, server: Endpoint) -> str:
     return automation_id
 
 
-async def test_v9_a_message_that_may_have_arrived_is_not_marked_failed(bench: Bench) -> None:
+async def test_v9_a_message_that_may_have_arrived_is_not_marked_failed(bench: EngineBench) -> None:
     async with endpoint(NO_HTTP, status(410)) as server:
         await lose_response(bench, server)
         await bench.drive()
@@ -121,7 +121,7 @@ async def test_v9_a_message_that_may_have_arrived_is_not_marked_failed(bench: Be
     assert await bench.entries() == [("dead", "gone")]
 
 
-async def test_v9_a_message_that_may_have_arrived_is_not_marked_skipped(bench: Bench) -> None:
+async def test_v9_a_message_that_may_have_arrived_is_not_marked_skipped(bench: EngineBench) -> None:
     async with endpoint(NO_HTTP, status(500)) as server:
         automation_id = await lose_response(bench, server)
         await bench.drive()
@@ -134,14 +134,14 @@ async def test_v9_a_message_that_may_have_arrived_is_not_marked_skipped(bench: B
     ]
 
 
-async def test_an_unknown_message_becomes_sent_by_a_later_success(bench: Bench) -> None:
+async def test_an_unknown_message_becomes_sent_by_a_later_success(bench: EngineBench) -> None:
     async with endpoint(NO_HTTP, status(200)) as server:
         await lose_response(bench, server)
         await bench.drive()
     assert (await outcomes(bench))[-1] == ("sent", None)
 
 
-async def test_a_capped_message_is_skipped_without_a_text(bench: Bench) -> None:
+async def test_a_capped_message_is_skipped_without_a_text(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, EMAIL], [("t", "e")], frequencyCap={"messages": 1, "seconds": 3_600})
     for number in range(2):
         await bench.send(f"k{number}", ANN)
@@ -150,7 +150,7 @@ async def test_a_capped_message_is_skipped_without_a_text(bench: Bench) -> None:
     assert await bench.fetch("SELECT body FROM messages ORDER BY created_at") == [("for that",), (None,)]
 
 
-async def test_j12_a_contact_that_opted_out_is_skipped(bench: Bench) -> None:
+async def test_j12_a_contact_that_opted_out_is_skipped(bench: EngineBench) -> None:
     await bench.send("before", ANN)
     await opt_out(bench, "inapp")
     await send_one(bench, INAPP)
@@ -159,7 +159,7 @@ async def test_j12_a_contact_that_opted_out_is_skipped(bench: Bench) -> None:
     assert await bench.steps() == ["entered", "skipped"]
 
 
-async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: Bench) -> None:
+async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: EngineBench) -> None:
     digest = bench.keyring.of(bench.org_id).digest("email", "ann@example.com")
     async with bench.database.transaction() as tx:
         await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
@@ -168,7 +168,7 @@ async def test_j12_an_address_that_unsubscribed_before_it_had_a_contact(bench: B
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
 
-async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: Bench) -> None:
+async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: EngineBench) -> None:
     digest = bench.keyring.of(bench.org_id).digest("email", "old@example.com")
     async with bench.database.transaction() as tx:
         await suppress(tx, bench.org_id, "email", digest, bench.clock.now())
@@ -178,7 +178,7 @@ async def test_j12_an_address_unsubscribed_earlier_is_skipped(bench: Bench) -> N
     assert await outcomes(bench) == [("skipped", "opted_out")]
 
 
-async def test_an_opt_out_between_attempts_prevents_the_next_attempt(bench: Bench) -> None:
+async def test_an_opt_out_between_attempts_prevents_the_next_attempt(bench: EngineBench) -> None:
     async with endpoint(status(500)) as server:
         await send_one(bench, webhook_node(server))
         await opt_out(bench, "webhook")
@@ -189,7 +189,7 @@ async def test_an_opt_out_between_attempts_prevents_the_next_attempt(bench: Benc
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_an_opt_out_after_the_decision_prevents_the_message(bench: Bench) -> None:
+async def test_an_opt_out_after_the_decision_prevents_the_message(bench: EngineBench) -> None:
     async with endpoint(status(200)) as server:
         await bench.automation([TRIGGER, webhook_node(server)], [("t", "h")])
         await bench.send("k", ANN)
@@ -207,7 +207,7 @@ async def test_an_opt_out_after_the_decision_prevents_the_message(bench: Bench) 
     assert await bench.steps() == ["entered", "skipped"]
 
 
-async def test_a_message_is_metered_once_however_often_it_was_tried(bench: Bench) -> None:
+async def test_a_message_is_metered_once_however_often_it_was_tried(bench: EngineBench) -> None:
     async with endpoint(status(500), status(200)) as server:
         await bench.automation([TRIGGER, webhook_node(server), INAPP, EMAIL], [("t", "h"), ("h", "i"), ("i", "e")])
         await bench.send("k", ANN)

@@ -13,7 +13,7 @@ from api.engine.facts import Graphs, read_facts
 from api.engine.progress import advance_slice
 from api.engine.record import StaleFacts, record
 from tests.channels.conftest import endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.engine.pausing import AWAIT, TAG, TRIGGER, WAIT, author, pause, resume, start_waiting
 from tests.inapp.wallet import evm_wallet
 from workbench.language.body import read_body
@@ -26,7 +26,7 @@ from workbench.language.simulate import EARLIEST, ScheduledEvent, SimulatedAutom
 from workbench.language.trigger import Trigger
 
 
-async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again(bench: Bench) -> None:
+async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, TAG, events=0)
     await pause(bench, automation_id)
     await bench.send("a")
@@ -36,7 +36,7 @@ async def test_a_paused_automation_takes_no_entries_and_resumed_takes_them_again
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_a_due_entry_is_paused_once_and_continues_after_resume(bench: Bench) -> None:
+async def test_a_due_entry_is_paused_once_and_continues_after_resume(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     assert await bench.drive() == 0
@@ -60,7 +60,7 @@ async def test_a_due_entry_is_paused_once_and_continues_after_resume(bench: Benc
 
 @pytest.mark.parametrize("overdue", [False, True])
 async def test_many_entries_are_resumed_in_batches(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, overdue: bool
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch, overdue: bool
 ) -> None:
     for name in ("_RESUME_BATCH", "_CANCEL_BATCH"):
         monkeypatch.setattr(automations, name, 2)
@@ -73,7 +73,7 @@ async def test_many_entries_are_resumed_in_batches(
     assert await bench.entries() == [("cancelled", "overdue") if overdue else ("completed", "completed")] * 5
 
 
-async def test_an_entry_that_is_not_due_keeps_its_time(bench: Bench) -> None:
+async def test_an_entry_that_is_not_due_keeps_its_time(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     await resume(bench, automation_id)
@@ -83,7 +83,7 @@ async def test_an_entry_that_is_not_due_keeps_its_time(bench: Bench) -> None:
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_them(bench: Bench) -> None:
+async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_them(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG, events=2)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -93,7 +93,7 @@ async def test_overdue_entries_can_be_cancelled_before_or_after_an_engine_saw_th
     assert await bench.entries() == [("cancelled", "overdue")] * 2
 
 
-async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: Bench) -> None:
+async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, AWAIT)
     await pause(bench, automation_id)
     await bench.ingest({"event": "bought", "contact": {"walletAddress": evm_wallet("0")}})
@@ -105,7 +105,7 @@ async def test_an_event_during_a_pause_ends_the_wait_for_it(bench: Bench) -> Non
     assert await bench.steps() == ["entered", "waiting", "matched"]
 
 
-async def test_a_retried_message_is_paused_too_and_keeps_its_id(bench: Bench) -> None:
+async def test_a_retried_message_is_paused_too_and_keeps_its_id(bench: EngineBench) -> None:
     async with endpoint(status(500), status(200)) as server:
         automation_id = await start_waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
         await pause(bench, automation_id)
@@ -121,7 +121,7 @@ async def test_a_retried_message_is_paused_too_and_keeps_its_id(bench: Bench) ->
 
 
 @pytest.mark.parametrize("stop", [automations.deactivate, automations.archive])
-async def test_deactivating_ends_the_pause_and_cancels_paused_entries(bench: Bench, stop: Any) -> None:
+async def test_deactivating_ends_the_pause_and_cancels_paused_entries(bench: EngineBench, stop: Any) -> None:
     automation_id = await start_waiting(bench, WAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -134,7 +134,7 @@ async def test_deactivating_ends_the_pause_and_cancels_paused_entries(bench: Ben
     assert refused.reason == "conflict"
 
 
-async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> None:
+async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -148,7 +148,7 @@ async def test_a_worker_that_dies_during_a_pause_loses_nothing(bench: Bench) -> 
     assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
 
 
-async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(bench: Bench) -> None:
+async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -164,7 +164,7 @@ async def test_an_entry_is_not_paused_if_its_automation_was_resumed_meanwhile(be
         assert await record(tx, bench.org_id, bench.keyring, batch, facts) == StaleFacts()
 
 
-async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> None:
+async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: EngineBench) -> None:
     async with endpoint(status(500), status(200)) as server:
         automation_id = await start_waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}})
         [(_, error)] = await bench.entries("state, last_error")
@@ -180,7 +180,7 @@ async def test_the_last_error_is_kept_while_an_entry_is_paused(bench: Bench) -> 
     assert moves == [(None,)]
 
 
-async def test_a_second_pause_changes_nothing(bench: Bench) -> None:
+async def test_a_second_pause_changes_nothing(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT)
     once = await automations.pause(bench.database, author(bench), automation_id)
     assert await automations.pause(bench.database, author(bench), automation_id) == once
@@ -192,7 +192,7 @@ async def test_a_second_pause_changes_nothing(bench: Bench) -> None:
     assert await bench.fetch("SELECT count(*) FROM audit_log WHERE action = 'automation.resume'") == [(1,)]
 
 
-async def test_a_version_published_during_a_pause_applies_to_later_entries(bench: Bench) -> None:
+async def test_a_version_published_during_a_pause_applies_to_later_entries(bench: EngineBench) -> None:
     automation_id = await start_waiting(bench, WAIT, TAG)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=2)
@@ -217,7 +217,7 @@ async def test_a_version_published_during_a_pause_applies_to_later_entries(bench
 
 
 @pytest.mark.parametrize(("minutes", "handle"), [(59, "matched"), (61, "timed_out")])
-async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, minutes: int, handle: str) -> None:
+async def test_waiting_time_passes_during_a_pause_as_simulated(bench: EngineBench, minutes: int, handle: str) -> None:
     automation_id = await start_waiting(bench, AWAIT)
     await pause(bench, automation_id)
     bench.clock.ahead += timedelta(minutes=minutes)
@@ -242,7 +242,7 @@ async def test_waiting_time_passes_during_a_pause_as_simulated(bench: Bench, min
     assert trace.steps[-1].outcome == handle
 
 
-async def test_a_message_resumed_in_quiet_hours_waits_until_they_end(bench: Bench) -> None:
+async def test_a_message_resumed_in_quiet_hours_waits_until_they_end(bench: EngineBench) -> None:
     now = bench.clock.now()
     night = {"from": f"{now:%H:%M}", "to": f"{now + timedelta(hours=2):%H:%M}"}
     say = {"id": "m", "type": "send_inapp", "data": {"title": "x", "body": "y"}}

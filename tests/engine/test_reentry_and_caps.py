@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from workbench.language.advance import LOOP_LIMIT
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -18,7 +18,7 @@ DONE = ("completed", "completed")
 DAY = timedelta(days=1)
 
 
-async def outcomes(bench: Bench, ahead: timedelta, **settings: Any) -> list[tuple[Any, ...]]:
+async def outcomes(bench: EngineBench, ahead: timedelta, **settings: Any) -> list[tuple[Any, ...]]:
     """Send two events of a contact, this time apart."""
     await bench.automation([TRIGGER, TAG], [("t", "a")], **settings)
     await bench.send("k1")
@@ -40,12 +40,12 @@ async def outcomes(bench: Bench, ahead: timedelta, **settings: Any) -> list[tupl
     ],
 )
 async def test_a_contact_enters_again_by_the_policy(
-    bench: Bench, reentry: dict[str, Any], ahead: timedelta, second: tuple[str, str]
+    bench: EngineBench, reentry: dict[str, Any], ahead: timedelta, second: tuple[str, str]
 ) -> None:
     assert await outcomes(bench, ahead, reentry=reentry) == [DONE, second]
 
 
-async def test_an_entry_that_died_at_its_first_node_counts_for_reentry(bench: Bench) -> None:
+async def test_an_entry_that_died_at_its_first_node_counts_for_reentry(bench: EngineBench) -> None:
     broken = {"id": "m", "type": "send_inapp", "data": {"title": "{{ unknown }}", "body": "there"}}
     await bench.automation([broken], [], reentry={"policy": "once"})
     for key in ("k1", "k2"):
@@ -54,7 +54,7 @@ async def test_an_entry_that_died_at_its_first_node_counts_for_reentry(bench: Be
     assert await bench.entries("state") == [("dead",), ("cancelled",)]
 
 
-async def test_reentry_is_refused_while_an_entry_is_running(bench: Bench) -> None:
+async def test_reentry_is_refused_while_an_entry_is_running(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], reentry={"policy": "not_while_running"})
     await bench.send("k1")
     await bench.drive()
@@ -68,7 +68,7 @@ async def test_reentry_is_refused_while_an_entry_is_running(bench: Bench) -> Non
     assert await bench.entries("state") == [("completed",), ("cancelled",), ("waiting",)]
 
 
-async def test_of_simultaneous_entries_the_first_created_is_admitted(bench: Bench) -> None:
+async def test_of_simultaneous_entries_the_first_created_is_admitted(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, TAG], [("t", "a")], reentry={"policy": "once"})
     for number in range(20):
         await bench.send(f"k{number}")
@@ -76,7 +76,7 @@ async def test_of_simultaneous_entries_the_first_created_is_admitted(bench: Benc
     assert await bench.entries() == [DONE] + [REFUSED] * 19
 
 
-async def test_an_entry_of_an_unpublished_automation_does_not_count(bench: Bench) -> None:
+async def test_an_entry_of_an_unpublished_automation_does_not_count(bench: EngineBench) -> None:
     automation_id = await bench.automation([TRIGGER, TAG], [("t", "a")], reentry={"policy": "once"})
     await bench.execute("UPDATE automations SET published_version = NULL WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automation_epochs SET epoch = epoch + 1 WHERE org_id = %s", bench.org_id)
@@ -89,7 +89,7 @@ async def test_an_entry_of_an_unpublished_automation_does_not_count(bench: Bench
     assert await bench.entries() == [("completed", "no_published_version"), DONE]
 
 
-async def test_the_cap_counts_messages_of_every_automation(bench: Bench) -> None:
+async def test_the_cap_counts_messages_of_every_automation(bench: EngineBench) -> None:
     cap = {"messages": 2, "seconds": 3_600}
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")])
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap=cap)
@@ -106,7 +106,7 @@ async def test_the_cap_counts_messages_of_every_automation(bench: Bench) -> None
     assert await bench.fetch("SELECT count(*) FROM messages WHERE status = 'sent'") == [(count + 2,)]
 
 
-async def test_engines_share_the_message_cap(bench: Bench) -> None:
+async def test_engines_share_the_message_cap(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap={"messages": 3, "seconds": 3_600})
     for number in range(20):
         await bench.send(f"k{number}")
@@ -115,7 +115,7 @@ async def test_engines_share_the_message_cap(bench: Bench) -> None:
     assert (await bench.steps()).count("skipped") == 17
 
 
-async def test_the_loop_guard_stops_an_automation_that_starts_itself(bench: Bench) -> None:
+async def test_the_loop_guard_stops_an_automation_that_starts_itself(bench: EngineBench) -> None:
     automation_id = await bench.automation([TRIGGER, HOOK], [("t", "h")])
     await bench.send("k")
     ((event_id, at, contact_id),) = await bench.fetch("SELECT id, created_at, contact_id FROM events")

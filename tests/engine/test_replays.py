@@ -6,14 +6,14 @@ from api.automations import entries
 from api.automations.automations import Author
 from api.clock import uuid7
 from tests.channels.conftest import Endpoint, endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from workbench.language.run import message_id
 
 OK, BROKEN = status(200), status(500)
 TRIES = 3
 
 
-async def publish_and_fail(bench: Bench, server: Endpoint) -> tuple[str, str]:
+async def publish_and_fail(bench: EngineBench, server: Endpoint) -> tuple[str, str]:
     """Send one event to a webhook that always fails; return the ids of automation and entry."""
     nodes = [
         {"id": "t", "type": "app_event", "data": {}},
@@ -30,12 +30,12 @@ async def publish_and_fail(bench: Bench, server: Endpoint) -> tuple[str, str]:
     return automation_id, entry_id
 
 
-async def replay_all(bench: Bench, automation_id: str, cause: str | None = None) -> object:
+async def replay_all(bench: EngineBench, automation_id: str, cause: str | None = None) -> object:
     now = bench.clock.now_us()
     return await entries.replay_all(bench.database, Author(bench.org_id, uuid7(now), now), automation_id, cause)
 
 
-async def test_a_replay_sends_with_the_id_of_the_earlier_attempts(bench: Bench) -> None:
+async def test_a_replay_sends_with_the_id_of_the_earlier_attempts(bench: EngineBench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
         automation_id, entry_id = await publish_and_fail(bench, server)
         assert await replay_all(bench, automation_id, "unreachable") == 0
@@ -47,7 +47,7 @@ async def test_a_replay_sends_with_the_id_of_the_earlier_attempts(bench: Bench) 
     assert await bench.fetch("SELECT id, status FROM messages") == [(message_id(entry_id, "h"), "sent")]
 
 
-async def test_replaying_twice_sends_once(bench: Bench) -> None:
+async def test_replaying_twice_sends_once(bench: EngineBench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
         automation_id, _ = await publish_and_fail(bench, server)
         assert await replay_all(bench, automation_id) == 1
@@ -58,7 +58,7 @@ async def test_replaying_twice_sends_once(bench: Bench) -> None:
     assert len(server.requests) == TRIES + 1
 
 
-async def test_a_replay_repeats_no_sent_message(bench: Bench) -> None:
+async def test_a_replay_repeats_no_sent_message(bench: EngineBench) -> None:
     async with endpoint(*[BROKEN] * TRIES, OK) as server:
         automation_id, _ = await publish_and_fail(bench, server)
         await bench.execute("UPDATE messages SET status = 'sent'")
@@ -68,7 +68,7 @@ async def test_a_replay_repeats_no_sent_message(bench: Bench) -> None:
     assert await bench.steps() == ["entered", *["failed"] * TRIES, "already_sent", "tagged"]
 
 
-async def test_a_replay_that_fails_again_is_a_dead_letter_again(bench: Bench) -> None:
+async def test_a_replay_that_fails_again_is_a_dead_letter_again(bench: EngineBench) -> None:
     async with endpoint(BROKEN) as server:
         automation_id, _ = await publish_and_fail(bench, server)
         assert await replay_all(bench, automation_id) == 1

@@ -10,13 +10,13 @@ from api.automations.automations import Author
 from api.clock import uuid7
 from api.engine.claims import LEASE
 from tests.channels.conftest import Endpoint, endpoint, status
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 
 OK, BROKEN = status(200), status(500)
 STOPS = [(automations.deactivate, "automation_inactive"), (automations.archive, "automation_archived")]
 
 
-async def post(bench: Bench, server: Endpoint) -> str:
+async def post(bench: EngineBench, server: Endpoint) -> str:
     """Send one event and its webhook; return the id of the automation."""
     hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
     automation_id = await bench.automation([{"id": "t", "type": "app_event", "data": {}}, hook], [("t", "h")])
@@ -25,19 +25,21 @@ async def post(bench: Bench, server: Endpoint) -> str:
     return automation_id
 
 
-async def later(bench: Bench) -> int:
+async def later(bench: EngineBench) -> int:
     """Run the engine a minute later; return the number of claimed entries."""
     bench.clock.ahead += timedelta(minutes=1)
     return await bench.drive()
 
 
-def author(bench: Bench) -> Author:
+def author(bench: EngineBench) -> Author:
     now = bench.clock.now_us()
     return Author(bench.org_id, uuid7(now), now)
 
 
 @pytest.mark.parametrize(("stop", "outcome"), STOPS)
-async def test_a_message_of_a_cancelled_entry_is_skipped_and_never_sent(bench: Bench, stop: Any, outcome: str) -> None:
+async def test_a_message_of_a_cancelled_entry_is_skipped_and_never_sent(
+    bench: EngineBench, stop: Any, outcome: str
+) -> None:
     async with endpoint(BROKEN, OK) as server:
         automation_id = await post(bench, server)
         assert await bench.fetch("SELECT status FROM messages") == [("queued",)]
@@ -52,7 +54,7 @@ async def test_a_message_of_a_cancelled_entry_is_skipped_and_never_sent(bench: B
     assert await bench.fetch(newest) == [("skipped", "webhook", outcome)]
 
 
-async def test_a_message_that_was_being_sent_when_its_worker_stopped_is_unknown(bench: Bench) -> None:
+async def test_a_message_that_was_being_sent_when_its_worker_stopped_is_unknown(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         automation_id = await post(bench, server)
         await bench.execute("UPDATE entries SET state = 'running', lease_until = %s", bench.clock.now())
@@ -65,7 +67,7 @@ async def test_a_message_that_was_being_sent_when_its_worker_stopped_is_unknown(
     assert len(server.requests) == 1
 
 
-async def test_the_engine_skips_a_message_if_it_claims_the_entry_first(bench: Bench) -> None:
+async def test_the_engine_skips_a_message_if_it_claims_the_entry_first(bench: EngineBench) -> None:
     async with endpoint(BROKEN, OK) as server:
         await post(bench, server)
         await bench.execute("UPDATE automations SET active = false")
@@ -75,7 +77,7 @@ async def test_the_engine_skips_a_message_if_it_claims_the_entry_first(bench: Be
     assert await bench.fetch("SELECT status FROM messages") == [("skipped",)]
 
 
-async def test_sent_and_failed_messages_keep_their_status(bench: Bench) -> None:
+async def test_sent_and_failed_messages_keep_their_status(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         automation_id = await post(bench, server)
         for state in ("sent", "failed", "unknown", "delivered"):
@@ -85,7 +87,7 @@ async def test_sent_and_failed_messages_keep_their_status(bench: Bench) -> None:
             assert await bench.fetch("SELECT status FROM messages") == [(state,)]
 
 
-async def test_v15_an_entry_of_an_earlier_activation_takes_no_step(bench: Bench) -> None:
+async def test_v15_an_entry_of_an_earlier_activation_takes_no_step(bench: EngineBench) -> None:
     async with endpoint(BROKEN, OK) as server:
         automation_id = await post(bench, server)
         await automations.deactivate(bench.database, author(bench), automation_id)
@@ -97,7 +99,7 @@ async def test_v15_an_entry_of_an_earlier_activation_takes_no_step(bench: Bench)
         assert len(server.requests) == 1
 
 
-async def test_an_entry_replayed_after_reactivation_runs(bench: Bench) -> None:
+async def test_an_entry_replayed_after_reactivation_runs(bench: EngineBench) -> None:
     async with endpoint(BROKEN, OK) as server:
         automation_id = await post(bench, server)
         await bench.execute("UPDATE entries SET state = 'dead', outcome = 'refused'")
@@ -108,7 +110,7 @@ async def test_an_entry_replayed_after_reactivation_runs(bench: Bench) -> None:
     assert await bench.entries() == [("completed", "completed")]
 
 
-async def test_an_event_after_reactivation_runs(bench: Bench) -> None:
+async def test_an_event_after_reactivation_runs(bench: EngineBench) -> None:
     async with endpoint(OK, OK) as server:
         automation_id = await post(bench, server)
         await automations.deactivate(bench.database, author(bench), automation_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conftest import Bench
+from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
@@ -25,12 +25,12 @@ def wait(**data: Any) -> dict[str, Any]:
 BOTH = [("t", "w"), ("w", "a", "matched"), ("w", "b", "timeout")]
 
 
-async def tags(bench: Bench) -> list[str]:
+async def tags(bench: EngineBench) -> list[str]:
     ((contact_tags,),) = await bench.fetch("SELECT tags FROM contacts")
     return list(contact_tags)
 
 
-async def test_a_delay_waits_until_its_moment_and_uses_up_no_attempt(bench: Bench) -> None:
+async def test_a_delay_waits_until_its_moment_and_uses_up_no_attempt(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, DELAY, TAG], [("t", "d"), ("d", "a")])
     await bench.send("k")
     await bench.drive()
@@ -45,7 +45,7 @@ async def test_a_delay_waits_until_its_moment_and_uses_up_no_attempt(bench: Benc
     assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
 
 
-async def test_an_awaited_event_wakes_the_entry_at_once(bench: Bench) -> None:
+async def test_an_awaited_event_wakes_the_entry_at_once(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -55,7 +55,7 @@ async def test_an_awaited_event_wakes_the_entry_at_once(bench: Bench) -> None:
     assert (await tags(bench), await bench.entries()) == (["came"], [("completed", "completed")])
 
 
-async def test_other_events_and_events_of_other_contacts_wake_no_entry(bench: Bench) -> None:
+async def test_other_events_and_events_of_other_contacts_wake_no_entry(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -64,7 +64,7 @@ async def test_other_events_and_events_of_other_contacts_wake_no_entry(bench: Be
     assert await bench.drive() == 0
 
 
-async def test_a_wait_continues_after_an_event_that_does_not_match_its_filters(bench: Bench) -> None:
+async def test_a_wait_continues_after_an_event_that_does_not_match_its_filters(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, wait(filters=[PRO]), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -77,7 +77,7 @@ async def test_a_wait_continues_after_an_event_that_does_not_match_its_filters(b
     assert await bench.steps() == ["entered", "waiting", "timed_out", "tagged"]
 
 
-async def test_an_event_before_the_timeout_counts_even_if_processed_after_it(bench: Bench) -> None:
+async def test_an_event_before_the_timeout_counts_even_if_processed_after_it(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -87,7 +87,7 @@ async def test_an_event_before_the_timeout_counts_even_if_processed_after_it(ben
     assert await tags(bench) == ["came"]
 
 
-async def test_an_event_before_the_wait_does_not_count(bench: Bench) -> None:
+async def test_an_event_before_the_wait_does_not_count(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, DELAY, wait(), TAG, LATE], [("t", "d"), ("d", "w"), *BOTH[1:]])
     await bench.send("k")
     await bench.drive()
@@ -106,12 +106,12 @@ HELD_UP = "CREATE TRIGGER held_up AFTER INSERT ON events FOR EACH STATEMENT EXEC
 EVENTS = "SELECT pg_advisory_xact_lock(1)"
 
 
-async def _hold_up_events(bench: Bench) -> None:
+async def _hold_up_events(bench: EngineBench) -> None:
     await bench.execute(HOLD_UP)
     await bench.execute(HELD_UP)
 
 
-async def test_an_event_during_the_recording_of_a_wait_wakes_it(bench: Bench) -> None:
+async def test_an_event_during_the_recording_of_a_wait_wakes_it(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     async with bench.database.transaction() as blocker:
@@ -126,7 +126,7 @@ async def test_an_event_during_the_recording_of_a_wait_wakes_it(bench: Bench) ->
 
 
 @pytest.mark.plain
-async def test_an_event_stored_during_a_decision_is_noticed_when_it_is_recorded(bench: Bench) -> None:
+async def test_an_event_stored_during_a_decision_is_noticed_when_it_is_recorded(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, DELAY], [("t", "d")], goal={"event": "purchase"})
     await bench.send("k")
     await _hold_up_events(bench)
@@ -141,7 +141,7 @@ async def test_an_event_stored_during_a_decision_is_noticed_when_it_is_recorded(
 
 
 @pytest.mark.plain
-async def test_an_event_stored_while_a_wait_begins_wakes_it_at_once(bench: Bench) -> None:
+async def test_an_event_stored_while_a_wait_begins_wakes_it_at_once(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await _hold_up_events(bench)
@@ -160,7 +160,7 @@ async def test_an_event_stored_while_a_wait_begins_wakes_it_at_once(bench: Bench
 
 
 @pytest.mark.plain
-async def test_an_event_stored_during_the_timeout_counts(bench: Bench) -> None:
+async def test_an_event_stored_during_the_timeout_counts(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -176,7 +176,7 @@ async def test_an_event_stored_during_the_timeout_counts(bench: Bench) -> None:
     assert await tags(bench) == ["came"]
 
 
-async def _until_a_transaction_waits(bench: Bench, how_many: int = 1) -> None:
+async def _until_a_transaction_waits(bench: EngineBench, how_many: int = 1) -> None:
     async with asyncio.timeout(10):
         while True:
             ((waiting,),) = await bench.fetch(
@@ -188,7 +188,7 @@ async def _until_a_transaction_waits(bench: Bench, how_many: int = 1) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_goal_ends_an_entry_wherever_it_is(bench: Bench) -> None:
+async def test_a_goal_ends_an_entry_wherever_it_is(bench: EngineBench) -> None:
     goal = {"event": "purchase", "filters": [PRO]}
     await bench.automation([TRIGGER, DELAY, TAG], [("t", "d"), ("d", "a")], goal=goal)
     await bench.send("k")
@@ -202,7 +202,7 @@ async def test_a_goal_ends_an_entry_wherever_it_is(bench: Bench) -> None:
     assert await bench.steps() == ["entered", "waiting", "goal"]
 
 
-async def test_an_entry_of_an_old_version_is_woken_by_the_events_of_that_version(bench: Bench) -> None:
+async def test_an_entry_of_an_old_version_is_woken_by_the_events_of_that_version(bench: EngineBench) -> None:
     automation_id = await bench.automation([TRIGGER, wait(), TAG, LATE], BOTH)
     await bench.send("k")
     await bench.drive()
@@ -219,7 +219,7 @@ async def test_an_entry_of_an_old_version_is_woken_by_the_events_of_that_version
     assert await tags(bench) == ["came"]
 
 
-async def test_quiet_hours_hold_a_message_until_they_end(bench: Bench) -> None:
+async def test_quiet_hours_hold_a_message_until_they_end(bench: EngineBench) -> None:
     now = bench.clock.now()
     quiet = {"from": f"{now - HOUR:%H:%M}", "to": f"{now + HOUR:%H:%M}"}
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], quietHours=quiet)
