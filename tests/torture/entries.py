@@ -82,7 +82,7 @@ def _wrong_time(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow) 
     if ended.outcome == "timed_out" and (missed := _missed_event(run, entry, begun, ended)):
         return f"lost: {name}, although event {missed} had arrived"
     # The step carries the moment of the timeline; how late it was taken is seen at its commit.
-    late = ended.committed - due - run.slack - _outage_us(run, entry.id, (due, ended.committed))
+    late = ended.committed - due - run.slack - _excused_us(run, entry.contact_id, (due, ended.committed))
     return f"{name} {(late + run.slack) / 1e6:.1f} s late" if late > 0 else None
 
 
@@ -95,11 +95,11 @@ def _missed_event(run: Evidence, entry: EntryRow, begun: StepRow, ended: StepRow
     return None
 
 
-def _outage_us(run: Evidence, entry_id: str, span: Span) -> int:
-    """Return the microseconds of a span in which no engine could work, or in which a lost worker held the entry."""
-    leases = [(lease.claimed, lease.ended) for lease in run.leases.get(entry_id, [])]
-    near = [outage for outage in run.outages if outage[1] > span[0] and outage[0] < span[1]]
-    return sum(ended - began for began, ended in overlap([span], union(near + leases)))
+def _excused_us(run: Evidence, contact_id: str, span: Span) -> int:
+    """Return the microseconds of a span in which no engine could work, or in which an entry of the contact was held."""
+    excuses = run.outages + run.turns.get(contact_id, [])
+    near = [excuse for excuse in excuses if excuse[1] > span[0] and excuse[0] < span[1]]
+    return sum(ended - began for began, ended in overlap([span], union(near)))
 
 
 def _us(moment: str) -> int:

@@ -173,6 +173,19 @@ class Evidence(msgspec.Struct, dict=True):
         return {(entry_id, lease.token): lease for entry_id, leases in self.leases.items() for lease in leases}
 
     @cached_property
+    def turns(self) -> Mapping[str, list[Span]]:
+        """The spans in which an entry of each contact was held: no other one of the contact could be claimed.
+
+        An entry is held from its claim until that is recorded, or until its lease is lost.
+        """
+        turns = defaultdict(list)
+        for entry in self.stored.entries:
+            turns[entry.contact_id] += [
+                (lease.claimed, min(lease.ended, lease.until)) for lease in self.leases.get(entry.id, [])
+            ]
+        return {contact_id: union(spans) for contact_id, spans in turns.items()}
+
+    @cached_property
     def outages(self) -> list[Span]:
         """The spans in which no engine could work: Postgres was down, or all engines were."""
         postgres = [_outage(fault) for fault in self.faults if fault.role in _POSTGRES]
