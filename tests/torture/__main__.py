@@ -1,8 +1,9 @@
 """`python -m tests.torture --seed N --minutes 10`: kill everything under load and prove that nothing is lost or done
 twice.
 
-Theory of operation. Clients send all kinds of events to several API processes and log every answer. A request without
-an answer is repeated with the same idempotency key until it gets one. Engines run the entries that the events start;
+Theory of operation. Clients send all kinds of events to several API processes and log every answer: also
+several about one contact within milliseconds. A request without an answer is
+repeated with the same idempotency key until it gets one. Engines run the entries that the events start;
 webhooks and emails arrive at receivers that record every copy and misbehave; wallets get pushes over sockets,
 acknowledge some and disconnect; analysts query their own data and try to reach that of others. Meanwhile the nemesis
 kills and freezes API processes, engines, Postgres and its backends by a plan that follows from the printed seed, and
@@ -105,7 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, default=12, help="clients that send events (default %(default)s)")
     parser.add_argument("--engines", type=int, default=4, help="engines (default %(default)s)")
     parser.add_argument(
-        "--slack", type=float, default=10.0, help="seconds by which a delay may end late (default %(default)g)"
+        "--slack",
+        type=float,
+        default=10.0,
+        help="seconds by which a delay may end late (default %(default)g)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the evidence even if every invariant holds")
     return parser

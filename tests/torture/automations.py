@@ -14,8 +14,15 @@ import msgspec
 
 from tests.torture.callers import Caller, Callers
 from tests.torture.log import ActivationChange, Log, PublishedVersion, SentEvent, now_us
+from tests.torture.traffic import TICK
 
 Graph = dict[str, Any]
+
+GUARDED = ("welcome", "welcome by webhook")
+"""The automations that send a message only to a contact without a tag, and then add the tag."""
+
+COUNTED, COUNTER = "count", "ticks"
+"""The automation that counts its entries in an attribute, and the attribute."""
 
 
 class Lifecycle(StrEnum):
@@ -98,6 +105,7 @@ _INAPP = ("send_inapp", {"title": "About {{ n }}", "body": "{{ event }} {{ canar
 _HAS_EMAIL = ("condition", {"filters": [{"path": "email", "operator": "exists"}]})
 _HAS_WALLET = ("condition", {"filters": [{"path": "walletAddress", "operator": "exists"}]})
 _MOMENT = ("delay", {"seconds": 1})
+_COUNT = ("update_contact", {"attributes": {COUNTER: f"{{{{ contact.{COUNTER} | default(0) + 1 }}}}"}})
 
 
 def _tag(name: str) -> tuple[str, dict[str, Any]]:
@@ -168,6 +176,16 @@ def rules(url: str) -> tuple[Rule, ...]:
             _edited(),
             Lifecycle.EDITED,
         ),
+        *(
+            Rule(name, {"event": TICK}, lambda sent: _named(sent, TICK), (_guarded(message, name),))
+            for name, message in zip(GUARDED, (_INAPP, hook), strict=True)
+        ),
+        Rule(
+            COUNTED,
+            {"event": TICK},
+            lambda sent: _named(sent, TICK),
+            (_graph({"t": _TRIGGER, "u": _COUNT}, "t>u"),),
+        ),
         Rule(
             "unpublished",
             _requires("withdrawal", "lines"),
@@ -176,6 +194,12 @@ def rules(url: str) -> tuple[Rule, ...]:
             Lifecycle.UNPUBLISHED,
         ),
     )
+
+
+def _guarded(message: tuple[str, dict[str, Any]], tag: str) -> Graph:
+    is_tagged = ("condition", {"filters": [{"path": "contact.tags", "operator": "contains", "value": tag}]})
+    nodes = {"t": _TRIGGER, "c": is_tagged, "m": message, "x": _tag(tag)}
+    return _graph(nodes, "t>c", "c:false>m", "m>x")
 
 
 def _mailed() -> Graph:

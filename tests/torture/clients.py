@@ -18,6 +18,7 @@ from tests.torture.temporary_keys import TemporaryKeys
 from tests.torture.traffic import Traffic
 
 MAX_BATCH_EVENTS = 20
+BURST_GAPS_S = (0.0, 0.005, 0.022, 0.057)  # seconds between the events of a burst
 PAUSES_S = (0.02, 0.15)  # seconds between the requests of a client
 
 
@@ -77,10 +78,18 @@ class _Client:
         self._http = httpx.AsyncClient(timeout=CLIENT_TIMEOUT_S)
 
     async def run(self) -> None:
-        actions = (self._single, self._batch, self._send_again, self._race, self._send_dry_runs)
+        weights = {
+            self._single: 38,
+            self._batch: 32,
+            self._send_again: 14,
+            self._race: 6,
+            self._send_dry_runs: 5,
+            self._burst: 5,
+        }
         async with self._http:
+            await self._burst()  # also in a short run
             while not self._load.stopping:
-                (action,) = self._chance.choices(actions, (40, 32, 15, 8, 5))
+                (action,) = self._chance.choices(list(weights), list(weights.values()))
                 await action()
                 await asyncio.sleep(self._chance.uniform(*PAUSES_S))
 
@@ -111,6 +120,14 @@ class _Client:
     async def _send_dry_runs(self) -> None:
         events = [self._traffic.dry_run(self._chance) for _ in range(self._chance.randint(1, 4))]
         await self._deliver(events, "test")
+
+    async def _burst(self) -> None:
+        """Send a few events of one contact, each a moment after the other and without waiting for its answer."""
+        gap_s = self._chance.choice(BURST_GAPS_S)
+        async with asyncio.TaskGroup() as group:
+            for event in self._traffic.burst():
+                group.create_task(self._deliver([event]))
+                await asyncio.sleep(gap_s)
 
     async def _deliver(self, events: list[SentEvent], kind: str = "live") -> None:
         """Send events until each has a final answer. The rejection of a revoked key is a final answer."""

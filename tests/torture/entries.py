@@ -1,11 +1,12 @@
-"""Invariants of entries: that they end, after how many attempts, when, and along which path."""
+"""Invariants of entries: that they end, after how many attempts, when, along which path, and in turn."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from tests.torture.automations import COUNTED, COUNTER, GUARDED
 from tests.torture.evidence import Evidence, Findings, Span, Version, overlap, union
 from tests.torture.installation import RETRY_DELAYS
 from tests.torture.rows import EntryRow, StepRow, VersionRow
@@ -164,3 +165,26 @@ def _off_the_path(entry: EntryRow, steps: list[StepRow], path: _Path | None) -> 
     if entry.state == "completed" and here is not None:
         return f"is completed, and {here} was next"
     return None
+
+
+def entries_take_turns(run: Evidence) -> Findings:
+    """a message that a tag guards is sent to a contact once, if no attempt fails; a counter counts every entry"""
+    contacts = {contact.id: contact for contact in run.stored.contacts if contact.id not in run.erased}
+    sent = Counter(step.entry_id for step in run.stored.steps if step.outcome == "sent")
+    failed = {step.entry_id for step in run.stored.steps if step.outcome == "failed"}
+    for automation in run.automations:
+        entries = defaultdict(list)
+        for entry in run.list_entries[automation.id]:
+            if entry.contact_id in contacts:
+                entries[entry.contact_id].append(entry)
+        for contact_id, of_contact in entries.items():
+            completed = len([entry for entry in of_contact if entry.state == "completed"])
+            name = f"contact {contact_id}"
+            if automation.rule.name == COUNTED:
+                count = int(contacts[contact_id].attributes.get(COUNTER, 0))
+                yield None if count == completed else f"{name} has counted {count} of {completed} entries"
+            # An entry that waits for its next attempt lets the others pass.
+            if automation.rule.name in GUARDED and failed.isdisjoint(entry.id for entry in of_contact):
+                times = sum(sent[entry.id] for entry in of_contact)
+                right = times == 1 or (times == 0 and not completed)
+                yield None if right else f"{name} got the message of {automation.rule.name} {times} times"

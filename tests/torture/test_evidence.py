@@ -1,4 +1,4 @@
-"""Outages and turns: Postgres stops all engines, an engine only its own entries and the other entries of their contacts."""
+"""Faults explain waits: Postgres stops all engines, a killed engine the entries that it held and those behind them."""
 
 from datetime import UTC, datetime
 
@@ -53,9 +53,7 @@ def delayed(*leases: tuple[str, int, int]) -> Evidence:
     until = {"until": datetime.fromtimestamp(20, UTC).isoformat()}
     begun = StepRow("wait", 1, 1, 1, "d", "delay", "waiting", None, until, 10 * SECOND, 10 * SECOND)
     ended = StepRow("wait", 2, 1, 1, "d", "delay", "waited", None, {}, 20 * SECOND, 33 * SECOND)
-    claims = [
-        LeaseRow(f"other {n}", 1, lost * SECOND, claimed * SECOND) for n, (_, claimed, lost) in enumerate(leases)
-    ]
+    claims = [LeaseRow(f"other {n}", 1, lost * SECOND, claimed * SECOND) for n, (_, claimed, lost) in enumerate(leases)]
     stored = msgspec.structs.replace(NOTHING, entries=[of_wait, *others], steps=[begun, ended], leases=claims)
     return evidence(stored, slack=2 * SECOND)
 

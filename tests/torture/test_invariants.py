@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.torture import stored
+from tests.torture.automations import COUNTER, GUARDED
 from tests.torture.conftest import FinishedRun
 from tests.torture.evidence import Evidence
 from tests.torture.invariants import INVARIANTS, judge
@@ -47,6 +48,7 @@ ONE_UNREAD = """id = (
 UNREAD = "SET status = 'sent', delivered_at = NULL"
 READ = "SET status = 'delivered', delivered_at = now()"
 ONE_PRO = "id = (SELECT max(id::text)::uuid FROM contacts WHERE attributes ->> 'plan' = 'pro')"
+ONE_COUNTED = f"id = (SELECT max(id::text)::uuid FROM contacts WHERE attributes ? '{COUNTER}')"
 OF_ERASED = "contact_id = (SELECT max(id::text)::uuid FROM contacts WHERE erased_at IS NOT NULL)"
 UNENTERED = "ALTER TABLE entries DROP CONSTRAINT entries_org_id_automation_id_event_id_key"
 
@@ -59,6 +61,16 @@ OVERDUE = f"""
     UPDATE entry_steps SET detail = detail || '{{"until": "2020-01-01T00:00:00Z"}}'
     WHERE outcome = 'waiting'
         AND (entry_id, node_id) IN (SELECT entry_id, node_id FROM entry_steps WHERE {one_step("waited")})"""
+
+
+def one_guarded_step(outcome: str) -> str:
+    """Return the condition for a step of an entry that sent its message, or (branched) did not send it again."""
+    return f"""ctid = (
+        SELECT max(s.ctid)
+        FROM entry_steps s JOIN entries e ON e.id = s.entry_id JOIN automations a ON a.id = e.automation_id
+        WHERE a.name = '{GUARDED[0]}' AND s.outcome = '{outcome}'
+            AND e.contact_id IN (SELECT id FROM contacts WHERE erased_at IS NULL)
+            AND ('{outcome}' <> 'branched' OR s.handle = 'true'))"""
 
 
 def dead_of(outcome: str) -> str:
@@ -91,7 +103,7 @@ CUT = f"DELETE FROM entry_steps WHERE node_id = 'y2' AND entry_id = {CUT_SHORT}"
 SPOILT: list[tuple[str, str, list[str]]] = [
     ("V1", "lost", [f"DELETE FROM events WHERE {ONE_EVENT}"]),
     ("V1", "doubled", [another_event()]),
-    ("V1", "other payload", [f"UPDATE events SET payload = payload - 'amount' WHERE {ONE_EVENT}"]),
+    ("V1", "other payload", [f"UPDATE events SET payload = payload - 'canary' WHERE {ONE_EVENT}"]),
     ("V1", "other identifiers", [f"UPDATE events SET external_id = 'somebody else' WHERE {ONE_EVENT}"]),
     ("V1", "lost", ["DELETE FROM dry_runs WHERE id = (SELECT id FROM dry_runs LIMIT 1)"]),
     ("V3", "never sent", [another_event(payload="jsonb_build_object('n', -5)", key="'another'")]),
@@ -153,6 +165,17 @@ SPOILT: list[tuple[str, str, list[str]]] = [
     ("O4", "kept: error of entry", [f"UPDATE entries SET last_error = 'refused: by Ann' WHERE {OF_ERASED}"]),
     ("O4", "kept: contact", ["UPDATE contacts SET tags = '{vip}' WHERE erased_at IS NOT NULL"]),
     ("O4", "was to be erased", ["DELETE FROM torture.erasures"]),
+    ("V21", "has counted 99", [f"UPDATE contacts SET attributes = '{{\"{COUNTER}\": 99}}' WHERE {ONE_COUNTED}"]),
+    (
+        "V21",
+        f"got the message of {GUARDED[0]} 0 times",
+        [f"UPDATE entry_steps SET outcome = 'tagged' WHERE {one_guarded_step('sent')}"],
+    ),
+    (
+        "V21",
+        f"got the message of {GUARDED[0]} 2 times",
+        [f"UPDATE entry_steps SET outcome = 'sent' WHERE {one_guarded_step('branched')}"],
+    ),
     ("V20", "member", [f"UPDATE contacts SET attributes = '{{}}' WHERE {ONE_PRO}"]),
     ("V20", "count of", [f"DELETE FROM events WHERE {ONE_EVENT}"]),
 ]

@@ -1,5 +1,5 @@
-"""The events of a run: returning people, conflicting identifiers, events without a key, dry runs, invalid events and
-repeated keys.
+"""The events of a run: returning people, conflicting identifiers, events without a key, dry runs, invalid events,
+repeated keys, and bursts of one contact.
 
 A window over the people moves with the event numbers, so that new contacts, identity conflicts and attribute changes
 occur until the end of the run.
@@ -16,6 +16,8 @@ from tests.torture.wallets import spellings
 PEOPLE = 25
 EVENTS_PER_PERSON = 40
 NAMES = ("deposit", "Withdrawal", "signup", "page.view")
+TICK = "tick"
+TICKS_PER_BURST = 3
 INVALID_FIELDS: tuple[dict[str, Any], ...] = (
     {"event": "no spaces please"},
     {"event": None},
@@ -64,6 +66,11 @@ class Traffic:
         """Return a dry run for a test key."""
         return self._sent(EventKind.DRY, self._body(chance))
 
+    def burst(self) -> list[SentEvent]:
+        """Return events of a contact of their own, whose automations look at what they did before."""
+        contact = {"walletAddress": f"0x{self._count:040x}"}
+        return [self._sent(EventKind.LIVE, self._plain(TICK, contact)) for _ in range(TICKS_PER_BURST)]
+
     def repeat(self, chance: Random, of: SentEvent) -> SentEvent:
         """Return another event with the key of an answered one."""
         return self._sent(EventKind.REPEAT, self._body(chance) | {"idempotencyKey": of.key})
@@ -90,6 +97,10 @@ class Traffic:
         if chance.random() < 0.2:
             body["occurredAt"] = self._moment(chance)
         return body
+
+    def _plain(self, name: str, contact: dict[str, str]) -> dict[str, Any]:
+        payload = {"n": self._count, "canary": canary(self.org)}
+        return {"event": name, "contact": contact, "payload": payload, "idempotencyKey": f"k{self._count}"}
 
     def _contact(self, chance: Random) -> dict[str, str]:
         """Return one to three identifiers of one person, or (three in ten) of several people."""
