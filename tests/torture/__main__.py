@@ -1,8 +1,8 @@
 """`python -m tests.torture --seed N --minutes 10`: kill everything under load and prove that nothing is lost or done
 twice.
 
-Theory of operation. Clients send all kinds of events to several API processes and log every answer: also
-several about one contact within milliseconds. A request without an answer is
+Theory of operation. Clients send all kinds of events to several API processes and log every answer: also misspelt ones,
+and several about one contact within milliseconds. A request without an answer is
 repeated with the same idempotency key until it gets one. Engines run the entries that the events start;
 webhooks and emails arrive at receivers that record every copy and misbehave; wallets get pushes over sockets,
 acknowledge some and disconnect; analysts query their own data and try to reach that of others. Meanwhile the nemesis

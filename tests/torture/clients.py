@@ -79,12 +79,14 @@ class _Client:
 
     async def run(self) -> None:
         weights = {
-            self._single: 38,
-            self._batch: 32,
+            self._single: 36,
+            self._batch: 30,
             self._send_again: 14,
             self._race: 6,
             self._send_dry_runs: 5,
             self._burst: 5,
+            self._send_misspelt: 2,
+            self._overfill: 2,
         }
         async with self._http:
             await self._burst()  # also in a short run
@@ -128,6 +130,12 @@ class _Client:
             for event in self._traffic.burst():
                 group.create_task(self._deliver([event]))
                 await asyncio.sleep(gap_s)
+
+    async def _send_misspelt(self) -> None:
+        await self._deliver([self._traffic.misspelt(self._chance)], "strict")
+
+    async def _overfill(self) -> None:
+        await self._deliver(self._traffic.overfull())
 
     async def _deliver(self, events: list[SentEvent], kind: str = "live") -> None:
         """Send events until each has a final answer. The rejection of a revoked key is a final answer."""
@@ -214,4 +222,5 @@ def _attempt(
 ) -> Attempt:
     detail = str(item) if answer is Answer.STRANGE else item.get("error", "")
     key, matched = item.get("idempotencyKey"), item.get("matchedAutomations")
-    return Attempt(event.org, event.number, api, *span, answer, key, matched, detail, temporary_key)
+    warnings = tuple(item.get("warnings", ()))
+    return Attempt(event.org, event.number, api, *span, answer, key, matched, detail, temporary_key, warnings)

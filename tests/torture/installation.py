@@ -282,7 +282,9 @@ class Installation:
         dsn, keyring = self.postgres.server.dsn, self.keyring
         made: dict[str, str] = {kind: await keys.create(dsn, keyring, org, kind, None, kind) for kind in kinds}
         admin = [scope for scope in WORKBENCH if scope != "pii:read"]
-        return Account(org, made | {"admin": await keys.create(dsn, keyring, org, "workbench", admin, "admin")})
+        made["admin"] = await keys.create(dsn, keyring, org, "workbench", admin, "admin")
+        made["strict"] = await keys.create(dsn, keyring, org, "live", None, "strict", strict=True)
+        return Account(org, made)
 
 
 def _serve(place: int, port: int) -> list[str]:

@@ -1,7 +1,7 @@
 """The invariants of a run, under the names that trust.md gives them, and their verdicts: one function per invariant.
 
-The invariants of the engine are in `entries` and `effects`, of stopped work in `stopped_work`, of pushes in `inboxes`,
-of confidentiality in `secrecy`.
+The invariants of the engine are in `entries` and `effects`, of what answers name in `answers`, of
+stopped work in `stopped_work`, of pushes in `inboxes`, of confidentiality in `secrecy`.
 """
 
 from collections import Counter, defaultdict
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tests.torture.analysts import IN_SEGMENT
+from tests.torture.answers import answers_name_what_was_left_out
 from tests.torture.automations import COUNTER, Automation
 from tests.torture.effects import (
     effects_happen_once,
@@ -237,8 +238,8 @@ def identity_matches_the_oracle(run: Evidence) -> Findings:
 
 
 def attributes_are_merged(run: Evidence) -> Findings:
-    """the attributes of every contact are those of its events, merged in the order of commits; the
-    counter is judged with the turns
+    """the attributes of every contact are those of its events, merged in the order of commits, and at most a thousand;
+    the counter is judged with the turns
     """
     sent = {number: event.body.get("attributes", {}) for number, event in run.log.sent.items()}
     right = merged(run.stored.events, sent)
@@ -309,6 +310,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V19": secrets_do_not_leak,
     "V20": counts_are_correct,
     "V21": entries_take_turns,
+    "V22": answers_name_what_was_left_out,
     "C16": revoked_keys_open_nothing,
     "O4": erased_data_is_removed,
     "answers": answers_are_of_the_contract,

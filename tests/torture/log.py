@@ -100,6 +100,7 @@ class Attempt(msgspec.Struct, frozen=True):
     matched: int | None = None
     detail: str = ""
     temporary_key: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class Reply(msgspec.Struct, frozen=True):

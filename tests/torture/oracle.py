@@ -15,6 +15,7 @@ import msgspec
 from tests.torture.log import Identifier, IdentifierKind
 from tests.torture.rows import ErasureRow, EventRow
 
+MAX_ATTRIBUTES = 1_000  # of a contact
 CLOCK_ERROR_US = 5_000_000  # a process that measured the database's clock during a freeze
 
 Owners = Mapping[Identifier, str]
@@ -145,10 +146,13 @@ class Traits:
     def merge(self, event: EventRow, attributes: dict[str, Any]) -> None:
         """Apply the attributes of an event.
 
-        If all of them may have been stored already, the event may have written nothing.
+        If all of them may have been stored already, the event may have written nothing. New ones are left out where
+        the contact has no room.
         """
         silent = all(self._seen(event, name, value) for name, value in attributes.items())
         for name, value in attributes.items():
+            if name not in self.possible and len(self.possible) >= MAX_ATTRIBUTES:
+                continue
             before = self.possible.get(name, set())
             self._past |= {(name, contact): event.committed for contact in before}
             self.possible[name] = before | {value} if silent else {value}

@@ -224,6 +224,7 @@ FORGED: list[tuple[str, str, Answer, Forgery]] = [
     ("V2", "was new 2 times", Answer.DUPLICATE, answered(Answer.NEW)),
     ("V2", "but was never accepted", Answer.NEW, answered(Answer.DUPLICATE)),
     ("V3", "no attempt can have stored it", Answer.NEW, answered(Answer.UNSENT)),
+    ("V22", "was answered with ('x',)", Answer.NEW, lambda each: msgspec.structs.replace(each, warnings=("x",))),
     ("answers", "never got an answer", Answer.NEW, answered(Answer.TIMED_OUT)),
     ("answers", "was answered rejected", Answer.NEW, answered(Answer.REJECTED)),
     ("answers", "was answered strange", Answer.NEW, answered(Answer.STRANGE)),

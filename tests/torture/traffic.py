@@ -1,5 +1,5 @@
-"""The events of a run: returning people, conflicting identifiers, events without a key, dry runs, invalid events,
-repeated keys, and bursts of one contact.
+"""The events of a run: returning people, conflicting identifiers, events without a key, dry runs, misspelt and invalid
+events, repeated keys, bursts of one contact, and contacts with too many attributes.
 
 A window over the people moves with the event numbers, so that new contacts, identity conflicts and attribute changes
 occur until the end of the run.
@@ -16,8 +16,12 @@ from tests.torture.wallets import spellings
 PEOPLE = 25
 EVENTS_PER_PERSON = 40
 NAMES = ("deposit", "Withdrawal", "signup", "page.view")
+MISSPELT = {"properties": "payload", "idempotency_key": "idempotencyKey", "dry_run": "test"}
+"""Fields of other vendors, which are dropped, and what is meant by them."""
+
 TICK = "tick"
 TICKS_PER_BURST = 3
+_OVERFULL = (22, 50)  # events of a contact and attributes of each; a contact has at most a thousand
 INVALID_FIELDS: tuple[dict[str, Any], ...] = (
     {"event": "no spaces please"},
     {"event": None},
@@ -66,10 +70,26 @@ class Traffic:
         """Return a dry run for a test key."""
         return self._sent(EventKind.DRY, self._body(chance))
 
+    def misspelt(self, chance: Random) -> SentEvent:
+        """Return an event that a strict key refuses."""
+        return self._sent(EventKind.INVALID, self._body(chance) | {chance.choice(list(MISSPELT)): {}})
+
     def burst(self) -> list[SentEvent]:
         """Return events of a contact of their own, whose automations look at what they did before."""
         contact = {"walletAddress": f"0x{self._count:040x}"}
         return [self._sent(EventKind.LIVE, self._plain(TICK, contact)) for _ in range(TICKS_PER_BURST)]
+
+    def overfull(self) -> list[SentEvent]:
+        """Return events of a contact of their own, with more attributes than a contact may have."""
+        contact, (events, attributes) = {"externalId": f"Respondent{self._count}"}, _OVERFULL
+        return [
+            self._sent(
+                EventKind.LIVE,
+                self._plain("form.sent", contact)
+                | {"attributes": {f"a{event}_{number}": number for number in range(attributes)}},
+            )
+            for event in range(events)
+        ]
 
     def repeat(self, chance: Random, of: SentEvent) -> SentEvent:
         """Return another event with the key of an answered one."""
@@ -96,6 +116,8 @@ class Traffic:
             body.setdefault("attributes", {})[f"only_{number}"] = True
         if chance.random() < 0.2:
             body["occurredAt"] = self._moment(chance)
+        if chance.random() < 0.05:
+            body[chance.choice(list(MISSPELT))] = {"canary": canary(self.org)}
         return body
 
     def _plain(self, name: str, contact: dict[str, str]) -> dict[str, Any]:
