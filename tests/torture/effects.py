@@ -53,6 +53,8 @@ def _wrong_status(message: MessageRow, steps: list[StepRow], copies: list[Delive
 def _wrong_content(run: Evidence, message: MessageRow, copies: list[Delivery]) -> str | None:
     if len({copy.body for copy in copies}) > 1:
         return f"the copies of message {message.id} differ"
+    if message.status == "skipped" and message.wallet is None and message.channel == "inapp":
+        return None  # undeliverable, without a text
     number = str(_number(run, message))
     if message.channel != "webhook" and message.subject != f"About {number}":
         return f"message {message.id} is not about {number}"
@@ -115,6 +117,27 @@ def _unfounded(run: Evidence, message: MessageRow) -> str | None:
     if entry.version is None:
         return f"message {message.id} is of an automation that was never published"
     return None if run.leases.get(entry.id) else f"message {message.id} is of an entry that was never claimed"
+
+
+def foreign_wallets_get_nothing(run: Evidence) -> Findings:
+    """an in-app message to a wallet that can never sign in is undeliverable and skipped, and no other one is"""
+    wallets = {contact.id: contact.wallet for contact in run.stored.contacts if contact.id not in run.erased}
+    statuses = {(message.entry_id, message.node_id): message.status for message in run.stored.messages}
+    for step in run.stored.steps:
+        entry = run.entry.get(step.entry_id)
+        event = None if entry is None else run.event.get(entry.event_id)
+        if entry is None or event is None or entry.contact_id not in wallets or step.kind != "send_inapp":
+            continue
+        wallet = event.wallet or wallets[entry.contact_id] or ""
+        can_sign_in, status = wallet.startswith("0x"), statuses.get((step.entry_id, step.node_id))
+        if step.outcome == "undeliverable":
+            yield _undeliverable(step, wallet, status) if can_sign_in or status != "skipped" else None
+        elif step.outcome == "sent":
+            yield None if can_sign_in else _undeliverable(step, wallet, status)
+
+
+def _undeliverable(step: StepRow, wallet: str, status: str | None) -> str:
+    return f"the message of entry {step.entry_id} to wallet {wallet} was {step.outcome} and is {status}"
 
 
 def leases_are_respected(run: Evidence) -> Findings:

@@ -16,6 +16,7 @@ from tests.torture.answers import answers_name_what_was_left_out
 from tests.torture.automations import COUNTER, Automation
 from tests.torture.effects import (
     effects_happen_once,
+    foreign_wallets_get_nothing,
     leases_are_respected,
     no_other_effects_happen,
 )
@@ -311,6 +312,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V20": counts_are_correct,
     "V21": entries_take_turns,
     "V22": answers_name_what_was_left_out,
+    "V23": foreign_wallets_get_nothing,
     "C16": revoked_keys_open_nothing,
     "O4": erased_data_is_removed,
     "answers": answers_are_of_the_contract,

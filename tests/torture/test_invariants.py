@@ -49,6 +49,9 @@ UNREAD = "SET status = 'sent', delivered_at = NULL"
 READ = "SET status = 'delivered', delivered_at = now()"
 ONE_PRO = "id = (SELECT max(id::text)::uuid FROM contacts WHERE attributes ->> 'plan' = 'pro')"
 ONE_COUNTED = f"id = (SELECT max(id::text)::uuid FROM contacts WHERE attributes ? '{COUNTER}')"
+ONE_UNDELIVERABLE = f"""(entry_id, node_id) = (
+    SELECT entry_id, s.node_id FROM entry_steps s JOIN entries e ON e.id = s.entry_id
+    WHERE s.outcome = 'undeliverable' AND {NOT_ERASED} LIMIT 1)"""
 OF_ERASED = "contact_id = (SELECT max(id::text)::uuid FROM contacts WHERE erased_at IS NOT NULL)"
 UNENTERED = "ALTER TABLE entries DROP CONSTRAINT entries_org_id_automation_id_event_id_key"
 
@@ -176,6 +179,8 @@ SPOILT: list[tuple[str, str, list[str]]] = [
         f"got the message of {GUARDED[0]} 2 times",
         [f"UPDATE entry_steps SET outcome = 'sent' WHERE {one_guarded_step('branched')}"],
     ),
+    ("V23", "was undeliverable and is sent", [f"UPDATE messages SET status = 'sent' WHERE {ONE_UNDELIVERABLE}"]),
+    ("V23", "was sent and is", [f"UPDATE entry_steps SET outcome = 'sent' WHERE {ONE_UNDELIVERABLE}"]),
     ("V20", "member", [f"UPDATE contacts SET attributes = '{{}}' WHERE {ONE_PRO}"]),
     ("V20", "count of", [f"DELETE FROM events WHERE {ONE_EVENT}"]),
 ]

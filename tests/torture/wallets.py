@@ -1,4 +1,6 @@
-"""The wallets of people. Every second person has a wallet whose private key we have, so that it can sign in."""
+"""The wallets of people. Every second person has a wallet whose private key we have, so that it can sign in; every
+fourth has a wallet of another chain, which can never sign in.
+"""
 
 import hashlib
 from functools import cache
@@ -6,6 +8,7 @@ from functools import cache
 from tests.inapp.wallet import Wallet, evm_wallet
 
 _EVERY = 2
+_FOREIGN = 3  # of four
 
 
 def has_wallet(person: int) -> bool:
@@ -21,6 +24,8 @@ def wallet_of(person: int) -> Wallet:
 
 def spellings(person: int) -> tuple[str, str]:
     """Return a person's wallet address in one of two spellings."""
+    if person % 4 == _FOREIGN:
+        return f"BC1Qperson{person}", f"bc1qperson{person}"
     if not has_wallet(person):
         return evm_wallet(f"A11E7{person}"), evm_wallet(f"a11e7{person}")
     address = wallet_of(person).address
