@@ -2,7 +2,7 @@
 twice.
 
 Theory of operation. Clients send all kinds of events to several API processes and log every answer: also misspelt ones,
-and several about one contact within milliseconds. A request without an answer is
+several about one contact within milliseconds, and some over half-closed connections. A request without an answer is
 repeated with the same idempotency key until it gets one. Engines run the entries that the events start;
 webhooks and emails arrive at receivers that record every copy and misbehave; wallets get pushes over sockets,
 acknowledge some and disconnect; analysts query their own data and try to reach that of others. Meanwhile the nemesis
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "--slack",
         type=float,
         default=10.0,
-        help="seconds by which a delay may end late (default %(default)g)",
+        help="seconds by which delays and answers may be late (default %(default)g)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the evidence even if every invariant holds")
     return parser

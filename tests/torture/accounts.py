@@ -2,7 +2,8 @@
 
 import msgspec
 
-CLIENT_TIMEOUT_S = 3.0  # seconds that a client waits; the service promises an answer within two
+CLIENT_TIMEOUT_S = 3.0  # seconds that an impatient client waits; the service promises an answer to events within two
+PATIENT_TIMEOUT_S = 20.0  # the service promises an answer to every request within five
 
 
 class Account(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.torture.accounts import CLIENT_TIMEOUT_S, Account
+from tests.torture.accounts import PATIENT_TIMEOUT_S, Account
 from tests.torture.log import Log, Reply, now_us
 
 _UNAVAILABLE = 503
@@ -54,7 +54,7 @@ class Caller:
         try:
             response = await self._http.request(method, f"{self._urls[place]}/api/v1{path}", headers=headers, **sent)
         except httpx.TransportError:
-            self.log.replies.append(Reply(self.org, way, began, now_us(), 0))
+            self.log.replies.append(Reply(self.org, way, began, now_us(), 0, api=place))
             return None
         text, status = response.content.decode(errors="replace"), response.status_code
         if status < _REFUSED or way == "SQL":  # an SQL error may repeat the value that the query contained
@@ -62,7 +62,7 @@ class Caller:
         else:
             self.log.leak_detector.check_rejection(self.org, way, text)
         strange = "" if status in good or status == _UNAVAILABLE else f"{method} {path}: {status} {text[:300]}"
-        self.log.replies.append(Reply(self.org, way, began, now_us(), status, strange))
+        self.log.replies.append(Reply(self.org, way, began, now_us(), status, strange, place))
         return response if status in good else None
 
 
@@ -80,7 +80,7 @@ class Callers:
     def orgs(self) -> list[str]:
         return list(self._accounts)
 
-    def caller(self, org: str, task: str, patience: float = CLIENT_TIMEOUT_S) -> Caller:
+    def caller(self, org: str, task: str, patience: float = PATIENT_TIMEOUT_S) -> Caller:
         """Create a caller for a task. `patience` is its timeout in seconds."""
         chance = Random(f"{self._seed}/{org}/{task}")
         self._made.append(Caller(self.urls, self._accounts[org], chance, self._log, patience))

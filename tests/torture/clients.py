@@ -4,6 +4,7 @@ Each sends one request at a time to any API process and repeats it until every e
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,14 +12,16 @@ from random import Random
 from typing import Any
 
 import httpx
+import msgspec
 
-from tests.torture.accounts import CLIENT_TIMEOUT_S, Account
+from tests.torture.accounts import CLIENT_TIMEOUT_S, PATIENT_TIMEOUT_S, Account
 from tests.torture.log import UNSETTLED, Answer, Attempt, EventKind, Log, SentEvent, now_us
 from tests.torture.temporary_keys import TemporaryKeys
 from tests.torture.traffic import Traffic
 
 MAX_BATCH_EVENTS = 20
 BURST_GAPS_S = (0.0, 0.005, 0.022, 0.057)  # seconds between the events of a burst
+SHARE_OF_HALF_CLOSED = 0.05
 PAUSES_S = (0.02, 0.15)  # seconds between the requests of a client
 
 
@@ -75,7 +78,7 @@ class _Client:
         self._traffic = traffic
         self._chance = chance
         self._load = load
-        self._http = httpx.AsyncClient(timeout=CLIENT_TIMEOUT_S)
+        self._http = httpx.AsyncClient()
 
     async def run(self) -> None:
         weights = {
@@ -159,10 +162,16 @@ class _Client:
         """Send one request of one or more events and log the answer to each."""
         api = self._chance.randrange(len(self._urls))
         path, body = ("/events", events[0].body) if len(events) == 1 else ("/events/batch", _batch(events))
-        headers = {"authorization": f"Bearer {key}"}
-        began = now_us()
+        request = self._http.build_request(
+            "POST",
+            f"{self._urls[api]}/api/v1{path}",
+            json=body,
+            headers={"authorization": f"Bearer {key}"},
+            timeout=self._chance.choice((CLIENT_TIMEOUT_S, PATIENT_TIMEOUT_S)),
+        )
+        half_closed, began = self._chance.random() < SHARE_OF_HALF_CLOSED, now_us()
         try:
-            response = await self._http.post(f"{self._urls[api]}/api/v1{path}", json=body, headers=headers)
+            response = await (_send_half_closed(request) if half_closed else self._http.send(request))
         except httpx.TransportError as error:
             items = [(_without_answer(error), dict[str, Any]())] * len(events)
         else:
@@ -170,8 +179,36 @@ class _Client:
             items = _read(response, events, temporary_key)
         ended = now_us()
         for event, (answer, item) in zip(events, items, strict=True):
-            self._load.log.attempts.append(_attempt(event, api, (began, ended), answer, item, temporary_key))
+            attempt = _attempt(event, api, (began, ended), answer, item, temporary_key)
+            self._load.log.attempts.append(msgspec.structs.replace(attempt, half_closed=half_closed))
         return [answer for answer, _ in items]
+
+
+async def _send_half_closed(request: httpx.Request) -> httpx.Response:
+    """Send a request over a connection of its own and end our side of it; then read until the service ends its side."""
+    head = {**request.headers, "connection": "close"}
+    lines = [f"POST {request.url.path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+    try:
+        async with asyncio.timeout(PATIENT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(request.url.host, request.url.port)
+            with contextlib.closing(writer):
+                writer.write("\r\n".join([*lines, "", ""]).encode() + request.content)
+                writer.write_eof()
+                received = await reader.read()
+    except TimeoutError as error:
+        raise httpx.ReadTimeout("no answer") from error
+    except ConnectionRefusedError as error:
+        raise httpx.ConnectError("not reached") from error
+    except OSError as error:
+        raise httpx.ReadError("broken") from error
+    answer, _, body = received.partition(b"\r\n\r\n")
+    while answer.startswith(b"HTTP/1.1 100"):
+        answer, _, body = body.partition(b"\r\n\r\n")
+    status_line, *fields = answer.decode().split("\r\n")
+    headers = {name: value for name, _, value in (field.lower().partition(": ") for field in fields)}
+    if len(body) != int(headers.get("content-length", -1)):
+        raise httpx.RemoteProtocolError("ended without a whole answer")
+    return httpx.Response(int(status_line.split()[1]), content=body)
 
 
 def _batch(events: list[SentEvent]) -> dict[str, Any]:

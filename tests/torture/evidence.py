@@ -21,6 +21,7 @@ Findings = Iterator[str | None]
 
 RECOVERY_US = 6_000_000  # a restarted process needs two seconds to load, and more on a machine where all are restarting
 _POSTGRES = frozenset({"postmaster", "postgres", "backend"})
+_STARTED_US = 60_000_000  # by then an API process answers, also on a machine that is much too slow
 _LONG_US = 30_000_000  # by then every process has seen a switch, also an unanswered one
 
 
@@ -219,6 +220,24 @@ class Evidence(msgspec.Struct, dict=True):
     def revoked(self) -> Mapping[str, int]:
         """The commit of each key's revocation, in microseconds."""
         return {key.key_id: key.committed for key in self.stored.revoked}
+
+    @cached_property
+    def api_outages(self) -> Mapping[int | None, list[Span]]:
+        """The spans in which each API process was down, frozen or starting: until its first answer, at most a minute.
+
+        The workers are those of the first one.
+        """
+        answered: dict[int | None, list[Span]] = defaultdict(list)
+        for reply in self.log.replies:
+            if reply.status:
+                answered[reply.api].append((reply.began, reply.ended))
+        outages = defaultdict(list)
+        for fault in self.faults:
+            if fault.role in ("api", "worker"):
+                latest = fault.ended + _STARTED_US
+                first = min((ended for began, ended in answered[fault.victim] if began > fault.ended), default=latest)
+                outages[fault.victim].append((fault.began, max(_outage(fault)[1], min(first, latest))))
+        return defaultdict(list, {api: union(spans) for api, spans in outages.items()})
 
     def frozen_us(self, span: Span) -> int:
         """Return how long an API process or Postgres was frozen within a span, in microseconds."""

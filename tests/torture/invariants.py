@@ -1,6 +1,6 @@
 """The invariants of a run, under the names that trust.md gives them, and their verdicts: one function per invariant.
 
-The invariants of the engine are in `entries` and `effects`, of what answers name in `answers`, of
+The invariants of the engine are in `entries` and `effects`, of what answers say and when they come in `answers`, of
 stopped work in `stopped_work`, of pushes in `inboxes`, of confidentiality in `secrecy`.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tests.torture.analysts import IN_SEGMENT
-from tests.torture.answers import answers_name_what_was_left_out
+from tests.torture.answers import answers_name_what_was_left_out, requests_end
 from tests.torture.automations import COUNTER, Automation
 from tests.torture.effects import (
     effects_happen_once,
@@ -313,6 +313,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V21": entries_take_turns,
     "V22": answers_name_what_was_left_out,
     "V23": foreign_wallets_get_nothing,
+    "V24": requests_end,
     "C16": revoked_keys_open_nothing,
     "O4": erased_data_is_removed,
     "answers": answers_are_of_the_contract,

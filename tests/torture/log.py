@@ -87,7 +87,8 @@ class SentEvent(msgspec.Struct, frozen=True):
 class Attempt(msgspec.Struct, frozen=True):
     """One attempt to send an event to an API process, and its answer.
 
-    `temporary_key` is the id of the temporary key, if one was used.
+    `temporary_key` is the id of the temporary key, if one was used. `half_closed`: the client ended its side of the
+    connection with the request.
     """
 
     org: str
@@ -101,11 +102,15 @@ class Attempt(msgspec.Struct, frozen=True):
     detail: str = ""
     temporary_key: str = ""
     warnings: tuple[str, ...] = ()
+    half_closed: bool = False
+
+
+PROBE = "readyz"
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer to a request other than events: its status (0 without an answer), and a description if it is
-    unexpected.
+    """The answer of an API process to a request other than events: its status (0 without an answer), and a description
+    if it is unexpected.
     """
 
     org: str
@@ -114,6 +119,7 @@ class Reply(msgspec.Struct, frozen=True):
     ended: int
     status: int
     strange: str = ""
+    api: int | None = None
 
 
 class Push(msgspec.Struct, frozen=True):

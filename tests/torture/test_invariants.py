@@ -230,6 +230,13 @@ FORGED: list[tuple[str, str, Answer, Forgery]] = [
     ("V2", "but was never accepted", Answer.NEW, answered(Answer.DUPLICATE)),
     ("V3", "no attempt can have stored it", Answer.NEW, answered(Answer.UNSENT)),
     ("V22", "was answered with ('x',)", Answer.NEW, lambda each: msgspec.structs.replace(each, warnings=("x",))),
+    ("V24", "ended after 3600.", Answer.NEW, lambda each: msgspec.structs.replace(each, began=0, ended=HOUR_US)),
+    (
+        "V24",
+        "of a half-closed client got no answer",
+        Answer.NEW,
+        lambda each: msgspec.structs.replace(each, answer=Answer.BROKEN, half_closed=True, began=0, ended=1),
+    ),
     ("answers", "never got an answer", Answer.NEW, answered(Answer.TIMED_OUT)),
     ("answers", "was answered rejected", Answer.NEW, answered(Answer.REJECTED)),
     ("answers", "was answered strange", Answer.NEW, answered(Answer.STRANGE)),

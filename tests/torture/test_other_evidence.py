@@ -11,8 +11,10 @@ from api.auth.key_format import KINDS, make
 from api.clock import token
 from tests.torture.conftest import FinishedRun
 from tests.torture.evidence import Evidence
+from tests.torture.invariants import judge
 from tests.torture.leaks import SECRET, LeakDetector, canary
-from tests.torture.log import Answer, Reply, SocketVisit
+from tests.torture.log import PROBE, Answer, Reply, SocketVisit
+from tests.torture.nemesis import Fault
 from tests.torture.rows import ErasureRow, MessageRow, RevokedRow
 from tests.torture.secret_search import in_database, in_text
 from tests.torture.test_invariants import assert_seen
@@ -130,6 +132,15 @@ def test_an_unexpected_answer_is_reported(finished_run: FinishedRun) -> None:
     evidence = finished_run.run.evidence
     strange = Reply("acme", "pages", 0, 1, 500, "GET /usage: 500 oh")
     assert_seen(with_log(evidence, replies=[*evidence.log.replies, strange]), "answers", "GET /usage: 500 oh")
+
+
+@pytest.mark.parametrize(("way", "seconds"), [("pages", 7), (PROBE, 4)])
+def test_a_late_answer_is_reported(finished_run: FinishedRun, way: str, seconds: int) -> None:
+    evidence = msgspec.structs.replace(finished_run.run.evidence, slack=1_000_000)
+    late = Reply("acme", way, 0, seconds * 1_000_000, 503, api=1)
+    assert_seen(with_log(evidence, replies=[late]), "V24", f"acme {way} ended after {seconds}.0 s")
+    frozen = msgspec.structs.replace(evidence, faults=[Fault("api", "freeze", 1, 0, 3_000_000)])
+    assert judge("V24", with_log(frozen, attempts=[], replies=[late])).violations == []
 
 
 @pytest.mark.parametrize("way", ["SQL", "socket", "events"])

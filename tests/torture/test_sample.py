@@ -21,6 +21,7 @@ def test_the_faults_had_an_effect(finished_run: FinishedRun) -> None:
     answers = {attempt.answer for attempt in finished_run.run.evidence.log.attempts}
     assert answers & UNKNOWN
     assert answers >= ACCEPTED
+    assert any(attempt.half_closed and attempt.answer in ACCEPTED for attempt in finished_run.run.evidence.log.attempts)
     warnings = {warning for attempt in finished_run.run.evidence.log.attempts for warning in attempt.warnings}
     assert {warning.partition(".")[0] for warning in warnings} > {"attributes"}
     assert {arrival.reaction for arrival in finished_run.run.evidence.arrivals} == set(Reaction)

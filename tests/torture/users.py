@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from tests.torture.accounts import PATIENT_TIMEOUT_S
 from tests.torture.analysts import KnownIds, analyse, define_segment, send_every_query
 from tests.torture.automations import Author, Automation
 from tests.torture.callers import Callers
@@ -13,14 +14,15 @@ from tests.torture.clients import Load
 from tests.torture.erasing import erase_some
 from tests.torture.holders import Holders
 from tests.torture.installation import Installation
-from tests.torture.log import Log
+from tests.torture.log import PROBE, Log, Reply, now_us
 from tests.torture.nemesis import RunSpec
 from tests.torture.secret_search import SearchedPlace, in_text
 from tests.torture.temporary_keys import TemporaryKeys
 
 ENOUGH = 10  # pushes of an organization
 _READ_EVERY = 2.0  # seconds
-_PATIENT_TIMEOUT_S = 60.0  # seconds; after the faults every request must get an answer
+_PROBED_EVERY = 0.3  # seconds
+_LAST_TIMEOUT_S = 60.0  # seconds; after the faults every request must get an answer
 
 
 class Users:
@@ -66,12 +68,13 @@ class Users:
                 erase_some(self._callers.caller(org, "eraser"), self.load.answered),
                 analyse(self._callers.caller(org, "analyst"), self._known_ids),
             ]
-        return [*doing, *self.holders.coroutines(self.load.people), self._read_metrics()]
+        probes = [self._probe(api, url) for api, url in enumerate(self._callers.urls)]
+        return [*doing, *self.holders.coroutines(self.load.people), self._read_metrics(), *probes]
 
     async def send_every_query(self) -> None:
         """Let the analysts send every query once, after the faults."""
         for org in self._callers.orgs:
-            await send_every_query(self._callers.caller(org, "analyst in the end", _PATIENT_TIMEOUT_S), self._known_ids)
+            await send_every_query(self._callers.caller(org, "analyst in the end", _LAST_TIMEOUT_S), self._known_ids)
 
     async def close(self) -> None:
         await self._callers.close()
@@ -85,3 +88,16 @@ class Users:
                 except httpx.TransportError:
                     continue
                 self.read.append(in_text("metrics", text))
+
+    async def _probe(self, api: int, url: str) -> None:
+        """Ask an API process again and again whether it is ready, as a load balancer does."""
+        async with httpx.AsyncClient(timeout=PATIENT_TIMEOUT_S) as client:
+            while True:
+                await asyncio.sleep(_PROBED_EVERY)
+                began = now_us()
+                try:
+                    status = (await client.get(f"{url}/readyz")).status_code
+                except httpx.TransportError:
+                    status = 0
+                strange = "" if status in (0, 200, 503) else f"/readyz: {status}"
+                self.log.replies.append(Reply("", PROBE, began, now_us(), status, strange, api))
