@@ -77,12 +77,16 @@ def test_a_gap_in_the_pushes_is_detected(finished_run: FinishedRun) -> None:
     visit = next(candidate for candidate in evidence.log.visits if len(candidate.pushes) > 1)
     first = min(visit.pushes, key=lambda push: position(evidence, push.id)).id
     left = [push for push in visit.pushes if push.id != first]
+    pushed = {push.id for push in visit.pushes}
     messages = [
         msgspec.structs.replace(message, committed=0) if message.id == first else message
         for message in evidence.stored.messages
+        if message.id in pushed
     ]
     alone = with_stored(
-        with_log(evidence, visits=[msgspec.structs.replace(visit, pushes=left, acknowledged=[])]), messages=messages
+        with_log(evidence, visits=[msgspec.structs.replace(visit, pushes=left, acknowledged=[])]),
+        messages=messages,
+        erasures=[],
     )
     assert_seen(msgspec.structs.replace(alone, faults=[]), "V16", f"was sent before {first}")
 
