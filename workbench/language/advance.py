@@ -36,7 +36,7 @@ ATTRIBUTION_TAIL = timedelta(days=7)
 MAX_CLOCK_SETBACK = timedelta(hours=7)  # the largest step back of any zone's clocks since 1970
 
 
-class RequiredFacts(msgspec.Struct, frozen=True):
+class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
     """The facts, in addition to event and contact, that the next decisions on a run can read.
 
     `entries`: ContactHistory.entered_at and running. `recent`: ContactHistory.recent. `messages`:

@@ -26,7 +26,7 @@ def is_evm_wallet(wallet: str) -> bool:
     return EVM_WALLET.fullmatch(wallet) is not None
 
 
-class InappMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="inapp"):
+class InappMessage(msgspec.Struct, frozen=True, gc=False, rename="camel", tag_field="channel", tag="inapp"):
     """A message stored for a wallet and pushed to its sockets."""
 
     id: str
@@ -182,14 +182,14 @@ CHANNELS: dict[str, Channel] = {channel.name: channel for channel in (INAPP, EMA
 CAPPED_CHANNELS = tuple(name for name, channel in CHANNELS.items() if channel.to_contact)
 """The channels whose messages count towards a frequency cap."""
 
-_BY_MESSAGE = {channel.message: channel for channel in CHANNELS.values()}
+CHANNELS_BY_MESSAGE: dict[type, Channel] = {channel.message: channel for channel in CHANNELS.values()}
 assert tuple(CHANNELS) == get_args(ChannelName), "every name has a channel"
-assert set(_BY_MESSAGE) == set(get_args(Message)), "every message has a channel"
+assert set(CHANNELS_BY_MESSAGE) == set(get_args(Message)), "every message has a channel"
 
 
 def channel_of(message: Message) -> Channel:
     """Return the channel that delivers a message."""
-    return _BY_MESSAGE[type(message)]
+    return CHANNELS_BY_MESSAGE[type(message)]
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ TOO_MANY_ATTRIBUTES = f"left out: a contact has at most {MAX_CONTACT_ATTRIBUTES:
 TOO_LARGE_ATTRIBUTES = f"left out: a contact has at most {MAX_CONTACT_ATTRIBUTES_BYTES // 1024} KB of attributes"
 
 
-class ContactState(msgspec.Struct, frozen=True):
+class ContactState(msgspec.Struct, frozen=True, gc=False):
     """A contact at the time of a step. `opted_out`: the channels it opted out of."""
 
     id: str

@@ -17,7 +17,7 @@ from workbench.language.run import ContactUpdated, Effect, TagAdded, TagRemoved,
 from workbench.language.trigger import flat_context
 
 
-class ContactHistory(msgspec.Struct, frozen=True):
+class ContactHistory(msgspec.Struct, frozen=True, gc=False):
     """Earlier entries of the contact, and messages to it.
 
     `entered_at`: when its latest earlier entry of this automation was created. An entry counts once it has taken a
@@ -34,7 +34,7 @@ class ContactHistory(msgspec.Struct, frozen=True):
     messages_at: tuple[datetime, ...] = ()
 
 
-class LaterEvent(msgspec.Struct, frozen=True):
+class LaterEvent(msgspec.Struct, frozen=True, gc=False):
     """An event of the same contact after the one that started the entry. `at`: when the service received it.
 
     `is_stored`: False for an event of a simulation; its id is only its place among those of its moment.

@@ -15,7 +15,7 @@ Context: TypeAlias = Mapping[str, Any]
 MISSING: Any = object()
 
 
-class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
+class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One condition on the context. An operator that is not in `OPERATORS` is dropped: the filter always passes."""
 
     path: str
@@ -23,7 +23,7 @@ class Filter(msgspec.Struct, frozen=True, omit_defaults=True):
     value: Any = None
 
 
-class Verdict(msgspec.Struct, frozen=True, rename="camel"):
+class Verdict(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The result of one filter, with the actual value at its path. `present` False: the path is missing."""
 
     path: str

@@ -262,6 +262,8 @@ if missing := set(get_args(Action)) - HANDLERS.keys():
 def _withhold(ctx: StepContext) -> Decision | None:
     """Delay a message until the quiet hours end, or skip it if the contact has reached the frequency cap."""
     hours, cap = ctx.graph.settings.quiet_hours, ctx.graph.settings.frequency_cap
+    if hours is None and cap is None:
+        return None
     now = ctx.facts.real_time(ctx.now)  # a late engine must not send at night, or more than the cap allows
     if hours is not None:
         until = quiet_until(hours, ctx.facts.contact.attributes.get(hours.attribute), now)

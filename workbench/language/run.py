@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from workbench.language.channel import Message, channel_of
+from workbench.language.channel import CHANNELS_BY_MESSAGE, Message
 from workbench.language.codec import Json
 
 
@@ -24,6 +24,8 @@ class State(StrEnum):
     EXITED = "exited"
     CANCELLED = "cancelled"
     DEAD = "dead"
+
+    __hash__ = str.__hash__  # Enum's own is a Python function, and a step looks up several states
 
 
 # The reason for each transition is its label in docs/entry-states.md. A CHECK in the database has the same pairs.
@@ -124,19 +126,19 @@ def delay_after(delays: tuple[float, ...], attempt: int, jitter_key: str) -> tim
     return timedelta(seconds=delays[attempt - 1] * (1 + jitter))
 
 
-class TagAdded(msgspec.Struct, frozen=True):
+class TagAdded(msgspec.Struct, frozen=True, gc=False):
     """The tag is added to the contact, unless the contact has it."""
 
     tag: str
 
 
-class TagRemoved(msgspec.Struct, frozen=True):
+class TagRemoved(msgspec.Struct, frozen=True, gc=False):
     """The tag is removed from the contact, if the contact has it."""
 
     tag: str
 
 
-class ContactUpdated(msgspec.Struct, frozen=True):
+class ContactUpdated(msgspec.Struct, frozen=True, gc=False):
     """The attributes are merged into the contact's, shallowly, like those of an event."""
 
     attributes: dict[str, Json]
@@ -147,7 +149,8 @@ Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated
 
 def counts_towards_cap(effect: Effect) -> bool:
     """Return whether an effect counts towards a frequency cap: whether it is a message to the contact."""
-    return isinstance(effect, Message) and channel_of(effect).to_contact
+    channel = CHANNELS_BY_MESSAGE.get(type(effect))
+    return channel is not None and channel.to_contact
 
 
 def message_id(entry_id: str, node_id: str, visit: int = 1) -> str:

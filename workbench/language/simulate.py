@@ -94,7 +94,7 @@ class MissedEvent(msgspec.Struct, frozen=True, rename="camel"):
     verdicts: tuple[Verdict, ...]
 
 
-class Trace(msgspec.Struct, frozen=True, rename="camel"):
+class Trace(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The result of a simulation: `steps` in order, in the format of an entry's history.
 
     `matched` False: the trigger does not fire, and `verdicts` give the reason. `state` and `outcome` are those of the
@@ -130,9 +130,10 @@ def simulate(
     first, trigger, visible = _record(event, now), automation.trigger, circumstances.visible_contact
     run = Run(circumstances.entry_id, automation.id, event_id=circumstances.event_id)
     entry = SimulatedEntry(first, first.read_payload(), run)
-    true_verdicts = verdicts = explain(trigger.filters, _trigger_context(entry, contact))
+    filters = trigger.filters
+    true_verdicts = verdicts = explain(filters, _trigger_context(entry, contact)) if filters else ()
     if visible is not None:
-        verdicts = redact_verdicts(verdicts, explain(trigger.filters, _trigger_context(entry, visible)))
+        verdicts = redact_verdicts(verdicts, explain(filters, _trigger_context(entry, visible)))
     name_matched = trigger.matches_event(event.name, event.source)
     if not name_matched or not all(verdict.passed for verdict in true_verdicts):
         return Trace(False, verdicts, name_matched=name_matched)
@@ -143,7 +144,7 @@ def simulate(
     # Their ids are in their order, because an entry tells events of one moment apart by id.
     later = [_record(item.event, now + item.after, f"{number:09}") for number, item in enumerate(scheduled)]
     # At `until` the simulation still goes on, a microsecond later it does not.
-    until = min(circumstances.until or _FOREVER, _FOREVER - _MICROSECOND) + _MICROSECOND
+    until = _FOREVER if circumstances.until in (None, _FOREVER) else circumstances.until + _MICROSECOND
     events = [record for record in (first, *later) if record.at < until]
     history, retries, owners = circumstances.history, circumstances.retries, circumstances.owners
     timeline = Timeline(graph, contact, history, retries, circumstances.report_bug, owners)

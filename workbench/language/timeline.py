@@ -30,7 +30,7 @@ MAX_ARRIVALS = 1_000  # the newest later events that an entry can read, as in th
 NO_HISTORY = ContactHistory()
 
 
-class EventRecord(msgspec.Struct, frozen=True):
+class EventRecord(msgspec.Struct, frozen=True, gc=False):
     """An event of the contact. `at`: when the service received it; `sent`: its identifiers; `payload`: JSON text.
 
     A log that may start an entry has a `source`, the key of the trigger's `LogSource`, and its parameters in `args` of
@@ -70,7 +70,7 @@ class SimulatedEntry(msgspec.Struct):
         return [decision.step for decision in self.decisions if decision.step is not None]
 
 
-class Walk(msgspec.Struct, frozen=True):
+class Walk(msgspec.Struct, frozen=True, gc=False):
     """The steps of an entry from a claim to its next wait or its end.
 
     `run`, `facts`: at its beginning. `arrival`: the event that woke the entry, or None.
