@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             options = msgspec.structs.replace(options, database_url=args.database_url)
         if args.data_dir is not None:
             options = msgspec.structs.replace(options, data_dir=args.data_dir.absolute())
-        elif arguments[0] != "up" and options.database_url is None:
+        elif arguments[0] != "up" and options.database_url is None and not hasattr(args, "url"):
             pkgutil.resolve_name("api.cli.up:require_own_data_dir")(options.data_dir)
         return int(args.run(args, options) or 0)
     except KeyboardInterrupt:

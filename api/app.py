@@ -11,7 +11,6 @@ could cut off a request that is on its way. The services stop after the last con
 
 import asyncio
 import contextlib
-import difflib
 import functools
 import logging
 import resource
@@ -79,7 +78,7 @@ from api.store.database import (
 )
 from api.store.query import TenantDatabase
 from api.wire.connection import HttpConnection, LargeBodies, TransportError
-from workbench.language.problem import Problem
+from workbench.language.problem import Problem, nearest_name
 
 MAX_BODY_BYTES = 262_144  # for routes that are not in BODY_LIMITS
 BODY_LIMITS = {
@@ -93,7 +92,7 @@ LOCK_TIMEOUT_MS = 500  # ingest waits this long for a lock; then only the organi
 SEGMENT_QUERY_TIMEOUT_S = 35.0  # leaves room for the rest of the request, which has to end within a minute
 SEGMENT_CONCURRENCY = ConcurrencyLimits(per_organization=2, total=6, wait_seconds=15.0)
 ACCEPT_BACKLOG = 4096
-_LONGEST_PATH = 64  # characters that are compared with the paths of routes
+_MAX_COMPARED_CHARACTERS = 64  # of a path without a route, with the paths of routes
 RELIEF_INTERVAL_S = 0.1  # pause between two checks of the accept queues of other processes
 IDLE_GRACE_S = 1.0  # an idle connection may send one more request within this time while the process drains
 DRAIN_TIMEOUT_S = 15.0  # connections are aborted after this time
@@ -262,9 +261,9 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
 
 def _suggested_route(request: Request) -> str:
     """Return a suggestion if a path without parameters is similar. The path sent is left out: it may have a secret."""
-    paths = {f"/{route.path}" for route in request.app.router.routes if "<" not in route.path}
-    likely = difflib.get_close_matches(request.path[:_LONGEST_PATH], sorted(paths), 1, cutoff=0.8)
-    return f" Did you mean {likely[0]}?" if likely else ""
+    paths = sorted({f"/{route.path}" for route in request.app.router.routes if "<" not in route.path})
+    nearest = nearest_name(request.path[:_MAX_COMPARED_CHARACTERS], paths, similarity=0.8)
+    return "" if nearest is None else f" Did you mean {nearest}?"
 
 
 Connect = Callable[[], HttpConnection]

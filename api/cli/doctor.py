@@ -17,7 +17,7 @@ import msgspec
 from api.cli import CommandError, network
 from api.cli.database import MISMATCH_ADVICE, read_secret
 from api.cli.errors import PACKAGES, add_database, explain, port, say
-from api.cli.up import DEFAULT_LAB_PORT, DEFAULT_PORT, RunningUp, find_running
+from api.cli.up import ports_of
 from api.crypto import ChainError, Keyring, read_chain
 from api.private_files import PrivateFileError
 from api.settings import Settings
@@ -41,8 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Print one line per check; return 1 when one failed."""
     failed = False
-    (running, *_) = [*find_running(settings.data_dir), RunningUp(settings.data_dir, DEFAULT_PORT, DEFAULT_LAB_PORT)]
-    for finding in run_checks(settings, args.port or running.port, args.lab_port or running.lab_port):
+    api_port, lab_port = ports_of(settings.data_dir)
+    for finding in run_checks(settings, args.port or api_port, args.lab_port or lab_port):
         failed = failed or finding.verdict == "fail"
         say(f"{finding.verdict:<4}  {finding.message}" + (f"\n      {finding.advice}" if finding.advice else ""))
     return 1 if failed else 0

@@ -7,7 +7,6 @@ Results go to stdout (`say`), everything else to stderr (`note`), without contro
 """
 
 import argparse
-import difflib
 import errno
 import re
 import signal
@@ -24,6 +23,7 @@ else:
     Actions = object
 from api.settings import Settings
 from workbench.language.codec import printable
+from workbench.language.problem import suggestion
 
 USER_ERRORS = {  # their message is the sentence; tests/cli/test_errors.py finds a name that is out of date
     "api.auth.AccessError",
@@ -70,9 +70,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if (match := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)) is not None:
-            likely = difflib.get_close_matches(match[1], re.findall("'([^']*)'", match[2]), 1)
-            if likely:
-                message = message.replace(match[0], f"{match[1]!r} is unknown; did you mean {likely[0]!r}?")
+            advice = suggestion(match[1], re.findall(r"[^\s,']+", match[2]))  # newer Pythons leave out the quotes
+            message = message.replace(match[0], f"{match[1]!r} is unknown{advice}") if advice else message
         super().error(message)
 
 
@@ -111,7 +110,11 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
 
 def add_database(parser: argparse.ArgumentParser) -> None:
     """Add the option of commands that use the database without being a process of the installation."""
-    parser.add_argument("--url", dest="database_url", help="URL of the database (default: DATABASE_URL)")
+    parser.add_argument(
+        "--url",
+        dest="database_url",
+        help="URL of the database (default: DATABASE_URL, which keeps a password from `ps`)",
+    )
 
 
 def add_leash(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from api.cli import CommandError, network
 from api.cli.errors import port
-from api.cli.up import DEFAULT_PORT, find_running
+from api.cli.up import ports_of, require_own_data_dir
 from api.metrics.serve import MergedMetrics, metrics_folder, read_published
 from api.process import Spans
 from api.settings import Settings
@@ -39,7 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, settings: Settings) -> None:
-    api_port = args.port or next((up.port for up in find_running(settings.data_dir)), DEFAULT_PORT)
+    if args.url is None and args.data_dir is None:
+        require_own_data_dir(settings.data_dir)
+    api_port = args.port or ports_of(settings.data_dir)[0]
 
     def read() -> MetricsReading:
         if args.url is not None:

@@ -78,21 +78,34 @@ class RunningUp(msgspec.Struct, frozen=True):
     lab_port: int
 
 
-def find_running(data_dir: Path | None = None) -> list[RunningUp]:
-    """Return the `workbench up` of this user that are running, or only the one with this data folder."""
-    parser = argparse.ArgumentParser()
+def running_ups() -> list[RunningUp]:
+    """Return the `workbench up` of this user that are running."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_options(parser)
     parser.add_argument("--data-dir")
     running = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
-            command, _, arguments = "\0".join(process.cmdline()).partition("\0up")
-            if not command.endswith(("/workbench", "\0-m\0api")) or process.uids().effective != os.geteuid():
-                continue
-            args, _ = parser.parse_known_args(arguments.split("\0")[1:])
-            folder = args.data_dir or process.environ().get("WORKBENCH_DATA_DIR") or DEFAULT_DATA_DIR
-            running.append(RunningUp(Path(process.cwd(), folder).resolve(), args.port, args.lab_port))
-    return [up for up in running if data_dir is None or up.data_dir == data_dir.resolve()]
+            line = [part for part in process.cmdline() if part != "-P"]
+            match line:
+                case [_, "-m", "api", "up", *arguments]:
+                    pass
+                case [_, script, "up", *arguments] if Path(script).name == "workbench":
+                    pass
+                case _:
+                    continue
+            if "python" in Path(line[0]).name and process.uids().effective == os.geteuid():
+                with contextlib.suppress(argparse.ArgumentError, SystemExit):  # it is about to report a wrong usage
+                    args, _ = parser.parse_known_args(arguments)
+                    folder = args.data_dir or process.environ().get("WORKBENCH_DATA_DIR") or DEFAULT_DATA_DIR
+                    running.append(RunningUp(Path(process.cwd(), folder).resolve(), args.port, args.lab_port))
+    return running
+
+
+def ports_of(data_dir: Path) -> tuple[int, int]:
+    """Return the ports of API and JupyterLab of the `workbench up` with this data folder, or the default ones."""
+    ports = [(up.port, up.lab_port) for up in running_ups() if up.data_dir == data_dir.resolve()]
+    return ports[0] if ports else (DEFAULT_PORT, DEFAULT_LAB_PORT)
 
 
 def require_own_data_dir(data_dir: Path) -> None:
@@ -100,7 +113,7 @@ def require_own_data_dir(data_dir: Path) -> None:
 
     Otherwise a command that is given in another folder would start a second Postgres, and use that.
     """
-    running = [str(up.data_dir) for up in find_running()] if data_dir == absolute_path(DEFAULT_DATA_DIR) else []
+    running = [str(up.data_dir) for up in running_ups()] if data_dir == absolute_path(DEFAULT_DATA_DIR) else []
     if running and str(data_dir.resolve()) not in running:
         raise CommandError(
             f"`workbench up` is running with the data folder {', '.join(running)}, and the default here is {data_dir}; "

@@ -16,7 +16,7 @@ from sanic import Blueprint, HTTPResponse, Request
 from api.auth.key_format import Kind
 from api.auth.verify import Principal, Unauthorized
 from api.inapp.sign_in import format_message, is_loopback, is_origin_allowed, parse_origin
-from api.routes.request import KEY_HEADER, Access, Operation, body_of, services
+from api.routes.request import KEY_REFUSED, Access, Operation, body_of, services
 from api.routes.responses import RequestRefusedError
 from api.wire.connection import WebSocket
 from workbench.language.body import Body
@@ -172,7 +172,7 @@ async def _require_publishable_key(request: Request) -> Principal:
     verifier = services(request).verifier
     principal = await verifier.principal(request.headers.getall("authorization", []), frozenset(_PUBLISHABLE))
     if isinstance(principal, Unauthorized):
-        raise RequestRefusedError(401, f"the publishable key is missing, invalid or revoked; {KEY_HEADER}")
+        raise RequestRefusedError(401, f"the publishable key is {KEY_REFUSED}")
     return principal
 
 

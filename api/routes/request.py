@@ -69,7 +69,7 @@ WRITE = Access(("workbench",), ("automations:write",))
 PUBLISH = Access(("workbench",), ("automations:publish",))
 SWITCH = Access(("workbench",), ("automations:write", "automations:publish"))
 
-KEY_HEADER = "send it in the header `Authorization: Bearer <key>`"
+KEY_REFUSED = "missing (send `Authorization: Bearer <key>`), invalid or revoked"
 KEY_CHECK_INTERVAL_S = 2.0  # a revoked key ends everywhere within 5 s: 2 s here, 2 s in the verifier's cache
 
 
@@ -105,7 +105,7 @@ async def identify(request: Request) -> Principal:
     """Return the principal of the request's key; 401 without a valid one."""
     principal = await services(request).verifier.principal(request.headers.getall("authorization", []))
     if isinstance(principal, Unauthorized):
-        raise RequestRefusedError(401, f"the secret key is missing, invalid or revoked; {KEY_HEADER}")
+        raise RequestRefusedError(401, f"the secret key is {KEY_REFUSED}")
     request.ctx.principal = principal
     act_for(principal.org_id)
     return principal

@@ -71,7 +71,7 @@ WITH due AS MATERIALIZED (
     SELECT f.org_id, f.contact_id, f.id AS first_id, coalesce(o.id, f.id) AS id, coalesce(o.state, f.state) AS state
     FROM first f LEFT JOIN LATERAL (
         SELECT e.id, e.state, coalesce(e.turn_at, e.due_at) AS turn_at, e.event_id, e.automation_id FROM entries e
-        WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id
+        WHERE e.org_id = f.org_id AND e.contact_id = f.contact_id    -- as the index entries_turns, word for word
             AND (e.state IN ('running', 'retrying') OR (e.state IN ('pending', 'waiting') AND e.turn_at IS NOT NULL))
         ORDER BY e.state <> 'running', coalesce(e.turn_at, e.due_at), e.event_id, e.automation_id LIMIT 1
     ) AS o ON o.state = 'running' OR (o.turn_at, o.event_id, o.automation_id) < (f.turn_at, f.event_id, f.automation_id)
@@ -96,11 +96,13 @@ WITH due AS MATERIALIZED (
               e.attempts, e.lease_token, e.lease_until, e.due_at, e.since, e.since_id, e.activation, e.request_id, e.outcome,
               turn.state AS came_from
 ), later AS MATERIALIZED (
-    -- If another transaction has the first entry locked, those behind it stay due.
-    SELECT d.org_id, d.id FROM due d JOIN head h USING (contact_id)
-    WHERE d.id <> h.id AND (h.state = 'running' OR h.id IN (SELECT id FROM turn))
+    -- If another transaction has the first entry locked, which takes moments, no claim will make those behind it due.
+    SELECT d.org_id, d.id, CASE WHEN h.state = 'running' OR h.id IN (SELECT id FROM turn) THEN :put_back_until ::timestamptz
+                                ELSE :now ::timestamptz + interval '100 milliseconds' END AS until
+    FROM due d JOIN head h USING (contact_id)
+    WHERE d.id <> h.id
 ), put_back AS (
-    UPDATE entries e SET turn_at = coalesce(e.turn_at, e.due_at), due_at = :put_back_until ::timestamptz
+    UPDATE entries e SET turn_at = coalesce(e.turn_at, e.due_at), due_at = later.until
     FROM later
     WHERE e.org_id = later.org_id AND e.id = later.id
     RETURNING true
@@ -121,7 +123,8 @@ WITH k AS MATERIALIZED (
 ), next AS MATERIALIZED (
     SELECT e.* FROM k CROSS JOIN LATERAL (
         SELECT e.org_id, e.id FROM entries e
-        WHERE e.org_id = k.org_id AND e.contact_id = k.id AND e.state <> 'running' AND e.turn_at IS NOT NULL
+        WHERE e.org_id = k.org_id AND e.contact_id = k.id AND e.turn_at IS NOT NULL
+            AND e.state <> 'running'    -- from here as the index entries_turns, word for word
             AND (e.state IN ('running', 'retrying') OR (e.state IN ('pending', 'waiting') AND e.turn_at IS NOT NULL))
         ORDER BY e.state <> 'running', coalesce(e.turn_at, e.due_at), e.event_id, e.automation_id LIMIT 1
     ) AS e

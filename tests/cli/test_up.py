@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from api.cli import network
+from api.cli.up import running_ups
 from api.embedded import find, postmaster
 from api.embedded.paths import find_paths
 from tests.installation import until
@@ -128,7 +129,18 @@ def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_
     assert workbench("org", "create", "acme", "--data-dir", str(data_dir)).returncode == 0
     assert f"the API is ready on port {port}\n" in workbench("doctor", "--data-dir", str(data_dir)).stdout
     assert "API ready" in workbench("top", "--once", "--data-dir", str(data_dir)).stdout
+    assert str(data_dir) in workbench("top", "--once").stderr
+    assert "http://127.0.0.1:9/metrics cannot be read" in workbench("top", "--url", "http://127.0.0.1:9/metrics").stderr
     assert up.end(signal.SIGTERM)[0] == 0
+
+
+def test_other_programs_with_such_words_are_no_running_up(tmp_path: Path) -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    for words in (["/srv/workbench", "update"], ["--project", "/srv/workbench", "up"]):
+        process = subprocess.Popen([*sleep, *words], cwd=tmp_path)
+        assert not [up for up in running_ups() if up.data_dir.is_relative_to(tmp_path)]
+        process.kill()
+        process.wait()
 
 
 def test_up_restarts_a_killed_postgres_and_recovers(data_dir: Path, port: int) -> None:

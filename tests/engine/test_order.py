@@ -108,18 +108,22 @@ async def test_an_entry_behind_another_waits_until_that_ends_and_keeps_its_momen
     assert await bench.entries("state") == [("completed",), ("completed",)]
 
 
-async def test_an_entry_stays_due_if_the_one_before_it_cannot_be_claimed(bench: EngineBench) -> None:
-    async with endpoint(status(500), status(200), status(200)) as server:
+async def test_entries_behind_a_locked_one_are_due_again_soon_and_delay_no_other_contact(bench: EngineBench) -> None:
+    async with endpoint(status(500), *[status(200)] * 3) as server:
         hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
         await bench.automation([TRIGGER, hook], [("t", "h")])
         await bench.send("k1")
         await bench.drive()
         bench.clock.ahead += timedelta(minutes=1)
         await bench.send("k2")
+        await bench.send("k3", contact={"externalId": "other"})
         async with bench.database.transaction() as tx:
             await tx.execute("SELECT FROM entries WHERE state = 'retrying' FOR UPDATE")
-            assert await bench.driver.drive(bench.org_id, "ready", 10) == 0
-            assert await bench.entries("state, due_at = created_at") == [("retrying", False), ("pending", True)]
-        assert await bench.driver.drive(bench.org_id, "ready", 10) == 1
-        await bench.driver.deliveries.stop(60)
-        assert await bench.entries("state") == [("completed",), ("pending",)]
+            assert await bench.driver.drive(bench.org_id, "ready", 1) == 0
+            behind = "state = 'pending' AND turn_at = created_at AND due_at < created_at + interval '1 s'"
+            assert await bench.entries(behind) == [(False,), (True,), (None,)]
+            assert await bench.driver.drive(bench.org_id, "ready", 1) == 1
+            await bench.driver.deliveries.stop(60)
+        assert await bench.entries("state") == [("retrying",), ("pending",), ("completed",)]
+        await bench.drive()
+    assert await bench.entries("state") == [("completed",)] * 3

@@ -8,9 +8,7 @@ from api.auth import keys
 from tests.routes.conftest import Org
 
 EVENT = {"event": "deposit", "contact": {"externalId": "u1"}}
-UNAUTHORIZED = {
-    "error": "the secret key is missing, invalid or revoked; send it in the header `Authorization: Bearer <key>`"
-}
+UNAUTHORIZED = {"error": "the secret key is missing (send `Authorization: Bearer <key>`), invalid or revoked"}
 
 
 async def answer(org: Org, *authorization: str, path: str = "/events") -> tuple[int, dict[str, str]]:

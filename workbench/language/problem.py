@@ -28,10 +28,10 @@ class DeclarationError(Exception):
     """A kind of node or an operator lacks one of its parts. Raised at import, so that it cannot fail in a run."""
 
 
-def nearest_name(written: str, names: Iterable[str]) -> str | None:
-    """Return the name most similar to `written`, ignoring case, or None if none is similar."""
+def nearest_name(written: str, names: Iterable[str], similarity: float = 0.6) -> str | None:
+    """Return the name most similar to `written`, ignoring case, or None if none has this similarity (0 to 1)."""
     by_lower_case = {name.lower(): name for name in reversed(tuple(names))}
-    matches = difflib.get_close_matches(written.lower(), by_lower_case, 1)
+    matches = difflib.get_close_matches(written.lower(), by_lower_case, 1, similarity)
     return by_lower_case[matches[0]] if matches else None
 
 
