@@ -19,11 +19,9 @@ _AT_ONCE = 200  # runs between two readings of the clock
 
 def runs_per_second(effort: Effort) -> list[float]:
     """Return the rate of each round; every run has a different event."""
-    automation, contact, now = (
-        _automation(),
-        ContactState("c", Identifiers(evm_wallet("a"))),
-        datetime(2026, 1, 1, tzinfo=UTC),
-    )
+    automation = _automation()
+    contact = ContactState("c", Identifiers(evm_wallet("a")))
+    now = datetime(2026, 1, 1, tzinfo=UTC)
     numbers, durations = itertools.count(), []
     for _ in range(effort.rounds):
         runs, begun = 0, time.perf_counter()

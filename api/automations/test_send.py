@@ -137,7 +137,13 @@ async def send_test(
     channels = {kind: action.channel for kind, action in STEP_ACTIONS.items()}
     last_steps = {step.node_id: (step, channel) for step in trace.steps if (channel := channels.get(step.kind))}
     skipped = [
-        TestMessageView(step.node_id, channel.name, "skipped", step.detail.get("cause"))
+        TestMessageView(
+            step.node_id,
+            channel.name,
+            "skipped",
+            step.detail.get("cause"),
+            step.detail["error"] if step.outcome == "undeliverable" else "",
+        )
         for step, channel in last_steps.values()
         if step.outcome in ("failed", "skipped", "undeliverable") and node_id in (None, step.node_id)
     ]

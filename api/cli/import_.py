@@ -24,7 +24,7 @@ from api.imports.errors import Rejects, default_rejects_path
 from api.imports.formats import ReadOptions, find_sources
 from api.imports.importer import ImportStatus, import_history
 from api.settings import Settings
-from api.store.database import DatabaseUnavailableError, database_name, with_application_name
+from api.store.database import DatabaseUnavailableError, describe_database, with_application_name
 
 _LINE_INTERVAL_S = 5.0
 _SPEED_WINDOW_S = 10.0
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
                 keys = Keyring(root_secret(settings, urls.dsn))
                 dsn = with_application_name(urls.dsn, keys.tag())
                 embedded = f"the embedded Postgres in {settings.data_dir}"
-                target = embedded if settings.database_url is None else database_name(urls.dsn)
+                target = embedded if settings.database_url is None else describe_database(urls.dsn)
                 note(f"importing into the organization {args.org} of {target}")
                 report = process.run(import_history(dsn, keys, args.org, sources, rejects, progress))
         except KeyboardInterrupt:

@@ -46,7 +46,7 @@ class ResultWriter(Protocol):
 
     @staticmethod
     def failure(reason: str) -> bytes:
-        """Return the bytes, in place of the rest of the result, that tell why it ends here."""
+        """Return the reason for which the result ends early, in bytes that no reader takes for rows; or nothing."""
         ...
 
 

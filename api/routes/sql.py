@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 from sanic.exceptions import ServerError
+from sanic.response import BaseHTTPResponse
 
 from api.query.formats import FORMATS, stream, writer_for
 from api.query.gateway import AnalystQuery, InvalidQueryError, Sql
@@ -24,7 +25,7 @@ blueprint = Blueprint("sql", url_prefix="/api/v1")
 
 SQL = Access(("workbench",), ("sql:read",))
 
-_FAILURE_TIMEOUT_S = 2.0  # for a client to take the reason
+_REASON_TIMEOUT_S = 2.0
 
 _log = logging.getLogger("workbench.sql")
 
@@ -87,11 +88,16 @@ async def run_query(request: Request, body: SqlBody) -> None:
             transport: asyncio.Transport = request.transport  # type: ignore[assignment]
             if isinstance(error, SqlError):
                 with contextlib.suppress(TimeoutError, ServerError):
-                    async with asyncio.timeout(_FAILURE_TIMEOUT_S):
-                        await response.send(writer.failure(str(error)))
-                        while transport.get_write_buffer_size():  # noqa: ASYNC110  no event says so
-                            await asyncio.sleep(0.01)
+                    reason = writer.failure(str(error))
+                    await asyncio.wait_for(_send_reason(response, reason, transport), _REASON_TIMEOUT_S)
             transport.abort()
+
+
+async def _send_reason(response: BaseHTTPResponse, reason: bytes, transport: asyncio.Transport) -> None:
+    """Send why the result ends here, and wait until the client has taken it."""
+    await response.send(reason)
+    while transport.get_write_buffer_size():  # noqa: ASYNC110  no event says so
+        await asyncio.sleep(0.01)
 
 
 SqlError = (

@@ -592,11 +592,11 @@ def libpq_dsn(url: str) -> str:
     return parsed.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-def database_name(url: str) -> str:
-    """Return the name and the place of a database, without user and password."""
+def describe_database(url: str) -> str:
+    """Return the name and the place of a database, without its password."""
     parameters = conninfo_to_dict(libpq_dsn(url))
     host, port = parameters.get("host", "localhost"), parameters.get("port", 5432)
-    return f"the database {parameters.get('dbname')} on {host}:{port}"
+    return f"the database {parameters.get('dbname') or parameters.get('user')} on {host}:{port}"
 
 
 def with_application_name(url: str, name: str) -> str:

@@ -284,6 +284,14 @@ async def test_an_opted_out_contact_gets_no_test_through_that_channel(installati
     assert not installation.mail.exists()
 
 
+async def test_a_wallet_that_can_never_sign_in_gets_no_test_and_the_reason_is_told(installation: Installation) -> None:
+    event = EVENT | {"contact": {"walletAddress": "vitalik.eth"}}
+    _, answer = await installation.test(event=event, to={"email": ME})
+    (message,) = [message for message in answer["messages"] if message["channel"] == "inapp"]
+    assert (message["outcome"], message["reason"]) == ("skipped", "undeliverable")
+    assert message["detail"] == "only EVM wallets (0x…) can sign in"
+
+
 async def test_the_audit_has_the_receivers_as_blind_indexes(installation: Installation) -> None:
     await installation.test(to={"email": ME, "walletAddress": MY_WALLET})
     [(detail,)] = await installation.rows("SELECT detail FROM audit_log WHERE action = 'automation.test'")

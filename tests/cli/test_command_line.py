@@ -12,7 +12,7 @@ from psycopg import sql
 from api.auth.key_format import parse
 from api.clock import token
 from api.embedded import Server
-from api.store.database import database_name
+from api.store.database import describe_database
 from tests.running import free_port
 from tests.servers import create_database, database_dsn, drop_database
 from workbench.language.version import VERSION
@@ -136,7 +136,7 @@ def test_an_import_names_its_organization_and_database(workbench: Run, database_
     "url", ["postgresql://user:secret@db.example:5433/events", "host=db.example port=5433 dbname=events"]
 )
 def test_the_name_of_a_database_has_no_password(url: str) -> None:
-    assert database_name(url) == "the database events on db.example:5433"
+    assert describe_database(url) == "the database events on db.example:5433"
 
 
 def test_a_port_in_use_is_named_with_its_option(workbench: Run) -> None:

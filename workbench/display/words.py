@@ -38,7 +38,7 @@ UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
 def value(content: Any) -> str:
-    """Return a JSON value in words: texts in quotes, numbers plain, the items of a list joined by “or”."""
+    """Return a JSON value in words: texts in quotes, numbers plain, lists in brackets."""
     match content:
         case None:
             return "nothing (null)"
@@ -49,7 +49,7 @@ def value(content: Any) -> str:
         case int() | float() | Decimal():
             return str(content)
         case list() | tuple():
-            return join_or([value(item) for item in content])
+            return f"[{', '.join(value(item) for item in content)}]"
         case _:
             return encode(content).decode()
 
