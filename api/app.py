@@ -241,7 +241,11 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
         case SanicException(status_code=status) if 400 <= status < 500:
             match status:
                 case 404:
-                    reason = f"No route has this path.{_suggested_route(request)} All routes are listed at /docs"
+                    # The answer leaves out the path that was sent, which may contain a secret.
+                    paths = sorted({f"/{route.path}" for route in request.app.router.routes if "<" not in route.path})
+                    nearest = nearest_name(request.path[:_MAX_COMPARED_CHARACTERS], paths, similarity=0.8)
+                    advice = "" if nearest is None else f" Did you mean {nearest}?"
+                    reason = f"No route has this path.{advice} All routes are listed at /docs"
                 case 405:
                     reason = f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
                 case _:
@@ -257,13 +261,6 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
     # 503 also for a bug (docs/contract.md): clients retry it, with the same idempotency key.
     code = "INGEST_UNAVAILABLE" if request.path.rstrip("/") in events.INGEST_PATHS else None
     return refusal(request, 503, (Problem("", reason),), code)
-
-
-def _suggested_route(request: Request) -> str:
-    """Return a suggestion if a path without parameters is similar. The path sent is left out: it may have a secret."""
-    paths = sorted({f"/{route.path}" for route in request.app.router.routes if "<" not in route.path})
-    nearest = nearest_name(request.path[:_MAX_COMPARED_CHARACTERS], paths, similarity=0.8)
-    return "" if nearest is None else f" Did you mean {nearest}?"
 
 
 Connect = Callable[[], HttpConnection]

@@ -20,4 +20,4 @@ def test_every_word_has_a_text() -> None:
 
 def test_a_list_is_shown_as_a_list_and_alternatives_with_or() -> None:
     assert value(["a", 1, ["b"]]) == "[“a”, 1, [“b”]]"
-    assert condition(Filter("plan", "in", ["a", "b"])) == "plan is “a” or “b”"
+    assert condition(Filter("plan", "in", ["a", "b"])) == "plan is one of “a” or “b”"
