@@ -191,17 +191,21 @@ def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
     steps = [graph.by_id[node_id] for node_id in order if node_id in graph.by_id]  # each after its targets
     writing = [step for step in steps if isinstance(step.action, AddTag | RemoveTag | UpdateContact)]
     waiting = {step.id for step in steps if _waits(graph, step)}
+    # By the steps that write: for each step from which one of them can be reached, the first step before it that waits.
+    first_waits: dict[frozenset[str], dict[str, str | None]] = {}
     for node in graph.nodes:
         for filter_ in _filters_on_entry(node):
-            writers = {step.id for step in writing if _writes(step, filter_)}
-            first: dict[str, str | None] = dict.fromkeys(writers)  # the first step that waits, on the way to a writer
-            for step in steps if writers else ():
-                ahead = [first[target] for target in targets_of.get(step.id, ()) if target in first]
-                if ahead and step.id not in writers:
-                    first[step.id] = step.id if step.id in waiting else next(filter(None, ahead), None)
-            if first.get(node.id) is not None:
+            writers = frozenset(step.id for step in writing if _writes(step, filter_))
+            if writers not in first_waits:
+                waits = first_waits[writers] = dict.fromkeys(writers)
+                for step in steps:
+                    ahead = [waits[target] for target in targets_of.get(step.id, ()) if target in waits]
+                    if ahead and step.id not in writers:
+                        waits[step.id] = step.id if step.id in waiting else next(filter(None, ahead), None)
+            waiting_id = first_waits[writers].get(node.id)
+            if waiting_id is not None:
                 message = (
-                    f"{filter_.path} is written after {first[node.id]!r}, which waits: until then, other entries of the"
+                    f"{filter_.path} is written after {waiting_id!r}, which waits: until then, other entries of the"
                     " contact pass this condition. Write it before that step"
                 )
                 yield Diagnostic("warning", message, node.id)
