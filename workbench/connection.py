@@ -138,7 +138,7 @@ class Connection:
                 method,
                 f"/api/v1{path}",
                 params=dict(params or {}),
-                content=None if body is None else _encoded(body),
+                content=None if body is None else encode_exactly(body),
                 headers={"Accept": accept} | ({"Content-Type": JSON} if body is not None else {}),
                 timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
             )
@@ -169,7 +169,7 @@ class Connection:
         headers = {"Accept": accept, "Content-Type": JSON} | self._encodings
         with (
             self._translated_errors(),
-            self._client.stream("POST", f"/api/v1{path}", content=_encoded(body), headers=headers) as response,
+            self._client.stream("POST", f"/api/v1{path}", content=encode_exactly(body), headers=headers) as response,
         ):
             if response.is_success:
                 yield Response(response.status_code, None, headers=response.headers), response.iter_bytes()
@@ -233,6 +233,20 @@ class Connection:
         return response.body
 
 
+def encode_exactly(body: Mapping[str, Any], path: str = "") -> bytes:
+    """Return the JSON of a body; raise InvalidArgumentError for a value that JSON lacks or would change.
+
+    The error has the path of the value. `path`: where the body itself is, for example `events[249]`.
+    """
+    try:
+        _require_exact(body, path)
+        return encode(body)
+    except InvalidArgumentError:
+        raise
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgumentError(f"{path or 'the request'} cannot be written as JSON: {error}") from None
+
+
 def _require_exact(value: Any, path: str) -> None:
     """Raise InvalidArgumentError for a value that JSON would change: a number that is none, a time without a zone."""
     match value:
@@ -248,16 +262,6 @@ def _require_exact(value: Any, path: str) -> None:
                 _require_exact(item, f"{path}[{index}]")
         case _:
             return
-
-
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    try:
-        _require_exact(body, "")
-        return encode(body)
-    except InvalidArgumentError:
-        raise
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidArgumentError(f"the request cannot be written as JSON: {error}") from None
 
 
 def _response(response: httpx.Response) -> Response:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
 import msgspec
 
 from workbench import environment
-from workbench.connection import Connection
+from workbench.connection import Connection, encode_exactly
 from workbench.display.html import ItemSequence, html, plain, printable_text, table, table_columns
 from workbench.display.words import quantity
 from workbench.errors import (
@@ -30,7 +30,6 @@ from workbench.errors import (
     WorkbenchError,
     usage_example,
 )
-from workbench.language.codec import encode
 from workbench.language.responses import EventResponse
 from workbench.tail import EventTail, Outcomes, misspelt, recent, rejected
 
@@ -122,23 +121,37 @@ class Events(MethodHints):
     def send_many(self, events: Iterable[Mapping[str, Any]]) -> "Receipts":
         """Send any number of events in the JSON format of the API, a hundred per request; return one receipt per event.
 
-        An invalid event does not stop the others. If the server stops responding, the receipts of the remaining
-        events have an error. To retry one of `receipts.failed`, send it with the key of its receipt: `{**event,
-        "idempotencyKey": receipt.idempotency_key}`. Events over the rate limit of the server are sent again after
-        pauses, and `receipts.limited_s` is their sum in seconds.
+        An invalid event does not stop the others: its receipt has the error. If the server stops responding, the
+        receipts of the remaining events have an error. To retry one of `receipts.failed`, send it with the key of its
+        receipt: `{**event, "idempotencyKey": receipt.idempotency_key}`. Events over the rate limit of the server are
+        sent again after pauses, and `receipts.limited_s` is their sum in seconds.
         """
         receipts: list[Receipt] = []
-        limited_s = 0.0
-        remaining = iter(events)
-        while batch := [_with_key(event) for event in islice(remaining, BATCH_SIZE)]:
-            if receipts and (receipts[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)):
-                # The last batch used up its retries. Retrying every batch of a large import would take hours.
-                error = f"{_NOT_SENT}: the server did not respond to the events before this one"
-                receipts += [Receipt(False, idempotency_key=event["idempotencyKey"], error=error) for event in batch]
-            else:
-                stored, paused_s = self._send_batch(batch)
-                receipts += stored
+        limited_s, responding = 0.0, True
+        remaining = enumerate(events)
+        while batch := list(islice(remaining, BATCH_SIZE)):
+            bodies: dict[int, _JsonObject] = {}
+            results: dict[int, Receipt] = {}
+            for index, event in batch:
+                key = ""
+                try:
+                    body = _with_key(event)
+                    key = str(body["idempotencyKey"])
+                    encode_exactly(body, f"events[{index}]")
+                    bodies[index] = body
+                except InvalidArgumentError as refusal:
+                    # Raised, it would lose the receipts of the events that are already stored.
+                    results[index] = Receipt(False, idempotency_key=key, error=str(refusal))
+            if responding:
+                sent, paused_s = self._send_batch(list(bodies.values()))
                 limited_s += paused_s
+                # After a batch that used up its retries, retrying every other one of a large import would take hours.
+                responding = not (sent and (sent[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)))
+            else:
+                error = f"{_NOT_SENT}: the server did not respond to the events before this one"
+                sent = [Receipt(False, idempotency_key=body["idempotencyKey"], error=error) for body in bodies.values()]
+            results |= dict(zip(bodies, sent, strict=True))
+            receipts += [results[index] for index, _ in batch]
         return Receipts(tuple(receipts), limited_s)
 
     @usage_example(f"wb.events.curl{_SEND}")
@@ -415,7 +428,7 @@ class CurlLine:
                 f"curl -sS -X POST {shlex.quote(url)}",
                 f"-H {bearer}",
                 "-H 'Content-Type: application/json'",
-                f"-d {shlex.quote(encode(body).decode())}",
+                f"-d {shlex.quote(encode_exactly(body).decode())}",
             ]
         )
 

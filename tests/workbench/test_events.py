@@ -111,9 +111,48 @@ def test_warnings_of_an_accepted_event_are_shown(script: Script) -> None:
 def test_a_value_that_json_would_change_is_refused(script: Script, payload: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         script.events.send("deposit", external_id="1", payload=payload)
-    with pytest.raises(InvalidArgumentError, match=r"^events\[1\]\.payload"):
-        script.events.send_many([{"event": "a"}, {"event": "a", "payload": payload}])
+    with pytest.raises(InvalidArgumentError, match=message):
+        script.events.curl("deposit", external_id="1", payload=payload)
     assert script.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"payload": {"amount": float("nan")}}, "events[239].payload.amount: nan is not a number that JSON has"),
+        ({"payload": {"amount": object()}}, "events[239] cannot be written as JSON: "),
+    ],
+)
+def test_an_event_that_json_would_change_does_not_stop_the_others(
+    script: Script, wrong: dict[str, Any], error: str
+) -> None:
+    script.answers = [(202, {"results": [OK[1]] * size}) for size in (100, 100, 49)]
+    events: list[Any] = [{"event": "deposit", "payload": {"number": number}} for number in range(250)]
+    events[239] = {"event": "deposit", "idempotencyKey": "mine"} | wrong
+    receipts = script.events.send_many(events)
+    ((index, receipt),) = receipts.failed
+    assert (len(receipts), index, receipt.idempotency_key) == (250, 239, "mine")
+    assert str(receipt.error).startswith(error)
+    assert not receipt.unknown
+    sent = [event["payload"]["number"] for body in script.bodies for event in body["events"]]
+    assert sent == [number for number in range(250) if number != 239]
+
+
+def test_a_value_that_is_no_event_does_not_stop_the_others(script: Script) -> None:
+    script.answers = [(202, {"results": [OK[1]]})]
+    receipts = script.events.send_many([{"event": "deposit"}, "deposit"])  # type: ignore[list-item]
+    assert [receipt.accepted for receipt in receipts] == [True, False]
+    assert str(receipts[1].error).startswith("an event must be an object")
+
+
+def test_a_refused_event_does_not_hide_that_the_server_stopped_responding(script: Script) -> None:
+    script.answers = [BREAK] * 4
+    events = [{"event": "x"}] * 99 + [{"event": "x", "payload": float("inf")}] * 101 + [{"event": "x"}] * 5
+    receipts = script.events.send_many(events)
+    assert len(script.bodies) == 4
+    assert [receipts[index].unknown for index in (98, 99, 199, 200)] == [True, False, False, False]
+    assert str(receipts[199].error).startswith("events[199].payload: inf")
+    assert str(receipts[204].error).startswith("NOT_SENT")
 
 
 def test_each_call_has_its_own_key(script: Script) -> None:

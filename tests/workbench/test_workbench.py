@@ -348,7 +348,7 @@ def test_a_wrong_key_is_explained(running: Running) -> None:
         (lambda wb: wb.events.send("x"), "the event has no contact"),
         (lambda wb: wb.events.send("x", contact="ada"), "contact must be an object"),
         (lambda wb: wb.events.send("x", email="a@b.example", payload={"a": object()}), "written as JSON"),
-        (lambda wb: wb.events.send_many(["x"]), "an event must be an object"),
+        (lambda wb: wb.events.post("x"), "an event must be an object"),
         (lambda wb: wb.events.sent("x"), r"did you mean \.send"),
         (lambda wb: wb.automation(5), "opened by its name"),
         (lambda wb: wb.automations["x"], r"wb\.automation\('x'\)"),
