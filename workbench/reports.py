@@ -4,7 +4,6 @@ The SQL is in `sql/reports`, and every report displays the query that it ran. A 
 misspelled event or property; `name_warnings` compares the names with the catalog.
 """
 
-import difflib
 from abc import ABC
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 from workbench import environment
 from workbench.connection import Connection
-from workbench.duration import MAX_DAYS, PeriodArguments, read_period, seconds_of
+from workbench.duration import PeriodArguments, read_period, seconds_of
 from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
 from workbench.language.check import unknown_event_message, unknown_property_message
+from workbench.language.problem import suggestion
 from workbench.segments import require_segment
 from workbench.sql import AsOf, SqlQuery, sql, statement, watermark
 
@@ -29,7 +29,8 @@ Span: TypeAlias = str | timedelta
 MAX_STEPS = 12  # of a funnel or a path
 _MAX_PERIODS = 366
 _MAX_PATHS = 1_000
-_DAYS_IN: dict[Every, int] = {"day": 1, "week": 7, "month": 31}
+_MAX_CONTACTS = 10_000  # whose attributes are compared with a name that may be misspelt
+_MAX_NAMES = 10  # of attributes, in an error
 _SPANS = [
     *("1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours", "12 hours"),
     *("1 day", "2 days", "3 days", "7 days", "14 days", "30 days", "60 days", "90 days"),
@@ -40,7 +41,7 @@ _EVENT_PARAMETERS = ("start", "event", "back", "goal")
 class ReportArguments(PeriodArguments, total=False):
     """The period of the report, by the time at which events occurred, and its other limits.
 
-    The last `days` (default 30) before `until` (default now), or `since` to `until`.
+    The last `days` (default 30, except for retention and cohorts) before `until` (default now), or `since` to `until`.
     `segment`: only events of contacts that are in this segment now, whenever they entered it. `as_of`: an earlier
     result or its `watermark`; the report reads the events as they were then, and `days` counts back from that time.
     """
@@ -94,14 +95,13 @@ class Reports(ABC):
         With `back`, only that event counts as coming back, otherwise any event.
 
         Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), contacts, share (0 to
-        1), complete (false for a period that has not ended). The default period is the last `periods` days, weeks or
-        months, and the current one.
+        1), complete (false if the report does not cover the cohort's period, or this one, entirely). The default period
+        is the last `periods` days, weeks or months, and the current one.
         """
         values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", _MAX_PERIODS)}
         if back is not None:
             values["back"] = _event(back)
         title = f"Back with {back or 'any event'} after {start}, by {every}"
-        arguments = _with_default_days(arguments, every, periods)
         return self._report("retention", title, {"back": back is not None}, values, arguments)
 
     @usage_example('wb.cohorts("signup", "deposit", value="amountUsd", every="month")')
@@ -118,8 +118,9 @@ class Reports(ABC):
         """Return how often contacts had `event`, or the total of `value` in it, by the period of their first `start`.
 
         Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), events, total,
-        per_contact, so_far (per contact, cumulative), complete (false for a period that has not ended). The default
-        period is the last `periods` days, weeks or months, and the current one.
+        per_contact, so_far (per contact, cumulative), complete (false if the report does not cover the cohort's
+        period, or this one, entirely). The default period is the last `periods` days, weeks or months, and the current
+        one.
         """
         values: dict[str, Any] = {
             "start": _event(start),
@@ -130,7 +131,6 @@ class Reports(ABC):
         if value is not None:
             values["value"] = _path(value)
         title = f"{value or 'Events'} of {event} per contact after {start}, by {every}"
-        arguments = _with_default_days(arguments, every, periods)
         return self._report("cohorts", title, {"value": value is not None}, values, arguments)
 
     @usage_example('wb.active_users(every="day")')
@@ -224,16 +224,23 @@ class Reports(ABC):
         from workbench.display.charts import report
 
         as_of = watermark(arguments.get("as_of", ""))
-        period, bounds = _period(arguments, as_of)
+        period, bounds = _period(arguments, as_of, values)
         if period["segment"]:
             segment = arguments["segment"]
             require_segment(self._connection, segment)
             title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
-        of_contact = isinstance(by, str) and by.startswith("contact.")
-        source = None if by is None else "contact" if of_contact else "event"
-        source = "segment" if by == "contact.segments" else source
-        by_path = None if by is None else _path(by.removeprefix("contact.") if of_contact else by)
-        params = values | bounds | ({"by": by_path} if by_path and source != "segment" else {})
+        source: str | None
+        by_path: list[str] | None
+        match by:
+            case None:
+                source, by_path = None, None
+            case "contact.segments":
+                source, by_path = "segment", None
+            case str() if by.startswith("contact."):
+                source, by_path = "contact", _path(by.removeprefix("contact."))
+            case _:
+                source, by_path = "event", _path(by)
+        params = values | bounds | ({"by": by_path} if by_path else {})
         # A key of the payload may itself contain dots, so the query tries the whole path as one key first.
         dotted = [param for param in ("by", "value") if len(params.get(param, ())) > 1]
         params |= {f"{param}_key": ".".join(params[param]) for param in dotted}
@@ -242,16 +249,20 @@ class Reports(ABC):
             params.pop("now", None)  # the service rejects values that the query does not use
         rows = sql(self._connection, SqlQuery(text, params, as_of))
         if source == "contact" and by_path and rows.height and rows["part"].drop_nulls().is_empty():
-            self._require_attribute(by_path[0])
+            self._require_attribute(".".join(by_path))
         return report(rows, name, title, self._warnings(rows, values, by_path if source == "event" else None))
 
     def _require_attribute(self, name: str) -> None:
-        """Raise InvalidArgumentError if none of some thousand contacts has the attribute."""
-        known = sql(self._connection, SqlQuery(statement("attributes")))["name"].to_list()
-        if name not in known:
-            likely = difflib.get_close_matches(name, [*known, "segments"], 1)
-            advice = f"did you mean by='contact.{likely[0]}'?" if likely else f"contacts have: {', '.join(known)}"
-            raise InvalidArgumentError(f"by='contact.{name}': no contact has this attribute; {advice}")
+        """Raise InvalidArgumentError if none of many contacts has the attribute."""
+        rows = sql(self._connection, SqlQuery(statement("attributes"), {"contacts": _MAX_CONTACTS}))
+        known = rows["name"].to_list()
+        if name in known:
+            return
+        listed = ", ".join(known[:_MAX_NAMES]) + (", …" if len(known) > _MAX_NAMES else "")
+        hint = suggestion(name, [*known, "segments"], f"; contacts have: {listed}" if known else "")
+        raise InvalidArgumentError(
+            f"by='contact.{name}': none of up to {_MAX_CONTACTS:,} contacts has this attribute{hint}"
+        )
 
     def _warnings(self, rows: "Result", values: dict[str, Any], by_path: list[str] | None) -> list[str]:
         """Return warnings about names, if the report has no data and a wrong name may be the reason."""
@@ -311,14 +322,9 @@ def _paths(connection: Connection, event: str) -> dict[str, dict[str, int]]:
         return {}
 
 
-def _with_default_days(arguments: ReportArguments, every: Every, periods: int) -> ReportArguments:
-    """Return the arguments with enough days for all periods and the current one, unless the caller chose the start."""
-    if "days" in arguments or "since" in arguments:
-        return arguments
-    return {**arguments, "days": min((periods + 1) * _DAYS_IN[every], MAX_DAYS)}
-
-
-def _period(arguments: ReportArguments, as_of: str | None) -> tuple[dict[str, bool], dict[str, Any]]:
+def _period(
+    arguments: ReportArguments, as_of: str | None, values: dict[str, Any]
+) -> tuple[dict[str, bool], dict[str, Any]]:
     """Return what the SQL templates need to know about the period, and its bounds as query parameters."""
     now = environment.now()
     if as_of is not None:
@@ -331,7 +337,12 @@ def _period(arguments: ReportArguments, as_of: str | None) -> tuple[dict[str, bo
             ) from None
     period = read_period(arguments)
     end = period.get("until", now)
-    begin = period["since"] if "since" in period else end - timedelta(days=period["days"])
+    if "since" in period:
+        begin = period["since"]
+    elif "periods" in values and "days" not in arguments:
+        begin = _first_cohort(end, values["every"], values["periods"])
+    else:
+        begin = end - timedelta(days=period["days"])
     bounds = {"since": begin.isoformat()}
     if "until" in period:
         if begin >= end:
@@ -342,6 +353,19 @@ def _period(arguments: ReportArguments, as_of: str | None) -> tuple[dict[str, bo
         bounds["now"] = now.isoformat()
     parts = {"until": "until" in period, "segment": arguments.get("segment") is not None, "past": as_of is not None}
     return parts, bounds
+
+
+def _first_cohort(end: datetime, every: Every, periods: int) -> datetime:
+    """Return the start, in UTC, of the day, week or month that is `periods` before the one in which the report ends."""
+    day = (end - timedelta(microseconds=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    match every:
+        case "day":
+            return day - timedelta(days=periods)
+        case "week":
+            return day - timedelta(days=day.weekday(), weeks=periods)
+        case "month":
+            months = day.year * 12 + day.month - 1 - periods
+            return day.replace(year=months // 12, month=months % 12 + 1, day=1)
 
 
 def _path(path: object) -> list[str]:

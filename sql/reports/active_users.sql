@@ -12,7 +12,7 @@ WITH active AS (
 SELECT t.at, count(c.contact_id) AS contacts, count(*) FILTER (WHERE c.contact_id IS NOT NULL AND c.before IS NULL) AS new,
        count(*) FILTER (WHERE c.before = t.at - CAST('1 ' || :every AS interval)) AS stayed,
        coalesce(sum(c.events), 0)::bigint AS events,
-       t.at >= {{ parts.since() }} AND {{ parts.complete(period, "t.at") }} AS complete
+       {{ parts.complete(period, "t.at") }} AS complete
 FROM generate_series(date_trunc(:every, {{ parts.since() }}, 'UTC'), {{ parts.until(period) }}, CAST('1 ' || :every AS interval)) AS t (at)
 LEFT JOIN compared c ON c.at = t.at
 WHERE t.at < {{ parts.until(period) }}

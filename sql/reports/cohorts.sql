@@ -12,7 +12,7 @@ WITH {{ parts.cohorts(period) }}, totals AS (
 SELECT c.cohort, c.size, n AS number, coalesce(t.events, 0) AS events, coalesce(t.total, 0)::float8 AS total,
        coalesce(t.total, 0)::float8 / c.size AS per_contact,
        (sum(coalesce(t.total, 0)) OVER (PARTITION BY c.cohort ORDER BY n))::float8 / c.size AS so_far,
-       {{ parts.complete(period, "c.cohort + n * CAST('1 ' || :every AS interval)") }} AS complete
+       {{ parts.complete(period, "c.cohort + n * CAST('1 ' || :every AS interval)", "c.cohort") }} AS complete
 FROM cohorts c
 CROSS JOIN generate_series(0, :periods) AS n
 LEFT JOIN totals t ON t.cohort = c.cohort AND t.at = c.cohort + n * CAST('1 ' || :every AS interval)

@@ -12,7 +12,7 @@ WITH candidates AS (
     SELECT e.contact_id, e.event, e.occurred_at, e.id{{ ", " ~ parts.property(by, dotted) ~ " AS part" if by }}
     FROM candidates f
     JOIN app_events e ON e.contact_id = f.contact_id AND e.occurred_at BETWEEN f.first AND f.last
-    {{ parts.of_contact(by) }}
+    {{ parts.join_group(by) }}
     WHERE e.event IN ({% for step in steps %}:step_{{ step }}{{ ", " if not loop.last }}{% endfor %})
         AND {{ parts.during(period, "e.") }}
 ), reached_1 AS (

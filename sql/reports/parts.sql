@@ -30,13 +30,13 @@ CAST(:since AS timestamptz)
 {% macro property(of, dotted) %}
 {{ "c.segment" if of == "segment" else at("by", "c.metadata" if of == "contact" else "e.payload", dotted, text=true) }}
 {%- endmacro %}
-{# What has the property that a report is grouped by, if that is not the event. A contact is in the group of each of its segments. #}
-{% macro of_contact(of) %}
-{{ " JOIN contacts c ON c.id = e.contact_id" if of == "contact" }}{{ " LEFT JOIN segment_members c ON c.contact_id = e.contact_id" if of == "segment" }}
+{# The join that `property` needs for contacts and for segments. A contact is in the group of each of its segments. #}
+{% macro join_group(by) %}
+{{ " JOIN contacts c ON c.id = e.contact_id" if by == "contact" }}{{ " LEFT JOIN segment_members c ON c.contact_id = e.contact_id" if by == "segment" }}
 {%- endmacro %}
-{# Whether a day, week or month is entirely in the period. #}
-{% macro complete(period, begin) %}
-{{ begin }} + CAST('1 ' || :every AS interval) <= {{ until(period) }}
+{# Whether the day, week or month from `begin` is entirely in the period, and that in which its cohort began. #}
+{% macro complete(period, begin, cohort=none) %}
+{{ cohort or begin }} >= {{ since() }} AND {{ begin }} + CAST('1 ' || :every AS interval) <= {{ until(period) }}
 {%- endmacro %}
 {# A number at a path. A number of 10^24 or more, or with a hundred decimals, is ignored: it is no amount, and does not fit into the types of the results. #}
 {# OFFSET 0 keeps the lookup in one place; without it Postgres repeats it at each mention, which doubles the time of a report. #}

@@ -1,5 +1,5 @@
 -- Of the contacts with their first :start in a day, week or month of the period, how many returned in each later one.
--- Number 0 is the cohort's own period; periods that have not begun are left out, and the last one may be incomplete.
+-- Number 0 is the cohort's own period; periods that have not begun are left out, and the first cohort and the last period may be incomplete.
 {% import "parts.sql" as parts %}
 WITH {{ parts.cohorts(period) }}, later_events AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, max(occurred_at) AS last
@@ -13,7 +13,7 @@ WITH {{ parts.cohorts(period) }}, later_events AS (
     GROUP BY p.cohort, e.at
 )
 SELECT c.cohort, c.size, n AS number, coalesce(r.contacts, 0) AS contacts, coalesce(r.contacts, 0)::float8 / c.size AS share,
-       {{ parts.complete(period, "c.cohort + n * CAST('1 ' || :every AS interval)") }} AS complete
+       {{ parts.complete(period, "c.cohort + n * CAST('1 ' || :every AS interval)", "c.cohort") }} AS complete
 FROM cohorts c
 CROSS JOIN generate_series(0, :periods) AS n
 LEFT JOIN returned r ON r.cohort = c.cohort AND r.at = c.cohort + n * CAST('1 ' || :every AS interval)

@@ -168,8 +168,32 @@ def test_a_day_that_the_period_cuts_is_not_complete(wb: Workbench, sent_events: 
     assert complete(since=MIDNIGHT - 2.5 * DAY, until=MIDNIGHT - 0.5 * DAY) == [False, True, False]
     days = wb.active_users(every="day", days=2).chart().to_dict()["datasets"].values()
     assert [row["dashed"] for rows in days for row in rows if row["group"] == "Active"] == [True, True, True]
-    frame = wb.cohorts("story:visit", "story:deposit", every="day", periods=7, days=8)
-    assert frame.filter(pl.col("complete"))["cohort"].max() < MIDNIGHT
+    view = wb.active_users(every="day", since=MIDNIGHT - 2.5 * DAY, until=MIDNIGHT - DAY).view
+    assert view is not None
+    assert [row[-1] for row in view.rows] == ["in part", ""]
+
+
+def test_a_cohort_that_the_period_cuts_is_not_complete(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+    def complete(**period: Any) -> dict[tuple[int, int], bool]:
+        """Return whether each period is complete, by the days from its cohort to today and its number."""
+        frames = [
+            wb.retention("story:visit", every="day", **period),
+            wb.cohorts("story:visit", "story:deposit", every="day", **period),
+        ]
+        first, second = (
+            {
+                ((MIDNIGHT - cohort).days, number): complete
+                for cohort, number, complete in frame.select("cohort", "number", "complete").iter_rows()
+            }
+            for frame in frames
+        )
+        assert first == second
+        return first
+
+    cut = complete(since=MIDNIGHT - 3.5 * DAY, until=MIDNIGHT - 1.5 * DAY)
+    assert cut == {(4, 0): False, (4, 1): False, (4, 2): False, (3, 0): True, (3, 1): False, (2, 0): False}
+    by_default = complete(periods=2)
+    assert {key: by_default[key] for key in by_default if key[0] == 2} == {(2, 0): True, (2, 1): True, (2, 2): False}
 
 
 def test_reports_are_grouped_by_the_segments_of_contacts(wb: Workbench, sent_events: list[StoryEvent]) -> None:
@@ -302,13 +326,31 @@ def test_correct_names_cause_no_warning(wb: Workbench, sent_events: list[StoryEv
     assert name_warnings(alone._connection, ["story:vist"]) == []
 
 
-def test_cohorts_have_room_for_their_periods(wb: Workbench) -> None:
-    weeks = wb.retention("story:visit", every="week", periods=8)
-    months = wb.cohorts("story:visit", "story:trade", every="month", periods=6, until="2026-07-01")
+@pytest.mark.parametrize(
+    ("every", "until", "since"),
+    [
+        ("day", "2026-07-02T12:00:00+02:00", "2026-06-26"),
+        ("day", "2026-07-02", "2026-06-25"),
+        ("week", "2026-07-02", "2026-05-18"),
+        ("week", "2026-06-29", "2026-05-11"),
+        ("month", "2026-07-02", "2026-01-01"),
+        ("month", "2026-07-01", "2025-12-01"),
+    ],
+)
+def test_the_default_period_begins_with_a_whole_cohort(wb: Workbench, every: Any, until: str, since: str) -> None:
+    for report in (
+        wb.retention("story:visit", every=every, periods=6, until=until),
+        wb.cohorts("story:visit", "story:trade", every=every, periods=6, until=until),
+    ):
+        assert report.params is not None
+        assert report.params["since"] == f"{since}T00:00:00+00:00"
+    weeks = wb.retention("story:visit", every="week", periods=1)
     assert weeks.params is not None
-    assert months.params is not None
-    assert datetime.now(UTC) - datetime.fromisoformat(weeks.params["since"]) > 62 * DAY
-    assert months.params["since"] < "2026-01-01"
+    assert weeks.params["since"] == (MIDNIGHT - (MIDNIGHT.weekday() + 7) * DAY).isoformat()
+    assert weeks.query_hash == wb.retention("story:visit", every="week", periods=1).query_hash
+    again = wb.retention("story:visit", every="week", periods=1, as_of=weeks)
+    assert again.params is not None
+    assert (again.params["since"], again.rows()) == (weeks.params["since"], weeks.rows())
 
 
 def test_time_to_convert(wb: Workbench, sent_events: list[StoryEvent]) -> None:
@@ -435,13 +477,25 @@ def test_an_empty_report_shows_a_message(wb: Workbench) -> None:
         (lambda wb: wb.active_users(as_of="yesterday"), "as_of='yesterday' is not a watermark"),
         (lambda wb: wb.active_users(since="yesterday"), "since='yesterday' is not a date or time"),
         (lambda wb: wb.revenue("a", "b..c"), "is not a path"),
-        (lambda wb: wb.revenue("story:deposit", "amount", by="contact.pln"), "did you mean by='contact.plan'?"),
-        (lambda wb: wb.revenue("story:deposit", "amount", by="contact.segment"), "did you mean by='contact.segments'?"),
+        (
+            lambda wb: wb.revenue("story:deposit", "amount", by="contact.pln"),
+            "none of up to 10,000 contacts .*; did you mean 'plan'?",
+        ),
+        (lambda wb: wb.revenue("story:deposit", "amount", by="contact.segment"), "did you mean 'segments'?"),
     ],
 )
 def test_invalid_arguments_are_explained(wb: Workbench, sent_events: list[StoryEvent], call: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         call(wb)
+
+
+def test_an_attribute_of_other_contacts_is_no_mistake(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+    attributes = {"utm.source": "mail"} | {f"extra{number:02}": 1 for number in range(12)}
+    wb.events.send("other:event", external_id="other", attributes=attributes)
+    assert wb.revenue("story:deposit", "amount", by="contact.utm.source", days=8)["part"].to_list() == [None]
+    with pytest.raises(InvalidArgumentError, match=r"; contacts have: (\w+, ){10}…$"):
+        wb.revenue("story:deposit", "amount", by="contact.zzz", days=8)
+    assert wb.revenue("story:never", "amount", by="contact.zzz", days=8).is_empty()
 
 
 def midnight(at: datetime) -> datetime:

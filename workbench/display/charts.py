@@ -41,7 +41,7 @@ _SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"}
 _SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
 _COLUMN_WORDS = {
     "at": "from",
-    "complete": "",
+    "complete": "",  # the cells say "in part", or nothing
     "departed": "left",
     "stayed": "returning",
     "of_first": "% of step 1",
@@ -132,8 +132,8 @@ def _cell(column: str, value: Any) -> str:
     match value:
         case None:
             return ""
-        case bool():
-            return "" if value else "so far"
+        case bool() if column == "complete":
+            return "" if value else "in part"
         case list():
             return " → ".join(value)
         case datetime():
@@ -202,8 +202,8 @@ def _cohort_map(frame: pl.DataFrame, every: str, value: str) -> Chart:
     )
     ink = alt.condition("datum.dark", alt.value("white"), alt.value("#3b3f52"))
     numbers = base.mark_text(fontSize=10).encode(text="text:N", color=ink)
-    so_far = base.transform_filter("!datum.complete").mark_rect(fillOpacity=0, stroke="#3b3f52", strokeDash=_DASHES)
-    return alt.LayerChart(layer=[cells, so_far, numbers] if step >= _MIN_CELL_WIDTH else [cells, so_far])
+    in_part = base.transform_filter("!datum.complete").mark_rect(fillOpacity=0, stroke="#3b3f52", strokeDash=_DASHES)
+    return alt.LayerChart(layer=[cells, in_part, numbers] if step >= _MIN_CELL_WIDTH else [cells, in_part])
 
 
 def _active_users(frame: pl.DataFrame) -> Any:
