@@ -15,7 +15,13 @@ from api.query.formats import FORMATS, stream, writer_for
 from api.query.gateway import AnalystQuery, InvalidQueryError, Sql
 from api.routes.request import Access, Operation, cancel_when_key_ends, principal_of, services
 from api.routes.responses import RequestRefusedError, answer, doc_link, refusal
-from api.store.analyst import QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
+from api.store.analyst import (
+    QueryMemoryError,
+    QueryTimeoutError,
+    ResultTooLargeError,
+    StatementError,
+    TooManyQueriesError,
+)
 from api.store.sql_roles import ReaderError
 from workbench.language.body import Body
 from workbench.language.codec import Json
@@ -101,7 +107,13 @@ async def _send_reason(response: BaseHTTPResponse, reason: bytes, transport: asy
 
 
 SqlError = (
-    StatementError | InvalidQueryError | ResultTooLargeError | QueryTimeoutError | TooManyQueriesError | ReaderError
+    StatementError
+    | InvalidQueryError
+    | ResultTooLargeError
+    | QueryMemoryError
+    | QueryTimeoutError
+    | TooManyQueriesError
+    | ReaderError
 )
 
 
@@ -117,7 +129,7 @@ async def answer_sql_error(request: Request, error: SqlError) -> HTTPResponse:
             return answer({**body, "requestId": str(request.id), "doc": doc_link(request)}, 400)
         case InvalidQueryError():
             return refusal(request, 400, (error.problem,))
-        case ResultTooLargeError():
+        case ResultTooLargeError() | QueryMemoryError():
             return refusal(request, 400, (Problem("sql", str(error)),))
         case QueryTimeoutError():
             return refusal(request, 408, (Problem("sql", str(error)),))

@@ -19,7 +19,13 @@ from api.query.gateway import InvalidQueryError
 from api.segments.candidates import SegmentServices
 from api.segments.segments import interval, refresh
 from api.store import segments as store
-from api.store.analyst import QueryTimeoutError, ResultTooLargeError, StatementError, TooManyQueriesError
+from api.store.analyst import (
+    QueryMemoryError,
+    QueryTimeoutError,
+    ResultTooLargeError,
+    StatementError,
+    TooManyQueriesError,
+)
 from api.store.database import DatabaseUnavailableError, TransactionConflictError
 from api.store.segments import SegmentRow
 from api.store.sql_roles import ReaderError
@@ -64,7 +70,14 @@ async def refresh_due(services: SegmentServices, clock: Clock) -> int:
             # This process stops. Release the lease, so that another process need not wait until it expires.
             await _postpone(services, row, clock.now())
             raise
-        except (StatementError, InvalidQueryError, QueryTimeoutError, ResultTooLargeError, ReaderError) as error:
+        except (
+            StatementError,
+            InvalidQueryError,
+            QueryTimeoutError,
+            ResultTooLargeError,
+            QueryMemoryError,
+            ReaderError,
+        ) as error:
             _log.info("segment_failed", extra={"org_id": row.org_id, "segment": row.id, "reason": type(error).__name__})
             await _record_failure(services, row, describe_error(error), clock.now(), interval(row))
         except DatabaseUnavailableError as error:

@@ -205,7 +205,7 @@ class QueryLimits(msgspec.Struct, frozen=True):
     idle_seconds: float = 60.0
     connect_seconds: float = 3.0
     fetch_bytes: int = 128 * 1024 * 1024
-    memory_bytes: int = 1024 * 1024 * 1024
+    memory_bytes: int = 1_000_000_000
 
 
 class BoundParameter(msgspec.Struct, frozen=True):
@@ -235,7 +235,11 @@ class QueryTimeoutError(QueryError):
 
 
 class ResultTooLargeError(QueryError):
-    """A batch of rows, or the memory of the query, exceeds the size limit."""
+    """A batch of rows exceeds the size limit."""
+
+
+class QueryMemoryError(QueryError):
+    """The query needs more memory than its limit."""
 
 
 class TooManyQueriesError(QueryError):
@@ -366,14 +370,14 @@ class AnalystCursor:
             raise self._stopped or _classified(error, self._limits) from error
         except errors.Error as error:
             raise self._stopped or DatabaseUnavailableError("the connection to the database was lost") from error
+        else:
+            if self._stopped is not None:  # the step was quicker than its cancel request, which may stop the next one
+                raise self._stopped
         finally:
             watch.cancel()
 
     async def _watch(self) -> None:
-        """Stop a step that needs too much memory or that the server's own timeout did not stop.
-
-        It is cancelled, then its backend is ended.
-        """
+        """Cancel the step, then end its backend, if its memory or its time exceeds the limit."""
         limits, pid, user = self._limits, self._connection.info.backend_pid, self._connection.info.user
         due_ns, memory = monotonic_ns() + limits.watch_seconds * 1e9, 0
         while memory <= limits.memory_bytes and monotonic_ns() < due_ns:
@@ -381,7 +385,10 @@ class AnalystCursor:
             memory = private_bytes(pid, user)
         self._stopped = _timeout(limits)
         if memory > limits.memory_bytes:
-            self._stopped = ResultTooLargeError(f"the query needs more than {limits.memory_bytes} bytes of memory")
+            self._stopped = QueryMemoryError(
+                f"the query needs more than {limits.memory_bytes / 1e9:g} GB of memory; "
+                "aggregate fewer rows, or read them with stream=True"
+            )
         _log.warning("reader_cancelled", extra={"pid": pid, "memory_bytes": memory})
         with contextlib.suppress(errors.Error):
             await self._connection.cancel_safe(timeout=2.0)

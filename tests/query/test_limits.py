@@ -21,14 +21,16 @@ from api.query.gateway import AnalystQuery, Gateway
 from api.query.limits import ConcurrencyLimits
 from api.store.analyst import (
     QueryLimits,
+    QueryMemoryError,
     QueryTimeoutError,
     ResultTooLargeError,
     StatementError,
     TooManyQueriesError,
+    open_cursor,
     private_bytes,
 )
 from api.store.database import DatabaseUnavailableError
-from api.store.sql_roles import stop_backend
+from api.store.sql_roles import Readers, stop_backend
 from tests.query.conftest import wait_for_running_query
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -148,19 +150,36 @@ async def test_a_timeout_is_408(service, keyring, database):
     assert response.json()["error"] == "sql: the query took longer than 0.1 s"
 
 
+has_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of processes from /proc")
+
+
 @pytest.mark.plain
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of Postgres from /proc")
+@has_proc
 async def test_a_query_that_needs_too_much_memory_is_stopped(database, keyring, org_ids, module_database):
     gateway = Gateway(database, keyring, QueryLimits(memory_bytes=100_000_000))
-    with pytest.raises(ResultTooLargeError, match="the query needs more than 100000000 bytes of memory"):
+    advice = "the query needs more than 0.1 GB of memory; aggregate fewer rows, or read them with stream=True"
+    with pytest.raises(QueryMemoryError, match=advice):
         await ask(gateway, "SELECT length(array_agg(repeat('x', 1000))::text) FROM generate_series(1, 10000000)")
     await until(lambda: not backends(module_database, keyring.reader_role(1)))
     assert await ask(gateway, "SELECT length(repeat('x', 10000000)) AS n") == b"n\r\n10000000\r\n"
 
 
+@pytest.mark.plain
+@has_proc
+async def test_a_step_that_ends_before_its_cancel_request_arrives_is_refused_for_its_own_reason(
+    database, keyring, org_ids
+):
+    reader = await Readers(database, keyring).of(1)
+    async with open_cursor(database, reader, QueryLimits(memory_bytes=0)) as cursor:
+        with pytest.raises(QueryMemoryError), cursor._step():
+            await asyncio.sleep(0.5)  # nothing runs that the request could cancel
+
+
+@has_proc
 def test_the_memory_of_a_process_of_another_role_is_not_that_of_the_backend():
+    name = Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
     assert private_bytes(os.getpid(), "wb_reader_0") == 0
-    assert private_bytes(os.getpid(), "pytest") > 10_000_000
+    assert private_bytes(os.getpid(), name) > 10_000_000
 
 
 async def test_a_fourth_query_of_an_organization_waits_and_is_refused(database, keyring, org_ids):
