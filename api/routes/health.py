@@ -14,7 +14,7 @@ from api.routes.events import INGEST_PATHS
 from api.routes.request import Operation, Services, services
 from api.routes.responses import RequestRefusedError, answer
 from api.store.chain import list_chains
-from api.store.database import DatabaseUnavailableError
+from api.store.database import DatabaseUnavailableError, TooSlowError
 from api.store.engines import Heartbeat, last_heartbeat
 from workbench.language.problem import Problem
 from workbench.language.responses import ChainView
@@ -71,15 +71,14 @@ async def readyz(request: Request) -> HTTPResponse:
     On Citus, `database` lists the node ids of workers that are away; 503 if all are.
     """
     try:
-        (beat, chains), workers = await asyncio.gather(
-            _read_engine_and_chains(services(request)), services(request).citus_workers.current()
+        (beat, chains), (database, has_workers) = await asyncio.gather(
+            _read_engine_and_chains(services(request)), _read_workers(services(request))
         )
     except DatabaseUnavailableError:  # the reason names hosts, so it is only logged (and shown by `workbench doctor`)
         return answer(Readiness("unavailable", "away", "waiting", "unknown"), 503)
     now = services(request).clock.now()
     is_writing = services(request).pipeline.alive
-    away = [node for node, answers in workers if not answers]
-    is_ready = is_writing and (not away or len(away) < len(workers))
+    is_ready = is_writing and has_workers
     engine = "not running"
     if beat is not None:
         engine = f"last seen {beat.seen_at.isoformat()}" if beat.is_silent(now) else "ok"
@@ -91,7 +90,7 @@ async def readyz(request: Request) -> HTTPResponse:
         chain_statuses[str(chain.chain_id)] = status
     readiness = Readiness(
         "ready" if is_ready else "unavailable",
-        f"Citus workers away: {', '.join(map(str, away))}" if away else "ok",
+        database,
         "ok" if is_writing else "stopped",
         engine,
         None if beat is None else round(beat.lag_seconds(now), 3),
@@ -103,6 +102,18 @@ async def readyz(request: Request) -> HTTPResponse:
 async def _read_engine_and_chains(context: Services) -> tuple[Heartbeat | None, list[ChainView]]:
     async with context.database.transaction(answer_s=_DATABASE_TIMEOUT_S) as tx:
         return await last_heartbeat(tx), await list_chains(tx, context.clock.now())
+
+
+async def _read_workers(context: Services) -> tuple[str, bool]:
+    """Return the status of the Citus workers in words, and False if all of them are away."""
+    try:
+        workers = await context.citus_workers.statuses()
+    except TooSlowError:  # several are frozen, but perhaps not all, and the coordinator answered
+        return "Citus workers do not answer in time", True
+    away = [node for node, answers in workers if not answers]
+    if not away:
+        return "ok", True
+    return f"Citus workers away: {', '.join(map(str, away))}", len(away) < len(workers)
 
 
 @blueprint.get("/api/v1/version")

@@ -213,7 +213,8 @@ _TCP_OPTIONS = {"tcp_user_timeout": 5_000, "keepalives_idle": 5, "keepalives_int
 
 _CITUS = load("citus")
 _WORKER_TIMEOUT = "500ms"  # to connect to a worker; Citus itself waits 30 s for a frozen one
-_WORKERS_ANSWER_S, _WORKERS_KNOWN_NS = 1.7, 1_000_000_000  # several frozen workers are waited for one after another
+_WORKERS_TIMEOUT_S = 1.6  # for all of them: the coordinator waits for several frozen ones one after another
+_WORKERS_CACHE_NS = 1_000_000_000  # the coordinator connects to every worker anew to learn its status
 _SLOW_CALIBRATION_NS = 1_000_000_000  # a slower response would move the clock by up to half of its round trip
 
 
@@ -523,31 +524,42 @@ async def is_coordinator(tx: Transaction) -> bool:
 
 
 async def list_workers(tx: Transaction) -> list[tuple[int, bool]]:
-    """Return the node id of each worker of a Citus cluster, and whether it answers; nothing for another server."""
+    """Return the node id of each worker of a Citus cluster, and whether it answers; nothing for another server.
+
+    Raises TooSlowError if the workers do not answer in time.
+    """
     if not await is_distributed(tx):
         return []
-    for statement in local_settings({"citus.node_connection_timeout": _WORKER_TIMEOUT}):
+    timeouts = {
+        "citus.node_connection_timeout": _WORKER_TIMEOUT,
+        "statement_timeout": f"{int(_WORKERS_TIMEOUT_S * 1000)}",
+    }
+    for statement in local_settings(timeouts):
         await tx.execute(statement)
     return [(node, answers) async for node, answers in await tx.execute(_CITUS["list_workers"])]
 
 
 class CitusWorkers:
-    """The workers of a Citus cluster. They are asked at most once a second, and not again before they answered."""
+    """The workers of a Citus cluster. Their status is read at most once a second, for all requests."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._asking: asyncio.Task[list[tuple[int, bool]]] | None = None
-        self._until_ns = 0
+        self._reading: asyncio.Task[list[tuple[int, bool]]] | None = None
+        self._expires_ns = 0
 
-    async def current(self) -> list[tuple[int, bool]]:
-        """Return what `list_workers` returned within the last second. Raises DatabaseUnavailableError."""
-        if self._asking is None or (self._asking.done() and monotonic_ns() > self._until_ns):
-            self._until_ns = monotonic_ns() + _WORKERS_KNOWN_NS
-            self._asking = asyncio.create_task(self._ask())
-        return await asyncio.shield(self._asking)  # other requests may wait for the same answer
+    async def statuses(self) -> list[tuple[int, bool]]:
+        """Return what `list_workers` returned within the last second.
 
-    async def _ask(self) -> list[tuple[int, bool]]:
-        async with self._database.transaction(answer_s=_WORKERS_ANSWER_S) as tx:
+        Raises TooSlowError if the workers do not answer in time, or another DatabaseUnavailableError.
+        """
+        if self._reading is None or (self._reading.done() and monotonic_ns() > self._expires_ns):
+            self._expires_ns = monotonic_ns() + _WORKERS_CACHE_NS
+            self._reading = asyncio.create_task(self._read())
+        return await asyncio.shield(self._reading)  # other requests may wait for the same answer
+
+    async def _read(self) -> list[tuple[int, bool]]:
+        # Postgres itself ends the statement sooner, unless it hangs.
+        async with self._database.transaction(answer_s=_WORKERS_TIMEOUT_S + 0.2) as tx:
             return await list_workers(tx)
 
 
