@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
@@ -103,7 +104,7 @@ def database(settings: Settings) -> Iterator[DatabaseUrls]:
 
     postgres = EmbeddedPostgres(settings.data_dir, bin_dir=settings.postgres_bin, report=note)
     # The default action of SIGTERM ends the process without running `finally`, and the server would keep running.
-    previous = signal.signal(signal.SIGTERM, _leave)
+    previous = signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:
         with postgres as server:
             urls = DatabaseUrls(server.dsn, server.admin_dsn)
@@ -114,7 +115,7 @@ def database(settings: Settings) -> Iterator[DatabaseUrls]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+def _exit_on_sigterm(_number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
@@ -160,46 +161,47 @@ def process_secret(settings: Settings, urls: DatabaseUrls) -> Iterator[str]:
     If the database cannot be reached now, a thread checks the secret later: if it is foreign, the process gets SIGTERM,
     and CommandError is raised at the end.
     """
-    from api.store.database import DatabaseUnavailableError
+    from api.store.database import DatabaseUnavailableError, TransactionConflictError
 
-    refused: list[CommandError] = []
+    refusal: Future[NoReturn] = Future()
     try:
         secret = root_secret(settings, urls.dsn)
-    except DatabaseUnavailableError:
+    except (DatabaseUnavailableError, TransactionConflictError):
         stored = read_secret(settings)
         if stored is None:
             raise
         secret = stored
-        signal.signal(signal.SIGTERM, _leave)  # until the event loop handles it
-        waiting = (settings, urls, secret, refused)
-        threading.Thread(target=_stop_if_foreign, args=waiting, name="secret", daemon=True).start()
+        signal.signal(signal.SIGTERM, _exit_on_sigterm)  # until the event loop handles it
+        threading.Thread(
+            target=_stop_if_foreign, args=(settings, urls, secret, refusal), name="secret", daemon=True
+        ).start()
     try:
         yield secret
     finally:
-        if refused:
-            raise refused[0]
+        if refusal.done():
+            refusal.result()
 
 
-def _stop_if_foreign(settings: Settings, urls: DatabaseUrls, secret: str, refused: list[CommandError]) -> None:
-    """Wait for a database that can be used; if the secret does not belong to it, add the reason and send SIGTERM."""
+def _stop_if_foreign(settings: Settings, urls: DatabaseUrls, secret: str, refusal: "Future[NoReturn]") -> None:
+    """Wait for a database that can be used; if the secret does not belong to it, send SIGTERM."""
     try:
-        while not has_own_secret(settings, urls, secret):
+        while not try_require_own_secret(settings, urls, secret):
             time.sleep(_SECRET_CHECK_INTERVAL_S)
     except CommandError as error:
         _log.error("secret_refused", extra={"reason": str(error)})
-        refused.append(error)
+        refusal.set_exception(error)
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def has_own_secret(settings: Settings, urls: DatabaseUrls, secret: str) -> bool:
-    """Return False if the database cannot be used now; raise CommandError if the secret does not belong to it."""
-    from api.store.database import DatabaseUnavailableError
+def try_require_own_secret(settings: Settings, urls: DatabaseUrls, secret: str) -> bool:
+    """Return False if the database cannot be asked now. Raise CommandError unless this secret belongs to it."""
+    from api.store.database import DatabaseUnavailableError, TransactionConflictError
     from api.store.migrate import MigrationError, UnfitServerError
 
     try:
         require_fit_database(urls)
         require_own_secret(settings, urls.dsn, secret)
-    except (DatabaseUnavailableError, MigrationError, UnfitServerError):
+    except (DatabaseUnavailableError, TransactionConflictError, MigrationError, UnfitServerError):
         return False
     return True
 

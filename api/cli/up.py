@@ -27,7 +27,7 @@ import msgspec
 import psutil
 
 from api.cli import CommandError, lab, network
-from api.cli.database import DatabaseUrls, has_own_secret, migrate, read_secret, root_secret
+from api.cli.database import DatabaseUrls, migrate, read_secret, root_secret, try_require_own_secret
 from api.cli.errors import Interrupted, Signals, note, port, say
 from api.clock import monotonic_ns
 from api.crypto import Keyring
@@ -245,9 +245,12 @@ class Up:
 
     def _refuse_foreign_secret(self) -> None:
         """Raise CommandError if the secret was replaced by a foreign one: a new child would end, too."""
-        with contextlib.suppress(PrivateFileError):
-            if (secret := read_secret(self._settings)) is not None:
-                has_own_secret(self._settings, self._urls, secret)
+        try:
+            secret = read_secret(self._settings)
+        except (CommandError, PrivateFileError):  # someone may be restoring the file
+            return
+        if secret is not None:
+            try_require_own_secret(self._settings, self._urls, secret)
 
     def _summary(self, postgres: str, keys: "DemoKeys | None") -> str:
         lines = ["", "Event Workbench is ready.", ""]

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import psycopg
@@ -92,8 +94,8 @@ def test_a_process_with_a_foreign_secret_ends_when_its_database_is_migrated(data
     asyncio.run(create_org(database_url, "acme"))
     stopped = threading.Event()
     handler = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    urls, refused = database.DatabaseUrls(database_url, None), list[CommandError]()
-    checking = threading.Thread(target=database._stop_if_foreign, args=(Settings(secret=NEW), urls, NEW, refused))
+    urls, refusal = database.DatabaseUrls(database_url, None), Future[NoReturn]()
+    checking = threading.Thread(target=database._stop_if_foreign, args=(Settings(secret=NEW), urls, NEW, refusal))
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("INSERT INTO workbench.root_secrets (fingerprints) VALUES ('{another}')")
         connection.execute("ALTER TABLE public.workbench_migrations RENAME TO later")
@@ -105,8 +107,19 @@ def test_a_process_with_a_foreign_secret_ends_when_its_database_is_migrated(data
         connection.execute("ALTER TABLE public.later RENAME TO workbench_migrations")
     assert stopped.wait(60)
     checking.join()
-    assert FOREIGN in str(refused)
+    assert FOREIGN in str(refusal.exception())
     signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_secret_is_not_refused_while_another_transaction_holds_the_fingerprints(database_url: str) -> None:
+    asyncio.run(create_org(database_url, "acme"))
+    secret = Settings(secret=NEW), database.DatabaseUrls(database_url, None), NEW
+    with psycopg.connect(database_url) as connection:
+        connection.execute("INSERT INTO workbench.root_secrets (fingerprints) VALUES ('{another}')")
+        connection.execute("LOCK TABLE workbench.root_secrets")
+        assert not database.try_require_own_secret(*secret)
+    with pytest.raises(CommandError, match=FOREIGN):
+        database.try_require_own_secret(*secret)
 
 
 @pytest.mark.parametrize("command", ["engine", "serve", "serve --workers 2", "chain"])

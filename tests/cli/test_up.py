@@ -199,6 +199,17 @@ def test_up_ends_when_a_child_could_only_start_with_a_foreign_secret(data_dir: P
     assert (code, "this is not the secret of this database" in last, "stopped Postgres" in last) == (1, True, True)
 
 
+def test_up_outlives_a_secret_that_is_being_restored(data_dir: Path, port: int) -> None:
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    (data_dir / "secret").write_text("")
+    up.kill_child("engine")
+    for _ in range(2):
+        up.until("engine stopped (exit code 1)")
+    assert network.status(port, "/readyz") == 200
+    assert up.end(signal.SIGTERM)[0] == 0
+
+
 def test_children_end_with_a_killed_up_and_the_next_up_adopts_postgres(data_dir: Path, port: int) -> None:
     killed = Running(data_dir, port)
     killed.until("Ctrl-C stops everything.")
