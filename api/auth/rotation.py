@@ -3,7 +3,7 @@
 **The secret of a database.** With any other secret, every API key gets 401 and every entry of an automation fails. So
 the database has the fingerprint of its secret from the first use on, and processes and commands with another one are
 refused (`require_secret`). As long as the database has no organization, the secret may change. A database of an earlier
-version has no fingerprint: the first secret that reads the identifiers of its contacts is its own.
+version has no fingerprint: the first secret that reads the identifiers of most of its oldest contacts is its own.
 
 **Rotation.** The changes in the database that each phase needs.
 
@@ -51,7 +51,7 @@ async def require_secret(dsn: str, keyring: Keyring) -> None:
         if not await store.has_organizations(tx):
             await store.set_fingerprints(tx, [fingerprint])
             return
-        if not stored and await _may_be_own(tx, keyring):  # an earlier version created the organizations
+        if not stored and await _reads_contacts(tx, keyring):  # an earlier version created the organizations
             await store.insert_fingerprint(tx, fingerprint)
             stored = await store.find_fingerprints(tx)
         if fingerprint not in stored:
@@ -60,17 +60,19 @@ async def require_secret(dsn: str, keyring: Keyring) -> None:
             )
 
 
-async def _may_be_own(tx: Transaction, keyring: Keyring) -> bool:
-    """Return whether the secret reads the identifiers of a contact, or there is no contact to try it on."""
+async def _reads_contacts(tx: Transaction, keyring: Keyring) -> bool:
+    """Return whether the secret reads the identifiers of more than half of a sample, or there are no contacts."""
     contacts = await store.sample_contacts(tx)
+    readable = 0
     for contact in contacts:
         keys = keyring.of(contact.org_id)
         with suppress(ValueError):  # an email that another secret has sealed
             email = None if contact.email is None else keys.open_email(contact.email)
             identifiers = Identifiers(contact.wallet_address, email, contact.external_id)
-            if await find_contact_state(tx, contact.org_id, keys, identifiers) is not None:
-                return True
-    return not contacts
+            # A process with a foreign secret may have created another contact with the same identifiers.
+            owner = await find_contact_state(tx, contact.org_id, keys, identifiers)
+            readable += owner is not None and owner.id == contact.id
+    return not contacts or readable > len(contacts) / 2
 
 
 async def is_in_use(dsn: str) -> bool:

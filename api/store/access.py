@@ -43,6 +43,7 @@ class StoredIdentifiers(msgspec.Struct, frozen=True):
     """The identifiers of a contact as stored: the email sealed."""
 
     org_id: int
+    id: str
     email: str | None
     wallet_address: str | None
     external_id: str | None

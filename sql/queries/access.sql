@@ -30,9 +30,12 @@ SELECT unnest(fingerprints) FROM root_secrets;
 INSERT INTO root_secrets (fingerprints) VALUES (ARRAY[:fingerprint]) ON CONFLICT DO NOTHING;
 
 -- sample_contacts --
--- The identifiers of a few contacts of any organizations, to try a secret on.
-SELECT org_id, email, wallet_address, external_id FROM contacts
-WHERE erased_at IS NULL AND merged_into IS NULL AND coalesce(email, wallet_address, external_id) IS NOT NULL LIMIT 20;
+-- The identifiers of a few contacts, to try a secret on: the oldest ones of the oldest organization, because a process
+-- with a foreign secret can only have created later ones. Ids are in the order of `created_at`, which has no index
+-- (`ORDER BY id` would order by the text, which has none either).
+SELECT org_id, id::text, email, wallet_address, external_id FROM contacts
+WHERE erased_at IS NULL AND merged_into IS NULL AND coalesce(email, wallet_address, external_id) IS NOT NULL
+ORDER BY org_id, contacts.id LIMIT 20;
 
 -- set_fingerprints --
 -- Replace the fingerprints.

@@ -177,6 +177,25 @@ async def test_the_first_secret_of_an_upgraded_database_must_read_its_contacts(
         assert await process.rows("SELECT fingerprints FROM root_secrets") == [([Keyring(OLD).fingerprint()],)]
 
 
+async def test_contacts_that_a_process_with_a_foreign_secret_created_do_not_make_it_the_own_one(
+    database_url: str,
+) -> None:
+    async with Process(database_url, OLD).running() as process, Process(database_url, NEW).running() as foreign:
+        org_id = await organization(process)
+        for number in range(2):
+            await process.send(org_id, {"externalId": f"u{number}"})
+        await foreign.send(org_id, {"externalId": "u0"})
+        with pytest.raises(ForeignSecretError):
+            await require_secret(database_url, Keyring(NEW))
+        for number in range(2, 11):
+            await process.send(org_id, {"externalId": f"u{number}"})
+        for number in range(30):
+            await foreign.send(org_id, {"externalId": f"v{number}"})
+        with pytest.raises(ForeignSecretError):
+            await require_secret(database_url, Keyring(NEW))
+        await require_secret(database_url, Keyring(OLD))
+
+
 async def test_the_first_secret_of_a_database_without_contacts_is_accepted(database_url: str) -> None:
     async with Process(database_url, OLD).running() as process:
         await organization(process)

@@ -12,7 +12,7 @@ from api.auth import keys
 from api.clock import uuid7
 from api.embedded import Server
 from api.store import chain, entries, events
-from api.store.database import Database, Transaction
+from api.store.database import Database, Transaction, load
 from api.store.entries import Claim, EntryUpdate, TagChange
 from api.store.events import wake_waiting_entries
 from api.store.messages import abandon_outgoing
@@ -129,6 +129,16 @@ async def test_waiting_entries_do_not_slow_down_a_claim(filled: Database) -> Non
         (claim,) = await run(tx, call)
     assert claim["Actual Rows"] == 1
     assert sum(part["Shared Hit Blocks"] + part["Shared Read Blocks"] for part in (found, claim)) < 80
+
+
+async def test_the_sample_of_contacts_does_not_read_all_of_them(filled: Database) -> None:
+    async with filled.transaction() as tx:
+        await tx.execute("SET LOCAL enable_seqscan = on")
+        await tx.execute("UPDATE contacts SET external_id = id::text")
+        sample = load("access")["sample_contacts"]
+        rows = await (await tx.execute(f"EXPLAIN (FORMAT JSON) {sample}")).fetchall()
+        await tx.rollback()
+    assert list(scans(plan(rows))) == ["contacts_pkey"]
 
 
 async def plans(database: Database) -> dict[str, set[str]]:
