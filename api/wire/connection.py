@@ -301,9 +301,11 @@ class HttpConnection(WebSocketProtocol):
 
     async def websocket_handshake(self, request: Request, subprotocols: Any = None) -> "WebSocket":
         """Turn the connection into a WebSocket; answer 400 if the handshake is not valid."""
+        if self.input_ended:
+            raise TransportError("the client ended its side of the connection, so a WebSocket cannot be opened", 400)
         protocol = ServerProtocol(max_size=MAX_MESSAGE_BYTES, state=State.OPEN)
         response = protocol.accept(self.sanic_request_to_ws_request(request))
-        if response.status_code != 101 or self.transport is None or self.input_ended:
+        if response.status_code != 101 or self.transport is None:
             raise TransportError("the WebSocket handshake is not valid", 400)
         self.transport.write(response.serialize())
         websocket = WebSocket(protocol, self.transport)

@@ -55,6 +55,10 @@ class Process:
         """Return the requests that reached handlers since the last call."""
         return self._report()["requests"]  # type: ignore[no-any-return]
 
+    def cancelled(self) -> list[float]:
+        """Return the seconds of the `/slow` requests that were cancelled, since the process began."""
+        return self._report()["cancelled"]  # type: ignore[no-any-return]
+
     def connections(self, wanted: int = 1) -> int:
         """Return the number of other connections, after waiting for it to fall to `wanted`."""
         due = time.monotonic() + TIMEOUT_S

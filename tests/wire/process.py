@@ -35,6 +35,7 @@ async def _admit_all(request: Request) -> None:
 
 def _add_probes(app: App) -> None:
     requests: list[dict[str, Any]] = []
+    cancelled: list[float] = []
 
     async def record(request: Request, probe: str) -> HTTPResponse:
         recorded = {"probe": probe, "body": request.body.decode("latin-1")}
@@ -42,7 +43,8 @@ def _add_probes(app: App) -> None:
         return answer(recorded)
 
     async def report(request: Request) -> HTTPResponse:
-        response = answer({"requests": list(requests), "connections": len(request.protocol.connections)})
+        connections = len(request.protocol.connections)
+        response = answer({"requests": list(requests), "cancelled": cancelled, "connections": connections})
         requests.clear()
         return response
 
@@ -52,7 +54,11 @@ def _add_probes(app: App) -> None:
             await response.send(bytes(65_536))
 
     async def slow(request: Request, seconds: float) -> HTTPResponse:
-        await asyncio.sleep(seconds)
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            cancelled.append(seconds)
+            raise
         return answer({})
 
     app.add_route(record, "/probe/<probe:str>", methods=["GET", "POST"])

@@ -9,7 +9,7 @@ from tests.answers import Answer
 from tests.wire.conftest import TIMEOUT_S, Process, until_closed
 
 SLOW = b"GET /slow/2 HTTP/1.%b\r\nHost: x\r\n\r\n"
-ENDLESS = b"GET /slow/60 HTTP/1.1\r\nHost: x\r\n\r\n"
+ENDLESS = b"GET /slow/90 HTTP/1.1\r\nHost: x\r\n\r\n"
 HANDSHAKE = (
     b"GET /api/v1/inapp/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -41,6 +41,11 @@ def test_a_half_closed_client_gets_a_slow_answer(
     assert (100 in received) == has_interim
 
 
+def test_a_half_closed_handshake_is_refused_with_its_reason(process: Process) -> None:
+    refused = half_closed(process, SLOW % b"1" + HANDSHAKE)[-1]
+    assert refused.error["error"] == ("the client ended its side of the connection, so a WebSocket cannot be opened")
+
+
 def test_a_client_library_skips_the_interim_responses(process: Process) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", process.port, TIMEOUT_S)
     connection.request("GET", "/slow/2")
@@ -54,3 +59,4 @@ def test_the_request_of_a_client_that_left_is_cancelled(process: Process) -> Non
         client.sendall(ENDLESS)
         assert process.connections(1) == 1
     assert process.connections(0) == 0
+    assert process.cancelled().count(90) == 1
