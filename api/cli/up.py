@@ -239,18 +239,13 @@ class Up:
         for child in self._children:
             with self._signals.deferred():
                 crashed = child.restart_if_crashed()
-            if crashed:
-                self._refuse_foreign_secret()
+            if crashed:  # perhaps because its secret was replaced by a foreign one: a new child would end, too
+                secret = None
+                with contextlib.suppress(CommandError, PrivateFileError):  # someone may be restoring the file
+                    secret = read_secret(self._settings)
+                if secret is not None:
+                    try_require_own_secret(self._settings, self._urls, secret)
         time.sleep(_POLL_INTERVAL_S)
-
-    def _refuse_foreign_secret(self) -> None:
-        """Raise CommandError if the secret was replaced by a foreign one: a new child would end, too."""
-        try:
-            secret = read_secret(self._settings)
-        except (CommandError, PrivateFileError):  # someone may be restoring the file
-            return
-        if secret is not None:
-            try_require_own_secret(self._settings, self._urls, secret)
 
     def _summary(self, postgres: str, keys: "DemoKeys | None") -> str:
         lines = ["", "Event Workbench is ready.", ""]
