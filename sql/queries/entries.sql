@@ -127,12 +127,10 @@ WITH k AS MATERIALIZED (
             AND e.state <> 'running'    -- from here as the index entries_turns, word for word
             AND (e.state IN ('running', 'retrying') OR (e.state IN ('pending', 'waiting') AND e.turn_at IS NOT NULL))
         ORDER BY e.state <> 'running', coalesce(e.turn_at, e.due_at), e.event_id, e.automation_id LIMIT 1
+        FOR UPDATE SKIP LOCKED    -- not one that is being cancelled, which would release nobody
     ) AS e
 ), released AS (
-    UPDATE entries e SET due_at = e.turn_at, turn_at = NULL
-    FROM next
-    WHERE e.org_id = next.org_id AND e.id = next.id AND e.turn_at IS NOT NULL
-        AND e.state || '' IN ('pending', 'waiting', 'retrying')
+    UPDATE entries e SET due_at = e.turn_at, turn_at = NULL FROM next WHERE e.org_id = next.org_id AND e.id = next.id
     RETURNING e.id
 )
 SELECT pg_notify('workbench_entries', '') IS NOT NULL WHERE EXISTS (SELECT FROM released);

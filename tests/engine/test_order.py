@@ -127,3 +127,37 @@ async def test_entries_behind_a_locked_one_are_due_again_soon_and_delay_no_other
         assert await bench.entries("state") == [("retrying",), ("pending",), ("completed",)]
         await bench.drive()
     assert await bench.entries("state") == [("completed",)] * 3
+
+
+async def test_an_entry_that_is_being_cancelled_does_not_keep_those_behind_it_waiting(bench: EngineBench) -> None:
+    requested, answer = asyncio.Event(), asyncio.Event()
+
+    async def hang(writer: asyncio.StreamWriter) -> None:
+        requested.set()
+        await answer.wait()
+        writer.write(status(200))
+
+    async with endpoint(hang, *[status(200)] * 2) as server:
+        hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
+        await bench.automation([TRIGGER, hook], [("t", "h")])
+        await bench.send("k1")
+        await bench.driver.drive(bench.org_id, "ready", 10)
+        await requested.wait()
+        await bench.send("k2")
+        await bench.send("k3")
+        assert await bench.new_driver().drive(bench.org_id, "ready", 10) == 0
+        assert await bench.entries("turn_at IS NULL") == [(True,), (False,), (False,)]
+        async with bench.database.transaction() as tx:
+            await tx.execute(
+                "UPDATE entries SET state = 'cancelled', outcome = 'automation_inactive' WHERE id IN "
+                "(SELECT id FROM entries WHERE turn_at IS NOT NULL ORDER BY event_id LIMIT 1)"
+            )
+            answer.set()
+            await bench.driver.deliveries.stop(60)
+            assert await bench.entries("state, turn_at IS NULL") == [
+                ("completed", True),
+                ("pending", False),
+                ("pending", True),
+            ]
+        await bench.drive()
+    assert await bench.entries("state") == [("completed",), ("cancelled",), ("completed",)]
