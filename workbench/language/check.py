@@ -190,7 +190,12 @@ def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
     order, _ = search_depth_first(graph.by_id, targets_of)
     steps = [graph.by_id[node_id] for node_id in order if node_id in graph.by_id]  # each after its targets
     writing = [step for step in steps if isinstance(step.action, AddTag | RemoveTag | UpdateContact)]
-    waiting = {step.id for step in steps if _waits(graph, step)}
+    has_quiet_hours = graph.settings.quiet_hours is not None
+    waiting = set()
+    for step in steps:
+        channel = step.action.channel
+        if longest_wait(step.action) or (has_quiet_hours and channel is not None and channel.to_contact):
+            waiting.add(step.id)
     # By the steps that write: for each step from which one of them can be reached, the first step before it that waits.
     first_waits: dict[frozenset[str], dict[str, str | None]] = {}
     for node in graph.nodes:
@@ -221,13 +226,6 @@ def _writes(node: Node, filter_: Filter) -> bool:
             return filter_.path.split(".")[:2] in (["contact", name] for name in attributes)
         case _:
             return False
-
-
-def _waits(graph: Graph, node: Node) -> bool:
-    """Return whether an entry can wait at a node (a retry is not counted)."""
-    channel = node.action.channel
-    is_quiet = graph.settings.quiet_hours is not None and channel is not None and channel.to_contact
-    return is_quiet or bool(longest_wait(node.action))
 
 
 def _check_settings(graph: Graph) -> Iterator[Diagnostic]:
