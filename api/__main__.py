@@ -5,12 +5,12 @@ import os
 import pkgutil
 import signal
 import sys
+from importlib.metadata import version
 
 import msgspec
 
 from api import settings
 from api.cli.errors import Parser, add_data_dir, explain, note
-from workbench.language.version import VERSION
 
 # Each command with the function that declares its options and `run`, and its line of help. A module is imported only
 # for its own command, so that `workbench --help` answers at once.
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             module, _ = _DELEGATED[arguments[0]]
             return int(importlib.import_module(module).main(arguments, prog="workbench"))
         parser = Parser(prog="workbench", description="Events in, automations out, and notebooks to see both.")
-        parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+        parser.add_argument("--version", action="version", version=f"%(prog)s {version('event-workbench-server')}")
         subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
         for name, (function, help_text) in (_COMMANDS | _DELEGATED).items():
             command = subparsers.add_parser(name, help=help_text)
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         if args.data_dir is not None:
             options = msgspec.structs.replace(options, data_dir=args.data_dir.absolute())
         elif arguments[0] != "up" and options.database_url is None and not hasattr(args, "url"):
-            pkgutil.resolve_name("api.cli.up:require_own_data_dir")(options.data_dir)
+            pkgutil.resolve_name("api.cli.network:require_own_data_dir")(options.data_dir)
         return int(args.run(args, options) or 0)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # what a shell reports for a program that the signal ended

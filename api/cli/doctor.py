@@ -17,7 +17,6 @@ import msgspec
 from api.cli import CommandError, network
 from api.cli.database import MISMATCH_ADVICE, read_secret
 from api.cli.errors import PACKAGES, add_database, explain, port, say
-from api.cli.up import ports_of
 from api.crypto import ChainError, Keyring, read_chain
 from api.private_files import PrivateFileError
 from api.settings import Settings
@@ -41,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     """Print one line per check; return 1 when one failed."""
     failed = False
-    api_port, lab_port = ports_of(settings.data_dir)
+    api_port, lab_port = network.ports_of(settings.data_dir)
     for finding in run_checks(settings, args.port or api_port, args.lab_port or lab_port):
         failed = failed or finding.verdict == "fail"
         say(f"{finding.verdict:<4}  {finding.message}" + (f"\n      {finding.advice}" if finding.advice else ""))

@@ -18,10 +18,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 if TYPE_CHECKING:  # argparse names this type only for type checkers
+    from api.settings import Settings
+
     Actions: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+    Run: TypeAlias = Callable[[argparse.Namespace, Settings], int | None]
 else:
-    Actions = object
-from api.settings import Settings
+    Actions = Run = object
 from workbench.language.codec import printable
 from workbench.language.problem import suggestion
 
@@ -61,7 +63,6 @@ PACKAGES = {  # by the distribution that installs them
 }
 
 
-Run: TypeAlias = Callable[[argparse.Namespace, Settings], int | None]
 Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 

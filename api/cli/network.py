@@ -1,4 +1,4 @@
-"""Requests to our own processes, ports to listen on, and the link between a child process and its parent.
+"""Our own processes: those that run here, requests to them, ports to listen on, and the link of a child to its parent.
 
 When a child crashes, its parent restarts it after a pause (`RestartDelay`).
 
@@ -6,6 +6,7 @@ A child process ends when its parent ends, even by SIGKILL: the child's stdin is
 holds open. Requests do not use the proxy that the environment may name.
 """
 
+import argparse
 import contextlib
 import errno
 import http.client
@@ -14,13 +15,20 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+import psutil
+
 from api.cli import CommandError
 from api.clock import monotonic_ns
+from api.settings import DEFAULT_DATA_DIR, absolute_path
 
 ACCEPT_BACKLOG = 4096
+DEFAULT_PORT = 8000
+DEFAULT_LAB_PORT = 8888
 MAX_RESTART_DELAY_S = 30
 STABLE_AFTER_S = 60
 _STATUS_TIMEOUT_S = 2.0
@@ -37,6 +45,58 @@ def status(port: int, path: str) -> int | None:
         return None
     finally:
         connection.close()
+
+
+class RunningUp(msgspec.Struct, frozen=True):
+    """A `workbench up` of this user that is running on this machine."""
+
+    data_dir: Path
+    port: int
+    lab_port: int
+
+
+def running_ups() -> list[RunningUp]:
+    """Return the `workbench up` of this user that are running."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT)
+    parser.add_argument("--lab-port", type=int, default=DEFAULT_LAB_PORT)
+    parser.add_argument("--data-dir")
+    running = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
+            line = [part for part in process.cmdline() if part != "-P"]
+            match line:
+                case [_, "-m", "api", "up", *arguments]:
+                    pass
+                case [_, script, "up", *arguments] if Path(script).name == "workbench":
+                    pass
+                case _:
+                    continue
+            if "python" in Path(line[0]).name and process.uids().effective == os.geteuid():
+                with contextlib.suppress(argparse.ArgumentError, SystemExit):  # it is about to report a wrong usage
+                    args, _ = parser.parse_known_args(arguments)
+                    folder = args.data_dir or process.environ().get("WORKBENCH_DATA_DIR") or DEFAULT_DATA_DIR
+                    running.append(RunningUp(Path(process.cwd(), folder).resolve(), args.port, args.lab_port))
+    return running
+
+
+def ports_of(data_dir: Path) -> tuple[int, int]:
+    """Return the ports of API and JupyterLab of the `workbench up` with this data folder, or the default ones."""
+    ports = [(up.port, up.lab_port) for up in running_ups() if up.data_dir == data_dir.resolve()]
+    return ports[0] if ports else (DEFAULT_PORT, DEFAULT_LAB_PORT)
+
+
+def require_own_data_dir(data_dir: Path) -> None:
+    """Raise CommandError if the data folder is the default one, and `workbench up` is running with another one only.
+
+    Otherwise a command that is given in another folder would start a second Postgres, and use that.
+    """
+    running = [str(up.data_dir) for up in running_ups()] if data_dir == absolute_path(DEFAULT_DATA_DIR) else []
+    if running and str(data_dir.resolve()) not in running:
+        raise CommandError(
+            f"`workbench up` is running with the data folder {', '.join(running)}, and the default here is {data_dir}; "
+            f"name the one that you mean, for example --data-dir {running[0]}"
+        )
 
 
 def read_metrics(url: str) -> str:

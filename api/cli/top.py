@@ -19,7 +19,6 @@ from rich.text import Text
 
 from api.cli import CommandError, network
 from api.cli.errors import port
-from api.cli.up import ports_of, require_own_data_dir
 from api.metrics.serve import MergedMetrics, metrics_folder, read_published
 from api.process import Spans
 from api.settings import Settings
@@ -40,8 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> None:
     if args.url is None and args.data_dir is None:
-        require_own_data_dir(settings.data_dir)
-    api_port = args.port or ports_of(settings.data_dir)[0]
+        network.require_own_data_dir(settings.data_dir)
+    api_port = args.port or network.ports_of(settings.data_dir)[0]
 
     def read() -> MetricsReading:
         if args.url is not None:

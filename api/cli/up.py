@@ -23,9 +23,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import msgspec
-import psutil
-
 from api.cli import CommandError, lab, network
 from api.cli.database import DatabaseUrls, migrate, read_secret, root_secret, try_require_own_secret
 from api.cli.errors import Interrupted, Signals, note, port, say
@@ -33,15 +30,13 @@ from api.clock import monotonic_ns
 from api.crypto import Keyring
 from api.embedded import EmbeddedError, EmbeddedPostgres
 from api.private_files import PrivateFileError, make_folder
-from api.settings import DEFAULT_DATA_DIR, Settings, absolute_path, child_environment
+from api.settings import Settings, child_environment
 
 if TYPE_CHECKING:
     from api.cli.demo import DemoKeys
 
 _PROGRAM = [sys.executable, "-P", "-m", "api"]  # -P: a folder named `api` in the working directory must not shadow ours
 _EXAMPLE_EVENT = """{"event":"deposit","contact":{"externalId":"you"},"payload":{"amountUsd":120}}"""
-
-DEFAULT_PORT, DEFAULT_LAB_PORT = 8000, 8888
 
 _POLL_INTERVAL_S = 0.1
 _MAX_CRASHES_AT_START = 3
@@ -56,9 +51,9 @@ _STDERR = 2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=port, default=DEFAULT_PORT, help="port of the API (default %(default)s)")
+    parser.add_argument("--port", type=port, default=network.DEFAULT_PORT, help="port of the API (default %(default)s)")
     parser.add_argument(
-        "--lab-port", type=port, default=DEFAULT_LAB_PORT, help="port of JupyterLab (default %(default)s)"
+        "--lab-port", type=port, default=network.DEFAULT_LAB_PORT, help="port of JupyterLab (default %(default)s)"
     )
     parser.add_argument("--no-lab", action="store_true", help="do not start JupyterLab")
     parser.add_argument(
@@ -68,57 +63,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="create a demo organization with 60 days of history",
     )
     parser.set_defaults(run=run)
-
-
-class RunningUp(msgspec.Struct, frozen=True):
-    """A `workbench up` of this user that is running on this machine."""
-
-    data_dir: Path
-    port: int
-    lab_port: int
-
-
-def running_ups() -> list[RunningUp]:
-    """Return the `workbench up` of this user that are running."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    add_options(parser)
-    parser.add_argument("--data-dir")
-    running = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
-            line = [part for part in process.cmdline() if part != "-P"]
-            match line:
-                case [_, "-m", "api", "up", *arguments]:
-                    pass
-                case [_, script, "up", *arguments] if Path(script).name == "workbench":
-                    pass
-                case _:
-                    continue
-            if "python" in Path(line[0]).name and process.uids().effective == os.geteuid():
-                with contextlib.suppress(argparse.ArgumentError, SystemExit):  # it is about to report a wrong usage
-                    args, _ = parser.parse_known_args(arguments)
-                    folder = args.data_dir or process.environ().get("WORKBENCH_DATA_DIR") or DEFAULT_DATA_DIR
-                    running.append(RunningUp(Path(process.cwd(), folder).resolve(), args.port, args.lab_port))
-    return running
-
-
-def ports_of(data_dir: Path) -> tuple[int, int]:
-    """Return the ports of API and JupyterLab of the `workbench up` with this data folder, or the default ones."""
-    ports = [(up.port, up.lab_port) for up in running_ups() if up.data_dir == data_dir.resolve()]
-    return ports[0] if ports else (DEFAULT_PORT, DEFAULT_LAB_PORT)
-
-
-def require_own_data_dir(data_dir: Path) -> None:
-    """Raise CommandError if the data folder is the default one, and `workbench up` is running with another one only.
-
-    Otherwise a command that is given in another folder would start a second Postgres, and use that.
-    """
-    running = [str(up.data_dir) for up in running_ups()] if data_dir == absolute_path(DEFAULT_DATA_DIR) else []
-    if running and str(data_dir.resolve()) not in running:
-        raise CommandError(
-            f"`workbench up` is running with the data folder {', '.join(running)}, and the default here is {data_dir}; "
-            f"name the one that you mean, for example --data-dir {running[0]}"
-        )
 
 
 def run(args: argparse.Namespace, settings: Settings) -> None:

@@ -4,7 +4,7 @@ An API without an engine still accepts events and loses none, so a stopped engin
 """
 
 import asyncio
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,8 +17,10 @@ from api.store.chain import list_chains
 from api.store.database import DatabaseUnavailableError, TooSlowError
 from api.store.engines import Heartbeat, last_heartbeat
 from workbench.language.problem import Problem
-from workbench.language.responses import ChainView
 from workbench.language.version import VERSION, VERSION_HEADER, incompatibility, supported_range
+
+if TYPE_CHECKING:
+    from workbench.language.responses import ChainView
 
 blueprint = Blueprint("health")
 
@@ -99,7 +101,7 @@ async def readyz(request: Request) -> HTTPResponse:
     return answer(readiness, 200 if is_ready else 503)
 
 
-async def _read_engine_and_chains(context: Services) -> tuple[Heartbeat | None, list[ChainView]]:
+async def _read_engine_and_chains(context: Services) -> "tuple[Heartbeat | None, list[ChainView]]":
     async with context.database.transaction(answer_s=_DATABASE_TIMEOUT_S) as tx:
         return await last_heartbeat(tx), await list_chains(tx, context.clock.now())
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from api.cli import network
-from api.cli.up import running_ups
 from api.embedded import find, postmaster
 from api.embedded.paths import find_paths
 from tests.installation import until
@@ -138,7 +137,7 @@ def test_other_programs_with_such_words_are_no_running_up(tmp_path: Path) -> Non
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     for words in (["/srv/workbench", "update"], ["--project", "/srv/workbench", "up"]):
         process = subprocess.Popen([*sleep, *words], cwd=tmp_path)
-        assert not [up for up in running_ups() if up.data_dir.is_relative_to(tmp_path)]
+        assert not [up for up in network.running_ups() if up.data_dir.is_relative_to(tmp_path)]
         process.kill()
         process.wait()
 
