@@ -119,11 +119,11 @@ FROM claimed;
 -- Make the next entry of each of these contacts due that was put back until its turn, and notify the engines; the
 -- locks of the contacts' turns are held. One row if there are any.
 WITH k AS MATERIALIZED (
-    SELECT :org_id ::bigint AS org_id, id FROM unnest(:contact_ids ::uuid[]) AS id
+    SELECT id FROM unnest(:contact_ids ::uuid[]) AS id
 ), next AS MATERIALIZED (
     SELECT e.* FROM k CROSS JOIN LATERAL (
         SELECT e.org_id, e.id FROM entries e
-        WHERE e.org_id = k.org_id AND e.contact_id = k.id AND e.turn_at IS NOT NULL
+        WHERE e.org_id = :org_id ::bigint AND e.contact_id = k.id AND e.turn_at IS NOT NULL
             AND e.state <> 'running'    -- from here as the index entries_turns, word for word
             AND (e.state IN ('running', 'retrying') OR (e.state IN ('pending', 'waiting') AND e.turn_at IS NOT NULL))
         ORDER BY e.state <> 'running', coalesce(e.turn_at, e.due_at), e.event_id, e.automation_id LIMIT 1

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from api.store.database import libpq_dsn
+from tests.inapp.wallet import evm_wallet
 from tests.installation import Installation, until
 from tests.running import free_port
 
@@ -54,7 +55,7 @@ async def test_a_request_id_leads_from_the_request_to_its_effects(installation: 
         author.post(f"/automations/{created['id']}/publish", json={"revision": created["revision"]}).raise_for_status()
         event = {
             "event": "deposit",
-            "contact": {"walletAddress": "0xA", "email": "a@example.com"},
+            "contact": {"walletAddress": evm_wallet("A"), "email": "a@example.com"},
             "idempotencyKey": "k1",
         }
         posted = backend.post("/events", json=event, headers={"X-Request-Id": "checkout-4711"})

@@ -186,7 +186,7 @@ async def test_f14_a_process_that_started_before_its_database_stops_with_a_forei
         await asyncio.to_thread(engine.wait, 3)  # it waits for its database
     assert engine.poll() is None
     await asyncio.to_thread(killable_postgres.start)
-    assert await asyncio.to_thread(engine.wait, 60) == 0
+    assert await asyncio.to_thread(engine.wait, 60) == 1
 
 
 async def test_b12_backends_terminated_at_random_cost_at_most_a_retry(installation: Installation) -> None:
