@@ -248,7 +248,7 @@ def encode_exactly(body: Mapping[str, Any], path: str = "") -> bytes:
 
 
 def _require_exact(value: Any, path: str) -> None:
-    """Raise InvalidArgumentError for a value that JSON would change: a number that is none, a time without a zone."""
+    """Raise InvalidArgumentError for a value that JSON cannot keep: NaN, infinity, a time without a zone."""
     match value:
         case float() | Decimal() if not math.isfinite(value):
             raise InvalidArgumentError(f"{path}: {value} is not a number that JSON has; leave it out, or write None")

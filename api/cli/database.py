@@ -125,7 +125,7 @@ def run_on_database(
     *args: _Parameters.args,
     **kwargs: _Parameters.kwargs,
 ) -> _Result:
-    """Call a function whose first argument is the URL of the database; return its result."""
+    """Run `function(url, …)` on the URL of the database, and return its result."""
     with database(settings) as urls:
         return asyncio.run(function(urls.dsn, *args, **kwargs))
 
@@ -136,7 +136,7 @@ def run_with_keyring(
     *args: _Parameters.args,
     **kwargs: _Parameters.kwargs,
 ) -> _Result:
-    """Call a function whose first arguments are the URL of the database and its keyring; return its result."""
+    """Run `function(url, keyring, …)` on the URL and the keyring of the database, and return its result."""
     with database(settings) as urls:
         return asyncio.run(function(urls.dsn, Keyring(root_secret(settings, urls.dsn)), *args, **kwargs))
 

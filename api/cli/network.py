@@ -36,7 +36,7 @@ _METRICS_TIMEOUT_S = 5.0
 
 
 def status(port: int, path: str) -> int | None:
-    """Return the HTTP status of a GET on this machine, or None if there is no response within two seconds."""
+    """Return the HTTP status of a GET on this machine, or None without a response within two seconds."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_STATUS_TIMEOUT_S)
     try:
         connection.request("GET", path)

@@ -152,7 +152,7 @@ class Org(msgspec.Struct, frozen=True):
 
 @query
 async def count_other_generations(tx: Transaction, mark: str, name: str = APPLICATION_NAME) -> int:
-    """Count the connections of processes whose secrets are not those that `mark` identifies."""
+    """Count the connections of processes with other secrets than those of `mark`."""
 
 
 async def rotate_indexes(

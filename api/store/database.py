@@ -1,4 +1,4 @@
-"""Connections, transactions, named SQL and the list of migrations: the base of all other modules of the store.
+"""Connections, transactions, named SQL and the list of migrations, which all other modules of the store use.
 
 **Named SQL.** `sql/queries/<subject>.sql` holds statements under `-- name --` lines, with `:name` parameters. The
 module `store/<subject>.py` has one function per statement. The name of a statement is the same verb in SQL, in Python

@@ -284,7 +284,7 @@ async def test_an_opted_out_contact_gets_no_test_through_that_channel(installati
     assert not installation.mail.exists()
 
 
-async def test_a_wallet_that_can_never_sign_in_gets_no_test_and_the_reason_is_told(installation: Installation) -> None:
+async def test_a_wallet_that_can_never_sign_in_gets_no_test_message_but_the_reason(installation: Installation) -> None:
     event = EVENT | {"contact": {"walletAddress": "vitalik.eth"}}
     _, answer = await installation.test(event=event, to={"email": ME})
     (message,) = [message for message in answer["messages"] if message["channel"] == "inapp"]

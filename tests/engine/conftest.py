@@ -38,6 +38,16 @@ class MovedClock(Clock):
         return super().now_us() + self.ahead // timedelta(microseconds=1)
 
 
+def written_graph(
+    nodes: list[dict[str, Any]], edges: list[tuple[str, ...]], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a graph as it is written in JSON; an edge is (source, target) or (source, target, handle)."""
+    written_edges = [
+        {"source": edge[0], "target": edge[1], "sourceHandle": edge[2] if len(edge) > 2 else None} for edge in edges
+    ]
+    return {"nodes": nodes, "edges": written_edges, "settings": settings}
+
+
 class EngineBench:
     """One organization, its automations and events, and a driver."""
 
@@ -61,16 +71,7 @@ class EngineBench:
         **settings: Any,
     ) -> str:
         automation_id = uuid7(self.clock.now_us())
-        graph = encode(
-            {
-                "nodes": nodes,
-                "edges": [
-                    {"source": edge[0], "target": edge[1], "sourceHandle": edge[2] if len(edge) > 2 else None}
-                    for edge in edges
-                ],
-                "settings": settings,
-            }
-        )
+        graph = encode(written_graph(nodes, edges, settings))
         spec = encode(trigger or {"type": "app_event", "event": "deposit"})
         await self.execute(
             "INSERT INTO automations VALUES (%s, %s, 'a', %s::jsonb, %s::jsonb, true, %s, 1, NULL, now(), now())",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conftest import EngineBench
+from tests.engine.conftest import EngineBench, written_graph
 from tests.engine.test_as_backtested import ends, events, simulated_steps, steps
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
@@ -42,13 +42,7 @@ async def play_late(bench: EngineBench, graph: Any, gaps: list[int], settings: d
     await bench.ingest(*batch)
     bench.clock.ahead += timedelta(minutes=1)
     await bench.drive()
-    written = {
-        "nodes": nodes,
-        "edges": [
-            {"source": edge[0], "target": edge[1], "sourceHandle": edge[2] if len(edge) > 2 else None} for edge in edges
-        ],
-        "settings": settings,
-    }
+    written = written_graph(nodes, edges, settings)
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     contact, stored = ContactState(contact_id, WALLET), await events(bench, WALLET)
@@ -130,12 +124,7 @@ async def test_later_events_of_one_moment_come_in_their_order_as_in_a_simulation
     await bench.ingest(*({"event": name} for name in names))
     bench.clock.ahead += timedelta(minutes=1)
     await bench.drive()
-    written = {
-        "nodes": nodes,
-        "edges": [
-            {"source": edge[0], "target": edge[1], "sourceHandle": edge[2] if len(edge) > 2 else None} for edge in edges
-        ],
-    }
+    written = written_graph(nodes, edges, {})
     later = tuple(ScheduledEvent(timedelta(seconds=1), Event(name, WALLET)) for name in names)
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     contact, trigger = ContactState("c", WALLET), Event("deposit", WALLET)

@@ -22,6 +22,18 @@ COUNT = {"id": "u", "type": "update_contact", "data": {"attributes": {"count": "
 CONTACTS, EVENTS = 20, 3
 
 
+class HangingReceiver:
+    """A receiver that answers its request once `answer` is set."""
+
+    def __init__(self) -> None:
+        self.requested, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def respond(self, writer: asyncio.StreamWriter) -> None:
+        self.requested.set()
+        await self.answer.wait()
+        writer.write(status(200))
+
+
 async def play(bench: EngineBench, gap_s: float, message: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Send three events of each contact while two engines run; return the tags and the count of each contact."""
     guarded = [TRIGGER, GUARD, message, DONE]
@@ -82,23 +94,17 @@ async def test_an_entry_that_waits_for_its_retry_delays_no_other(bench: EngineBe
 
 
 async def test_an_entry_behind_another_waits_until_that_ends_and_keeps_its_moment(bench: EngineBench) -> None:
-    requested, answer = asyncio.Event(), asyncio.Event()
-
-    async def hang(writer: asyncio.StreamWriter) -> None:
-        requested.set()
-        await answer.wait()
-        writer.write(status(200))
-
-    async with endpoint(hang) as server:
+    hanging = HangingReceiver()
+    async with endpoint(hanging.respond) as server:
         hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
         await bench.automation([TRIGGER, hook], [("t", "h")])
         await bench.send("k1")
         await bench.driver.drive(bench.org_id, "ready", 10)
-        await requested.wait()
+        await hanging.requested.wait()
         await bench.send("k2")
         assert await bench.new_driver().drive(bench.org_id, "ready", 10) == 0
         assert await bench.entries("state, turn_at = created_at") == [("running", None), ("pending", True)]
-        answer.set()
+        hanging.answer.set()
         await bench.driver.deliveries.stop(60)
         assert await bench.entries("state, due_at = created_at, turn_at") == [
             ("completed", True, None),
@@ -130,19 +136,13 @@ async def test_entries_behind_a_locked_one_are_due_again_soon_and_delay_no_other
 
 
 async def test_an_entry_that_is_being_cancelled_does_not_keep_those_behind_it_waiting(bench: EngineBench) -> None:
-    requested, answer = asyncio.Event(), asyncio.Event()
-
-    async def hang(writer: asyncio.StreamWriter) -> None:
-        requested.set()
-        await answer.wait()
-        writer.write(status(200))
-
-    async with endpoint(hang, *[status(200)] * 2) as server:
+    hanging = HangingReceiver()
+    async with endpoint(hanging.respond, *[status(200)] * 2) as server:
         hook = {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}
         await bench.automation([TRIGGER, hook], [("t", "h")])
         await bench.send("k1")
         await bench.driver.drive(bench.org_id, "ready", 10)
-        await requested.wait()
+        await hanging.requested.wait()
         await bench.send("k2")
         await bench.send("k3")
         assert await bench.new_driver().drive(bench.org_id, "ready", 10) == 0
@@ -152,7 +152,7 @@ async def test_an_entry_that_is_being_cancelled_does_not_keep_those_behind_it_wa
                 "UPDATE entries SET state = 'cancelled', outcome = 'automation_inactive' WHERE id IN "
                 "(SELECT id FROM entries WHERE turn_at IS NOT NULL ORDER BY event_id LIMIT 1)"
             )
-            answer.set()
+            hanging.answer.set()
             await bench.driver.deliveries.stop(60)
             assert await bench.entries("state, turn_at IS NULL") == [
                 ("completed", True),

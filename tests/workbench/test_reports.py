@@ -489,7 +489,9 @@ def test_invalid_arguments_are_explained(wb: Workbench, sent_events: list[StoryE
         call(wb)
 
 
-def test_an_attribute_of_other_contacts_is_no_mistake(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+def test_a_report_accepts_an_attribute_that_only_other_contacts_have(
+    wb: Workbench, sent_events: list[StoryEvent]
+) -> None:
     attributes = {"utm.source": "mail"} | {f"extra{number:02}": 1 for number in range(12)}
     wb.events.send("other:event", external_id="other", attributes=attributes)
     assert wb.revenue("story:deposit", "amount", by="contact.utm.source", days=8)["part"].to_list() == [None]

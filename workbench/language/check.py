@@ -345,7 +345,7 @@ def _check_deliverable(trigger: Trigger, graph: Graph, channel: Channel) -> Iter
 
 
 def _reachable_without(start: str, graph: Graph, test: Callable[[Iterable[Filter]], bool]) -> set[str]:
-    """Return the nodes to which a path leads that passes no condition whose filters meet the test."""
+    """Return the nodes that an entry can reach without passing a condition whose filters meet the test."""
     edges = []
     for edge in graph.edges:
         action = graph.by_id[edge.source].action if edge.source in graph.by_id else None

@@ -68,7 +68,7 @@ def exceeds_attribute_limits(attributes: dict[str, Json]) -> bool:
 def fit_attributes(
     current: Mapping[str, Json], attributes: Mapping[str, Json]
 ) -> tuple[dict[str, Json], tuple[Problem, ...]]:
-    """Return the attributes for which a contact has room beside its current ones, and a problem for each other one."""
+    """Return the attributes that fit into a contact with these current ones, and a problem for each of the others."""
     kept: dict[str, Json] = {}
     problems: list[Problem] = []
     count, size = len(current), _stored_bytes(current)

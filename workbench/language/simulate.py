@@ -143,7 +143,7 @@ def simulate(
     scheduled = sorted(circumstances.later, key=lambda item: item.after)
     # Their ids are in their order, because an entry tells events of one moment apart by id.
     later = [_record(item.event, now + item.after, f"{number:09}") for number, item in enumerate(scheduled)]
-    # At `until` the simulation still goes on, a microsecond later it does not.
+    # `play` stops before its bound, and `until` is included.
     until = _FOREVER if circumstances.until in (None, _FOREVER) else circumstances.until + _MICROSECOND
     events = [record for record in (first, *later) if record.at < until]
     history, retries, owners = circumstances.history, circumstances.retries, circumstances.owners

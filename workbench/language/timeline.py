@@ -87,8 +87,8 @@ class Walk(msgspec.Struct, frozen=True, gc=False):
 class OtherMessage(NamedTuple):
     """A message of another automation that counts towards a frequency cap.
 
-    `event_id`: the event whose entry sent it without a wait, or "". `is_younger`: the other automation is younger than
-    this one, so its entries of an event come later.
+    `event_id`: the event of its entry, if the entry sent it without waiting before, otherwise "". `is_younger`: the
+    other automation is younger than this one, so its entry for the same event comes later.
     """
 
     at: datetime
