@@ -8,9 +8,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import polars as pl
@@ -18,7 +19,9 @@ import pytest
 
 from tests.running import Running
 from workbench import Automation, InvalidArgumentError, NotFoundError, StoppedError, Workbench, WorkbenchError
-from workbench.backtest.simulate_bucket import AutomationPayload, BucketTask
+from workbench.backtest.buckets import BucketWriter
+from workbench.backtest.simulate_bucket import AutomationPayload, BucketSummary, BucketTask
+from workbench.backtest.source import BacktestSource
 from workbench.backtest.worker import WorkerPool
 
 PEOPLE = 12
@@ -256,55 +259,51 @@ def test_an_unknown_version_is_an_error(finished: Automation) -> None:
         finished.backtest(against="draft")
 
 
-@pytest.fixture
-def interrupted_after() -> Iterator[Callable[[float], None]]:
-    """Return a function that raises KeyboardInterrupt after a number of seconds."""
-
-    def press(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGALRM, press)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, previous)
-
-
 def child_processes() -> set[str]:
     return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
 
 
-@pytest.mark.parametrize("seconds", [0.02, 0.2, 0.6])
+@contextmanager
+def interrupted_at(function: Any, event: str) -> Iterator[None]:
+    """Raise KeyboardInterrupt at one event of a function ("call", "return" or "c_return").
+
+    A timer would interrupt wherever a slow machine happens to be, also before the backtest begins.
+    """
+
+    def profile(frame: FrameType, seen: str, argument: Any) -> None:
+        if seen == event and (argument if event == "c_return" else frame.f_code) is function:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize(
+    ("function", "event"),
+    [
+        pytest.param(os.mkdir, "c_return", id="folder created"),
+        pytest.param(BacktestSource.slices.__code__, "return", id="events counted"),
+        pytest.param(BucketWriter.write.__code__, "return", id="first events written"),
+        pytest.param(BucketWriter.flush.__code__, "call", id="all events read"),
+        pytest.param(BucketSummary.plus.__code__, "return", id="first events simulated"),
+    ],
+)
 def test_an_interrupt_leaves_no_files_and_no_processes(
-    wb: Workbench,
-    interrupted_after: Callable[[float], None],
-    seconds: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    wb: Workbench, function: Any, event: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     draft = wb.automation("interrupted").on_any_event().delay("1h").send_inapp("Hi", "{{ event }}")
     processes = child_processes()
-    interrupted_after(seconds)
-    with pytest.raises(StoppedError, match=r"has no result\. sample=0\.1"):
+    # IPython keeps the last exception, and with it the frames that hold the folder.
+    with interrupted_at(function, event), pytest.raises(StoppedError, match=r"has no result\. sample=0\.1") as kept:
         draft.backtest(days=60, processes=1)
     assert (list(tmp_path.iterdir()), child_processes()) == ([], processes)
-
-
-def test_an_interrupt_during_the_creation_of_the_folder_leaves_no_folder(
-    wb: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    draft = wb.automation("interrupted early").on("deposit").add_tag("x")
-
-    def interrupt(_: Any, event: str, function: Any) -> None:
-        if event == "c_return" and function is os.mkdir:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    sys.setprofile(interrupt)
-    with pytest.raises(StoppedError):
-        draft.backtest(days=2)
-    assert list(tmp_path.iterdir()) == []
+    del kept
 
 
 def test_a_worker_that_dies_is_reported(tmp_path: Path) -> None:
