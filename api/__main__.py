@@ -41,8 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         arguments = sys.argv[1:]
     try:
         if arguments and arguments[0] in _DELEGATED:
-            module, _ = _DELEGATED[arguments[0]]
-            return int(importlib.import_module(module).main(arguments, prog="workbench"))
+            module, description = _DELEGATED[arguments[0]]
+            parser = Parser(prog="workbench", description=description)
+            return int(importlib.import_module(module).main(arguments, parser))
         parser = Parser(prog="workbench", description="Events in, automations out, and notebooks to see both.")
         parser.add_argument("--version", action="version", version=f"%(prog)s {version('event-workbench-server')}")
         subparsers = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -22,9 +22,12 @@ _DIFFERENCES = 2  # the exit code of `plan`
 _FOLDER = Path("automations")
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m workbench") -> int:
-    """Run one command and return its exit code. Errors of the server and of files go to stderr, without a traceback."""
-    parser = argparse.ArgumentParser(prog=prog, description="Automations as files in git.")
+def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None) -> int:
+    """Run one command and return its exit code. Errors of the server and of files go to stderr, without a traceback.
+
+    `parser`: the one of the server's command line, with its name and suggestions for misspelt words.
+    """
+    parser = parser or argparse.ArgumentParser(prog="python -m workbench", description="Automations as files in git.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     automations = commands.add_parser("automations", help="automations as files in git")
     actions = automations.add_subparsers(required=True, metavar="ACTION", dest="action")

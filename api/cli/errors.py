@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # argparse names this type only for type checkers
 else:
     Actions = Run = object
 from workbench.language.codec import printable
-from workbench.language.problem import suggestion
+from workbench.language.problem import nearest_name, suggestion
 
 USER_ERRORS = {  # their message is the sentence; tests/cli/test_errors.py finds a name that is out of date
     "api.auth.AccessError",
@@ -67,7 +67,16 @@ Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests the command, action or value that a user may have meant."""
+    """A parser that suggests the command, action, option or value that a user may have meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # argparse would report an unknown option of a command by the parser of all commands, which does not have any.
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            names = (nearest_name(word.partition("=")[0], self._option_string_actions, 0.7) for word in unknown)
+            advice = "".join(f"; did you mean {name!r}?" for name in names if name is not None)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         if (match := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)) is not None:

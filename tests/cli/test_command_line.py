@@ -112,11 +112,29 @@ def test_wrong_usage_is_exit_code_2(workbench: Run) -> None:
     assert workbench().returncode == 2
 
 
-@pytest.mark.parametrize(("arguments", "advice"), [(["improt"], "import"), (["key", "creat"], "create")])
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [(["improt"], "import"), (["key", "creat"], "create"), (["automations", "aply"], "apply")],
+)
 def test_a_misspelt_command_gets_a_suggestion(workbench: Run, arguments: list[str], advice: str) -> None:
     done = workbench(*arguments)
     assert done.returncode == 2
     assert done.stderr.endswith(f"{arguments[-1]!r} is unknown; did you mean {advice!r}?\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unknown", "advice"),
+    [
+        (["up", "--prot", "9000"], "--prot 9000", "; did you mean '--port'?"),
+        (["key", "list", "--org", "acme", "--data_dir=x"], "--data_dir=x", "; did you mean '--data-dir'?"),
+        (["automations", "plan", "--jsn"], "--jsn", "; did you mean '--json'?"),
+        (["doctor", "--color"], "--color", ""),
+    ],
+)
+def test_a_misspelt_option_gets_a_suggestion(workbench: Run, arguments: list[str], unknown: str, advice: str) -> None:
+    done = workbench(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"{unknown}{advice}\n")
 
 
 def test_the_version_is_printed(workbench: Run) -> None:

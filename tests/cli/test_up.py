@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from api.cli import network
@@ -126,6 +127,9 @@ def test_a_command_finds_the_running_up_by_its_data_folder_and_starts_no_second_
     assert (refused.returncode, list(elsewhere.iterdir())) == (1, [])
     assert str(data_dir) in refused.stderr
     assert workbench("org", "create", "acme", "--data-dir", str(data_dir)).returncode == 0
+    key = workbench("key", "create", "--org", "acme", "--kind", "workbench", "--data-dir", str(data_dir)).stdout.strip()
+    catalog = f"http://127.0.0.1:{port}/api/v1/events/catalog"
+    assert httpx.get(catalog, headers={"authorization": f"Bearer {key}"}).status_code == 200
     assert f"the API is ready on port {port}\n" in workbench("doctor", "--data-dir", str(data_dir)).stdout
     assert "API ready" in workbench("top", "--once", "--data-dir", str(data_dir)).stdout
     assert str(data_dir) in workbench("top", "--once").stderr
