@@ -43,7 +43,7 @@ BATCH_SIZE = 100  # events in one request; the service accepts no more
 
 # The first word of a receipt's error. The service returns the first two, for single events of a batch.
 _RATE_LIMITED, _UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"
-_UNANSWERED, _NOT_SENT = "UNANSWERED", "NOT_SENT"
+_UNANSWERED, _NOT_SENT, _REFUSED = "UNANSWERED", "NOT_SENT", "REFUSED"
 
 
 class EventFields(TypedDict, total=False):
@@ -121,10 +121,14 @@ class Events(MethodHints):
     def send_many(self, events: Iterable[Mapping[str, Any]]) -> "Receipts":
         """Send any number of events in the JSON format of the API, a hundred per request; return one receipt per event.
 
-        An invalid event does not stop the others: its receipt has the error. If the server stops responding, the
-        receipts of the remaining events have an error. To retry one of `receipts.failed`, send it with the key of its
-        receipt: `{**event, "idempotencyKey": receipt.idempotency_key}`. Events over the rate limit of the server are
-        sent again after pauses, and `receipts.limited_s` is their sum in seconds.
+        An invalid event does not stop the others: its receipt has the error. If the server stops responding, or refuses
+        a whole request (such as with a key that was revoked meanwhile), the receipts of these events have an error. To
+        retry one of `receipts.failed`, send it with the key of its receipt:
+        `{**event, "idempotencyKey": receipt.idempotency_key}`. Events over the rate limit of the server, its setting
+        WORKBENCH_INGEST_RATE, are sent again after pauses, and `receipts.limited_s` is their sum in seconds.
+
+        Raises AuthenticationError, PermissionDeniedError or InvalidRequestError if the first request is refused, so
+        that nothing was stored.
         """
         receipts: list[Receipt] = []
         limited_s, responding = 0.0, True
@@ -143,7 +147,7 @@ class Events(MethodHints):
                     # Raised, it would lose the receipts of the events that are already stored.
                     results[index] = Receipt(False, idempotency_key=key, error=str(refusal))
             if responding:
-                sent, paused_s = self._send_batch(list(bodies.values()))
+                sent, paused_s = self._send_batch(list(bodies.values()), is_first=not receipts)
                 limited_s += paused_s
                 # After a batch that used up its retries, retrying every other one of a large import would take hours.
                 responding = not (sent and (sent[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)))
@@ -215,10 +219,10 @@ class Events(MethodHints):
             )
         return self._key
 
-    def _send_batch(self, events: Sequence[_JsonObject]) -> tuple[list["Receipt"], float]:
+    def _send_batch(self, events: Sequence[_JsonObject], is_first: bool) -> tuple[list["Receipt"], float]:
         """Return one receipt per event, and the seconds of pauses because of the rate limit.
 
-        Events with a retryable receipt are sent again.
+        Events with a retryable receipt are sent again. Raises the error of a refused request if it is the first one.
         """
         receipts: dict[int, Receipt] = {}
         limited_s = 0.0
@@ -234,12 +238,20 @@ class Events(MethodHints):
                     limited_s += pause
                 environment.sleep(pause)
             # One series of pauses for both kinds of retries, so that a batch is sent at most `attempts` times.
-            results, unknown = self._post_batch([events[index] for index in left], pauses)
+            try:
+                results, unknown = self._post_batch([events[index] for index in left], pauses)
+            except WorkbenchError as refusal:
+                if is_first and not receipts:
+                    raise
+                # Raised, it would lose the receipts of the events that are already stored.
+                keys = [str(events[index]["idempotencyKey"]) for index in left]
+                results = [Receipt(False, idempotency_key=key, error=f"{_REFUSED}: {refusal}") for key in keys]
+                unknown = False
             receipts |= dict(zip(left, results, strict=True))
             unanswered.update(index for index in left if unknown or receipts[index].unknown)
         for index in unanswered:
             receipt = receipts[index]
-            if (receipt.error or "").startswith((_RATE_LIMITED, _NOT_SENT)):
+            if (receipt.error or "").startswith((_RATE_LIMITED, _NOT_SENT, _REFUSED)):
                 # The last attempt was rejected, but an earlier one may have stored the event.
                 error = f"{_UNANSWERED}: an earlier attempt got no response, then {receipt.error}"
                 receipts[index] = msgspec.structs.replace(receipt, error=error)
@@ -269,31 +281,32 @@ class Events(MethodHints):
         """
         self._required_key()
         unknown = False
+        retry = f". {_retry_text(key)}" if key else ""  # for a batch, the receipts have the keys
         while True:
             failure: WorkbenchError
             try:
                 response = self._connection.request("POST", path, body=body)
-            except ConnectionFailedError as error:
-                failure = error
-            except UnknownOutcomeError as error:
-                failure, unknown = error, True
-            else:
                 if response.status != 429 and response.status < 500:
-                    try:
-                        return msgspec.convert(self._connection.check(response).body, shape), unknown
-                    except msgspec.ValidationError:
-                        raise UnknownOutcomeError(
-                            "The response is not from an Event Workbench server: check the URL"
-                        ) from None
+                    return msgspec.convert(self._connection.check(response).body, shape), unknown
                 failure = UnavailableError(
                     f"the server did not accept it in {self._retries.attempts} attempts ({response.error})",
                     status=response.status,
                     request_id=response.request_id,
                 )
                 unknown = unknown or response.status != 429  # only a 429 means that nothing was stored
+            except ConnectionFailedError as error:
+                failure = error
+            except UnknownOutcomeError as error:
+                failure, unknown = error, True
+            except msgspec.ValidationError:
+                raise UnknownOutcomeError("The response is not from an Event Workbench server: check the URL") from None
+            except WorkbenchError as refusal:
+                if not unknown:
+                    raise
+                earlier = "It is unknown whether this was stored: an earlier attempt got no response, then"
+                raise refusal.rephrased(f"{earlier} {refusal}{retry}", UnknownOutcomeError) from None
             pause = next(pauses, None)
             if pause is None:
-                retry = f". {_retry_text(key)}" if key else ""  # for a batch, the receipts have the keys
                 if unknown:
                     message = f"It is unknown whether this was stored: {failure}{retry}"
                     raise failure.rephrased(message, UnknownOutcomeError)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from workbench import (
+    AuthenticationError,
     ConnectionFailedError,
     InvalidArgumentError,
     InvalidRequestError,
@@ -258,3 +259,33 @@ def test_receipts_list_the_events_stored_before_the_server_failed(script: Script
     assert [receipts[index].unknown for index in (0, 100, 200)] == [False, True, False]
     assert "NOT_SENT" in str(receipts[200].error)
     assert len(script.bodies) == 5
+
+
+REVOKED = (401, {"error": "the secret key is revoked"})
+
+
+def test_a_batch_that_is_refused_loses_no_receipts_of_the_batches_before(script: Script) -> None:
+    over = {"accepted": False, "error": "RATE_LIMITED: slow down"}
+    limited = (202, {"results": [OK[1]] * 99 + [over]})
+    script.answers = [(202, {"results": [OK[1]] * 100}), limited, REVOKED, (413, {"error": "the body is too large"})]
+    receipts = script.events.send_many({"event": "x", "contact": {"externalId": str(n)}} for n in range(230))
+    assert [index for index, _ in receipts.failed] == list(range(199, 230))
+    assert str(receipts[199].error).startswith("REFUSED: the server does not know this key, or it was revoked")
+    assert str(receipts[200].error) == "REFUSED: the body is too large"
+    assert {receipt.unknown for receipt in receipts} == {False}
+    assert receipts[229].idempotency_key == script.bodies[3]["events"][29]["idempotencyKey"]
+
+
+def test_a_first_batch_that_is_refused_is_an_error(script: Script) -> None:
+    script.answers = [REVOKED]
+    with pytest.raises(AuthenticationError):
+        script.events.send_many([{"event": "x"}] * 230)
+    assert len(script.bodies) == 1
+
+
+def test_a_refusal_after_a_lost_response_is_an_unknown_outcome(script: Script) -> None:
+    script.answers = [BREAK, REVOKED, BREAK, REVOKED]
+    with pytest.raises(UnknownOutcomeError, match=r'revoked.*Retry with idempotency_key="mine"'):
+        script.events.send("deposit", external_id="1", idempotency_key="mine")
+    (receipt,) = script.events.send_many([{"event": "deposit"}])
+    assert receipt.unknown
