@@ -247,7 +247,8 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
                     advice = "" if nearest is None else f" Did you mean {nearest}?"
                     reason = f"No route has this path.{advice} All routes are listed at /docs"
                 case 405:
-                    reason = f"Method not allowed: use {error.headers.get('Allow', 'another method').upper()}"
+                    error.headers["Allow"] = _allowed_methods(request)
+                    reason = f"Method not allowed: use {error.headers['Allow']}"
                 case _:
                     reason = _HTTP_ERRORS.get(status) or str(error)
             refused = refusal(request, status, (Problem("", reason),))
@@ -261,6 +262,16 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
     # 503 also for a bug (docs/contract.md): clients retry it, with the same idempotency key.
     code = "INGEST_UNAVAILABLE" if request.path.rstrip("/") in events.INGEST_PATHS else None
     return refusal(request, 503, (Problem("", reason),), code)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return the methods of the routes with this path. Sanic does not know them if the path has a parameter."""
+    router, allowed = request.app.router, []
+    for method in sorted({method for route in router.routes for method in route.methods}):
+        with contextlib.suppress(SanicException):
+            router.get(request.path, method, None)
+            allowed.append(method)
+    return ", ".join(allowed)
 
 
 Connect = Callable[[], HttpConnection]

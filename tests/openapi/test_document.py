@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import product
 from typing import Any, get_args
 
 import pytest
@@ -139,3 +140,27 @@ async def test_the_page_shows_every_route_and_loads_no_external_resource(service
         assert f'id="{name}"' in answer.text
     for anchor in re.findall(r'href="#([^"]+)"', answer.text):
         assert f'id="{anchor}"' in answer.text
+
+
+async def test_every_refusal_links_to_a_section_of_the_page_and_names_what_works(acme: Org) -> None:
+    root, client = f"http://127.0.0.1:{acme.service.port}", acme.service.client
+    page = (await client.get(f"{root}/docs")).text
+    allowed: dict[str, set[str]] = {"/api/v1/nothing-like-it": set()}
+    for route in acme.service.app.router.routes:
+        allowed.setdefault("/" + re.sub(r"<\w+:\w+>", UNKNOWN_ID, route.path), set()).update(route.methods)
+    keys: list[dict[str, str]] = [{}, {"authorization": f"Bearer {await acme.key('workbench')}"}]
+    statuses: set[int] = set()
+    for path, method, key in product(allowed, ("DELETE", "GET", "PATCH", "POST", "PUT"), keys):
+        answer = await client.request(method, root + path, content=b"[", headers=key)
+        if answer.status_code < 400:
+            continue
+        statuses.add(answer.status_code)
+        error = answer.json()
+        assert re.fullmatch(r"/docs(#[\w.]+)?", error["doc"]), (method, path)
+        assert f'id="{error["doc"].partition("#")[2] or "top"}"' in page, (method, path)
+        if allowed[path] and method not in allowed[path]:
+            assert (answer.status_code, answer.headers["allow"]) == (405, ", ".join(sorted(allowed[path]))), path
+            assert error["error"] == f"Method not allowed: use {answer.headers['allow']}"
+        if answer.status_code == 401:
+            assert "send `Authorization: Bearer <key>`" in error["error"]
+    assert statuses == {400, 401, 403, 404, 405}
