@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from api.engine import facts
-from api.engine.drive import Driver
 from tests.engine.conftest import EngineBench, MovedClock
+from tests.engine.killing import KILLS, Kill, MortalEngines
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
@@ -34,7 +34,7 @@ HOOK_GRAPH = {
     "edges": [{"source": "0", "sourceHandle": None, "target": "1"}],
     "settings": {},
 }
-PERIOD = timedelta(days=9)
+PERIOD, LAST_RUNS = timedelta(days=9), timedelta(minutes=5)
 RETRIES = RetryPolicy((10.0, 10.0))
 Sent = tuple[int, str, dict[str, Any]]
 
@@ -69,29 +69,29 @@ CONTACTS = st.sampled_from(
 
 
 async def play_events(
-    bench: EngineBench, clock: ManualClock, contact: dict[str, str], stream: list[Sent], late: bool
+    bench: EngineBench, engines: MortalEngines, contact: dict[str, str], stream: list[Sent], late: bool
 ) -> None:
-    """Send the events and run the engine at their times, until the period is over. `late`: run it only then."""
-    start = clock.ahead
+    """Send the events and run the engine at their times, until the period is over. `late`: run it only at its end."""
+    clock = bench.clock
+    start, end = clock.ahead, clock.ahead + PERIOD
     remaining = [(start + timedelta(seconds=seconds), name, payload) for seconds, name, payload in stream]
     while True:
         ((due_at,),) = await bench.fetch(
-            "SELECT min(due_at) FROM entries WHERE state IN ('pending', 'waiting', 'retrying')"
+            "SELECT min(CASE state WHEN 'running' THEN lease_until ELSE due_at END) FROM entries"
+            " WHERE state IN ('pending', 'running', 'waiting', 'retrying')"
         )
         due = timedelta.max if due_at is None else due_at - from_us(0)
         if remaining and (late or remaining[0][0] <= due):
             clock.ahead, name, payload = remaining.pop(0)
             await bench.ingest({"event": name, "contact": contact, "payload": payload})
-        elif late and clock.ahead < start + PERIOD:
-            clock.ahead = start + PERIOD - timedelta(microseconds=1)
-            await bench.drive()
-            return
-        elif due < start + PERIOD:
+        elif late and clock.ahead < end - LAST_RUNS:
+            clock.ahead = end - LAST_RUNS
+        elif due < end:
             clock.ahead = max(clock.ahead, due)
         else:
             return
-        if not late:
-            await bench.drive()
+        if not late or clock.ahead >= end - LAST_RUNS:
+            await engines.drive(until=end)
 
 
 async def events(bench: EngineBench, identifiers: Identifiers) -> list[EventRecord]:
@@ -111,15 +111,17 @@ async def other_messages(bench: EngineBench, automation_id: str) -> list[OtherMe
     return [OtherMessage(*row) for row in rows]
 
 
-async def steps(bench: EngineBench, automation_id: str) -> list[tuple[Any, ...]]:
+async def steps(bench: EngineBench, automation_id: str, engines: MortalEngines | None = None) -> list[tuple[Any, ...]]:
+    rows = await bench.fetch(
+        "SELECT e.event_id::text, s.node_id, s.outcome, s.handle, e.id, s.step, s.claim, s.attempt, s.at"
+        " FROM entry_steps s JOIN entries e ON e.id = s.entry_id WHERE e.automation_id = %s"
+        " ORDER BY e.event_id, s.claim, s.step",
+        automation_id,
+    )
+    engines = engines or MortalEngines(bench, [])
     return [
-        tuple(row)
-        for row in await bench.fetch(
-            "SELECT e.event_id::text, s.node_id, s.outcome, s.handle, s.attempt, s.at"
-            " FROM entry_steps s JOIN entries e ON e.id = s.entry_id WHERE e.automation_id = %s"
-            " ORDER BY e.event_id, s.claim, s.step",
-            automation_id,
-        )
+        (event_id, node_id, outcome, handle, engines.own_attempt(entry_id, step, claim, attempt), at)
+        for event_id, node_id, outcome, handle, entry_id, step, claim, attempt, at in rows
     ]
 
 
@@ -164,6 +166,7 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     stream=STREAMS,
     other=OTHERS,
     late=st.booleans(),
+    kills=KILLS | st.just([]),
 )
 @example(
     written=HOOK_GRAPH,
@@ -172,6 +175,7 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     stream=[(0, "deposit", {}), (20, "deposit", {}), (90_045, "deposit", {})],
     other=None,
     late=False,
+    kills=[],
 )
 async def test_a_backtest_of_sent_events_equals_the_engine(
     bench: EngineBench,
@@ -182,26 +186,22 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     stream: list[Sent],
     other: str | None,
     late: bool,
+    kills: list[Kill],
 ) -> None:
     for module in (advance, timeline, facts):
         monkeypatch.setattr(module, "LOOP_LIMIT", LOOP_LIMIT)
     written = copy.deepcopy(written)
     written["settings"] |= shared_settings
     written["settings"].pop("quietHours", None)  # they end for all entries at one time, in no defined order
-    if late:  # caps and retries follow the real time
+    if late or kills:  # caps and retries follow the real time
         written["settings"].pop("frequencyCap", None)
         contact = {"walletAddress": evm_wallet("a"), "email": "ann@b.co"}
     clock = ManualClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
     bench.clock = clock
     transport: Any = AcceptingTransport()
-    bench.driver = Driver(
-        bench.database,
-        bench.keyring,
-        clock,
-        RETRIES,
-        Transports(dict.fromkeys(OUTGOING, transport), "http://localhost"),
-    )
+    bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
+    bench.driver, engines = bench.new_driver(), MortalEngines(bench, kills)
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
@@ -214,7 +214,8 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
         clock.ahead += timedelta(milliseconds=1)
         await bench.automation(OTHER_NODES, [("t", "m")])
     until = from_us(0) + clock.ahead + PERIOD
-    await play_events(bench, clock, contact, stream, late)
+    await play_events(bench, engines, contact, stream, late)
+    event(f"engines killed: {engines.killed}")
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
     identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"))
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
@@ -229,7 +230,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
             await other_messages(bench, automation_id),
         )
     )
-    assert simulated_steps(entries) == await steps(bench, automation_id)
+    assert simulated_steps(entries) == await steps(bench, automation_id, engines)
     assert simulated_bodies(entries) == await bodies(bench, automation_id)
     rows = await bench.entries("event_id::text, state, outcome, node_id, automation_id::text")
     assert ends(entries) == {tuple(row[:4]) for row in rows if row[4] == automation_id}

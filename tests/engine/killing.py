@@ -1,0 +1,124 @@
+"""Kills engines: child processes that drive entries until SIGKILL ends them at a chosen round trip to Postgres."""
+
+import asyncio
+import itertools
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from api.engine.claims import LEASE
+from api.store.database import Database, Transaction, with_application_name
+from tests.engine.conftest import EngineBench
+
+KILLED_ENGINE = "killed engine"
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """When an engine is killed: before a round trip is sent, or once it is answered.
+
+    An answered commit holds, but the engine has done nothing with it. A message has left before the next round trip.
+    """
+
+    round_trip: int
+    answered: bool
+
+
+# An engine claims entries in its fourth round trip. Up to the 17th it records what it decided, and each delivery takes
+# about eight more.
+KILLS = st.lists(
+    st.builds(Kill, st.integers(4, 18) | st.integers(12, 36), st.booleans()),
+    min_size=1,
+    max_size=8,
+)
+
+
+class KilledClaim(msgspec.Struct, frozen=True):
+    """A claim of a killed engine. It charged an attempt to the entry's next step, without an outcome."""
+
+    entry_id: str
+    step: int
+    token: int
+
+
+class MortalEngines:
+    """Engines that drive the entries of a bench, some of which are killed; the lease of their claims has to expire."""
+
+    def __init__(self, bench: EngineBench, kills: Sequence[Kill]) -> None:
+        self._bench = bench
+        self._kills = list(kills)
+        self.killed = 0
+        self.killed_claims: set[KilledClaim] = set()
+
+    async def drive(self, until: timedelta = timedelta.max) -> None:
+        """Rescue and drive entries until none is due. No engine is killed whose lease would expire after `until`."""
+        bench = self._bench
+        await bench.driver.rescue(bench.org_id, 100)
+        if self._kills and bench.clock.ahead < until - LEASE and await self._can_kill():
+            self.killed += _drive_in_child(bench, self._kills.pop(0))
+            while await bench.fetch("SELECT FROM pg_stat_activity WHERE application_name LIKE %s", f"%{KILLED_ENGINE}"):
+                pass  # Postgres rolls back once it sees that the socket is closed
+            claims = await bench.fetch("SELECT id, step, lease_token FROM entries WHERE state = 'running'")
+            self.killed_claims |= {KilledClaim(*claim) for claim in claims}
+        await bench.drive()
+
+    async def _can_kill(self) -> bool:
+        """Return whether entries are due, and none has only one attempt left: without an outcome it would be dead."""
+        ((can_kill,),) = await self._bench.fetch(
+            "SELECT bool_or(due_at <= %s) AND bool_and(attempts < 2) FROM entries"
+            " WHERE state IN ('pending', 'waiting', 'retrying')",
+            self._bench.clock.now(),
+        )
+        return can_kill is True
+
+    def own_attempt(self, entry_id: str, step: int, token: int, attempt: int) -> int:
+        """Return the number of an attempt, recorded under a claim with this token, without those of killed engines."""
+        return attempt - sum(
+            (claim.entry_id, claim.step) == (entry_id, step) and claim.token < token for claim in self.killed_claims
+        )
+
+
+def _drive_in_child(bench: EngineBench, kill: Kill) -> bool:
+    """Drive entries in a child process; return whether it was killed before it had driven all that are due."""
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        child = os.fork()  # Python 3.12 warns about other threads: those of `asyncio.to_thread`, which are idle
+    if child == 0:
+        try:
+            _kill_this_process_at(kill)
+            asyncio.run(_drive_with_connections_of_its_own(bench))
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  the parent's test must not continue in the child
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+async def _drive_with_connections_of_its_own(bench: EngineBench) -> None:
+    async with Database(with_application_name(bench.database.dsn, KILLED_ENGINE), size=4, hot=True) as database:
+        bench.database = database
+        bench.driver = bench.new_driver()
+        await bench.drive()
+
+
+def _kill_this_process_at(kill: Kill) -> None:
+    round_trips, wait = itertools.count(1), Transaction.wait
+
+    async def wait_or_die(self: Transaction, *args: Any, **options: Any) -> Any:
+        is_last = next(round_trips) == kill.round_trip
+        if is_last and not kill.answered:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = await wait(self, *args, **options)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    Transaction.wait = wait_or_die  # type: ignore[method-assign]
