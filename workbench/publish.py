@@ -39,6 +39,7 @@ from workbench.errors import (
     usage_example,
 )
 from workbench.language.check import (
+    EVERY_EVENT,
     CatalogFacts,
     Consent,
     Diagnostic,
@@ -174,11 +175,16 @@ class SavedAutomation:
         undeliverable: dict[str, tuple[int, int]] = {}
         # A name that was never sent, such as an unfinished one, needs no request. A full list may lack rare names.
         events = [name for name in events_of(trigger, graph) if name in names or len(names) == MAX_LISTED]
+        if trigger.is_wildcard:  # the most frequent events stand for all
+            events += [name for name in names if name not in events]
         for name in events[:_MAX_SHAPES]:
             with suppress(NotFoundError):
                 shape = self.catalog[name]
                 paths[name] = frozenset(path.path for path in shape.paths)
                 undeliverable[name] = shape.undeliverable, shape.sampled
+        if trigger.is_wildcard:
+            counts = undeliverable.values()
+            undeliverable[EVERY_EVENT] = sum(foreign for foreign, _ in counts), sum(sampled for _, sampled in counts)
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
         segments = segment_names(self.connection) if segments_of(graph) else None
         facts = CatalogFacts(tuple(dict.fromkeys((*names, *paths))), paths, segments, undeliverable=undeliverable)

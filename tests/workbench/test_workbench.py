@@ -1,6 +1,7 @@
 """The workbench shows the data of the real service, and its simulations predict entries."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -262,6 +263,17 @@ def test_a_misspelt_path_is_a_warning(wb: Workbench) -> None:
         ("if_payload_asset", "'Asset' was never seen in deposit: did you mean 'asset'?"),
         ("send_inapp", "'aset' was never seen in deposit: did you mean 'asset'?"),
     ]
+
+
+def test_a_push_on_every_event_warns_of_wallets_that_can_never_sign_in(wb: Workbench) -> None:
+    wb.events.send("deposit", wallet_address="vitalik.eth")
+    automation = wb.automation("every-event").on_any_event().where("walletAddress", exists=True)
+    pushing, tagging = automation.send_inapp("Hi", "there").check(), automation.add_tag("x").check()
+    (remark,) = set(pushing) - set(tagging)
+    assert re.fullmatch(
+        r"is undeliverable to the wallets of [\d,]+ of the newest [\d,]+ events: only .*", remark.message
+    )
+    assert (remark.level, remark.node_id) == ("warning", "send_inapp")
 
 
 # Entries

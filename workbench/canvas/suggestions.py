@@ -106,7 +106,7 @@ class Suggestions:
 
     def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
         """Return warnings about events and values that were never sent, and segments that are not defined."""
-        names = events_of(trigger, graph), segments_of(graph), uses_chain(trigger, graph)
+        names = events_of(trigger, graph), segments_of(graph), uses_chain(trigger, graph), trigger.is_wildcard
         facts = self._cached(f"facts {names}", lambda: self._server.facts(trigger, graph), None)
         return [] if facts is None else [*check_against(facts, trigger, graph)]
 
