@@ -101,7 +101,9 @@ from workbench.language.event import Identifiers
 from workbench.language.simulate import SimulatedAutomation, backtest
 from workbench.language.timeline import EventRecord
 
-automation = Automation(new_draft("x", ("deposit",))).send_sms("Paid {{ amountUsd }}")
+automation = Automation(new_draft("x", ("deposit",))).send_sms(
+    "Paid {{ amountUsd }}", on_missing="fail"
+)
 trigger, graph = automation._draft.language()
 assert [str(item) for item in check(trigger, graph)] == [
     "send_sms: fails for contacts without a phone: test phone in a condition before this step"
@@ -111,7 +113,9 @@ assert [str(item) for item in check(*national_only._draft.language())] == [
     "send_sms: is undeliverable: only numbers with a country code (+41…) can be reached, and its contacts have others"
 ]
 assert "  • Text the contact: “Paid {{ amountUsd }}”." in automation.describe(), automation.describe()
-assert '.send_sms("Paid {{ amountUsd }}")' in automation.to_python()
+assert '.send_sms("Paid {{ amountUsd }}", on_missing="fail")' in automation.to_python()
+skipping = Automation(new_draft("x", ("deposit",))).send_sms("Paid")
+assert "  • Text the contact if nothing is missing: “Paid”." in skipping.describe()
 assert Automation.from_sentences(automation.describe(), name="x").to_json() == automation.to_json()
 event = {"event": "deposit", "contact": {"externalId": "u"}, "payload": {"amountUsd": 5}}
 failed = automation.simulate(event).trace.steps[-1]
@@ -123,7 +127,9 @@ undeliverable = automation.simulate(event | {"attributes": {"phone": "079"}})
 assert undeliverable.trace.steps[-1].outcome == "undeliverable"
 assert "only numbers with a country code" in undeliverable._repr_html_()
 (entry,) = [entry for entry in palette()["kinds"] if entry["kind"] == "send_sms"]
-assert [(field["name"], field["control"]) for field in entry["fields"]] == [("body", "text")]
+assert [(field["name"], field["control"]) for field in entry["fields"]] == [
+    ("body", "text"), ("onMissing", "missing")
+]
 assert _ADDRESSES["sms"].read("+41") == "+41"
 assert "phone" in inspect.signature(Automation.send_test).parameters
 

@@ -193,7 +193,10 @@ class Simulation:
         lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
         for number, step in enumerate(self.steps, 1):
             offset = words.offset(step.at - self.steps[0].at)
-            lines.append(f"  {number}. {step.node_id}: {words.outcome(step.outcome)}{f' ({offset})' if offset else ''}")
+            outcome = words.outcome(step.outcome)
+            if step.outcome == "skipped":
+                outcome += f", because {words.step_detail(step)}"
+            lines.append(f"  {number}. {step.node_id}: {outcome}{f' ({offset})' if offset else ''}")
         lines += [f"  → {words.message_line(message)}" for message in self.messages]
         for missed in self.trace.missed:
             reason = _failed_filter(missed.verdicts)

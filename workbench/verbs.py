@@ -33,7 +33,7 @@ from workbench.draft import (
 )
 from workbench.duration import seconds_of
 from workbench.errors import InvalidAutomationError, MethodHints, usage_example
-from workbench.language.actions import handles_of
+from workbench.language.actions import OnMissing, handles_of
 
 
 class StepVerbs(MethodHints):
@@ -48,30 +48,46 @@ class StepVerbs(MethodHints):
     # Messages
 
     @usage_example('.send_inapp(title="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
-    def send_inapp(self, title: str, body: str, *, data: JsonObject | None = None, node: str | None = None) -> Self:
+    def send_inapp(
+        self,
+        title: str,
+        body: str,
+        *,
+        data: JsonObject | None = None,
+        on_missing: OnMissing = "skip",
+        node: str | None = None,
+    ) -> Self:
         """Push a message to the wallet of the contact.
 
         Texts are templates with values of the event and the contact:
         `"Thanks for {{ amountUsd }} USD, {{ contact.name | default('you') }}"`. `data` is passed to the app that shows
-        the message. `node`, here and in every method that adds a step, is the id of the step; the default follows from
-        its content.
+        the message. Without a wallet, or a value of a text, the message is skipped, or with `on_missing="fail"` the
+        entry fails. `node`, here and in every method that adds a step, is the id of the step; the default follows
+        from its content.
         """
         message = {"recipientMode": "triggering_profile", "title": title, "body": body}
-        return self._add("send_inapp", message | ({"data": data} if data is not None else {}), node)
+        more = {"data": data} if data is not None else {}
+        return self._add("send_inapp", message | more | _missing(on_missing), node)
 
     @usage_example('.send_email(subject="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
-    def send_email(self, subject: str, body: str, *, node: str | None = None) -> Self:
-        """Send the contact an email. A body that begins with `<` is HTML, in which values are escaped."""
-        return self._add("send_email", {"subject": subject, "body": body}, node)
+    def send_email(self, subject: str, body: str, *, on_missing: OnMissing = "skip", node: str | None = None) -> Self:
+        """Send the contact an email. A body that begins with `<` is HTML, in which values are escaped.
+
+        `on_missing` as for `.send_inapp`: without an email address, or without a value of a text.
+        """
+        return self._add("send_email", {"subject": subject, "body": body} | _missing(on_missing), node)
 
     @usage_example('.send_webhook("https://example.com/hook", body={"amount": "{{ amountUsd }}"})')
-    def send_webhook(self, url: str, body: object = None, *, node: str | None = None) -> Self:
+    def send_webhook(
+        self, url: str, body: object = None, *, on_missing: OnMissing = "skip", node: str | None = None
+    ) -> Self:
         """POST to a URL. `body` is JSON or a text with templates; the default is the event as it was sent.
 
         A text that is a single `{{ amountUsd }}` keeps the type of the value. In the URL, encode values:
-        `{{ contact.id | urlencode }}`.
+        `{{ contact.id | urlencode }}`. `on_missing` as for `.send_inapp`: without a value of the URL or the body.
         """
-        return self._add("send_webhook", {"url": url} | ({"body": body} if body is not None else {}), node)
+        data = {"url": url} | ({"body": body} if body is not None else {})
+        return self._add("send_webhook", data | _missing(on_missing), node)
 
     # Contact data
 
@@ -222,6 +238,10 @@ class StepVerbs(MethodHints):
         ends = (*draft.ends[:index], *branch.ends, *draft.ends[index + 1 :])
         rest = Fork(fork.node_id, tuple(other for other in fork.handles if other != handle))
         return self._with(msgspec.structs.replace(branch, ends=ends, fork=rest))
+
+
+def _missing(choice: OnMissing) -> JsonObject:
+    return {} if choice == "fail" else {"onMissing": choice}  # "fail" is the default of the language
 
 
 class AutomationVerbs(StepVerbs):

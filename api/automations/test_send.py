@@ -142,7 +142,7 @@ async def send_test(
             channel.name,
             "skipped",
             step.detail.get("cause"),
-            step.detail["error"] if step.outcome == "undeliverable" else "",
+            step.detail["error"] if step.detail.get("cause") in ("undeliverable", "missing_value") else "",
         )
         for step, channel in last_steps.values()
         if step.outcome in ("failed", "skipped", "undeliverable") and node_id in (None, step.node_id)

@@ -53,7 +53,7 @@ def finished(wb: Workbench) -> Automation:
         .where("amount", is_in=[1, 2])
         .when("amount", eq=2)
         .then(lambda b: b.add_tag("two").send_inapp("Two", "{{ amount }} and {{ contact.tags | length }} tags"))
-        .otherwise(lambda b: b.delay("1s").send_inapp("One", "{{ nothing }}"))
+        .otherwise(lambda b: b.delay("1s").send_inapp("One", "{{ nothing }}", on_missing="fail"))
         .wait_for("bt:bought", within="3h")
         .then(lambda b: b.send_inapp("Bought", "{{ amount }}"))
         .reentry("after_exit")

@@ -13,7 +13,7 @@ from workbench import Workbench
 
 def backtested_entries(url: str, key: str) -> list[tuple[str, str | None]]:
     """Return state and outcome of the entries of a backtest that sends in-app messages."""
-    draft = Workbench(url, key).automation("a").on("deposit").send_inapp("Hi", "there")
+    draft = Workbench(url, key).automation("a").on("deposit").send_inapp("Hi", "there", on_missing="fail")
     return draft.backtest(days=1).entries().select("state", "outcome").rows()
 
 

@@ -278,7 +278,7 @@ def test_a_preview_shows_errors_and_the_branch() -> None:
     canvas = RecordingCanvas(
         new().on("deposit").when("who", eq="x").then(lambda b: b.send_inapp(title="{{ x }}", body="b"))
     )
-    assert canvas.request("preview", key="send_inapp", sample=SAMPLE)["error"] == "the value 'x' is missing"
+    assert canvas.request("preview", key="send_inapp", sample=SAMPLE)["error"] == "Skipped: the value 'x' is missing"
     preview = canvas.request("preview", key="if_who", sample=SAMPLE)
     assert preview["text"] == "Continues at “no”."
     assert preview["verdicts"][0]["actual"] == "“<b>”"
@@ -294,7 +294,12 @@ def test_a_preview_of_the_trigger_shows_whether_the_event_starts_it(event: str, 
 
 def test_a_simulation_marks_its_path_on_the_cards() -> None:
     simulation = RecordingCanvas(branching()).request("simulate", sample=SAMPLE | {"event": "trade"})
-    assert simulation["marks"] == {"trigger": "done", "if_plan": "done", "send_inapp": "failed"}
+    assert simulation["marks"] == {
+        "trigger": "done",
+        "if_plan": "done",
+        "send_inapp": "skipped",
+        "add_tag_seen": "done",
+    }
     assert {"key": "if_plan", "handle": "false"} in simulation["path"]
 
 

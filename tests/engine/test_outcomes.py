@@ -70,6 +70,22 @@ async def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable_and_no
         assert await count_sent(tx, bench.org_id, now - timedelta(days=1), now + timedelta(days=1)) == {}
 
 
+async def test_a_message_that_lacks_something_is_skipped_and_not_metered(bench: EngineBench) -> None:
+    inapp = {**INAPP, "data": {**INAPP["data"], "onMissing": "skip"}}
+    email = {**EMAIL, "data": {"subject": "Thanks", "body": "{{ nope }}", "onMissing": "skip"}}
+    await bench.automation([TRIGGER, inapp, email, TAG], [("t", "i"), ("i", "e"), ("e", "g")])
+    await bench.send("k", {"email": "ann@example.com"})
+    await bench.drive()
+    steps = await bench.fetch("SELECT node_id, outcome, detail->>'cause' FROM entry_steps ORDER BY step")
+    skipped = [("i", "skipped", "no_wallet"), ("e", "skipped", "missing_value")]
+    assert [*map(tuple, steps)] == [("t", "entered", None), *skipped, ("g", "tagged", None)]
+    assert await bench.entries("state, outcome") == [("completed", "completed")]
+    assert sorted(await outcomes(bench)) == [("skipped", "missing_value"), ("skipped", "no_wallet")]
+    async with bench.database.transaction() as tx:
+        now = bench.clock.now()
+        assert await count_sent(tx, bench.org_id, now - timedelta(days=1), now + timedelta(days=1)) == {}
+
+
 async def test_each_failed_attempt_is_recorded(bench: EngineBench) -> None:
     async with endpoint(status(500), status(503), status(200)) as server:
         await send_one(bench, webhook_node(server))

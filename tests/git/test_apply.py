@@ -99,6 +99,7 @@ def test_a_pulled_file_is_readable_and_equal_to_the_automation(wb: Workbench, co
         '        "data": {\n'
         '          "actionType": "send_inapp",\n'
         '          "body": "{{ amountUsd }} USD",\n'
+        '          "onMissing": "skip",\n'
         '          "recipientMode": "triggering_profile",\n'
         '          "title": "Thanks"\n'
         "        },\n"
@@ -154,7 +155,7 @@ def test_new_files_renames_and_states_reach_the_server(wb: Workbench, command: C
         2,
         "+ any.json (New one): new\n"
         "    + trigger: When a deposit event arrives\n"
-        "    + send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD”\n"
+        "    + send_inapp: Send the in-app message “Thanks” if nothing is missing: “{{ amountUsd }} USD”\n"
         "    will be published and switched off\n"
         "No automations.\n",
     )

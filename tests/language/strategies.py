@@ -39,6 +39,10 @@ def _data(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
     return st.fixed_dictionaries(fields)
 
 
+def _message(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(fields, optional={"onMissing": st.sampled_from(["fail", "skip", "skip"])})
+
+
 filters = st.lists(
     _data(
         path=st.sampled_from(PATHS),
@@ -51,9 +55,9 @@ splits = st.sampled_from([(50, 50), (100, 0), (33, 33, 34), (1, 99)]).map(
     lambda percents: [{"handle": f"way{index}", "percent": percent} for index, percent in enumerate(percents)]
 )
 STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "send_inapp": _data(title=TEXTS, body=TEXTS),
-    "send_email": _data(subject=TEXTS, body=TEXTS),
-    "send_webhook": _data(
+    "send_inapp": _message(title=TEXTS, body=TEXTS),
+    "send_email": _message(subject=TEXTS, body=TEXTS),
+    "send_webhook": _message(
         url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]), body=st.none() | TEXTS | _data(a=TEXTS)
     ),
     "add_tag": _data(tag=TAGS),

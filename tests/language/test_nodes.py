@@ -14,6 +14,7 @@ from workbench.language.actions import (
     Branch,
     Delay,
     Exit,
+    MessageAction,
     RemoveTag,
     SendEmail,
     SendInapp,
@@ -367,3 +368,45 @@ def test_a_push_to_a_wallet_that_can_never_sign_in_is_undeliverable(wallet: str)
         (),
     )
     assert decision.run == AT.at("None")
+
+
+NOBODY = Facts("paid", Identifiers(), {}, ContactState("c1"))
+NO_VALUE = "the value 'name' is missing"
+
+
+@pytest.mark.parametrize(
+    ("action", "facts", "cause", "error"),
+    [
+        (SendInapp("a", "b"), NOBODY, "no_wallet", "neither the event nor the contact has a wallet"),
+        (SendEmail("a", "b"), NOBODY, "no_email", "neither the event nor the contact has an email address"),
+        (SendInapp("{{ name }}", "b"), FACTS, "missing_value", NO_VALUE),
+        (SendEmail("a", "{{ contact.name }}"), FACTS, "missing_value", "the value before it has no key 'name'"),
+        (SendWebhook("https://a.co/{{ name }}"), FACTS, "missing_value", NO_VALUE),
+        (SendWebhook("https://a.co", {"a": ["{{ name }}"]}), FACTS, "missing_value", NO_VALUE),
+        (SendWebhook("https://a.co", "{{ [] | first }}"), FACTS, "missing_value", "an empty list has no first element"),
+    ],
+)
+def test_a_message_that_lacks_something_is_skipped_or_fails(
+    action: MessageAction, facts: Facts, cause: str, error: str
+) -> None:
+    decision = at(msgspec.structs.replace(action, on_missing="skip"), facts)
+    assert decision == Decision(AT.at("None"), Step("n", "kind", NOW, "skipped", detail=detail(decision)))
+    assert detail(decision)["cause"] == cause
+    assert detail(decision)["error"].startswith(error.removesuffix(" element"))
+    failed = at(action, facts)
+    assert failed.run.state is (State.DEAD if cause == "missing_value" else State.RETRYING)
+    assert detail(failed) == {"cause": "template_error" if cause == "missing_value" else cause} | {
+        "error": detail(decision)["error"]
+    }
+
+
+@pytest.mark.parametrize("text", ["{{ amount + html }}", "{{ 1 / 0 }}", "{% for x in amount %}{% endfor %}"])
+def test_a_text_with_a_wrong_value_fails_where_a_missing_one_is_skipped(text: str) -> None:
+    decision = at(SendEmail("a", text, on_missing="skip"))
+    assert (decision.run.state, decision.run.outcome) == (State.DEAD, "template_error")
+
+
+def test_a_fallback_takes_the_place_of_a_missing_value() -> None:
+    (message,) = at(SendEmail("a", "{{ name | default('you') }}", on_missing="skip")).effects
+    assert isinstance(message, EmailMessage)
+    assert message.body == "you"

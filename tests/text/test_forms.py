@@ -124,7 +124,7 @@ def test_sentences_keep_positions_and_ids_of_a_drawn_automation() -> None:
         "  • If contact.plan is “pro” and amountUsd is set: [n1]\n"
         "    • Add the tag “Pro customer”.\n"
         "    Otherwise:\n"
-        "    • Send the in-app message “Upgrade?”: “Go pro”.\n"
+        "    • Send the in-app message “Upgrade?” if nothing is missing: “Go pro”.\n"
         "  • Add the tag “seen”.\n"
         "\n"
         "Extra fields:\n"
@@ -167,7 +167,7 @@ def test_sentences_may_use_ascii_bullets_and_quotes() -> None:
 def test_the_position_of_a_removed_step_is_ignored() -> None:
     text = branching().with_extras({"positions": {"send_inapp": [1, 2], "add_tag_seen": [3, 4]}}).describe()
     shorter = Automation.from_sentences(
-        text.replace("    • Send the in-app message “Upgrade?”: “Go pro”.\n", ""), name="x"
+        text.replace("    • Send the in-app message “Upgrade?” if nothing is missing: “Go pro”.\n", ""), name="x"
     )
     places = {node["id"]: node["position"] for node in shorter.to_json()["graph"]["nodes"]}
     assert places["add_tag_seen"] == {"x": 3, "y": 4}

@@ -19,7 +19,7 @@ def wb(running: Running) -> Workbench:
 
 def failing(wb: Workbench, name: str, how_many: int = 2) -> Automation:
     """Return an automation with entries that failed permanently, because their events lack a value of the template."""
-    automation = wb.automation(name).on(f"{name}:event").send_inapp(title="Hi {{ who }}", body="!").publish()
+    automation = wb.automation(name).on(f"{name}:event").send_inapp("Hi {{ who }}", "!", on_missing="fail").publish()
     for _ in range(how_many):
         wb.events.send(f"{name}:event", wallet_address=WALLET)
     until(lambda: len(automation.entries(state="dead")) == how_many, "they failed")

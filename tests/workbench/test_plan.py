@@ -31,7 +31,7 @@ def lines(before: Automation, after: Automation) -> list[str]:
             thanks(),
             new().on("deposit").where("amountUsd", eq=100),
             [
-                "- send_inapp: Send the in-app message “Thanks”: “{{ amountUsd }} USD arrived”",
+                "- send_inapp: Send the in-app message “Thanks” if nothing is missing: “{{ amountUsd }} USD arrived”",
                 "→ trigger: leads to no step, before: send_inapp",
             ],
         ),

@@ -50,8 +50,15 @@ def test_the_attributes_of_the_contact_choose_the_branch() -> None:
     assert other.path == ("trigger", "if_plan", "send_inapp", "add_tag_seen")
 
 
-def test_a_contact_without_a_wallet_fails_after_all_attempts() -> None:
+def test_a_message_to_a_contact_without_a_wallet_is_skipped() -> None:
     simulation = thanks().simulate({"payload": {"amountUsd": 100}}, contact={"email": "ada@example.com"}, now=NOW)
+    assert (simulation.state, simulation.steps[-1].outcome, simulation.messages) == (State.COMPLETED, "skipped", ())
+    assert "send_inapp: skipped, because neither the event nor the contact has a wallet" in repr(simulation)
+
+
+def test_a_contact_without_a_wallet_fails_after_all_attempts() -> None:
+    automation = new().on("deposit").send_inapp("Thanks", "{{ amountUsd }}", on_missing="fail")
+    simulation = automation.simulate({"payload": {"amountUsd": 100}}, contact={"email": "ada@example.com"}, now=NOW)
     assert (simulation.state, simulation.outcome) == (State.DEAD, "no_wallet")
     assert len(simulation.steps) == 7
     assert "Failed permanently" in repr(simulation)

@@ -110,7 +110,7 @@ def test_stats_have_entries_per_step_failures_and_the_goal_rate(wb: Workbench) -
 
 
 def test_the_dashboard_replays_failed_entries(wb: Workbench) -> None:
-    automation = wb.automation("live").on("live:event").send_inapp(title="Hi {{ who }}", body="!").publish()
+    automation = wb.automation("live").on("live:event").send_inapp("Hi {{ who }}", "!", on_missing="fail").publish()
     assert wb.events.send("live:event", wallet_address=WALLET).accepted
     until(lambda: len(automation.entries(state="dead")) == 1, "it failed")
     live = automation.dashboard()

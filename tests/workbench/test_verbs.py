@@ -63,12 +63,35 @@ def test_an_automation_is_written_as_the_contracts_payload() -> None:
                         "recipientMode": "triggering_profile",
                         "title": "Thanks",
                         "body": "{{ amountUsd }} USD arrived",
+                        "onMissing": "skip",
                     },
                 },
             ],
             "edges": [{"id": "trigger-send_inapp", "source": "trigger", "target": "send_inapp"}],
         },
     }
+
+
+def test_a_message_is_skipped_by_default_and_fails_as_the_contract_says_if_asked() -> None:
+    automation = (
+        new()
+        .on("deposit")
+        .send_inapp("Hi", "there", data={"a": 1}, on_missing="fail")
+        .send_email("Hi", "there")
+        .send_webhook("https://a.example", {"a": 1})
+        .send_webhook("https://a.example", on_missing="fail")
+    )
+    choices = [node["data"].get("onMissing") for node in automation.to_json()["graph"]["nodes"][1:]]
+    assert choices == [None, "skip", "skip", None]
+    assert automation.describe().splitlines()[1:] == [
+        '  • Send the in-app message “Hi” with {"a": 1}: “there”.',
+        "  • Send the email “Hi” if nothing is missing: “there”.",
+        '  • Post to https://a.example if nothing is missing with {"a": 1}.',
+        "  • Post to https://a.example.",
+    ]
+    assert automation.to_python().count('on_missing="fail"') == 2
+    (problem,) = new().on("x").send_email("a", "b", on_missing="stop").check()  # type: ignore[arg-type]
+    assert str(problem) == "send_email: must be fail or skip"
 
 
 def test_branches_join_in_the_step_after_them() -> None:
@@ -191,7 +214,7 @@ def test_an_automation_read_from_json_can_be_extended() -> None:
 
 
 STEPS = st.recursive(
-    st.sampled_from(["tag", "send", "exit"]).map(lambda kind: [kind]),
+    st.sampled_from(["tag", "send", "insist", "exit"]).map(lambda kind: [kind]),
     lambda inner: st.tuples(inner, st.none() | inner, inner).map(lambda parts: [("if", parts[0], parts[1]), *parts[2]]),
     max_leaves=8,
 )
@@ -204,6 +227,8 @@ def write(steps, into):
                 into = into.add_tag("t")
             case "send":
                 into = into.send_inapp(title="t", body="b")
+            case "insist":
+                into = into.send_webhook("https://a.example", body={"a": 1}, on_missing="fail")
             case "exit":
                 into = into.add_tag("before").exit()
             case (_, then, otherwise):
@@ -287,6 +312,6 @@ def test_an_automation_is_described_in_sentences() -> None:
         "  • If contact.plan is “pro” and amountUsd is set:\n"
         "    • Add the tag “Pro customer”.\n"
         "    Otherwise:\n"
-        "    • Send the in-app message “Upgrade?”: “Go pro”.\n"
+        "    • Send the in-app message “Upgrade?” if nothing is missing: “Go pro”.\n"
         "  • Add the tag “seen”."
     )

@@ -46,13 +46,16 @@ def node(automation: Automation, number: int = -1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("write", "written"),
     [
-        (lambda a: a.send_email("s", "b"), {"id": "send_email", "type": "send_email", "subject": "s", "body": "b"}),
         (
-            lambda a: a.send_webhook("https://a.co"),
-            {"id": "send_webhook", "type": "send_webhook", "url": "https://a.co"},
+            lambda a: a.send_email("s", "b"),
+            {"id": "send_email", "type": "send_email", "subject": "s", "body": "b", "onMissing": "skip"},
         ),
         (
-            lambda a: a.send_webhook("https://a.co", body=[1]),
+            lambda a: a.send_webhook("https://a.co"),
+            {"id": "send_webhook", "type": "send_webhook", "url": "https://a.co", "onMissing": "skip"},
+        ),
+        (
+            lambda a: a.send_webhook("https://a.co", body=[1], on_missing="fail"),
             {"id": "send_webhook", "type": "send_webhook", "url": "https://a.co", "body": [1]},
         ),
         (lambda a: a.remove_tag("VIP"), {"id": "remove_tag_vip", "type": "remove_tag", "tag": "VIP"}),
@@ -288,11 +291,11 @@ def test_an_automation_with_settings_is_described_in_sentences() -> None:
         "  • Wait up to 2 days for purchase, where plan is “pro” and size is one of 1 or 2. If received:\n"
         "    • Add the tag “buyer”.\n"
         "    Otherwise:\n"
-        "    • Send the email “Miss you”: “<p>Come back</p>”.\n"
+        "    • Send the email “Miss you” if nothing is missing: “<p>Come back</p>”.\n"
         "  • Split: 50 % to “a”:\n"
         "    • Nothing more.\n"
         "    50 % to “b”:\n"
-        '    • Post to https://example.com with {"size": "{{ size }}"}.\n'
+        '    • Post to https://example.com if nothing is missing with {"size": "{{ size }}"}.\n'
         "  • Add the tag “done”."
     )
 

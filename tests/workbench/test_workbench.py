@@ -38,11 +38,8 @@ def wb(running: Running) -> Workbench:
 
 
 def greeting(wb: Workbench, name: str) -> Automation:
-    return (
-        wb.automation(name)
-        .on(f"{name}:event")
-        .send_inapp(title="Hi {{ who }}", body="{{ contact.plan | default('no plan') }}")
-    )
+    body = "{{ contact.plan | default('no plan') }}"
+    return wb.automation(name).on(f"{name}:event").send_inapp("Hi {{ who }}", body, on_missing="fail")
 
 
 # Catalog and SQL

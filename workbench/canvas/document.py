@@ -168,6 +168,7 @@ _BLANK: dict[FieldType, Any] = {
     "duration": 86_400,
     "branches": [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}],
     "recipient": "triggering_profile",
+    "missing": "skip",
 }
 
 

@@ -76,8 +76,8 @@ class NodePreview(msgspec.Struct, frozen=True):
     """The result of one event at one node.
 
     `title`, `body` and `destination`: the message as it would be received; `html`: its body is HTML. `text`: an effect
-    other than a message. `verdicts`: the result of each filter. `error`: the reason why it would fail. `note`:
-    the difference from a real run.
+    other than a message. `verdicts`: the result of each filter. `error`: the reason why it would fail or be skipped.
+    `note`: the difference from a real run.
     """
 
     title: str = ""
@@ -131,6 +131,8 @@ def _describe(trace: Trace) -> NodePreview:
     if texts:
         return NodePreview(text=" ".join(texts))
     step = trace.steps[-1]
+    if step.outcome == "skipped":
+        return NodePreview(error=f"Skipped: {words.step_detail(step)}")
     if step.outcome == "branched":
         text = f"Continues at “{handle_words(step.handle)}”."
     elif step.outcome == "waiting":

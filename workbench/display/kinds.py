@@ -184,7 +184,7 @@ def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
             return words.join_and([f"{branch.percent} % {words.value(branch.handle)}" for branch in value])
         case "branches":
             return f"{len(value)} branches"
-        case "body" | "object" | "recipient":
+        case "body" | "object" | "recipient" | "missing":
             return ""
 
 

@@ -158,6 +158,8 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
             return branches if len({branch["handle"] for branch in branches}) == len(value) else None
         case "recipient":
             return "triggering_profile"
+        case "missing":
+            return value if value == "skip" else None  # a message fails by default
 
 
 class _Walk:

@@ -30,6 +30,7 @@ OTHER_TRIGGER = "When {type} happens[, and {filters}]"
 NO_STEPS = "nothing happens yet."
 NOTHING_MORE = "Nothing more."
 END = "End here."
+NOTHING_MISSING = "nothing is missing"  # “Send the email “Hi” if nothing is missing”
 
 
 def sentences(trigger: Trigger, graph: Graph) -> list[str]:
@@ -208,6 +209,8 @@ def _field(field_type: FieldType, content: Any) -> str:
             return event_name(content)
         case "branches":
             return join_and(_shares(content))
+        case "missing":
+            return NOTHING_MISSING
 
 
 def _headings(step: OutlineStep) -> list[str]:

@@ -291,6 +291,6 @@ def step_detail(step: Step) -> str:
         case "matched" | "timed_out" | "goal":
             return str(detail.get("event", ""))
         case "skipped" | "refused":
-            return CAUSE_WORDS.get(detail.get("cause", ""), "")
+            return str(detail.get("error") or CAUSE_WORDS.get(detail.get("cause", ""), ""))
         case _:
             return ""

@@ -51,6 +51,7 @@ FieldType: TypeAlias = Literal[
     "event",
     "branches",
     "recipient",
+    "missing",
 ]
 Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
 Text: TypeAlias = Annotated[str, "text"]  # a template
@@ -64,6 +65,7 @@ Duration: TypeAlias = Annotated[timedelta, "duration"]  # how long the node may 
 EventName: TypeAlias = Annotated[str, "event"]  # an event that the node waits for
 Branches: TypeAlias = Annotated[tuple["Branch", ...], "branches"]  # the handles of the node
 RecipientMode: TypeAlias = Annotated[Literal["triggering_profile"], "recipient"]  # the only mode in the contract
+OnMissing: TypeAlias = Annotated[Literal["fail", "skip"], "missing"]  # the message, if something it needs is missing
 
 
 class _Action(msgspec.Struct, frozen=True):
@@ -84,7 +86,17 @@ class TriggerNode(_Action, frozen=True):
     event: str | None = None
 
 
-class SendInapp(_Action, frozen=True, tag="send_inapp"):
+class MessageAction(_Action, frozen=True, kw_only=True):
+    """The base of actions that send a message.
+
+    `on_missing`: whether a message without an address, or without a value of its texts, is skipped, or fails the entry
+    as the contract says.
+    """
+
+    on_missing: OnMissing = msgspec.field(name="onMissing", default="fail")
+
+
+class SendInapp(MessageAction, frozen=True, tag="send_inapp"):
     """Store and push a message for the wallet of the event, otherwise of its contact."""
 
     channel = INAPP
@@ -94,7 +106,7 @@ class SendInapp(_Action, frozen=True, tag="send_inapp"):
     recipient: RecipientMode = msgspec.field(name="recipientMode", default="triggering_profile")
 
 
-class SendEmail(_Action, frozen=True, tag="send_email"):
+class SendEmail(MessageAction, frozen=True, tag="send_email"):
     """Send an email. A body that begins with `<` is HTML, and its values are escaped."""
 
     channel = EMAIL
@@ -106,7 +118,7 @@ class SendEmail(_Action, frozen=True, tag="send_email"):
         return self.body.lstrip()[:1] == "<"
 
 
-class SendWebhook(_Action, frozen=True, tag="send_webhook"):
+class SendWebhook(MessageAction, frozen=True, tag="send_webhook"):
     """POST to a URL. `body` None: the event."""
 
     channel = WEBHOOK
@@ -345,6 +357,10 @@ def _read_field(field_type: FieldType, value: Any, field: str, problems: list[Pr
         case "recipient":
             if value != "triggering_profile":
                 problems.append(Problem(field, "must be triggering_profile"))
+            return value
+        case "missing":
+            if value not in ("fail", "skip"):
+                problems.append(Problem(field, "must be fail or skip"))
             return value
 
 

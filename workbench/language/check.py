@@ -17,6 +17,7 @@ from workbench.language.actions import (
     Exit,
     Handle,
     InvalidAction,
+    MessageAction,
     RemoveTag,
     TriggerNode,
     UpdateContact,
@@ -325,7 +326,8 @@ def _check_recipients(trigger: Trigger, graph: Graph, channel: Channel) -> Itera
         return
     unchecked = _reachable_without(graph.start.id, graph, partial(_requires, name))
     for node in graph.nodes:
-        if node.action.channel is channel and node.id in unchecked:
+        fails = isinstance(node.action, MessageAction) and node.action.on_missing == "fail"
+        if fails and node.action.channel is channel and node.id in unchecked:
             message = f"fails for contacts without {recipient.noun}: test {name} in a condition before this step"
             yield Diagnostic("warning", message, node.id)
 

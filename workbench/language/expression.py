@@ -45,22 +45,26 @@ class TemplateError(ValueError):
     """A template that cannot be compiled, or that failed with the values of an event."""
 
 
-def error_message(error: Exception) -> str:
+class MissingValueError(TemplateError):
+    """A template that needs a value which the event and the contact do not have."""
+
+
+def template_error(error: Exception) -> TemplateError:
     """Return why a template could not be rendered."""
     # Python's own messages can quote values of the contact, and the reason of a step is stored in clear.
     match error:
         case UndefinedError():
-            return str(error)
+            return MissingValueError(str(error))
         case DivisionByZero():
-            return "divides by zero"
+            return TemplateError("divides by zero")
         case DecimalException():
-            return "computes a number with too many digits"
+            return TemplateError("computes a number with too many digits")
         case TypeError() if "not supported between" in str(error):
-            return "compares values that have no order, such as a text and a number"
+            return TemplateError("compares values that have no order, such as a text and a number")
         case TypeError():
-            return "uses a value or arguments of the wrong type"
+            return TemplateError("uses a value or arguments of the wrong type")
         case _:
-            return f"cannot be rendered ({type(error).__name__})"
+            return TemplateError(f"cannot be rendered ({type(error).__name__})")
 
 
 class RenderBudget:

@@ -23,6 +23,7 @@ from workbench.language.actions import (
     Delay,
     Exit,
     InvalidAction,
+    MessageAction,
     RemoveTag,
     SendEmail,
     SendInapp,
@@ -59,11 +60,11 @@ from workbench.language.filter import explain, matches
 from workbench.language.graph import QuietHours
 from workbench.language.problem import DeclarationError
 from workbench.language.run import ContactUpdated, State, TagAdded, TagRemoved, message_id
-from workbench.language.template import RenderBudget, TemplateError, evaluate, render
+from workbench.language.template import MissingValueError, RenderBudget, TemplateError, evaluate, render
 from workbench.language.trigger import identifier_fields
 
 A = TypeVar("A", bound=msgspec.Struct)
-
+M = TypeVar("M", bound=MessageAction)
 
 Handler: TypeAlias = Callable[[StepContext, A], Decision]
 HANDLERS: dict[type, Handler[Any]] = {}
@@ -86,21 +87,21 @@ def _handles(kind: type[A]) -> Callable[[Handler[A]], Handler[A]]:
     return register
 
 
-Compose: TypeAlias = Callable[[StepContext, A, str], Message | Failure]
+Compose: TypeAlias = Callable[[StepContext, M, str], Message | Failure]
 """Returns the message of a node to an address (empty if the node itself says where the message goes)."""
 
 
-def _sends(kind: type[A], channel: Channel) -> Callable[[Compose[A]], Compose[A]]:
+def _sends(kind: type[M], channel: Channel) -> Callable[[Compose[M]], Compose[M]]:
     """Register how a node that sends by a channel composes its message."""
 
-    def register(compose: Compose[A]) -> Compose[A]:
+    def register(compose: Compose[M]) -> Compose[M]:
         HANDLERS[kind] = lambda ctx, action: _send(ctx, action, channel, compose)
         return compose
 
     return register
 
 
-def _send(ctx: StepContext, action: A, channel: Channel, compose: Compose[A]) -> Decision:
+def _send(ctx: StepContext, action: M, channel: Channel, compose: Compose[M]) -> Decision:
     if channel.name in ctx.facts.contact.opted_out:
         return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "opted_out"}))
     if channel.to_contact and (withheld := _withhold(ctx)) is not None:
@@ -109,14 +110,26 @@ def _send(ctx: StepContext, action: A, channel: Channel, compose: Compose[A]) ->
     if (recipient := channel.recipient) is not None:
         address = recipient.find(ctx.facts.sent, ctx.facts.contact) or ""
         if not address:
-            return fail(ctx, Failure(recipient.cause, f"neither the event nor the contact has {recipient.noun}"))
+            reason = f"neither the event nor the contact has {recipient.noun}"
+            if action.on_missing == "skip":
+                return _skip(ctx, recipient.cause, reason)
+            return fail(ctx, Failure(recipient.cause, reason))
         if not recipient.is_deliverable(address):
-            detail = {"cause": "undeliverable", "error": recipient.limitation}
-            return follow_edge(ctx, record_step(ctx, "undeliverable", detail=detail))
-    message = compose(ctx, action, address)
+            return _skip(ctx, "undeliverable", recipient.limitation, "undeliverable")
+    try:
+        message = compose(ctx, action, address)
+    except MissingValueError as error:
+        if action.on_missing == "skip":
+            return _skip(ctx, "missing_value", str(error))
+        raise
     if isinstance(message, Failure):
         return fail(ctx, message)
     return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+
+
+def _skip(ctx: StepContext, cause: str, reason: str, outcome: str = "skipped") -> Decision:
+    """Continue without a message that cannot be made, or cannot arrive."""
+    return follow_edge(ctx, record_step(ctx, outcome, detail={"cause": cause, "error": reason}))
 
 
 @_handles(TriggerNode)

@@ -26,9 +26,10 @@ from workbench.language.expression import (
     HTML,
     TESTS,
     TEXT,
-    error_message,
+    template_error,
     to_json_value,
 )
+from workbench.language.expression import MissingValueError as MissingValueError
 from workbench.language.expression import RenderBudget as RenderBudget
 from workbench.language.expression import TemplateError as TemplateError
 
@@ -100,7 +101,7 @@ def evaluate(source: str, context: Mapping[str, Any], budget: RenderBudget) -> J
     except TemplateError:
         raise
     except Exception as error:  # noqa: BLE001  as in `Template.render`
-        raise TemplateError(error_message(error)) from None
+        raise template_error(error) from None
     if reason := storage_problem(value):
         raise TemplateError(reason)
     budget.pay_output(len(encode(value)))
@@ -125,7 +126,7 @@ class Template:
         except TemplateError:
             raise
         except Exception as error:  # noqa: BLE001  a template is a customer's program: its errors are failures of a step
-            raise TemplateError(error_message(error)) from None
+            raise template_error(error) from None
         if reason := text_problem(text):
             raise TemplateError(reason)
         return text

@@ -18,6 +18,7 @@ from workbench.display.sentences import (
     ADDRESS,
     END,
     NO_STEPS,
+    NOTHING_MISSING,
     NOTHING_MORE,
     OTHER_TRIGGER,
     PLAIN_EVENT,
@@ -429,6 +430,9 @@ def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
             return scanner.span()
         case "event":
             return scanner.event()
+        case "missing":
+            scanner.take(NOTHING_MISSING)
+            return "skip"
 
 
 def _share(scanner: Scanner) -> JsonObject:

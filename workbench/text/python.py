@@ -109,9 +109,10 @@ def _step(step: OutlineStep) -> list[VerbCall]:
     row = STEPS[step.kind]
     types = {field.key: field.type for field in FIELDS[step.kind]}
     arguments = [
-        (name, _argument(types[key], data[key]))
+        (name, _argument(types[key], data.get(key)))
         for name, key in row.arguments()
-        if data.get(key) is not None and (data[key] != [] or types[key] == "body")
+        # Inverted for `on_missing`: its default is to skip, while in the language a message without the field fails.
+        if (data.get(key) is not None and (data[key] != [] or types[key] == "body")) != (types[key] == "missing")
     ]
     positional = tuple(argument for name, argument in arguments if not name)
     call = VerbCall(row.call.partition("(")[0], positional, {name: item for name, item in arguments if name} | label)
@@ -128,6 +129,8 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return {branch["handle"]: branch["percent"] for branch in content}
         case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event" | "recipient":
             return content
+        case "missing":
+            return content or "fail"
 
 
 def _yes_no(step: OutlineStep, *, even_empty: bool) -> list[VerbCall]:
