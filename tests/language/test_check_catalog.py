@@ -5,7 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from workbench.language.check import CatalogFacts, ChainFacts, check_against, events_of, segments_of, uses_chain
+from workbench.language.check import (
+    CatalogFacts,
+    ChainFacts,
+    Need,
+    check_against,
+    events_of,
+    needs_of,
+    segments_of,
+    uses_chain,
+)
 from workbench.language.codec import normalize
 from workbench.language.filter import Filter
 from workbench.language.graph import Graph, read_graph
@@ -192,3 +201,58 @@ def test_wallets_of_events_that_can_never_sign_in_are_reported_at_messages_to_th
     text = "is undeliverable to the wallets of 3 of the newest 50 events 'deposit': only EVM wallets (0x…) can sign in"
     assert warnings(trigger(), message, catalog) == [("0", None, text)]
     assert warnings(trigger("trade"), message, catalog) == warnings(trigger(), graph(), catalog) == []
+
+
+def path_to(message: dict[str, Any], *conditions: dict[str, Any]) -> Graph:
+    """Return a graph in which the true branches of conditions lead to a message."""
+    nodes = [
+        {"type": "app_event"},
+        *({"type": "condition", "data": {"filters": [item]}} for item in conditions),
+        message,
+    ]
+    edges = [
+        {"source": str(number), "target": str(number + 1)} | ({"sourceHandle": "true"} if number else {})
+        for number in range(len(nodes) - 1)
+    ]
+    parsed = read_graph(normalize({"nodes": [node | {"id": str(n)} for n, node in enumerate(nodes)], "edges": edges}))
+    assert isinstance(parsed, Graph), parsed
+    return parsed
+
+
+EMAIL = {
+    "type": "send_email",
+    "data": {
+        "subject": "{{ payload.order.total }} {{ contact.tier | default('x') }} {{ contact.walletAddress }}",
+        "body": "{% if contact.plan %}{{ contact.city }}{% endif %}{{ event }} {{ contact.tags | length }} {{ pair }}",
+        "onMissing": "skip",
+    },
+}
+IN_SEGMENT = {"path": "contact.segments", "operator": "contains", "value": "whales"}
+
+
+def test_a_message_needs_its_address_and_the_values_that_its_texts_always_read() -> None:
+    paths = [need.path for need in needs_of(trigger(), path_to(EMAIL))]
+    assert paths == ["contact.plan", "walletAddress", "email", "pair", "order.total"]
+    webhook = {"type": "send_webhook", "data": {"url": "https://a.co", "body": {"a": "{{ pair }}"}}}
+    assert needs_of(trigger(), path_to(webhook)) == (Need("1", "pair"),)
+    assert needs_of(Trigger(), path_to(webhook)) == ()
+
+
+def test_a_value_that_a_condition_or_the_trigger_requires_is_not_needed() -> None:
+    conditions = [{"path": "contact.plan", "operator": "exists"}, {"path": "email", "operator": "exists"}, IN_SEGMENT]
+    needs = needs_of(trigger("deposit", "pair", "walletAddress"), path_to(EMAIL, *conditions))
+    assert needs == (Need("4", "order.total", ("whales",)),)
+
+
+def test_contacts_that_lack_what_a_message_needs_are_counted() -> None:
+    plan, email, seen, unseen = (Need("1", path) for path in ("contact.plan", "email", "items", "order.total"))
+    lacking = {plan: (12, 340), email: (340, 340), seen: (0, 340), unseen: (340, 340)}
+    catalog = msgspec.structs.replace(SEEN, lacking=lacking)
+    message = path_to({"type": "send_email", "data": {"subject": "s", "body": "b", "onMissing": "skip"}})
+    text = "of 340 contacts of its newest events:"
+    assert warnings(trigger(), message, catalog) == [
+        ("1", None, f"is skipped for 12 {text} contact.plan is missing"),
+        ("1", None, f"is skipped for 340 {text} email is missing"),
+    ]
+    failing = path_to({"type": "send_email", "data": {"subject": "s", "body": "b"}})
+    assert warnings(trigger(), failing, catalog)[0][2] == f"fails for 12 {text} contact.plan is missing"

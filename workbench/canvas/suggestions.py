@@ -29,7 +29,7 @@ from workbench.language.abi import (
     read_signature,
 )
 from workbench.language.body import is_id
-from workbench.language.check import Diagnostic, check_against, events_of, segments_of, uses_chain
+from workbench.language.check import Diagnostic, check_against, events_of, needs_of, segments_of, uses_chain
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
 from workbench.language.event import mask_email
@@ -106,8 +106,9 @@ class Suggestions:
 
     def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
         """Return warnings about events and values that were never sent, and segments that are not defined."""
-        names = events_of(trigger, graph), segments_of(graph), uses_chain(trigger, graph), trigger.is_wildcard
-        facts = self._cached(f"facts {names}", lambda: self._server.facts(trigger, graph), None)
+        names = events_of(trigger, graph), segments_of(graph), uses_chain(trigger, graph), needs_of(trigger, graph)
+        facts_key = f"facts {names} {trigger.is_wildcard}"
+        facts = self._cached(facts_key, lambda: self._server.facts(trigger, graph), None)
         return [] if facts is None else [*check_against(facts, trigger, graph)]
 
     def logs(self, source: LogSource) -> list[list[Any]]:

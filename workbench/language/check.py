@@ -32,7 +32,7 @@ from workbench.language.filter import OPERATORS, Filter
 from workbench.language.graph import Edge, Graph, Node, search_depth_first, targets_by_source
 from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
-from workbench.language.template import TemplateError, compile_template
+from workbench.language.template import TemplateError, compile_template, required_paths
 from workbench.language.trigger import BUILT_INS, Trigger
 
 Level = Literal["error", "warning"]
@@ -382,11 +382,20 @@ class ChainFacts(msgspec.Struct, frozen=True):
     logs: frozenset[str] = frozenset()
 
 
+class Need(msgspec.Struct, frozen=True):
+    """A value that a message to contacts in `segments` needs: an identifier, an attribute, or a path in the payload."""
+
+    node_id: str
+    path: str
+    segments: tuple[str, ...] = ()
+
+
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
     `segments` and `chain` None: not loaded. An event without `paths` was not examined. `undeliverable`: of the newest
-    events of a name, how many have a wallet that can never sign in, and how many were looked at.
+    events of a name, how many have a wallet that can never sign in, and how many were looked at. `lacking`: how many
+    contacts of the newest events that start the automation lack a value, and how many its message reaches.
     """
 
     events: tuple[str, ...] = ()
@@ -394,6 +403,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     segments: tuple[str, ...] | None = None
     chain: ChainFacts | None = None
     undeliverable: Mapping[str, tuple[int, int]] = {}
+    lacking: Mapping[Need, tuple[int, int]] = {}
 
 
 def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
@@ -404,6 +414,39 @@ def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
 def segments_of(graph: Graph) -> tuple[str, ...]:
     """Return the segments that the conditions of an automation name."""
     return tuple(dict.fromkeys(name for name, _ in _named_segments(graph)))
+
+
+def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
+    """Return what the messages of an automation need, unless a condition before them, or the trigger, requires it."""
+    if graph.start is None or not trigger.names:
+        return ()
+    members = [Filter("contact.segments", "contains", name) for name in segments_of(graph)]
+    needs = []
+    for node in graph.nodes:
+        if not isinstance(node.action, MessageAction):
+            continue
+        paths = {path for text in templates_in(node.action) for path in required_paths(text)} - _ALWAYS_THERE
+        if (recipient := node.action.channel.recipient) is not None:
+            paths.add(recipient.field)
+        segments = tuple(member.value for member in members if _passes(node, graph, partial(_includes, member)))
+        for path in sorted(paths):
+            first, _, name = path.partition(".")
+            need = name if first == "payload" or (first == "contact" and name in BUILT_INS) else path
+            if not _requires(need, trigger.filters) and not _passes(node, graph, partial(_requires, need)):
+                needs.append(Need(node.id, need, segments))
+    return tuple(dict.fromkeys(needs))
+
+
+def _includes(member: Filter, filters: Iterable[Filter]) -> bool:
+    return member in filters
+
+
+_ALWAYS_THERE = {"event", "contactId", "payload", "contact", "contact.id", "contact.tags", "contact.segments"}
+
+
+def _passes(node: Node, graph: Graph, test: Callable[[Iterable[Filter]], bool]) -> bool:
+    """Return whether every entry passes a condition whose filters meet the test before it reaches the node."""
+    return graph.start is not None and node.id not in _reachable_without(graph.start.id, graph, test)
 
 
 def uses_chain(trigger: Trigger, graph: Graph) -> bool:
@@ -432,6 +475,13 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
     yield from check_wallets(catalog.undeliverable, trigger, graph)
+    for need, (count, reached) in catalog.lacking.items():
+        action = graph.by_id[need.node_id].action
+        is_seen = need.path in BUILT_INS or need.path.startswith("contact.")  # other unknown paths were reported above
+        if isinstance(action, MessageAction) and 0 < count < reached + is_seen:
+            does = "is skipped" if action.on_missing == "skip" else "fails"
+            message = f"{does} for {count:,} of {reached:,} contacts of its newest events: {need.path} is missing"
+            yield Diagnostic("warning", message, need.node_id)
     if catalog.segments is not None:
         for name, node_id in _named_segments(graph):
             if name not in catalog.segments:

@@ -7,7 +7,7 @@ budget of work. The result has at most 256 KB.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import lru_cache
@@ -77,6 +77,13 @@ def compile_template(source: str, *, html: bool = False) -> "Template":
     if len(source) > MAX_SOURCE:
         raise TemplateError(f"is longer than {MAX_SOURCE} characters")
     return _compile(source, html)
+
+
+@lru_cache(maxsize=2048)
+def required_paths(source: str) -> frozenset[str]:
+    """Return the paths that a template always reads and has no default for; raise TemplateError."""
+    with _compile_errors():
+        return frozenset(_context_paths(_parse(source), _always_evaluated))
 
 
 def render(source: str, context: Mapping[str, Any], *, html: bool = False) -> str:
@@ -263,14 +270,28 @@ def _guarded(expression: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes
     return nodes.Filter(expression, name, list(arguments), [], None, None, lineno=expression.lineno)
 
 
-def _context_paths(tree: nodes.Node) -> Iterator[str]:
+def _always_evaluated(node: nodes.Node) -> Iterable[nodes.Node]:
+    match node:
+        case nodes.Filter(name="default" | "d") | nodes.Test():
+            return ()
+        case nodes.If(test=part) | nodes.CondExpr(test=part) | nodes.For(iter=part):
+            return (part,)
+        case nodes.And(left=part) | nodes.Or(left=part):
+            return (part,)
+        case _:
+            return node.iter_child_nodes()
+
+
+def _context_paths(
+    tree: nodes.Node, parts: Callable[[nodes.Node], Iterable[nodes.Node]] = nodes.Node.iter_child_nodes
+) -> Iterator[str]:
     bound = {"loop"} | {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
     stack = [tree]
     while stack:
         node = stack.pop()
         path = _path(node)
         if path is None:
-            stack.extend(node.iter_child_nodes())
+            stack.extend(parts(node))
         elif path.partition(".")[0] not in bound:
             yield path
 
