@@ -11,6 +11,7 @@ from tests.browser.bare_page import BarePage, open_canvas
 from tests.browser.mouse import Mouse
 from workbench import Automation
 from workbench.draft import Draft
+from workbench.language.template import render
 
 pytestmark = pytest.mark.browser
 
@@ -48,6 +49,42 @@ def test_typed_text_appears_in_the_automation_and_on_the_card(page: Page) -> Non
         expect(card(view, "send_inapp")).to_contain_text("Thank you!")
         assert data_of(automation, "send_inapp")["title"] == "Thank you!"
         assert "Thank you!" in automation.describe()
+
+
+def test_each_inserted_value_has_a_field_for_its_fallback(page: Page) -> None:
+    text = "{{ a }} {{contact.b|d('x')}} {{ a }} {{ c | upper }} {% if d %}{{ payload[\"e f\"] }}{% endif %}"
+    automation = Automation(Draft("Fallbacks")).on("deposit").send_email("Hi {{ event", text)
+    with open_canvas(page, automation) as view:
+        card(view, "send_email").click()
+        fallbacks = page.get_by_label("Fallback for")
+        expect(fallbacks).to_have_count(3)
+        expect(page.get_by_label("Fallback for contact.b in Text")).to_have_value("x")
+        page.get_by_label("Fallback for a in Text").fill('say "}} \\')
+        page.get_by_label("Fallback for contact.b in Text").fill("")
+        page.get_by_label('Fallback for payload["e f"] in Text').fill("é")
+        wait_until_sent(view)
+        fallback = '{{ a | default("say \\"}} \\\\") }}'
+        body = f"{fallback} {{{{ contact.b }}}} {fallback} {{{{ c | upper }}}} "
+        assert data_of(automation, "send_email")["body"] == (
+            body + '{% if d %}{{ payload["e f"] | default("é") }}{% endif %}'
+        )
+        expect(page.get_by_label("Fallback for a in Text")).to_have_value('say "}} \\')
+    body = str(data_of(automation, "send_email")["body"])
+    assert render(body, {"c": "c", "d": False, "contact": {"b": 1}}) == 'say "}} \\ 1 say "}} \\ C '
+
+
+def test_a_message_is_skipped_or_fails_as_the_form_says(page: Page) -> None:
+    automation = greeting()
+    with open_canvas(page, automation) as view:
+        card(view, "send_inapp").click()
+        choice = page.get_by_label("If the wallet or a value is missing")
+        expect(choice).to_have_value("skip")
+        choice.select_option("Fail the entry")
+        wait_until_sent(view)
+        assert "onMissing" not in data_of(automation, "send_inapp")
+        choice.select_option("Skip this message")
+        wait_until_sent(view)
+        assert data_of(automation, "send_inapp")["onMissing"] == "skip"
 
 
 def test_concurrent_edits_in_python_and_the_browser_are_both_kept(page: Page) -> None:

@@ -36,7 +36,7 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id }[field.control]; // a label names a single input
+  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, missing: id }[field.control]; // a label names a single input
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={labelled} diagnostics={props.diagnostics}>
       {control()}
@@ -65,6 +65,15 @@ export function Control(props: Props) {
         return <IntegerInput id={id} value={value} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "checkbox":
         return <input id={id} type="checkbox" checked={value === true} disabled={disabled} onChange={(event) => onChange(event.target.checked)} />;
+      case "missing":
+        // A message without the field fails: other builders write none.
+        return (
+          <select id={id} value={value === "skip" ? "skip" : "fail"} disabled={disabled} aria-invalid={invalid || undefined}
+            onChange={(event) => onChange(event.target.value === "skip" ? "skip" : undefined)}>
+            <option value="skip">Skip this message</option>
+            <option value="fail">Fail the entry</option>
+          </select>
+        );
       case "filters":
         return <Filters label={field.label} value={value} operators={props.operators} paths={paths} samples={(path) => samplesOf(choices, props.events, path)} disabled={disabled} onChange={onChange} />;
       case "branches":

@@ -1,4 +1,4 @@
-// A text with templates: users type it, or insert values from a list at the cursor.
+// A text with templates: users type it, or insert values from a list at the cursor, and give each value a fallback.
 import { useEffect, useRef, useState, type MouseEvent } from "react";
 import type { Option } from "./Combo";
 
@@ -61,8 +61,33 @@ export function Template({ id, label, value, paths, onChange, long, disabled, in
           )}
         </span>
       )}
+      {fallbacksIn(value).map(([path, fallback]) => (
+        <label className="ewc-fallback" key={path}>
+          <span>if <code>{path}</code> is missing</span>
+          <input type="text" aria-label={`Fallback for ${path} in ${label}`} value={fallback} placeholder="no fallback" disabled={disabled}
+            onChange={(event) => onChange(withFallback(value, path, event.target.value))} />
+        </label>
+      ))}
     </span>
   );
+}
+
+// `{{ contact.name }}` or `{{ contact.name | default("you") }}`, the only expressions that have a field for a fallback.
+const INSERTED = /\{\{\s*([A-Za-z]\w*(?:\.[A-Za-z]\w*|\["[^"\\]*"\])*)\s*(?:\|\s*(?:default|d)\(\s*("(?:[^"\\\x00-\x1f]|\\["\\nt])*"|'[^'\\\x00-\x1f]*')\s*\)\s*)?\}\}/g;
+
+/** The inserted values of a text in order, each once, with its fallback. */
+function fallbacksIn(text: string): [string, string][] {
+  const found = new Map<string, string>();
+  for (const [, path = "", literal = '""'] of text.matchAll(INSERTED)) {
+    const fallback = literal.startsWith("'") ? literal.slice(1, -1) : String(JSON.parse(literal));
+    found.set(path, found.get(path) || fallback);
+  }
+  return [...found];
+}
+
+function withFallback(text: string, path: string, fallback: string): string {
+  const written = `{{ ${path}${fallback === "" ? "" : ` | default(${JSON.stringify(fallback)})`} }}`;
+  return text.replace(INSERTED, (expression: string, inserted: string) => (inserted === path ? written : expression));
 }
 
 /**
