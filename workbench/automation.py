@@ -199,10 +199,10 @@ class Automation(AutomationVerbs):
 
         `event` is as for `.simulate`, and the texts are those that its contact would get. Messages go only to the
         addresses given here, are marked as tests and are not counted. With `node`, only the message of that step is
-        sent. The draft is saved first, but not published.
+        sent. A message that lacks something is skipped, and the draft is not saved.
         """
-        self.save()  # the server renders the saved draft
-        return send_test(self._connected(), self._saved().id, self._draft, event, to, node)
+        record = self._server.record
+        return send_test(self._connected(), record.id if record is not None else None, self._draft, event, to, node)
 
     # Publishing
 

@@ -43,7 +43,6 @@ from workbench.language.check import (
     CatalogFacts,
     Consent,
     Diagnostic,
-    Need,
     errors,
     events_of,
     needs_of,
@@ -51,12 +50,12 @@ from workbench.language.check import (
     uses_chain,
     without_consent,
 )
-from workbench.language.codec import encode, normalize
+from workbench.language.codec import normalize
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem
 from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView
 from workbench.language.trigger import Trigger
-from workbench.segments import segment_names
+from workbench.segments import count_lacking, segment_names
 
 Action = Literal["activate", "deactivate", "archive", "pause", "resume", "rollback"]
 Overdue = Literal["run", "cancel"]
@@ -192,40 +191,13 @@ class SavedAutomation:
         lacking = {}
         if needs := needs_of(trigger, graph):
             with suppress(WorkbenchError):  # a key may read the catalog without running SQL
-                lacking = count_lacking(self.connection, trigger, needs)
+                lacking = count_lacking(self.connection, sorted(trigger.names), needs)
         events = tuple(dict.fromkeys((*names, *paths)))
         facts = CatalogFacts(events, paths, segments, undeliverable=undeliverable, lacking=lacking)
         if uses_chain(trigger, graph):
             with suppress(WorkbenchError):
                 return msgspec.structs.replace(facts, chain=chains(self.connection).facts())
         return facts
-
-
-_LACKING = """
-SELECT n.number, count(DISTINCT c.id) FILTER (WHERE c.context || e.payload #> n.path IS NULL), count(DISTINCT c.id)
-FROM unnest(CAST(:names AS text[])) AS name
-CROSS JOIN LATERAL (
-    SELECT contact_id, payload FROM app_events
-    WHERE event = name AND created_at > now() - interval '30 days' ORDER BY created_at DESC LIMIT 500
-) e
-JOIN (
-    SELECT id, jsonb_build_object('contact', metadata) || jsonb_strip_nulls(jsonb_build_object(
-        'walletAddress', wallet_address, 'email', email, 'externalId', external_id)) AS context FROM contacts
-) c ON c.id = e.contact_id
-JOIN jsonb_to_recordset(CAST(:needs AS jsonb)) AS n(number integer, path text[], segments text[])
-    ON n.segments <@ ARRAY(SELECT m.segment FROM segment_members m WHERE m.contact_id = c.id)
-GROUP BY n.number
-"""
-
-
-def count_lacking(connection: Connection, trigger: Trigger, needs: Sequence[Need]) -> dict[Need, tuple[int, int]]:
-    """Return how many contacts of the newest events lack each value, and how many its message reaches."""
-    numbered = [
-        {"number": number, "path": need.path.split("."), "segments": need.segments} for number, need in enumerate(needs)
-    ]
-    params = {"names": sorted(trigger.names), "needs": encode(numbered).decode()}
-    rows = connection.post("/sql", {"sql": _LACKING, "params": params})["rows"]
-    return {needs[number]: (count, reached) for number, count, reached in rows}
 
 
 _MAX_SHAPES = 8  # events per automation; reading the shape of one takes a request that samples payloads

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from workbench.display.charts import Report
     from workbench.frames import Result
+    from workbench.language.check import Need
 
 
 _MAX_PART = 200_000  # contacts of an audience in one request
@@ -364,6 +365,17 @@ def _contact_ids(contacts: object) -> list[str]:
             'An audience needs a frame with a column contact_id, or a list of ids: wb.audience(frame, name="invited")'
         )
     return [str(contact_id) for contact_id in ids if contact_id is not None]
+
+
+def count_lacking(
+    connection: Connection, events: Sequence[str], needs: "Sequence[Need]"
+) -> "dict[Need, tuple[int, int]]":
+    """Return how many contacts of the newest events lack each value, and how many its message reaches."""
+    numbered = [{"number": n, "path": need.path.split("."), "segments": need.segments} for n, need in enumerate(needs)]
+    rows = built_in(
+        connection, "lacking_values", {"names": events, "needs": msgspec.json.encode(numbered).decode()}
+    ).iter_rows()
+    return {needs[number]: (count, reached) for number, count, reached in rows}
 
 
 def segment_names(connection: Connection) -> tuple[str, ...] | None:

@@ -58,7 +58,7 @@ class TestSent(TableSequence[TestMessage]):
 
 def send_test(
     connection: Connection,
-    automation_id: str,
+    automation_id: str | None,
     draft: Draft,
     event: Mapping[str, Any],
     to: Mapping[str, str],
@@ -73,8 +73,8 @@ def send_test(
         raise InvalidArgumentError('add an address: email="me@example.com", wallet_address="0x…" or url="https://…"')
     trigger, _ = draft.language()
     receivers = {channel.receiver: to[channel.address] for channel in CHANNELS.values() if channel.address in to}
-    body = {"event": complete_event(event, trigger, None), "to": receivers}
-    answer = connection.post(
-        f"/automations/{automation_id}/test", body | ({"nodeId": node} if node is not None else {})
-    )
+    payload = draft.payload()
+    body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "to": receivers}
+    options = {"automationId": automation_id, "nodeId": node, "event": complete_event(event, trigger, None)}
+    answer = connection.post("/test", body | {name: value for name, value in options.items() if value is not None})
     return TestSent(msgspec.convert(answer["messages"], tuple[TestMessage, ...]))

@@ -116,7 +116,7 @@ def retry_conflicts(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable
     return run
 
 
-async def record(tx: Transaction, author: Author, action: str, subject_id: str, detail: dict[str, Any]) -> None:
+async def record(tx: Transaction, author: Author, action: str, subject_id: str | None, detail: dict[str, Any]) -> None:
     await store.record_change(tx, author.org_id, author.key_id, action, subject_id, detail, author.now_us)
 
 

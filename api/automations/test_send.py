@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from api.automations.automations import Author, Refusal, invalid, limited, record, unknown
-from api.automations.trial import PreparedTrial, Trial, TrialBody, TrialContext, prepare, run
+from api.automations.trial import PreparedTrial, Trial, TrialBody, TrialContext, UnsavedTrialBody, prepare, run
 from api.channels.outcome import AddressRule, Delivery, Failed, Outcome, Retry, Sent, Unknown
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import Clock, monotonic_ns, to_us, uuid7, uuid7_from
@@ -31,7 +32,7 @@ from api.store.database import Database, Transaction
 from api.store.locks import TESTING, take_turn
 from api.store.messages import add_test_push, announce_messages, count_test_sends
 from api.store.query import run as run_statement
-from workbench.language.actions import MAX_ID_LENGTH, STEP_ACTIONS
+from workbench.language.actions import MAX_ID_LENGTH, STEP_ACTIONS, MessageAction
 from workbench.language.channel import CHANNELS, INAPP, ChannelName, InappMessage, Message, channel_of, is_evm_wallet
 from workbench.language.codec import encode
 from workbench.language.event import Identifiers
@@ -89,11 +90,22 @@ _RECEIVERS_SCHEMA = {
 }
 
 
+_To: TypeAlias = Annotated[Receivers, Meta(extra={"read": _read_receivers, "schema": _RECEIVERS_SCHEMA})]
+_NodeId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+
+
 class TestBody(TrialBody, frozen=True, rename="camel", kw_only=True):
     """A simulation; its messages, or those of one node, are sent to the receivers."""
 
-    to: Annotated[Receivers, Meta(extra={"read": _read_receivers, "schema": _RECEIVERS_SCHEMA})]
-    node_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)] | None = None
+    to: _To
+    node_id: _NodeId | None = None
+
+
+class UnsavedTestBody(UnsavedTrialBody, frozen=True, rename="camel", kw_only=True):
+    """A simulation of an unsaved automation; its messages, or those of one node, are sent to the receivers."""
+
+    to: _To
+    node_id: _NodeId | None = None
 
 
 class TestSendServices(msgspec.Struct, frozen=True):
@@ -110,23 +122,32 @@ async def send_test(
     services: TestSendServices,
     author: Author,
     context: TrialContext,
-    automation_id: str,
+    source: str | UnsavedTrialBody,
     trial: Trial,
     to: Receivers,
     node_id: str | None = None,
 ) -> list[TestMessageView] | Refusal:
     """Send the messages of a simulation to the test receivers; return the result of each within TIMEOUT_S.
 
+    `source`: as for `simulate_trial`. A message that lacks something is skipped, so that those after it are sent.
     A message that is under way at the timeout is `unknown`; one that has not begun to leave by then is not sent.
     """
     until_ns = monotonic_ns() + round(TIMEOUT_S * 1e9)
-    prepared = await prepare(services.database, context, automation_id, trial)
+    prepared = await prepare(services.database, context, source, trial)
     if isinstance(prepared, Refusal):
         return prepared
     automation = prepared.automation
-    graph = None if automation.graph is None else without_holdout(automation.graph)
+    graph = automation.graph
+    if graph is not None:
+        nodes = [
+            replace(node, action=replace(node.action, on_missing="skip"))
+            if isinstance(node.action, MessageAction)
+            else node
+            for node in graph.nodes
+        ]
+        graph = replace(without_holdout(graph), nodes=tuple(nodes))
     # Without its history, the contact is neither capped nor refused for an earlier entry.
-    automation = msgspec.structs.replace(automation, graph=graph)
+    automation = replace(automation, graph=graph)
     treated = PreparedTrial(automation, prepared.contact, prepared.event, owners=prepared.owners)
     trace = await asyncio.to_thread(run, treated, context, trial)
     if not trace.matched:
@@ -151,6 +172,7 @@ async def send_test(
         return invalid((Problem("nodeId", "no message is sent at this node for this event"),))
     contact_id = prepared.contact.id if prepared.contact.id != SIMULATED_ID else None
     sending = _TestSend(services, author, to, contact_id)
+    automation_id = source.automation_id if isinstance(source, UnsavedTrialBody) else source
     refusal = await sending.begin(automation_id, messages[:MAX_MESSAGES])
     if refusal is not None:
         return refusal
@@ -175,12 +197,12 @@ class _TestSend:
         self._secrets: dict[str, tuple[str, ...]] = {}
         self._is_over = False
 
-    async def begin(self, automation_id: str, messages: Sequence[Message]) -> Refusal | None:
+    async def begin(self, automation_id: str | None, messages: Sequence[Message]) -> Refusal | None:
         """Check the receivers and the rate, write the audit row and store in-app messages."""
         author, keys = self._author, self._services.keyring.of(self._author.org_id)
         async with self._services.database.transaction() as tx:
             await take_turn(tx, TESTING, author.org_id)  # one test at a time, so that the rate cannot be exceeded
-            if await find_automation(tx, author.org_id, automation_id) is None:
+            if automation_id is not None and await find_automation(tx, author.org_id, automation_id) is None:
                 return unknown("automation")
             opted_out = await opted_out_channels(tx, author.org_id, keys, self._services, self._to)
             if isinstance(opted_out, tuple):

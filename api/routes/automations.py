@@ -16,7 +16,7 @@ from sanic import Blueprint, Request
 from api.automations import automations, entries, goals, trial
 from api.automations.automations import Refusal, unknown
 from api.automations.body import AutomationEdit, NewAutomation
-from api.automations.test_send import TestBody, TestSendServices, send_test
+from api.automations.test_send import TestBody, TestSendServices, UnsavedTestBody, send_test
 from api.automations.trial import TrialBody, TrialContext, TrialView, UnsavedTrialBody
 from api.automations.views import StatsView, automation_view, impact_view
 from api.routes.entries import CauseBody
@@ -253,14 +253,25 @@ async def send_test_messages(request: Request, automation_id: str, body: TestBod
     429 after ten tests in a minute. Receivers are contacts of the organization, hosts that its published automations
     send to, and those that the operator allows.
     """
+    return await _send_test(request, automation_id, body)
+
+
+@blueprint.post("/test")
+@Operation(WRITE, field="messages")
+async def send_unsaved_test_messages(request: Request, body: UnsavedTestBody) -> list[TestMessageView] | Refusal:
+    """Send the messages of an automation that comes with the request and is not stored, as for a stored one."""
+    return await _send_test(request, body, body)
+
+
+async def _send_test(
+    request: Request, source: str | UnsavedTestBody, body: TestBody | UnsavedTestBody
+) -> list[TestMessageView] | Refusal:
     context = services(request)
     event_trial = valid(trial.trial_of(body, context.clock.now()))
     receivers = frozenset(context.settings.test_receivers)
     send_services = TestSendServices(context.database, context.keyring, context.clock, context.transports, receivers)
-    test = body.to, body.node_id
-    return await send_test(
-        send_services, author_of(request), _trial_context(request), automation_id, event_trial, *test
-    )
+    test = source, event_trial, body.to, body.node_id
+    return await send_test(send_services, author_of(request), _trial_context(request), *test)
 
 
 async def _view(row: AutomationRow | Refusal) -> AutomationView:

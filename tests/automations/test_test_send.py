@@ -155,7 +155,9 @@ async def test_a_single_node_is_tested_and_unsent_messages_have_a_reason(install
     no_wallet = {"event": {**EVENT, "contact": {"email": "bob@customer.example"}}}
     _, answer = await installation.test(**no_wallet, to={"walletAddress": MY_WALLET})
     assert [(message["nodeId"], message["outcome"], message["reason"]) for message in answer["messages"]] == [
-        ("i", "skipped", "no_wallet")
+        ("i", "skipped", "no_wallet"),
+        ("m", "skipped", "no_address"),
+        ("h", "skipped", "no_address"),
     ]
     answered, refused = await installation.test(to={"email": ME}, nodeId="d")
     assert (answered, refused["field"]) == (400, "nodeId")

@@ -62,6 +62,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "keys.edit": {"strict": True},
     "keys.roll": {},
     "automations.send_test_messages": {"event": EVENT, "to": {"email": "me@example.com"}},
+    "automations.send_unsaved_test_messages": AUTOMATION | {"event": EVENT, "to": {"email": "me@example.com"}},
     "sql.run_query": {"sql": "SELECT event, occurred_at, payload FROM app_events"},
 }
 """Valid bodies; a value that is the name of an id below is replaced by that id."""

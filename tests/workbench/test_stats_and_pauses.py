@@ -218,11 +218,34 @@ def test_a_test_send_goes_to_the_given_addresses_and_returns_results(wb: Workben
     assert [
         result.node_id for result in automation.send_test(event, wallet_address=evm_wallet("3e"), node="send_inapp")
     ] == ["send_inapp"]
-    assert len(automation.entries()) == 0
     with pytest.raises(InvalidArgumentError, match="add an address"):
         automation.send_test(event)
     with pytest.raises(InvalidRequestError, match=r"to\.email"):
         automation.send_test(event, email="nobody")
+
+
+def test_a_test_send_saves_nothing_and_goes_on_after_a_message_that_lacks_something(wb: Workbench) -> None:
+    automation = (
+        wb.automation("unsaved test")
+        .on("tested:unsaved")
+        .send_inapp("Hi", "there", on_missing="fail")
+        .send_email("Hi {{ contact.name }}", "there", on_missing="fail")
+        .send_email("Bye", "there")
+    )
+    event = {"contact": {"email": "someone@example.com"}}
+    assert [
+        (result.node_id, result.outcome, result.why()) for result in automation.send_test(event, email="me@x.co")
+    ] == [
+        ("send_inapp", "skipped", "the contact has no wallet"),
+        ("send_email", "skipped", "a value of its text is missing (the value before it has no key 'name')"),
+        ("send_email_2", "sent", ""),
+    ]
+    assert "unsaved test" not in [row.name for row in wb.automations]
+    saved = automation.save()
+    assert saved.add_tag("later").send_test(event, email="me@x.co", node="send_email_2")[0].outcome == "sent"
+    assert wb.automation("unsaved test").to_json() == automation.to_json()
+    assert saved.audit()["action"].to_list() == ["automation.test", "automation.create"]
+    assert len(saved.entries()) == 0
 
 
 def test_versions_show_their_differences(wb: Workbench) -> None:
