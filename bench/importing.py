@@ -1,11 +1,13 @@
-"""Imports of history: events per second of a new file, of the same rows again, and of a finished import.
+"""Imports of history: events per second of a new file, of the same rows again, and of a finished import. And exports.
 
-The reference is a bare COPY of the same stored events and keys into a second database.
+The reference of an import is a bare COPY of the same stored events and keys into a second database; that of an export
+is one `wb.sql` that reads the same columns of the same events into a frame.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -17,12 +19,13 @@ from api.imports.errors import Rejects, default_rejects_path
 from api.imports.formats import ReadOptions, find_sources
 from api.imports.importer import import_history
 from api.process import run
-from bench import postgres
+from bench import postgres, site
 from bench.copying import copy_rows
 from bench.effort import Effort, Measurement
 from bench.figures import Slice, cpu_us, rates
 from bench.processes import cpu_seconds
-from bench.table import at_least, ratio_at_least, row
+from bench.table import at_least, ratio_at_least, ratio_at_most, row
+from workbench import Workbench
 from workbench.language.codec import encode
 
 EVENTS = 1_000_000
@@ -30,6 +33,7 @@ QUICK = 100_000
 PEOPLE_EACH = 20  # events per contact
 _FIRST_US = 1_735_689_600_000_000  # 2025-01-01; the history spans half a year
 _SPAN_US = 15_768_000_000_000
+_SELECT = "SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key FROM app_events"
 _BEGINNING = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
 
 
@@ -37,6 +41,7 @@ def measure(effort: Effort) -> Measurement:
     """Import into a new database in each of a third of the usual rounds, because a round takes half a minute."""
     events = QUICK if effort.rounds <= 5 else EVENTS  # the first with --quick
     new, again, done, copied = list[Slice](), list[Slice](), list[Slice](), list[Slice]()
+    exported, selected = list[float](), list[float]()
     with postgres.running() as server:
         path = server.home / "history.ndjson"
         write(path, events)
@@ -45,6 +50,10 @@ def measure(effort: Effort) -> Measurement:
             new.append(_imported(server, database, path, events))
             done.append(_imported(server, database, path, events))
             again.append(_imported(server, database, path, events, again=True))
+            with site.bare_apis(server, database, 1) as (api,):
+                wb = Workbench(f"http://127.0.0.1:{api.port}", database.workbench_key)
+                selected.append(_seconds(partial(wb.sql, _SELECT)))
+                exported.append(_seconds(partial(wb.export, server.home / f"export_{number}")))
             target = postgres.prepared(server, f"copy_{number}")
             _add_months(target, database)
             copied.append(copy_rows(server, database, target, _BEGINNING))
@@ -58,6 +67,7 @@ def measure(effort: Effort) -> Measurement:
             row("  CPU in the import", "µs/event", cpu_us(new, "service")),
             row("import, all there already", "events/s", rates(again)),
             row("import, done before", "events/s", rates(done)),
+            row(f"export of {events:,} events", "s", exported, ("wb.sql", selected), ratio_at_most(4)),
         ],
         {"new": new, "again": again, "done": done, "copy": copied},
     )
@@ -102,6 +112,12 @@ def _imported(
         latencies_ms=[],
         cpu={"postgres": cpu_seconds(server.pid) - spent, "service": time.process_time() - own},
     )
+
+
+def _seconds(ask: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    ask()
+    return time.perf_counter() - begun
 
 
 def _add_months(target: postgres.Database, source: postgres.Database) -> None:

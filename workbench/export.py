@@ -6,8 +6,10 @@ fingerprint is skipped. So an interrupted export resumes, and a later one rewrit
 were added, contacts erased, merged or identified, or another key sees more or fewer addresses.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +18,8 @@ import msgspec
 from workbench import environment
 from workbench.connection import Connection, retry
 from workbench.display.html import ProgressLine, printable_text
-from workbench.errors import InvalidArgumentError, MissingDependencyError
-from workbench.sql import built_in, write_parquet
+from workbench.errors import InvalidArgumentError, InvalidRequestError, MissingDependencyError
+from workbench.sql import SqlQuery, sql, statement, write_parquet
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 TABLES = ("events", "contacts", "messages", "entries")
 _PAGE_ROWS = 20_000  # a page takes a third of a second and some megabytes
+_FIRST_SPANS, _EVENTS_PER_QUERY = 4, 400_000  # of fingerprints; that many events take about a second
+_MAX_CONTACTS = 100_000  # whose identifiers and attributes are kept in memory, about 300 bytes each
+_TOOK_TOO_LONG = 408
 _RETRY_PAUSES_S = (2.0,) * 4  # a server that restarts must not end a long export
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"  # less than every id
 _MASK = "•"  # the service masks email addresses with it
@@ -60,8 +65,37 @@ def export(connection: Connection, path: str | Path, tables: Sequence[str]) -> E
         if table == "events":
             run.write_events()
         else:
-            run.write_table(table, run.path / table / "part-0.parquet", {})
+            run.write_table(table)
     return Exported(run.path, run.rows, run.written, run.kept, run.masked)
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """A month, or a part of it. The first month of an export begins in year 1, for events dated before it."""
+
+    month: datetime
+    since: datetime
+    until: datetime
+
+    def parts(self) -> list["_Span"]:
+        """Return the last four weeks and the rest; a week has no parts."""
+        edges = [self.until - timedelta(days=days) for days in (28, 21, 14, 7, 0)]
+        starts = [self.since, *(edge for edge in edges if self.since < edge < self.until)]
+        return [_Span(self.month, since, until) for since, until in pairwise([*starts, self.until])]
+
+
+class _MonthSums:
+    """What the fingerprint of a month consists of.
+
+    With a count alone, a file would keep the payloads of erased contacts and the former owners of merged events.
+    Attributes are left out: they change so often that nearly every month would be written again.
+    """
+
+    def __init__(self) -> None:
+        self.events = self.cleaned = self.contacts = 0
+        self.masked = False
+
+    def __str__(self) -> str:
+        return f"{self.events} {self.cleaned} {self.contacts} {'masked' if self.masked else 'clear'}"
 
 
 class _ExportRun:
@@ -76,35 +110,73 @@ class _ExportRun:
     def write_events(self) -> None:
         """Write a file for every month that has events, unless a file with the same fingerprint exists."""
         until, first = self._query("export_bounds", {}).row(0)  # ten seconds ago: later events may not be committed
-        since = datetime(1, 1, 1, tzinfo=UTC)  # the first file also has events dated before the first month
-        for month, month_end in _months(first, until) if first is not None else ():
-            end = min(month_end, until)
-            spans = [{"since": start, "until": stop} for start, stop in _weeks(since, end)]
-            weeks = [self._query("export_span", span).row(0) for span in spans]
-            events, cleaned, contacts = (sum(int(week[column]) for week in weeks) for column in range(3))
-            masked = any(_MASK in (address or "") for *_, address in weeks)
-            # With a count alone, a file would keep the payloads of erased contacts and the former owners of merged
-            # events. Attributes are left out: they change so often that nearly every month would be written again.
-            fingerprint = f"{events} {cleaned} {contacts} {'masked' if masked else 'clear'}"
-            file = self.path / "events" / f"month={month:%Y-%m}" / "part-0.parquet"
-            if events and fingerprint == _fingerprint(file):
+        months = _months(first, until) if first is not None else []
+        # Fingerprints come first: a change while files are written must make the next export write them again.
+        sums = self._month_sums(months)
+        contacts: pl.DataFrame | None = None  # those that are kept in memory
+        for month in months:
+            found = sums[month.month]
+            file = self.path / "events" / f"month={month.month:%Y-%m}" / "part-0.parquet"
+            if found.events and str(found) == _fingerprint(file):
                 self.kept += 1
-                self.masked |= masked
-                self.rows["events"] += events
-            elif events:
-                self.write_table("events", file, {"since": since, "until": end}, {_FINGERPRINT: fingerprint})
-            since = month_end
+                self.masked |= found.masked
+                self.rows["events"] += found.events
+            elif found.events:
+                if contacts is None:
+                    contacts = self._identifiers({"limit": _MAX_CONTACTS + 1}, of_page=False)
+                    contacts = contacts if contacts.height <= _MAX_CONTACTS else contacts.clear()
+                pages = self._with_contacts(month, file, contacts)
+                self._write(pages, file, {_FINGERPRINT: str(found)})
 
-    def write_table(
-        self, table: str, file: Path, values: dict[str, Any], metadata: dict[str, str] | None = None
-    ) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_parquet(self._pages(table, file, values), file, metadata)
-        self.written += 1
+    def write_table(self, table: str) -> None:
+        file = self.path / table / "part-0.parquet"
+        self._write(self._pages(table, file, {}), file)
 
-    def _pages(self, table: str, file: Path, values: dict[str, Any]) -> Iterator["pl.DataFrame"]:
+    def _month_sums(self, months: Sequence[_Span]) -> Mapping[datetime, _MonthSums]:
+        """Return the sums of months, of several in one query; of a month that takes too long, week by week."""
+        sums: dict[datetime, _MonthSums] = defaultdict(_MonthSums)
+        waiting, count = deque(months), _FIRST_SPANS
+        while waiting:
+            spans = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+            bounds = {"bounds": [span.since for span in spans], "since": spans[0].since, "until": spans[-1].until}
+            try:
+                rows = self._query("export_spans", bounds)
+            except InvalidRequestError as error:
+                parts = spans if len(spans) > 1 else spans[0].parts()
+                if error.status != _TOOK_TOO_LONG or len(parts) == 1:
+                    raise
+                waiting.extendleft(reversed(parts))
+                count = 1
+                continue
+            for number, events, cleaned, contacts, address in rows.iter_rows():
+                of_month = sums[spans[number - 1].month]
+                of_month.events += events
+                of_month.cleaned += cleaned
+                of_month.contacts += int(contacts)
+                of_month.masked |= _MASK in (address or "")
+            fitting = count * _EVENTS_PER_QUERY // max(sum(rows["events"]), 1)
+            count = max(1, min(fitting, 4 * count))
+        return sums
+
+    def _with_contacts(self, month: _Span, file: Path, contacts: "pl.DataFrame") -> Iterator["pl.DataFrame"]:
+        """Yield pages of events with identifiers; the first event of a contact in a page has its attributes."""
         import polars as pl
 
+        window, after = {"since": month.since, "until": month.until}, _FIRST_ID
+        for page in self._pages("events", file, window):
+            known = contacts
+            # The server decrypts an address each time it is read, which takes longer than the rest of the row.
+            if page.join(contacts, on="contact_id", how="anti").height:
+                bounds = {"after": after, "last": page["id"][-1], "limit": page.height}
+                known = self._identifiers(window | bounds, of_page=True)
+            after = page["id"][-1] if page.height else after
+            attributes = pl.when(pl.col("contact_id").is_first_distinct()).then("attributes")
+            yield page.join(known, on="contact_id", how="left", maintain_order="left").with_columns(attributes)
+
+    def _identifiers(self, values: dict[str, Any], *, of_page: bool) -> "pl.DataFrame":
+        return self._without_masked(self._query("export_identifiers", values, of_page=of_page))
+
+    def _pages(self, table: str, file: Path, values: dict[str, Any]) -> Iterator["pl.DataFrame"]:
         after, full = _FIRST_ID, True
         while full:
             page = self._query(f"export_{table}", values | {"after": after, "limit": _PAGE_ROWS})
@@ -112,32 +184,36 @@ class _ExportRun:
             after = page["id"][-1] if full else after
             self.rows[table] += page.height
             self._progress.show(str(file.relative_to(self.path)), f"{self.rows[table]:,} {table}", "busy")
-            if "email" in page.columns and page["email"].str.contains(_MASK, literal=True).any():
-                self.masked = True
-                # A masked address would be imported elsewhere as if it were a real one.
-                page = page.with_columns(pl.lit(None, pl.String).alias("email"))
-            yield page
+            yield self._without_masked(page)
 
-    def _query(self, name: str, values: dict[str, Any]) -> "pl.DataFrame":
-        return retry(lambda: built_in(self._connection, name, values), _RETRY_PAUSES_S)
+    def _without_masked(self, rows: "pl.DataFrame") -> "pl.DataFrame":
+        """Leave out masked addresses: elsewhere they would be imported as if they were real ones."""
+        import polars as pl
+
+        if "email" not in rows.columns or not rows["email"].str.contains(_MASK, literal=True).any():
+            return rows
+        self.masked = True
+        return rows.with_columns(pl.lit(None, pl.String).alias("email"))
+
+    def _write(self, pages: Iterator["pl.DataFrame"], file: Path, metadata: dict[str, str] | None = None) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_parquet(pages, file, metadata)
+        self.written += 1
+
+    def _query(self, name: str, values: dict[str, Any], **structure: Any) -> "pl.DataFrame":
+        query = SqlQuery(statement(name, **structure), values)
+        return retry(lambda: sql(self._connection, query), _RETRY_PAUSES_S)
 
 
-def _months(first: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+def _months(first: datetime, until: datetime) -> list[_Span]:
     month = first.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    months: list[_Span] = []
     while month < until:
         following = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
-        yield month, following
+        since = month if months else datetime(1, 1, 1, tzinfo=UTC)
+        months.append(_Span(month, since, min(following, until)))
         month = following
-
-
-def _weeks(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield the start and the end of parts of a month that are short enough for the statement timeout."""
-    start = since
-    for days in (28, 21, 14, 7, 0):
-        end = until - timedelta(days=days)
-        if end > start:
-            yield start, end
-            start = end
+    return months
 
 
 def _fingerprint(file: Path) -> str | None:

@@ -2,17 +2,21 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import InvalidArgumentError, Workbench
-from workbench.language.codec import encode
+from workbench import InvalidArgumentError, Workbench, export
+from workbench.language.codec import decode, encode
 
 _EVENTS = """
     SELECT event, occurred_at, payload, idempotency_key, c.email, c.wallet_address, c.external_id
@@ -146,6 +150,68 @@ def test_masked_emails_are_left_out_and_reported(
     exported = analyst.export(tmp_path)
     assert "Email addresses are left out" in repr(exported)
     assert pl.read_parquet(tmp_path / "contacts" / "part-0.parquet")["email"].is_null().all()
+
+
+def test_an_export_asks_for_the_fingerprints_of_several_months_at_once(wb: Workbench, tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    wb._connection._client.event_hooks["request"] = [lambda request: asked.append(request.content)]
+    try:
+        assert wb.export(tmp_path, tables=["events"]).written == 3
+    finally:
+        wb._connection._client.event_hooks["request"] = []
+    # The bounds, the fingerprints of 4, 16 and 64 months, the contacts, and a page of each of three months.
+    assert len(asked) <= 1 + 3 + 1 + 3
+
+
+def test_contacts_that_are_not_kept_in_memory_are_read_page_by_page(
+    wb: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wb.export(tmp_path / "kept", tables=["events"])
+    monkeypatch.setattr(export, "_MAX_CONTACTS", len(_PEOPLE) - 1)
+    monkeypatch.setattr(export, "_PAGE_ROWS", 7)
+    wb.export(tmp_path / "paged", tables=["events"])
+    kept, paged = (pl.read_parquet(tmp_path / name / "events").drop("attributes") for name in ("kept", "paged"))
+    assert paged.equals(kept)
+    assert kept["external_id"].n_unique() == len(_PEOPLE)
+
+
+@pytest.fixture
+def slow(wb: Workbench) -> Iterator[Workbench]:
+    """The workbench of a server on which fingerprints of more than a week take too long."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            params = decode(body).get("params", {})
+            # The first month of an export begins in year 1.
+            since = max(str(params.get("since", "")), "2026-01-01T00:00:00Z")
+            days = datetime.fromisoformat(params.get("until", since)) - datetime.fromisoformat(since)
+            if "bounds" in params and days > timedelta(days=8):
+                self._answer(408, "application/json", encode({"error": "sql: the query took longer than 10 s"}))
+            else:
+                answer = httpx.post(f"{wb.url}{self.path}", content=body, headers=dict(self.headers))
+                self._answer(answer.status_code, answer.headers["Content-Type"], answer.content)
+
+        def _answer(self, status: int, media_type: str, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", media_type)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Do not print a line for each request."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Workbench(f"http://127.0.0.1:{server.server_port}", wb._connection._key)
+        server.shutdown()
+
+
+def test_a_month_that_takes_too_long_is_compared_week_by_week(wb: Workbench, slow: Workbench, tmp_path: Path) -> None:
+    wb.export(tmp_path, tables=["events"])
+    again = slow.export(tmp_path, tables=["events"])
+    assert (again.written, again.kept) == (0, 3)
 
 
 def test_an_unknown_table_is_refused_with_the_known_tables(wb: Workbench, tmp_path: Path) -> None:
