@@ -422,6 +422,16 @@ def test_importing_the_workbench_loads_no_large_library(use: str, client: bool) 
     )
 
 
+def test_charts_do_not_wait_for_a_grammar_that_no_chart_uses() -> None:
+    code = "import sys, workbench.display.charts, jsonschema; print(*sys.modules); import rfc3987_syntax"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    loaded = set(run.stdout.split())
+    assert "altair" in loaded
+    assert loaded.isdisjoint({"lark", "rfc3987_syntax"})
+
+
 def test_a_chain_that_is_not_followed_is_a_warning(wb: Workbench) -> None:
     assert "No chain is followed" in repr(wb.chains)
     assert "No chain is followed" in wb.chains._repr_html_()

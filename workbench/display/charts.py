@@ -5,12 +5,12 @@ Both are optional (`pip install "event-workbench[notebook]"`). Colours are mid-t
 pages.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-import altair as alt
 import polars as pl
 import vl_convert
 from polars import selectors
@@ -19,6 +19,15 @@ from workbench.display.frame import ShownFrame
 from workbench.display.html import TableColumn, TableView, html, image, moment
 from workbench.display.words import UNITS_S, duration, quantity
 from workbench.frames import Result
+
+# jsonschema, which Altair imports, builds a grammar of IRIs with it if it is installed. No chart has an IRI, and the
+# grammar takes longer (1.7 s) than everything else before the first chart.
+_IRI_GRAMMAR = "rfc3987_syntax"
+sys.modules.setdefault(_IRI_GRAMMAR, None)  # type: ignore[arg-type]
+import altair as alt  # noqa: E402
+
+if sys.modules[_IRI_GRAMMAR] is None:
+    del sys.modules[_IRI_GRAMMAR]
 
 alt.renderers.enable("svg")  # the default renderer loads Vega from the network
 
