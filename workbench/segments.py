@@ -428,6 +428,6 @@ def _write(connection: Connection, method: str, path: str, body: Mapping[str, An
 def _send(connection: Connection, method: str, path: str, body: Mapping[str, Any], query: str) -> Any:
     """Send a request about a segment and return the response body. Raises SqlError with a position in `query`."""
     response = connection.request(method, path, body=body, timeout_s=_TIMEOUT_S)
-    if response.status == 400 and isinstance(response.body, dict) and response.body.get("field") == "sql":
+    if response.status in (400, 408) and isinstance(response.body, dict) and response.body.get("field") == "sql":
         raise sql_error(query, response)
     return connection.check(response).body

@@ -110,7 +110,7 @@ def _response(connection: Connection, query: SqlQuery) -> Iterator[tuple[Respons
     started = False
     try:
         with connection.stream_bytes("/sql", query.body(), ARROW) as (response, pieces):
-            if response.status == 400:
+            if response.status in (400, 408):
                 raise sql_error(query.text, response)
             connection.check(response)
             started = True

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import InvalidArgumentError, Workbench, export
+from workbench import InvalidArgumentError, SqlError, Workbench, export
 from workbench.language.codec import decode, encode
 
 _EVENTS = """
@@ -212,6 +212,12 @@ def test_a_month_that_takes_too_long_is_compared_week_by_week(wb: Workbench, slo
     wb.export(tmp_path, tables=["events"])
     again = slow.export(tmp_path, tables=["events"])
     assert (again.written, again.kept) == (0, 3)
+
+
+def test_a_query_that_takes_too_long_is_an_sql_error_that_says_so(slow: Workbench) -> None:
+    long = {"bounds": 1, "since": "2026-01-01T00:00:00Z", "until": "2026-12-01T00:00:00Z"}
+    with pytest.raises(SqlError, match=r"^the query took longer than 10 s$"):
+        slow.sql("SELECT :bounds, :since, :until", params=long)
 
 
 def test_an_unknown_table_is_refused_with_the_known_tables(wb: Workbench, tmp_path: Path) -> None:
