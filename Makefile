@@ -47,14 +47,14 @@ postgres: $(VENV)/dev.stamp  ## the tests that depend on the version of Postgres
 citus: $(VENV)/dev.stamp  ## the tests that use Postgres, on the Citus coordinator in DATABASE_URL (ARGS="tests/query")
 	$(BIN)/python -m pytest -m "not browser and not chain and not plain" $(or $(ARGS),$(WITH_POSTGRES))
 
-browser: $(VENV)/dev.stamp  ## test JupyterLab in a real Chromium
+browser: $(VENV)/dev.stamp tests/browser/node_modules  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core)
 	$(BIN)/python -m pytest -m browser
 
 chain: $(VENV)/dev.stamp tests/chain/node_modules  ## test with a real EVM node (needs npm, which installs it)
 	$(BIN)/python -m pytest -m chain
 
-tests/chain/node_modules: tests/chain/package-lock.json
-	cd tests/chain && npm ci --ignore-scripts --silent
+tests/%/node_modules: tests/%/package-lock.json
+	cd $(@D) && npm ci --ignore-scripts --silent
 	@touch $@
 
 canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
