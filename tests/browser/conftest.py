@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
 from tests.running import Running, free_port
 
+expect.set_options(timeout=30_000)  # milliseconds: an answer takes 5 s on a machine that runs ten things at a time
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHROMIUM = "/usr/bin/chromium"
 CHROMIUM_ARGUMENTS = (

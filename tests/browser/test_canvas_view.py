@@ -453,3 +453,18 @@ def test_an_on_chain_trigger_is_set_up(page: Page) -> None:
         mouse.fill("Confirmations", "")
         wait_until_sent(view)
         assert "confirmations" not in automation.to_json()["triggerSpec"]
+
+
+def test_a_click_on_a_card_while_a_test_is_open_selects_the_step(page: Page) -> None:
+    with open_canvas(page, greeting()) as view:
+        page.get_by_role("button", name="Test", exact=True).click()
+        expect(page.get_by_test_id("simulation")).to_contain_text("Steps")
+        card(view, "send_inapp").click()
+        page.get_by_label("Title", exact=True).fill("Changed")
+        expect(page.locator(".ewc-faded")).not_to_have_count(0)  # the path of the test stays on the cards
+        page.get_by_role("button", name="Test again").click()
+        expect(page.get_by_test_id("simulation")).to_contain_text("Steps")
+        page.get_by_test_id("simulation").get_by_role("button", name="if_amountusd").click()
+        expect(page.get_by_role("combobox", name="Yes, if: add")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_test_id("simulation")).to_be_visible()

@@ -83,6 +83,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     setTimeout(fit, RENDER_MS);
   };
   const test = async () => {
+    setSelected([]);
     setTesting(true);
     setBusy(true);
     try {
@@ -153,6 +154,11 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     if (!root.current?.contains(document.activeElement) && !isInField(event)) root.current?.focus({ preventScroll: true });
   };
 
+  // A button that removes itself, such as a link to another panel, takes the focus with it.
+  const onClick = ({ target }: { target: EventTarget }) => {
+    setTimeout(() => { if (!(target as Node).isConnected && document.activeElement === document.body) root.current?.focus({ preventScroll: true }); });
+  };
+
   const context: CanvasContextValue = { store, selected, select: setSelected, target, setTarget, samples, sampleInput, setSampleInput, simulation };
   const step = selectedKey !== null ? draft.nodes.get(selectedKey) : undefined;
   const hint = readOnly ? "" : end ? insertionHint(cardOf(end.key), end.handle) : "New steps are not connected.";
@@ -171,6 +177,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
         onCut={(event) => onCopy(event, true)}
         onPaste={(event) => { if (!isInField(event)) pasteSteps(event.clipboardData.getData("text/plain")); }}
         onPointerUp={onPointerUp}
+        onClick={onClick}
       >
         <Toolbar state={state} actions={actions} testing={testing} showOverview={() => { closeTest(); setSelected([]); }} />
         <Banners state={state} store={store} reload={() => setDialog("reload")} overwrite={() => setDialog("overwrite")} />
@@ -178,8 +185,8 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
           {!readOnly && <Palette kinds={kinds} hint={hint} add={addFromPalette} hasTrigger={hasTrigger} />}
           <div className="ewc-flow"><Flow dark={dark} cardOf={cardOf} onAdded={selectAdded} /></div>
           <aside className="ewc-panel" aria-label="Selection">
-            {testing ? <TestPanel run={actions.test} busy={busy} close={closeTest} />
-              : step && selectedKey !== null ? <StepPanel key={selectedKey} id={selectedKey} step={step} focus={addedKey === selectedKey} />
+            {step && selectedKey !== null ? <StepPanel key={selectedKey} id={selectedKey} step={step} focus={addedKey === selectedKey} testAgain={testing ? actions.test : undefined} />
+              : testing ? <TestPanel run={actions.test} busy={busy} close={closeTest} />
               : <Overview goTo={goTo} />}
           </aside>
         </div>

@@ -1,5 +1,5 @@
 // Dialogs: the impact of publishing, questions before work is lost, and the keyboard shortcuts.
-import { useEffect, useRef, useState, type ReactNode } from "react";
+import { useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 import { KEYS } from "../keys";
 import type { Impact } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
@@ -7,8 +7,10 @@ import { DiagnosticList } from "./StepPanel";
 
 export function Dialog({ title, close, children }: { title: string; close: () => void; children: ReactNode }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
-    if (!dialog.current?.open) dialog.current?.showModal();
+  useLayoutEffect(() => {
+    const shown = dialog.current!;
+    shown.showModal();
+    return () => shown.close(); // before it is removed: only then the focus returns to where it was
   }, []);
   return (
     <dialog ref={dialog} className="ewc-dialog" aria-label={title} onClose={close} onCancel={close}>

@@ -9,7 +9,14 @@ import { useCanvas, useCanvasState } from "../hooks";
 import { PreviewBox } from "./Preview";
 import { SettingsForm } from "./Settings";
 
-export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: boolean }) {
+interface Props {
+  id: string;
+  step: Step;
+  focus: boolean;
+  testAgain?: () => void; // while a test is open
+}
+
+export function StepPanel({ id, step, focus, testAgain }: Props) {
   const { store, select } = useCanvas();
   const { draft, kinds, cards, diagnostics, counts, readOnly } = useCanvasState(store);
   const trigger = isTrigger(step);
@@ -24,6 +31,7 @@ export function StepPanel({ id, step, focus }: { id: string; step: Step; focus: 
   }, [id, focus]);
   return (
     <div className="ewc-form" ref={form}>
+      {testAgain && <button type="button" className="ewc-button" onClick={testAgain}>Test again</button>}
       <h3>
         <span className="ewc-swatch" style={{ background: cards[id]?.color ?? kind?.color }}><Icon name={kind?.icon ?? "alert"} size={15} /></span>
         {kind?.label ?? step.type}
