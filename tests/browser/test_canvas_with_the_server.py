@@ -5,6 +5,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.bare_page import open_canvas
 from tests.browser.mouse import Mouse
+from tests.browser.test_canvas_view import data_of, wait_until_sent
 from tests.running import Running
 
 pytestmark = pytest.mark.browser
@@ -64,3 +65,38 @@ def test_a_conflict_is_shown_and_the_server_version_can_be_loaded(page: Page, ru
         expect(page.locator('.react-flow__node[data-id="add_tag_theirs"]')).to_be_visible()
         expect(page.get_by_test_id("stale")).to_have_count(0)
         assert "theirs" in mine.describe()
+
+
+def test_enter_takes_the_suggestion_that_is_most_like_the_typed_text(page: Page, running: Running) -> None:
+    automation = running.workbench().automation("Canvas: likeness")
+    with open_canvas(page, automation) as view:
+        event = page.get_by_role("combobox", name="Event", exact=True)
+        chosen = page.get_by_label("Chosen events")
+        for typed, keys, name in (
+            ("depo", "Enter", "deposit"),
+            ("dpeosit", "Enter", "deposit"),  # misspelt
+            ("DEPOSIT", "Enter", "deposit"),
+            ("depo", "ArrowUp Enter", "depo"),  # as typed
+            ("depo", "Escape Enter", "depo"),
+            ("never:seen", "Enter", "never:seen"),
+        ):
+            event.click()
+            expect(page.get_by_role("option", name="deposit")).to_be_visible()
+            event.fill(typed)
+            for key in keys.split():
+                event.press(key)
+            expect(chosen).to_have_text(f"{name}×")
+            page.get_by_role("button", name=f"Remove {name}").click()
+            expect(chosen).to_have_count(0)
+        event.fill("deposit")
+        event.press("Enter")
+        page.locator("[data-kind=condition]").click()
+        page.get_by_role("combobox", name="Yes, if: add").fill("amuont")
+        expect(page.get_by_role("option", name="amountUsd")).to_be_visible()
+        page.keyboard.press("Enter")
+        page.get_by_label("Yes, if: how, line 1").select_option("eq")
+        page.get_by_role("combobox", name="value", exact=True).fill("1")
+        page.keyboard.press("Enter")  # 1 is a beginning of the amounts that are suggested, and none of them
+        wait_until_sent(view)
+        condition = data_of(automation, "condition")["filters"]
+        assert condition == [{"path": "amountUsd", "operator": "eq", "value": "1"}]

@@ -1,5 +1,6 @@
-// A text field with suggestions.
-import { useId, useRef, useState, type KeyboardEvent } from "react";
+// A text field with suggestions: those like the typed text, and last the text itself. The first is highlighted, and Enter takes it.
+import { useId, useState, type KeyboardEvent } from "react";
+import { byLikeness } from "./likeness";
 
 export interface Option {
   value: string;
@@ -12,6 +13,7 @@ interface Props {
   options: Option[];
   onChange: (value: string) => void;
   onPick?: (value: string) => void; // when a value is chosen or entered, not while it is typed
+  exact?: boolean; // Enter takes the typed text: 100 is not a beginning of 1000
   placeholder?: string;
   disabled?: boolean;
   invalid?: boolean;
@@ -19,14 +21,14 @@ interface Props {
 
 const MAX_SHOWN = 60;
 
-export function Combo({ label, value, options, onChange, onPick, placeholder, disabled, invalid }: Props) {
+export function Combo({ label, value, options, onChange, onPick, exact, placeholder, disabled, invalid }: Props) {
   const id = useId();
-  const input = useRef<HTMLInputElement>(null);
   const [open, setOpen] = useState(false);
   const [active, setActive] = useState(-1); // index in `shown`
   const [typed, setTyped] = useState(false); // only a typed text filters: an opened field shows all options
-  const filter = typed ? value.toLowerCase() : "";
-  const shown = options.filter((option) => option.value.toLowerCase().includes(filter)).slice(0, MAX_SHOWN);
+  const alike = typed ? byLikeness(value, options) : options;
+  const isNew = typed && value.trim() !== "" && alike.length > 0 && !options.some((option) => option.value === value);
+  const shown: Option[] = [...alike.slice(0, MAX_SHOWN), ...(isNew ? [{ value, detail: "as typed" }] : [])];
 
   const pick = (chosen: string) => {
     onChange(chosen);
@@ -39,7 +41,8 @@ export function Combo({ label, value, options, onChange, onPick, placeholder, di
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       setOpen(true);
-      setActive((current) => Math.min(Math.max(current + (event.key === "ArrowDown" ? 1 : -1), 0), shown.length - 1));
+      const step = event.key === "ArrowDown" ? 1 : -1;
+      setActive((current) => (current < 0 && step < 0 ? shown.length - 1 : (current + step + shown.length) % Math.max(shown.length, 1)));
       event.preventDefault();
     } else if (event.key === "Enter") {
       pick(open && shown[active] ? shown[active].value : value);
@@ -53,7 +56,6 @@ export function Combo({ label, value, options, onChange, onPick, placeholder, di
   return (
     <span className="ewc-combo">
       <input
-        ref={input}
         role="combobox"
         aria-label={label}
         aria-expanded={open && shown.length > 0}
@@ -69,7 +71,7 @@ export function Combo({ label, value, options, onChange, onPick, placeholder, di
         onFocus={() => setOpen(true)}
         onClick={() => setOpen(true)}
         onBlur={() => { setOpen(false); setTyped(false); }}
-        onChange={(event) => { setTyped(true); setOpen(true); setActive(-1); onChange(event.target.value); }}
+        onChange={(event) => { setTyped(true); setOpen(true); setActive(exact || !event.target.value.trim() ? -1 : 0); onChange(event.target.value); }}
         onKeyDown={onKeyDown}
       />
       {open && shown.length > 0 && (

@@ -43,7 +43,7 @@ export function Value({ label, value, options = [], onChange, disabled }: Props)
       )}
       {valueType === "nothing" && <input aria-label={label} value="nothing (null)" readOnly disabled={disabled} />}
       {(valueType === "text" || valueType === "number" || valueType === "JSON") && (
-        <Combo label={label} value={draft ?? displayText(value)} options={options} onChange={onType} disabled={disabled} invalid={draft !== null} placeholder={valueType === "text" ? "empty text" : ""} />
+        <Combo exact label={label} value={draft ?? displayText(value)} options={options} onChange={onType} disabled={disabled} invalid={draft !== null} placeholder={valueType === "text" ? "empty text" : ""} />
       )}
       <select className="ewc-type" aria-label={`Type of ${label}`} title="Texts and numbers are not the same" value={valueType} disabled={disabled} onChange={(event) => changeType(event.target.value as ValueType)}>
         {TYPES.filter((name) => name !== "JSON" || valueType === "JSON").map((name) => <option key={name}>{name}</option>)}

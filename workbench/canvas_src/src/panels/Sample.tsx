@@ -40,7 +40,7 @@ export function SampleForm({ short }: { short?: boolean }) {
         {samples.map((sample, index) => <option key={index} value={index}>{sample.label}{sample.contact ? ` · ${sample.contact}` : ""}</option>)}
       </select>
       <span className="ewc-caption">Sample contact</span>
-      <Combo label="Sample contact" value={query ?? sampleInput.contact} options={contacts.map(([, label]) => ({ value: label }))} placeholder="new contact; or an email, wallet, id"
+      <Combo exact label="Sample contact" value={query ?? sampleInput.contact} options={contacts.map(([, label]) => ({ value: label }))} placeholder="new contact; or an email, wallet, id"
         onChange={setQuery} onPick={(text) => void findContact(text)} />
       {error && <span className="ewc-wrong">{error}</span>}
       {!short && (
