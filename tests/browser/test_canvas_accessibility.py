@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.bare_page import open_canvas
-from tests.browser.test_canvas_view import card, greeting
+from tests.browser.test_canvas_view import card, greeting, links, wait_until_sent
+from tests.running import Running
 
 pytestmark = pytest.mark.browser
 
@@ -45,3 +46,81 @@ def test_axe_finds_no_serious_fault(page: Page, dark: bool) -> None:
         page.get_by_role("button", name="Keyboard shortcuts").click()
         found["help"] = serious_findings(page)
         assert {state: faults for state, faults in found.items() if faults} == {}
+
+
+def press_until_focused(page: Page, key: str, target: Locator) -> None:
+    """Press Tab or Shift+Tab until the target has the focus."""
+    for _ in range(60):
+        page.keyboard.press(key)
+        if target.evaluate("element => element === document.activeElement"):
+            return
+    raise AssertionError(f"{target} cannot be reached with {key}")
+
+
+def add_by_keyboard(page: Page, output: str, kind: str) -> None:
+    """Go from a card to an output, and add a step of a kind there."""
+    press_until_focused(page, "Tab", page.get_by_role("button", name=output, exact=True))
+    page.keyboard.press("Enter")
+    choose_kind(page, kind)
+
+
+def choose_kind(page: Page, kind: str) -> None:
+    press_until_focused(page, "ArrowDown", page.locator(f"[data-kind={kind}]"))
+    page.keyboard.press("Enter")
+    expect(page.locator(".ewc-panel").locator(":focus")).to_be_visible()
+
+
+def test_an_automation_with_two_branches_is_built_with_the_keyboard_alone(
+    page: Page, running: Running, pictures: Path
+) -> None:
+    wb = running.workbench()
+    automation = wb.automation("Canvas: by keyboard")
+    with open_canvas(page, automation) as view:
+        press_until_focused(page, "Tab", card(view, "trigger"))
+        page.keyboard.press("Enter")
+        page.keyboard.type("deposit")
+        expect(page.get_by_role("option", name="deposit")).to_be_visible()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")
+        add_by_keyboard(page, "Add a step after When: deposit", "condition")
+        page.keyboard.type("contact.plan")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Escape")
+        add_by_keyboard(page, "Add a step after If: contact.plan is set, yes", "send_inapp")
+        page.keyboard.type("A plan")
+        press_until_focused(page, "Tab", page.get_by_label("Text", exact=True))
+        page.keyboard.type("{{ amountUsd }} USD have arrived.")
+        page.keyboard.press("Escape")
+        no = page.get_by_role("button", name="Add a step after If: contact.plan is set, no", exact=True)
+        press_until_focused(page, "Shift+Tab", no)
+        page.screenshot(path=pictures / "canvas-output-focused.png")
+        page.keyboard.press("Enter")
+        choose_kind(page, "send_inapp")
+        page.keyboard.type("No plan")
+        press_until_focused(page, "Tab", page.get_by_label("Text", exact=True))
+        page.keyboard.type("Choose one.")
+        page.keyboard.press("Escape")
+        page.keyboard.press("t")
+        expect(page.get_by_test_id("simulation")).to_contain_text("Would send 1 message")
+        press_until_focused(page, "Shift+Tab", page.get_by_role("button", name="Publish"))
+        page.keyboard.press("Enter")
+        expect(page.get_by_test_id("impact")).to_contain_text("version 1")
+        press_until_focused(page, "Tab", page.get_by_role("dialog").get_by_role("button", name="Publish"))
+        page.keyboard.press("Enter")
+        expect(page.get_by_test_id("notice")).to_contain_text("Published")
+    wallet = "0xca11ab1e00000000000000000000000000000018"
+    receipt = wb.events.send("deposit", wallet_address=wallet, attributes={"plan": "pro"}, payload={"amountUsd": 250})
+    entry = automation.wait_for_entry(receipt)
+    assert [(message.title, message.body) for message in entry.messages] == [("A plan", "250 USD have arrived.")]
+
+
+def test_an_output_is_connected_to_a_card_with_the_keyboard(page: Page) -> None:
+    automation = greeting()
+    with open_canvas(page, automation) as view:
+        card(view, "send_inapp").focus()
+        press_until_focused(page, "Tab", card(view, "send_inapp").locator(".ewc-out"))
+        page.keyboard.press("Space")
+        press_until_focused(page, "Tab", card(view, "add_tag_small"))
+        page.keyboard.press("c")
+        wait_until_sent(view)
+        assert ("send_inapp", "add_tag_small") in links(automation)

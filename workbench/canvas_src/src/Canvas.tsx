@@ -4,7 +4,7 @@ import { useCallback, useEffect, useRef, useState, type ClipboardEvent, type Key
 import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
 import { FIT, Flow } from "./Flow";
-import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, copySteps, eventsOf, isTrigger, move, openEnd, paste, pointOf, remove, sampleKey, type Cards, type OutputEnd } from "./graph";
+import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, connect, copySteps, eventsOf, isTrigger, mayConnect, move, openEnd, paste, pointOf, remove, sampleKey, type Cards, type OutputEnd } from "./graph";
 import { CanvasContext, useCanvasState, useDark, useDebounced, type CanvasContextValue, type SampleInput } from "./hooks";
 import { commandOf, type Command } from "./keys";
 import { Palette } from "./Palette";
@@ -20,7 +20,7 @@ type DialogName = "publish" | "pause" | "reload" | "overwrite" | "help";
 
 const ANIMATION_MS = 200;
 const RENDER_MS = 60; // React Flow knows the size of a new card only after it has rendered it
-const EDITING_COMMANDS = new Set<Command>(["undo", "redo", "remove", "duplicate", "arrange", "focusPalette"]);
+const EDITING_COMMANDS = new Set<Command>(["undo", "redo", "remove", "duplicate", "arrange", "focusPalette", "connect"]);
 
 export function Canvas({ store, height }: { store: CanvasStore; height: number }) {
   return (
@@ -134,7 +134,14 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     selectAll: () => setSelected([...draft.nodes.keys()]),
     clearSelection: () => { setSelected([]); setTarget(null); },
     duplicate: () => pasteSteps(toText(copySteps(draft, selected))),
+    connect: () => {
+      const key = document.activeElement?.closest<HTMLElement>(".react-flow__node")?.dataset.id;
+      if (!target || !key || !mayConnect(draft, target.key, key)) return;
+      store.edit(connect(draft, target, key));
+      setTarget(null);
+    },
     focusPalette: () => focus(".ewc-palette button"),
+    focusCard: () => (selectedKey === null ? root.current?.focus() : focus(`.react-flow__node[data-id="${CSS.escape(selectedKey)}"]`)),
     focusForm: () => focus(".ewc-panel input, .ewc-panel textarea, .ewc-panel select"),
   };
   const onKeyDown = (event: KeyboardEvent) => {

@@ -18,6 +18,7 @@ export function Palette({ kinds, hint, add, hasTrigger }: { kinds: Kind[]; hint:
               type="button"
               draggable
               data-kind={kind.kind}
+              tabIndex={kind === offered[0] ? 0 : -1} // one stop of Tab; the arrow keys reach the others
               title={`${kind.about}. ${hint}`}
               onClick={() => add(kind)}
               onDragStart={(event) => {

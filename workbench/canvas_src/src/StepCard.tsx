@@ -2,6 +2,7 @@
 import { Handle, Position, useUpdateNodeInternals, type Node, type NodeProps } from "@xyflow/react";
 import { memo, useEffect } from "react";
 import { Icon } from "./Icon";
+import { isPress } from "./keys";
 import type { Card, Count, Mark, Diagnostic, Output } from "./types";
 
 export interface StepData extends Record<string, unknown> {
@@ -78,6 +79,8 @@ function OutputHandle({ output, index, of, data }: { output: Output; index: numb
   // from the same places (edge_routes in document.py).
   const left = `${((index + 0.5) / of) * 100}%`;
   const maxWidth = `calc(${100 / of}% - 8px)`;
+  const { kind, title } = data.card;
+  const label = `${isOpen ? "Add" : "Insert"} a step after ${kind}: ${title.join(" ")}${output.label && `, ${output.label}`}`;
   return (
     <>
       <Handle
@@ -87,8 +90,12 @@ function OutputHandle({ output, index, of, data }: { output: Output; index: numb
         className={`ewc-out${isOpen ? " ewc-open" : ""}`}
         style={{ left }}
         data-handle={output.handle ?? ""}
+        role="button"
+        aria-label={label}
+        tabIndex={data.readOnly ? -1 : 0}
         title={isOpen ? "Drag to a step, or click and choose the next step" : "Drag to connect it to another step, or click to insert a step"}
         onClick={() => data.onTarget(output.handle)}
+        onKeyDown={(event) => isPress(event) && data.onTarget(output.handle)}
       />
       {output.label && <span className="ewc-output" style={{ left, maxWidth }}>{output.label}</span>}
       {isOpen && !data.readOnly && <span className={`ewc-plus${isTarget ? " ewc-target" : ""}${output.label ? " ewc-lower" : ""}`} style={{ left }} aria-hidden="true">+</span>}

@@ -2,9 +2,11 @@
 import type { KeyboardEvent } from "react";
 
 export const KEYS: [string, string][] = [
-  ["Tab", "go from card to card; Enter or Space selects"],
+  ["Tab", "go from card to card, and to the outputs of a card"],
+  ["Enter", "on a card: edit the step; on an output: choose the step to add there"],
+  ["Escape", "leave the form; clear the selection"],
   ["N", "add a step after the selected one"],
-  ["Enter", "edit the selected step"],
+  ["C", "connect the output that was chosen last to the card"],
   ["Arrow keys", "move the selection"],
   ["Delete", "remove the selection"],
   ["Ctrl+Z, Ctrl+Shift+Z", "undo, redo"],
@@ -14,26 +16,32 @@ export const KEYS: [string, string][] = [
   ["Ctrl+wheel", "zoom"],
   ["L, F", "lay out, zoom to fit"],
   ["T", "test with an event"],
-  ["Escape", "clear the selection"],
   ["?", "show this list"],
 ];
 
 export type Command =
-  | "undo" | "redo" | "remove" | "selectAll" | "duplicate" | "arrange" | "fit" | "test" | "help" | "clearSelection" | "focusPalette" | "focusForm";
+  | "undo" | "redo" | "remove" | "selectAll" | "duplicate" | "arrange" | "fit" | "test" | "help" | "clearSelection" | "focusPalette" | "focusForm" | "focusCard" | "connect";
 
 const WITHOUT_MODIFIER: Record<string, Command> = {
-  Delete: "remove", Backspace: "remove", Escape: "clearSelection", Enter: "focusForm", "?": "help", l: "arrange", f: "fit", t: "test", n: "focusPalette",
+  Delete: "remove", Backspace: "remove", Escape: "clearSelection", Enter: "focusForm", "?": "help", l: "arrange", f: "fit", t: "test", n: "focusPalette", c: "connect",
 };
 const WITH_CONTROL: Record<string, Command> = { z: "undo", y: "redo", a: "selectAll", d: "duplicate" };
 
 /** The command of a key; null where the key belongs to a field, or has no command. */
 export function commandOf(event: KeyboardEvent): Command | null {
   const target = event.target as HTMLElement;
-  if (target.closest("input, textarea, select, [contenteditable], dialog")) return null;
+  if (target.closest("dialog")) return null;
+  if (target.closest("input, textarea, select, [contenteditable]")) return event.key === "Escape" ? "focusCard" : null;
+  if (isPress(event) && target.closest(".ewc-out")) return "focusPalette";
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (event.ctrlKey || event.metaKey) return key === "z" && event.shiftKey ? "redo" : (WITH_CONTROL[key] ?? null);
   if (event.altKey) return null;
   // Enter presses a focused button; only on a card it opens the form.
   if (key === "Enter" && target.closest("button, summary, [role=option]")) return null;
   return WITHOUT_MODIFIER[key] ?? null;
+}
+
+/** Whether a key presses what has the focus. */
+export function isPress(event: KeyboardEvent): boolean {
+  return event.key === "Enter" || event.key === " ";
 }
