@@ -11,7 +11,7 @@ from tests.inapp.wallet import evm_wallet
 from tests.workbench.test_verbs import branching, new, thanks
 from workbench import Automation
 from workbench.display.graph import RunPath, draw
-from workbench.display.layout import layer_nodes
+from workbench.display.layout import Box, layer_nodes, lowered
 
 NODES = st.integers(1, 12).map(lambda count: [str(number) for number in range(count)])
 GRAPHS = NODES.flatmap(
@@ -46,6 +46,27 @@ def test_an_edge_is_routed_around_the_node_that_it_skips() -> None:
     ((across, row),) = layout.passing["if", "end"]
     assert row == 1
     assert abs(across - layout.places["a"][0]) > 0.6
+
+
+BOXES = st.lists(
+    st.builds(lambda x, y, height: Box(x, y, x + 280, y + height), *(st.integers(0, 600),) * 2, st.integers(54, 160)),
+    max_size=9,
+)
+
+
+@given(BOXES)
+def test_cards_move_down_until_none_is_on_another(boxes: list[Box]) -> None:
+    by_key = {str(number): box for number, box in enumerate(boxes)}
+    tops = lowered(by_key)
+    after = {
+        key: Box(box.left, tops.get(key, box.top), box.right, tops.get(key, box.top) + box.bottom - box.top)
+        for key, box in by_key.items()
+    }
+    assert all(top > by_key[key].top for key, top in tops.items())
+    assert lowered(after) == {}
+    for one, other in combinations(after.values(), 2):
+        beside = one.right <= other.left or other.right <= one.left
+        assert beside or one.bottom < other.top or other.bottom < one.top
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)

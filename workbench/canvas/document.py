@@ -5,6 +5,7 @@ contain edges without ids, and two nodes with the same id. Pieces that no view c
 fields that the canvas does not know.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -13,7 +14,7 @@ import msgspec
 
 from workbench.display.cards import WIDTH, card, label
 from workbench.display.kinds import KINDS, Control, NodeKind
-from workbench.display.layout import Box, Point, Route, arrange, point_of, route_edges
+from workbench.display.layout import Box, Point, Route, arrange, lowered, point_of, route_edges
 from workbench.display.words import OPERATOR_PHRASES
 from workbench.draft import Draft, JsonObject, from_json
 from workbench.errors import InvalidAutomationError
@@ -237,14 +238,27 @@ def cards(pieces: DraftPieces, parsed: ParsedDraft) -> dict[str, JsonObject]:
     return by_key
 
 
-def edge_routes(pieces: DraftPieces, cards_by_key: Mapping[str, JsonObject]) -> dict[str, Route]:
-    """Return the routes of edges between the cards, by the key of the edge."""
+def _boxes(pieces: DraftPieces, cards_by_key: Mapping[str, JsonObject]) -> dict[str, Box]:
     boxes = {}
     for key, node in pieces.nodes.items():
         point = point_of(node)
         if point is not None and key in cards_by_key:
             boxes[key] = Box(point[0], point[1], point[0] + WIDTH, point[1] + cards_by_key[key]["height"])
-    keys = pieces.keys()
+    return boxes
+
+
+def without_overlaps(pieces: DraftPieces) -> DraftPieces:
+    """Return the pieces with the cards moved down that would cover others: a card grows with its texts."""
+    boxes = _boxes(pieces, cards(pieces, parse_draft(pieces.draft(""))))
+    nodes = dict(pieces.nodes)
+    for key, top in lowered(boxes).items():
+        nodes[key] |= {"position": nodes[key]["position"] | {"y": math.ceil(top)}}
+    return msgspec.structs.replace(pieces, nodes=nodes)
+
+
+def edge_routes(pieces: DraftPieces, cards_by_key: Mapping[str, JsonObject]) -> dict[str, Route]:
+    """Return the routes of edges between the cards, by the key of the edge."""
+    boxes, keys = _boxes(pieces, cards_by_key), pieces.keys()
     links = []
     for name, edge in pieces.edges.items():
         source = keys.get(edge["source"], "")

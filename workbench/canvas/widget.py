@@ -28,6 +28,7 @@ from workbench.canvas.document import (
     edge_routes,
     palette,
     parse_draft,
+    without_overlaps,
 )
 from workbench.canvas.requests import READ_REQUESTS, CanvasAutomation, CanvasRequest
 from workbench.canvas.suggestions import Suggestions
@@ -162,7 +163,7 @@ class Canvas(AnyWidget):
             try:
                 if self.read_only:
                     raise InvalidAutomationError(_READ_ONLY)
-                pieces = self._pieces.patched(msgspec.convert(content["patch"], Patch))
+                pieces = without_overlaps(self._pieces.patched(msgspec.convert(content["patch"], Patch)))
                 self._write(pieces.draft(self._automation.name))
                 self._pieces = pieces
             except (InvalidAutomationError, ValueError) as error:
@@ -249,7 +250,8 @@ class Canvas(AnyWidget):
         """Split the draft into pieces and show it. Nodes without a position get one; an empty draft gets a trigger."""
         self._draft = self._automation._draft
         draft = self._draft if self._draft.nodes else new_draft(self._draft.name, ())
-        self._pieces = DraftPieces.of(draft, {} if draft.positions() is not None else arranged(draft))
+        pieces = DraftPieces.of(draft, {} if draft.positions() is not None else arranged(draft))
+        self._pieces = without_overlaps(pieces)
         self._show()
 
     def _reopen_if_changed(self) -> None:

@@ -4,7 +4,8 @@ The layout has the usual four steps (Sugiyama): assign layers by longest path; a
 layer; order each layer by the average position of its neighbours; move each layer as close to its neighbours as order
 and distance allow. Loops and edges to missing nodes, which drafts may have, are ignored.
 
-Cards that a user placed stay there, and edges are routed around the cards between their ends.
+Cards that a user placed stay there, except that a card which overlaps another moves down. Edges are routed around the
+cards between their ends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ Route: TypeAlias = tuple[tuple[float, float, float], ...]
 Key = TypeVar("Key")
 
 COLUMN_WIDTH, ROW_GAP, MARGIN = 316, 54, 14  # pixels
+_MIN_GAP = ROW_GAP / 2  # pixels below a card, for the labels of its branches
 _CELL = (300, 130)  # pixels for a card and its surroundings where the height of the card is unknown
 _MAX_COORDINATE = 1_000_000  # pixels; a card beyond it could not be found on any canvas
 
@@ -124,6 +126,22 @@ def position_below(points: Mapping[str, Point], source: str) -> dict[str, int]:
     while any(abs(x - left) < COLUMN_WIDTH and abs(y + down - top) < _CELL[1] for left, top in points.values()):
         x += COLUMN_WIDTH
     return {"x": round(x), "y": round(y + down)}
+
+
+def lowered(boxes: Mapping[str, Box]) -> dict[str, float]:
+    """Return the new top of each card that is on or too near below another card; the upper one of the two stays."""
+    tops: dict[str, float] = {}
+    above: list[Box] = []
+    for key, box in sorted(boxes.items(), key=lambda item: (item[1].top, item[1].left)):
+        top, height = box.top, box.bottom - box.top
+        in_column = [other for other in above if other.left < box.right and box.left < other.right]
+        for other in sorted(in_column, key=lambda other: other.top):
+            if top < other.bottom + _MIN_GAP and other.top < top + height + _MIN_GAP:
+                top = other.bottom + ROW_GAP
+        if top != box.top:
+            tops[key] = top
+        above.append(Box(box.left, top, box.right, top + height))
+    return tops
 
 
 # Layered layout

@@ -115,7 +115,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
   const pasteSteps = (text: string) => {
     const copied = readOnly ? null : fromText(text);
     if (!copied?.steps.length) return;
-    const pasted = paste(draft, copied);
+    const pasted = paste(draft, cardOf, copied);
     store.edit(pasted.patch);
     setSelected(pasted.keys);
   };

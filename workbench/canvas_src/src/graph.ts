@@ -153,12 +153,17 @@ function below(draft: Draft, source: Step, cards: Cards, end: OutputEnd): { x: n
 
 /** The nearest free spot beside `wanted`. */
 function freeSpot(draft: Draft, cards: Cards, wanted: { x: number; y: number }, side = 1): { x: number; y: number } {
-  const occupied = [...draft.nodes].map(([key, step]) => ({ ...pointOf(step), height: cards(key).height }));
   const { y } = wanted;
   let { x } = wanted;
-  const overlaps = () => occupied.some((card) => Math.abs(card.x - x) < CARD_WIDTH && card.y < y + NEW_CARD_HEIGHT && card.y + card.height > y - ROW_GAP / 2);
-  while (overlaps()) x += side * COLUMN_WIDTH;
+  while (isOccupied(draft, cards, { x, y }, NEW_CARD_HEIGHT)) x += side * COLUMN_WIDTH;
   return { x, y };
+}
+
+function isOccupied(draft: Draft, cards: Cards, { x, y }: { x: number; y: number }, height: number): boolean {
+  return [...draft.nodes].some(([key, step]) => {
+    const card = pointOf(step);
+    return Math.abs(card.x - x) < CARD_WIDTH && card.y < y + height && card.y + cards(key).height > y - ROW_GAP / 2;
+  });
 }
 
 function rounded({ x, y }: { x: number; y: number }): { x: number; y: number } {
@@ -260,16 +265,18 @@ export function copySteps(draft: Draft, keys: Iterable<string>): CopiedSteps {
   return { steps, edges: [...draft.edges.values()].filter((edge) => ids.has(edge.source) && ids.has(edge.target)) };
 }
 
-/** Insert steps with new ids, slightly to the lower right of the originals. */
-export function paste(draft: Draft, { steps, edges }: CopiedSteps): { patch: Patch; keys: string[] } {
+/** Insert steps with new ids, beside the originals where no card is. */
+export function paste(draft: Draft, cards: Cards, { steps, edges }: CopiedSteps): { patch: Patch; keys: string[] } {
   const names = new Map<string, string>();
   let pasted: Draft = draft; // with the steps so far, so that each gets an id of its own
   const nodes: Record<string, Step> = {};
+  let aside = 0;
+  while (steps.some((step) => isOccupied(draft, cards, { x: pointOf(step).x + aside, y: pointOf(step).y }, NEW_CARD_HEIGHT))) aside += COLUMN_WIDTH;
   for (const step of steps) {
     const id = freeId(pasted, step.id.replace(/_\d+$/, ""));
     const { x, y } = pointOf(step);
     names.set(step.id, id);
-    nodes[id] = { ...structuredClone(step), id, position: rounded({ x: x + 40, y: y + 40 }) };
+    nodes[id] = { ...structuredClone(step), id, position: rounded({ x: x + aside, y }) };
     pasted = { ...pasted, nodes: new Map([...pasted.nodes, [id, nodes[id]!]]) };
   }
   const copied = edges.map((edge) => {
