@@ -1,5 +1,7 @@
 """With the real service, a canvas creates an automation, shows the impact of publishing, and handles conflicts."""
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -100,3 +102,25 @@ def test_enter_takes_the_suggestion_that_is_most_like_the_typed_text(page: Page,
         wait_until_sent(view)
         condition = data_of(automation, "condition")["filters"]
         assert condition == [{"path": "amountUsd", "operator": "eq", "value": "1"}]
+
+
+def test_every_event_starts_an_automation_only_if_the_user_says_so(
+    page: Page, running: Running, pictures: Path
+) -> None:
+    automation = running.workbench().automation("Canvas: every event")
+    with open_canvas(page, automation):
+        page.locator("[data-kind=add_tag]").click()
+        page.get_by_label("Tag", exact=True).fill("canvas-seen")
+        page.get_by_role("button", name="Publish").click()
+        dialog = page.get_by_role("dialog")
+        expect(page.get_by_test_id("impact")).to_contain_text("version 1")
+        expect(dialog).to_contain_text("every custom event of the organization starts this automation")
+        expect(dialog.get_by_role("button", name="Publish")).to_be_disabled()
+        page.screenshot(path=pictures / "canvas-every-event.png")
+        dialog.get_by_label("Start on every event").check()
+        dialog.get_by_role("button", name="Publish").click()
+        expect(page.get_by_test_id("notice")).to_contain_text("Published")
+        page.get_by_role("button", name="Pause").click()  # other tests share the events
+        page.get_by_role("dialog").get_by_role("button", name="Switch off").click()
+        expect(page.get_by_role("button", name="Activate")).to_be_visible()
+    assert automation.to_json()["triggerSpec"] == {"type": "app_event", "event": ""}

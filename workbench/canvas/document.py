@@ -271,14 +271,15 @@ def edge_routes(pieces: DraftPieces, cards_by_key: Mapping[str, JsonObject]) -> 
 
 
 def describe_diagnostics(pieces: DraftPieces, diagnostics: Iterable[Diagnostic]) -> list[JsonObject]:
-    """Return diagnostics as the browser reads them: `key` of the node, and `field` as its form names it."""
+    """Return diagnostics as the browser reads them: `key` of the node, `field` as its form names it, and `consent`."""
     described = []
     for diagnostic in diagnostics:
         field = (diagnostic.field or "").rpartition(".data.")[2]
         # Forms name a field `title`, `filters[0].path` or `settings.goal.event`.
         name = "events" if field == "triggerSpec" else field.removeprefix("triggerSpec.").removeprefix("graph.")
         key = pieces.key_of(diagnostic)
-        described.append({"level": diagnostic.level, "message": diagnostic.message, "key": key, "field": name})
+        texts = {"level": diagnostic.level, "message": diagnostic.message}
+        described.append({**texts, "key": key, "field": name, "consent": diagnostic.consent})
     return described
 
 

@@ -33,7 +33,7 @@ from workbench.canvas.document import (
 from workbench.canvas.requests import READ_REQUESTS, CanvasAutomation, CanvasRequest
 from workbench.canvas.suggestions import Suggestions
 from workbench.display.words import entry_counts, outcome
-from workbench.draft import Draft, JsonObject, new_draft
+from workbench.draft import Draft, JsonObject, start_draft
 from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
 from workbench.language.check import Diagnostic
 from workbench.publish import SavedAutomation
@@ -186,7 +186,7 @@ class Canvas(AnyWidget):
                 # meanwhile.
                 response["value"] = READ_REQUESTS[name](request)
             else:
-                response["value"] = self._change(name, overwrite=content.get("overwrite") is True)
+                response["value"] = self._change(name, content)
         except ConflictError as error:
             self._stale = str(error)
             response |= {"error": str(error), "stale": True}
@@ -197,14 +197,15 @@ class Canvas(AnyWidget):
         self._show_status()
         self.send(response)
 
-    def _change(self, name: str, *, overwrite: bool) -> str:
+    def _change(self, name: str, content: JsonObject) -> str:
         """Change the automation on the server; return a message for the user."""
-        automation = self._automation
+        automation, overwrite = self._automation, content.get("overwrite") is True
+        agreed = dict.fromkeys(content.get("agreed", ()), True)  # the consents that the user gave
         if self.read_only:
             raise InvalidAutomationError(_READ_ONLY)
         changes: dict[str, tuple[Callable[[], object], str]] = {
             "save": (lambda: automation.save(overwrite=overwrite), "Saved. The published version stays as it is."),
-            "publish": (lambda: automation.publish(overwrite=overwrite), "Published: new events start it."),
+            "publish": (lambda: automation.publish(overwrite=overwrite, **agreed), "Published: new events start it."),
             "activate": (automation.activate, "Switched on: new events start it."),
             "deactivate": (
                 automation.deactivate,
@@ -249,7 +250,8 @@ class Canvas(AnyWidget):
     def _open(self) -> None:
         """Split the draft into pieces and show it. Nodes without a position get one; an empty draft gets a trigger."""
         self._draft = self._automation._draft
-        draft = self._draft if self._draft.nodes else new_draft(self._draft.name, ())
+        # An empty name and not none, so that publishing on every event needs consent.
+        draft = self._draft if self._draft.nodes else start_draft(self._draft.name, {"type": "app_event", "event": ""})
         pieces = DraftPieces.of(draft, {} if draft.positions() is not None else arranged(draft))
         self._pieces = without_overlaps(pieces)
         self._show()

@@ -122,7 +122,7 @@ export function addStep(draft: Draft, kind: Kind, cards: Cards, end: OutputEnd |
   const trigger = isTrigger(step);
   const order = trigger ? [id, ...draft.nodes.keys()] : [...draft.nodes.keys(), id];
   const patch: Patch = { nodes: { [id]: step }, order, created: [id] };
-  if (trigger && kind.kind !== triggerKind(draft)) patch.trigger = { type: kind.kind };
+  if (trigger && kind.kind !== triggerKind(draft)) patch.trigger = kind.kind === ON_CHAIN ? { type: ON_CHAIN } : { type: kind.kind, event: "" };
   if (!end || !source || trigger) return { patch, key: id };
   const replaced = edgeFrom(draft, end);
   const edge = edgeBetween(source.id, end.handle, id);

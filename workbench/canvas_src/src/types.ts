@@ -97,6 +97,7 @@ export interface Diagnostic {
   message: string;
   key: string | null;
   field: string;
+  consent: "every_event" | "accept_dropped" | null; // what the user must agree to before this is published
 }
 
 export interface Status {

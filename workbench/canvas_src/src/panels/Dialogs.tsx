@@ -20,19 +20,27 @@ export function Dialog({ title, close, children }: { title: string; close: () =>
   );
 }
 
+const CONSENTS = {
+  every_event: "Start on every event",
+  accept_dropped: "Drop the filters with unknown operators",
+};
+
 export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: string) => void }) {
   const { store } = useCanvas();
   const { diagnostics, status } = useCanvasState(store);
   const [impact, setImpact] = useState<Impact | null>(null);
   const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
+  const [agreed, setAgreed] = useState<string[]>([]);
   const errors = diagnostics.filter((diagnostic) => diagnostic.level === "error");
+  const consents = [...new Set(diagnostics.flatMap((diagnostic) => diagnostic.consent ?? []))];
+  const agrees = consents.every((consent) => agreed.includes(consent));
   useEffect(() => {
     store.request<Impact>("impact").then(setImpact, (error: Error) => setError(error.message));
   }, [store]);
   const publish = async () => {
     setBusy(true);
-    await store.change("publish");
+    await store.change("publish", { agreed });
     close();
   };
   return (
@@ -40,6 +48,11 @@ export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: 
       {error && <p className="ewc-wrong">{error}</p>}
       {errors.length > 0 && <p>Fix these errors before publishing:</p>}
       <DiagnosticList diagnostics={diagnostics} goTo={(key) => { close(); goTo(key); }} />
+      {!errors.length && consents.map((consent) => (
+        <label key={consent} className="ewc-switch">
+          <input type="checkbox" checked={agreed.includes(consent)} onChange={(event) => setAgreed(event.target.checked ? [...agreed, consent] : agreed.filter((other) => other !== consent))} /> {CONSENTS[consent]}
+        </label>
+      ))}
       {!errors.length && impact && (
         <div data-testid="impact">
           <p>{impact.summary}</p>
@@ -54,7 +67,7 @@ export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: 
       )}
       <div className="ewc-ends">
         <button type="button" className="ewc-button" onClick={close}>Cancel</button>
-        <button type="button" className="ewc-button ewc-primary" disabled={busy || errors.length > 0} onClick={() => void publish()}>{busy ? "Publishing …" : "Publish"}</button>
+        <button type="button" className="ewc-button ewc-primary" disabled={busy || errors.length > 0 || !agrees} onClick={() => void publish()}>{busy ? "Publishing …" : "Publish"}</button>
       </div>
     </Dialog>
   );
