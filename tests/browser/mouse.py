@@ -29,7 +29,7 @@ class Mouse:
 
     def insert_value(self, field: str, value: str) -> None:
         self.press(f"Insert a value into {field}")
-        self.click(self.canvas.get_by_role("button", name=value).first)
+        self.click(self.canvas.get_by_label(f"Values for {field}").get_by_role("button", name=value).first)
 
     def fill(self, field: str, text: str) -> None:
         self.canvas.get_by_label(field, exact=True).fill(text)

@@ -78,6 +78,15 @@ def test_an_automation_built_with_the_mouse_runs(page: Page, lab: Lab, running: 
     mouse.click(mouse.canvas.get_by_role("dialog").get_by_role("button", name="Publish"))
     expect(mouse.canvas.get_by_test_id("notice")).to_contain_text("Published")
 
+    mouse.canvas.get_by_text("More", exact=True).click()
+    mouse.press("Backtest")
+    mouse.press("Run the backtest")
+    backtest = mouse.canvas.get_by_role("dialog")
+    expect(backtest).to_contain_text("Would have started", timeout=60_000)
+    mouse.canvas.screenshot(path=pictures / "canvas-backtest.png")
+    backtest.get_by_role("button", name="Close").click()
+    expect(mouse.canvas.get_by_role("alert")).to_have_count(0)
+
     send_deposit(running)
     first_message = mouse.canvas.locator(".react-flow__node[data-id=send_inapp]")
     expect(first_message.get_by_test_id("passed")).to_have_text("✓ 1", timeout=20_000)

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.bare_page import open_canvas
 from tests.browser.mouse import Mouse
-from tests.browser.test_canvas_view import data_of, wait_until_sent
+from tests.browser.test_canvas_accessibility import AXE, serious_findings
+from tests.browser.test_canvas_view import EVIL, data_of, wait_until_sent
 from tests.running import Running
 
 pytestmark = pytest.mark.browser
@@ -124,3 +125,42 @@ def test_every_event_starts_an_automation_only_if_the_user_says_so(
         page.get_by_role("dialog").get_by_role("button", name="Switch off").click()
         expect(page.get_by_role("button", name="Activate")).to_be_visible()
     assert automation.to_json()["triggerSpec"] == {"type": "app_event", "event": ""}
+
+
+def test_the_menu_shows_what_a_notebook_displays(page: Page, running: Running, pictures: Path) -> None:
+    wb = running.workbench()
+    wallet = "0xca11ab1e00000000000000000000000000000019"
+    wb.events.send("canvas:menu", wallet_address=wallet)  # tests are sent to known contacts only
+    wb.automation(f"Canvas: {EVIL}").on("canvas:menu").add_tag("x").save()
+    automation = wb.automation("Canvas: menu").on("deposit").send_inapp(title="Thanks", body="first").publish()
+    automation = automation.add_tag("thanked").publish()
+    with open_canvas(page, automation):
+        page.add_script_tag(path=AXE)
+
+        def open_display(name: str) -> Locator:
+            page.get_by_text("More", exact=True).click()
+            page.get_by_role("button", name=name, exact=True).click()
+            return page.get_by_role("dialog", name=name)
+
+        def close_display(dialog: Locator, content: Locator) -> None:
+            expect(content.first).to_be_visible()
+            assert serious_findings(page) == []
+            dialog.screenshot(path=pictures / f"canvas-{dialog.get_attribute('aria-label')}.png")
+            dialog.get_by_role("button", name="Close").click()
+            expect(dialog).to_have_count(0)
+            expect(page.locator("summary", has_text="More")).to_be_focused()
+
+        dialog = open_display("Versions")
+        close_display(dialog, dialog.get_by_role("row", name="2").filter(has_text="thanked"))
+        dialog = open_display("All automations")
+        close_display(dialog, dialog.get_by_role("row").filter(has_text=EVIL))
+        dialog = open_display("Backtest")
+        dialog.get_by_label("Days").fill("7")
+        dialog.get_by_label("Compare with the published version").check()
+        dialog.get_by_role("button", name="Run the backtest").click()
+        close_display(dialog, dialog.get_by_text("Would have started"))
+        dialog = open_display("Send a test")
+        dialog.get_by_label("Send in-app messages to").fill(wallet)
+        dialog.get_by_role("button", name="Send the test").click()
+        close_display(dialog, dialog.get_by_role("row").filter(has_text="sent"))
+        assert page.evaluate("window.hurt") is None

@@ -23,7 +23,7 @@ from workbench.language.check import Diagnostic
 from workbench.language.codec import decode, normalize
 from workbench.language.filter import OPERATORS
 from workbench.language.graph import Graph, Node, read_graph
-from workbench.language.trigger import TRIGGER_TYPES, Trigger, is_trigger, read_trigger
+from workbench.language.trigger import Trigger, is_trigger, read_trigger
 
 _DIGITS: Final = "$exact"  # {"$exact": "1.0"} is the number 1.0
 _OBJECT: Final = "$object"  # {"$object": {…}} escapes an object that looks like one of these two
@@ -174,13 +174,13 @@ _BLANK: dict[FieldType, Any] = {
 
 
 def palette() -> JsonObject:
-    """Return everything that the browser knows about the language: kinds of nodes, operators, types of triggers."""
+    """Return everything that the browser knows about the language: kinds of nodes and operators."""
     operators = [
         {"name": name, "label": OPERATOR_PHRASES[name], "operand": operator.operand}
         for name, operator in OPERATORS.items()
     ]
     kinds = [_palette_entry(name, row) for name, row in KINDS.items()]
-    return {"kinds": kinds, "operators": operators, "triggers": [*TRIGGER_TYPES]}
+    return {"kinds": kinds, "operators": operators}
 
 
 def _palette_entry(name: str, row: NodeKind) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Requests of a view that change nothing: choices, samples, previews, simulations, and the impact of publishing.
+"""Requests of a view that edit nothing: choices, samples, previews, simulations, the impact of publishing, displays.
 
 Previews and simulations are computed by the engine's own interpreter. `CanvasAutomation` is the part of an automation
 that the canvas uses: `workbench.automation` imports the canvas, not the reverse.
@@ -42,6 +42,12 @@ _RECIPIENTS = [channel.recipient for channel in CHANNELS.values() if channel.rec
 _STAND_INS = {recipient.cause: recipient.example for recipient in _RECIPIENTS}
 
 
+class HtmlDisplay(Protocol):
+    """An object that notebooks display."""
+
+    def _repr_html_(self) -> str: ...
+
+
 class CanvasAutomation(Protocol):
     """An automation that a canvas can edit, simulate, save and publish. `Automation` documents the methods."""
 
@@ -58,6 +64,12 @@ class CanvasAutomation(Protocol):
     def publish(
         self, *, overwrite: bool = False, accept_dropped: bool = False, every_event: bool = False
     ) -> object: ...
+
+    def backtest(self, *args: Any, **arguments: Any) -> HtmlDisplay: ...
+
+    def send_test(self, *args: Any, **to: Any) -> HtmlDisplay: ...
+
+    def versions(self) -> HtmlDisplay: ...
 
     def activate(self) -> object: ...
 
@@ -197,6 +209,7 @@ def choices(request: CanvasRequest) -> JsonObject:
     parsed, trigger = parse_draft(request.draft), request.pieces.trigger
     suggested = request.suggestions.choices(events_of(parsed.trigger, parsed.graph))
     suggested["paths"] |= declared_paths(request.suggestions, trigger, parsed.trigger)
+    suggested["channels"] = [{"address": channel.address, "noun": channel.plural} for channel in CHANNELS.values()]
     return suggested
 
 
@@ -299,6 +312,21 @@ def arrange(request: CanvasRequest) -> JsonObject:
     }
 
 
+def display(request: CanvasRequest) -> str:
+    """Return the HTML of what a notebook would display: a backtest, the results of a test send, or a list."""
+    automation, content, connection = request.automation, request.content, request.server.connection
+    match content["of"]:
+        case "backtest":
+            shown: HtmlDisplay = automation.backtest(days=content["days"], against=content["against"])
+        case "send_test":
+            shown = automation.send_test(request.sample()[0], **content["to"])
+        case "automations" if connection is not None:
+            shown = publishing.list_automations(connection)
+        case _:
+            shown = automation.versions()
+    return shown._repr_html_()
+
+
 READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {
     "choices": choices,
     "samples": samples,
@@ -307,4 +335,5 @@ READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {
     "simulate": simulate,
     "impact": impact,
     "arrange": arrange,
+    "display": display,
 }

@@ -9,6 +9,7 @@ import { CanvasContext, useCanvasState, useDark, useDebounced, type CanvasContex
 import { commandOf, type Command } from "./keys";
 import { Palette } from "./Palette";
 import { Help, PublishDialog, Question } from "./panels/Dialogs";
+import { DISPLAYS, DisplayDialog, type DisplayName } from "./panels/Displays";
 import { Overview } from "./panels/Overview";
 import { StepPanel } from "./panels/StepPanel";
 import { TestPanel } from "./panels/TestPanel";
@@ -16,7 +17,7 @@ import type { CanvasState, CanvasStore } from "./store";
 import { Toolbar, type ToolbarActions } from "./Toolbar";
 import type { Card, Kind, Sample, Simulation } from "./types";
 
-type DialogName = "publish" | "pause" | "reload" | "overwrite" | "help";
+type DialogName = "publish" | "pause" | "reload" | "overwrite" | "help" | DisplayName;
 
 const ANIMATION_MS = 200;
 const RENDER_MS = 60; // React Flow knows the size of a new card only after it has rendered it
@@ -111,6 +112,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     publish: () => setDialog("publish"),
     toggleActive,
     help: () => setDialog("help"),
+    display: setDialog,
   };
   const pasteSteps = (text: string) => {
     const copied = readOnly ? null : fromText(text);
@@ -198,6 +200,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
           </aside>
         </div>
         {dialog === "publish" && <PublishDialog close={closeDialog} goTo={goTo} />}
+        {dialog !== null && dialog in DISPLAYS && <DisplayDialog name={dialog as DisplayName} close={closeDialog} />}
         {dialog === "help" && <Help close={closeDialog} />}
         {dialog === "pause" && (
           <Question title="Pause the automation?" close={closeDialog} yes="Pause" onYes={() => void store.change("pause")}

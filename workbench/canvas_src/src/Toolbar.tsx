@@ -1,5 +1,6 @@
 // The toolbar: the name and status of the automation, and the actions on the whole of it.
-import type { ReactNode } from "react";
+import { useRef, type FocusEvent, type KeyboardEvent, type ReactNode } from "react";
+import { DISPLAYS, type DisplayName } from "./panels/Displays";
 import type { CanvasState } from "./store";
 
 export interface ToolbarActions {
@@ -13,6 +14,7 @@ export interface ToolbarActions {
   publish: () => void;
   toggleActive: () => void;
   help: () => void;
+  display: (name: DisplayName) => void;
 }
 
 export function Toolbar({ state, actions, testing, showOverview }: { state: CanvasState; actions: ToolbarActions; testing: boolean; showOverview: () => void }) {
@@ -35,6 +37,7 @@ export function Toolbar({ state, actions, testing, showOverview }: { state: Canv
         <Tool label="Full screen" keys="" onPress={actions.fullScreen}><path d="M1-1 7-7M2-7H7V-2M-1 1-7 7M-7 2V7H-2" /></Tool>
         <Tool label="Keyboard shortcuts" keys="?" onPress={actions.help}><path d="M-3-4a3 3 0 1 1 4 3q-1 .6-1 2.5M0 6V6.4" /></Tool>
       </span>
+      {status.connected && <More readOnly={readOnly} display={actions.display} />}
       <button type="button" className="ewc-button" aria-pressed={testing} onClick={actions.test}>Test</button>
       {!readOnly && status.connected && (
         <>
@@ -44,6 +47,29 @@ export function Toolbar({ state, actions, testing, showOverview }: { state: Canv
         </>
       )}
     </header>
+  );
+}
+
+/** A menu of what a notebook displays for an automation. */
+function More({ readOnly, display }: { readOnly: boolean; display: (name: DisplayName) => void }) {
+  const menu = useRef<HTMLDetailsElement>(null);
+  const close = () => menu.current?.removeAttribute("open");
+  const onBlur = (event: FocusEvent) => { if (!menu.current?.contains(event.relatedTarget)) close(); };
+  const leave = () => {
+    close();
+    menu.current?.querySelector("summary")?.focus();
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== "Escape") return;
+    leave();
+    event.stopPropagation();
+  };
+  const names = (Object.keys(DISPLAYS) as DisplayName[]).filter((name) => name !== "send_test" || !readOnly);
+  return (
+    <details ref={menu} className="ewc-more-menu" onBlur={onBlur} onKeyDown={onKeyDown}>
+      <summary className="ewc-button">More</summary>
+      <div>{names.map((name) => <button key={name} type="button" onClick={() => { leave(); display(name); }}>{DISPLAYS[name]}</button>)}</div>
+    </details>
   );
 }
 

@@ -131,6 +131,7 @@ export interface Choices {
   attributes: { name: string; samples: string[] }[];
   tags: string[];
   segments: string[];
+  channels: { address: string; noun: string }[];
 }
 
 export interface Sample {

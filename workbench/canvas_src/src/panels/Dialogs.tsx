@@ -5,7 +5,7 @@ import type { Impact } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
 import { DiagnosticList } from "./StepPanel";
 
-export function Dialog({ title, close, children }: { title: string; close: () => void; children: ReactNode }) {
+export function Dialog({ title, close, wide, children }: { title: string; close: () => void; wide?: boolean; children: ReactNode }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
     const shown = dialog.current!;
@@ -13,7 +13,7 @@ export function Dialog({ title, close, children }: { title: string; close: () =>
     return () => shown.close(); // before it is removed: only then the focus returns to where it was
   }, []);
   return (
-    <dialog ref={dialog} className="ewc-dialog" aria-label={title} onClose={close} onCancel={close}>
+    <dialog ref={dialog} className={`ewc-dialog${wide ? " ewc-wide" : ""}`} aria-label={title} onClose={close} onCancel={close}>
       <h3>{title}</h3>
       {children}
     </dialog>
