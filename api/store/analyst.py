@@ -265,7 +265,7 @@ _SESSION = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c standard_conforming_strings=on -c client_min_messages=error -c work_mem=16MB "
     "-c max_parallel_workers_per_gather=0 -c client_connection_check_interval=1000 "
-    # Postgres cannot look up the rows of an analyst's view for each row of another one, so a nested loop reads the whole
+    # Postgres cannot look up the rows of an analyst's view for each row of another one: a nested loop reads the whole
     # inner table for each. Without statistics (a new segment, an import) the planner believes that it has one row.
     "-c enable_nestloop=off"
 )

@@ -88,7 +88,7 @@ def test_enter_takes_the_suggestion_that_is_most_like_the_typed_text(page: Page,
             event.fill(typed)
             for key in keys.split():
                 event.press(key)
-            expect(chosen).to_have_text(f"{name}×")
+            expect(chosen).to_contain_text(name)
             page.get_by_role("button", name=f"Remove {name}").click()
             expect(chosen).to_have_count(0)
         event.fill("deposit")
