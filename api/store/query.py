@@ -109,17 +109,12 @@ def _array(values: Collection[object]) -> bytes:
 
 def _texts(values: Collection[str | None]) -> bytes:
     literal = _array(values)
-    return _escaped(values) if b"\\" in literal else literal
-
-
-def _escaped(values: Collection[str | None]) -> bytes:
-    return _text("{" + ",".join(["NULL" if value is None else _quote(value) for value in values]) + "}")
-
-
-def _quote(text: str) -> str:
-    if "\\" in text:
-        text = text.replace("\\", "\\\\")
-    return '"' + text.replace('"', '\\"') + '"'
+    if b"\\" not in literal:
+        return literal
+    quoted = [
+        "NULL" if value is None else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values
+    ]
+    return _text("{" + ",".join(quoted) + "}")
 
 
 def _json_texts(values: Collection[str]) -> bytes:
