@@ -77,7 +77,7 @@ class Catalog:
         return tuple(entry.event for entry in self._body().events)
 
     def frame(self) -> "pl.DataFrame":
-        """Return a polars frame: event, count, first_seen and last_seen (UTC, within the window)."""
+        """Return a polars frame: event, count (within the window), first_seen (ever) and last_seen (UTC)."""
         from workbench.frames import frame_of
 
         return frame_of(self, event=str, count=int, first_seen=datetime, last_seen=datetime)

@@ -90,7 +90,7 @@ class Reports(ABC):
         periods: int = 8,
         **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return the share of contacts that came back, by the period of their first `start`.
+        """Return the share of contacts that came back, by the period of their first `start` ever.
 
         With `back`, only that event counts as coming back, otherwise any event.
 
@@ -115,7 +115,7 @@ class Reports(ABC):
         periods: int = 6,
         **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return how often contacts had `event`, or the total of `value` in it, by the period of their first `start`.
+        """Return how often contacts had `event`, or the total of its `value`, by the period of their first `start` ever.
 
         Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), events, total,
         per_contact, so_far (per contact, cumulative), complete (false if the report does not cover the cohort's
@@ -139,7 +139,7 @@ class Reports(ABC):
     ) -> "Report":
         """Return how many contacts had any event, or `event`, in each day, week or month.
 
-        Columns: at (start, UTC), contacts, new (not active earlier in the report's period), stayed (active in the
+        Columns: at (start, UTC), contacts, new (never active before), stayed (active in the
         previous day, week or month as well), events, complete (false for a day, week or month that the report does not
         cover entirely).
         """

@@ -56,7 +56,7 @@ class CatalogQuery(DaysQuery, frozen=True):
 async def list_events(request: Request, query: CatalogQuery) -> CatalogResponse:
     """List event names with their counts over the last days, most frequent first.
 
-    With `detail=true` also the first and last occurrence and the counts per day.
+    With `detail=true` also the first occurrence ever, the last one, and the counts per day.
     """
     org_id, now = principal_of(request).org_id, services(request).clock.now()
     since = now - timedelta(days=query.days)

@@ -521,7 +521,7 @@ async def _count_event(tx: Transaction, org_id: int, event: str, edges: WindowEd
 async def find_first_and_last(
     tx: Transaction, org_id: int, events: Sequence[str], since: datetime
 ) -> list[tuple[datetime | None, datetime | None]]:
-    """Return when each event was received first and last since a moment."""
+    """Return when each event was received first ever, and last since a moment."""
 
 
 @query

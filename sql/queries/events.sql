@@ -413,13 +413,10 @@ WITH reached AS (
 SELECT day, sum(count)::bigint FROM days WHERE count > 0 GROUP BY day ORDER BY day;
 
 -- find_first_and_last --
--- When events were received first and last since a moment, in the given order.
-SELECT received.first, received.last
+-- When events were received first ever, and last since a moment, in the given order.
+SELECT (SELECT min(created_at) FROM events WHERE org_id = :org_id AND event = k.event) AS first,
+       (SELECT max(created_at) FROM events WHERE org_id = :org_id AND event = k.event AND created_at >= :since) AS last
 FROM unnest(:events ::text[]) WITH ORDINALITY AS k (event, position)
-CROSS JOIN LATERAL (
-    SELECT min(created_at) AS first, max(created_at) AS last FROM events
-    WHERE org_id = :org_id AND event = k.event AND created_at >= :since
-) AS received
 ORDER BY k.position;
 
 -- list_newest_events --

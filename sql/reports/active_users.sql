@@ -1,4 +1,4 @@
--- How many contacts were active in each day, week or month: new ones (never active before in the period), and those active in the previous one.
+-- How many contacts were active in each day, week or month: new ones (never active before, also before the period), and those active in the previous one.
 {% import "parts.sql" as parts %}
 WITH active AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) AS events
@@ -8,13 +8,19 @@ WITH active AS (
 ), compared AS (
     SELECT *, lag(at) OVER (PARTITION BY contact_id ORDER BY at) AS before
     FROM active
+), earlier AS (
+    SELECT DISTINCT contact_id
+    FROM app_events
+    WHERE {{ "event = :event AND " if event }}{{ parts.before() }}
 )
-SELECT t.at, count(c.contact_id) AS contacts, count(*) FILTER (WHERE c.contact_id IS NOT NULL AND c.before IS NULL) AS new,
+SELECT t.at, count(c.contact_id) AS contacts,
+       count(*) FILTER (WHERE c.contact_id IS NOT NULL AND c.before IS NULL AND e.contact_id IS NULL) AS new,
        count(*) FILTER (WHERE c.before = t.at - CAST('1 ' || :every AS interval)) AS stayed,
        coalesce(sum(c.events), 0)::bigint AS events,
        {{ parts.complete(period, "t.at") }} AS complete
 FROM generate_series(date_trunc(:every, {{ parts.since() }}, 'UTC'), {{ parts.until(period) }}, CAST('1 ' || :every AS interval)) AS t (at)
 LEFT JOIN compared c ON c.at = t.at
+LEFT JOIN earlier e ON e.contact_id = c.contact_id
 WHERE t.at < {{ parts.until(period) }}
 GROUP BY t.at
 ORDER BY t.at

@@ -15,6 +15,10 @@ CAST(:since AS timestamptz)
 {%- endif %}
 {{- of_members(period, events) }}
 {%- endmacro %}
+{# Events that occurred before the period. #}
+{% macro before(events="") %}
+{{ events }}occurred_at < {{ since() }} AND {{ events }}created_at < {{ since() }} + interval '7 days'
+{%- endmacro %}
 {# Only events of current members of the segment, if one is given. #}
 {% macro of_members(period, rows="") %}
 {% if period.segment %}
@@ -44,13 +48,14 @@ CAST(:since AS timestamptz)
 (SELECT CASE WHEN jsonb_typeof(n) = 'number' THEN CASE WHEN abs(n::numeric) < 1e24 AND scale(n::numeric) < 100 THEN n::numeric END END
  FROM (SELECT {{ at(path, payload, dotted) }} AS n OFFSET 0) lookup)
 {%- endmacro %}
-{# The contacts with their first :start in the period, by its day, week or month, and how many each cohort has. #}
+{# The contacts with their first :start, if it is in the period, by its day, week or month, and how many each cohort has. #}
 {% macro cohorts(period) %}
 members AS (
-    SELECT contact_id, min(occurred_at) AS began, date_trunc(:every, min(occurred_at), 'UTC') AS cohort
-    FROM app_events
-    WHERE event = :start AND {{ during(period) }}
-    GROUP BY contact_id
+    SELECT e.contact_id, min(e.occurred_at) AS began, date_trunc(:every, min(e.occurred_at), 'UTC') AS cohort
+    FROM app_events e
+    WHERE e.event = :start AND {{ during(period, "e.") }}
+        AND NOT EXISTS (SELECT FROM app_events b WHERE b.contact_id = e.contact_id AND b.event = :start AND {{ before("b.") }})
+    GROUP BY e.contact_id
 ), cohorts AS (
     SELECT cohort, count(*) AS size
     FROM members

@@ -1,5 +1,6 @@
 """`GET /api/v1/events/catalog` (docs/contract.md 4.3), and the description of one event."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -107,6 +108,20 @@ async def test_details_are_counts_by_day_and_when_it_was_seen(acme: Org) -> None
     }
     assert [body["days"][5], body["days"][7]] == [item["lastSeen"][:10] for item in body["events"]]
     assert all(item["firstSeen"] <= item["lastSeen"] for item in body["events"])
+
+
+async def test_first_seen_is_the_first_time_ever(acme: Org) -> None:
+    await send(acme, early=1)
+    await age(acme, "early", "40 days")
+    await send(acme, early=1)
+    (_, listed), (_, described) = (
+        await acme.get("/events/catalog?days=7&prefix=early&detail=true"),
+        await acme.get("/events/catalog/early?days=7"),
+    )
+    (event,) = listed["events"]
+    for found in (event, described):
+        seen = datetime.fromisoformat(found["lastSeen"]) - datetime.fromisoformat(found["firstSeen"])
+        assert (found["count"], seen.days) == (1, 40)
 
 
 async def test_an_event_is_shown_with_samples_and_with_what_changed_lately(acme: Org) -> None:

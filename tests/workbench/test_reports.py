@@ -411,6 +411,20 @@ def test_a_period_between_two_moments(wb: Workbench, sent_events: list[StoryEven
     )
 
 
+def test_a_contact_is_new_only_once_also_before_the_period(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+    visits = sorted((event.at, event.contact) for event in sent_events if event.event == "story:visit")
+    first = {contact: at for at, contact in reversed(visits)}
+    since = MIDNIGHT - 3 * DAY
+    new = sum(at >= since for at in first.values())
+    assert 0 < new < len({contact for at, contact in visits if at >= since})
+    assert wb.active_users("story:visit", since=since)["new"].sum() == new
+    for report in (
+        wb.retention("story:visit", every="day", since=since),
+        wb.cohorts("story:visit", "story:deposit", every="day", since=since),
+    ):
+        assert report.filter(pl.col("number") == 0)["size"].sum() == new
+
+
 def test_days_count_back_from_the_end(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     whole = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
     assert wb.active_users("story:visit", days=2, until=MIDNIGHT - DAY).rows() == whole.rows()

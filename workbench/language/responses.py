@@ -147,7 +147,7 @@ class EventResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class EventCountView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An event name and how often it was received; `firstSeen`, `lastSeen` and `perDay` only with `detail`."""
+    """An event name and how often it was received; only with `detail`: `firstSeen` (ever), `lastSeen`, `perDay`."""
 
     event: str
     count: int
