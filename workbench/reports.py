@@ -4,6 +4,7 @@ The SQL is in `sql/reports`, and every report displays the query that it ran. A 
 misspelled event or property; `name_warnings` compares the names with the catalog.
 """
 
+import re
 from abc import ABC
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -42,11 +43,13 @@ class ReportArguments(PeriodArguments, total=False):
     """The period of the report, by the time at which events occurred, and its other limits.
 
     The last `days` (default 30, except for retention and cohorts) before `until` (default now), or `since` to `until`.
-    `segment`: only events of contacts that are in this segment now, whenever they entered it. `as_of`: an earlier
-    result or its `watermark`; the report reads the events as they were then, and `days` counts back from that time.
+    `segment`: only events of contacts that are in this segment now, whenever they entered it. `segments`: the same for
+    each of several segments, named in the column `segment`. `as_of`: an earlier result or its `watermark`; the report
+    reads the events as they were then, and `days` counts back from that time.
     """
 
     segment: str
+    segments: Sequence[str]
     as_of: AsOf
 
 
@@ -115,7 +118,7 @@ class Reports(ABC):
         periods: int = 6,
         **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return how often contacts had `event`, or the total of its `value`, by the period of their first `start` ever.
+        """Return the number of `event`, or the total of its `value`, by the period of contacts' first `start` ever.
 
         Columns: cohort (start of the period, UTC), size, number (periods since then, from 0), events, total,
         per_contact, so_far (per contact, cumulative), complete (false if the report does not cover the cohort's
@@ -173,18 +176,27 @@ class Reports(ABC):
 
     @usage_example('wb.revenue("deposit", "amountUsd", by="asset")')
     def revenue(
-        self, event: str, value: str, *, by: str | None = None, **arguments: Unpack[ReportArguments]
+        self,
+        event: str,
+        value: str,
+        *,
+        by: str | None = None,
+        every: Every | None = None,
+        **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return the total of a number in the payload of `event`.
+        """Return the total of a number in the payload of `event`, with `every` for each day, week or month.
 
         `by` groups by a property of the payload (`"asset"`) or of the contact (`"contact.plan"`).
 
-        Columns: part (with `by`), events, contacts, total, mean, median, largest. Events without the number count
-        only in `events`.
+        Columns: at (start, UTC) and complete (false for a day, week or month that the report does not cover entirely)
+        with `every`, part with `by`, events, contacts, total, mean, median, largest. Events without the number count
+        only in `events`. Days, weeks and months without events have no row.
         """
-        values = {"event": _event(event), "value": _path(value)}
-        title = f"{value} of {event}{f' by {by}' if by else ''}"
-        return self._report("revenue", title, {}, values, arguments, by)
+        values: dict[str, Any] = {"event": _event(event), "value": _path(value)}
+        if every is not None:
+            values["every"] = _every(every)
+        title = f"{value} of {event}{f' by {by}' if by else ''}{f' by {every}' if every else ''}"
+        return self._report("revenue", title, {"every": every is not None}, values, arguments, by)
 
     @usage_example('wb.time_to_convert("signup", "deposit", within="30d")')
     def time_to_convert(
@@ -225,10 +237,10 @@ class Reports(ABC):
 
         as_of = watermark(arguments.get("as_of", ""))
         period, bounds = _period(arguments, as_of, values)
-        if period["segment"]:
-            segment = arguments["segment"]
+        segments = _segments(arguments)
+        for segment in segments:
             require_segment(self._connection, segment)
-            title, bounds = f"{title}, of {segment}", bounds | {"segment": segment}
+        title = f"{title}, of {' and '.join(segments)}" if segments else title
         source: str | None
         by_path: list[str] | None
         match by:
@@ -245,6 +257,12 @@ class Reports(ABC):
         dotted = [param for param in ("by", "value") if len(params.get(param, ())) > 1]
         params |= {f"{param}_key": ".".join(params[param]) for param in dotted}
         text = statement(name, period=period, by=source, dotted=dotted, **structure)
+        if "segments" in arguments:
+            numbered = [re.sub(r":segment\b", f":segment_{number}", text) for number in range(len(segments))]
+            text = statement("compared", reports=numbered)
+            params |= {f"segment_{number}": segment for number, segment in enumerate(segments)}
+        elif segments:
+            params["segment"] = segments[0]
         if ":now" not in text:
             params.pop("now", None)  # the service rejects values that the query does not use
         rows = sql(self._connection, SqlQuery(text, params, as_of))
@@ -351,8 +369,18 @@ def _period(
         bounds["until"] = end.isoformat()
     elif as_of is not None:
         bounds["now"] = now.isoformat()
-    parts = {"until": "until" in period, "segment": arguments.get("segment") is not None, "past": as_of is not None}
+    parts = {"until": "until" in period, "segment": bool(_segments(arguments)), "past": as_of is not None}
     return parts, bounds
+
+
+def _segments(arguments: ReportArguments) -> list[str]:
+    """Return the segments of a report; none for all contacts."""
+    segment, segments = arguments.get("segment"), arguments.get("segments")
+    if segments is None:
+        return [] if segment is None else [segment]
+    if segment is not None or isinstance(segments, str) or len(set(segments)) != len(segments) or len(segments) < 2:
+        raise InvalidArgumentError(f'segments={segments!r} must be a list of segments to compare: ["whales", "others"]')
+    return list(segments)
 
 
 def _first_cohort(end: datetime, every: Every, periods: int) -> datetime:

@@ -1,12 +1,16 @@
--- The sum of a number in an event{{ ", by a property" if by }}. Events without that number are only counted.
+-- The sum of a number in an event{{ ", by day, week or month" if every }}{{ ", by a property" if by }}. Events without that number are only counted.
 {% import "parts.sql" as parts %}
-SELECT {{ parts.property(by, dotted) ~ " AS part, " if by }}count(*) AS events, count(DISTINCT e.contact_id) AS contacts,
+SELECT {% if every %}date_trunc(:every, e.occurred_at, 'UTC') AS at, {{ parts.complete(period, "date_trunc(:every, e.occurred_at, 'UTC')") }} AS complete,
+       {% endif %}{{ parts.property(by, dotted) ~ " AS part, " if by }}count(*) AS events, count(DISTINCT e.contact_id) AS contacts,
        sum(v.value) AS total, avg(v.value)::float8 AS mean,
        percentile_cont(0.5) WITHIN GROUP (ORDER BY v.value::float8) AS median, max(v.value) AS largest
 FROM app_events e{{ parts.join_group(by) }}
 CROSS JOIN LATERAL (SELECT {{ parts.number("value", "e.payload", dotted) }} AS value OFFSET 0) v
 WHERE e.event = :event AND {{ parts.during(period, "e.") }}
-{% if by %}
+{% if every %}
+GROUP BY at, complete{{ ", part" if by }}
+ORDER BY at{{ ", total DESC NULLS LAST, part" if by }}
+{% elif by %}
 GROUP BY 1
 ORDER BY total DESC NULLS LAST, part
 {% endif %}

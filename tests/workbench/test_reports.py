@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import InvalidArgumentError, SqlError, Workbench
+from workbench import InvalidArgumentError, NotFoundError, SqlError, Workbench
 from workbench.reports import name_warnings
 
 NAMES = ("visit", "signup", "deposit", "trade")
@@ -263,6 +263,48 @@ def test_paths_after_the_first_event(wb: Workbench, sent_events: list[StoryEvent
     assert frame["share"].sum() == pytest.approx(1)
 
 
+def test_revenue_by_day(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+    since = MIDNIGHT - 4 * DAY + DAY / 2
+    deposits = [event for event in sent_events if event.event == "story:deposit" and event.at >= since]
+    totals: dict[datetime, float] = defaultdict(float)
+    for event in deposits:
+        amount = event.payload["amount"]
+        totals[midnight(event.at)] += amount if isinstance(amount, int | float) else 0
+    frame = wb.revenue("story:deposit", "amount", every="day", since=since)
+    assert {at: float(total or 0) for at, total in frame.select("at", "total").iter_rows()} == totals
+    assert frame["at"].is_sorted()
+    cut = totals.keys() & {MIDNIGHT - 4 * DAY, MIDNIGHT}
+    assert set(frame.filter(~pl.col("complete"))["at"]) == cut
+    parts = wb.revenue("story:deposit", "amount", by="method", every="day", since=since)
+    assert parts.group_by("at", maintain_order=True).agg(pl.col("events").sum())["events"].equals(frame["events"])
+    assert '"strokeDash"' in parts.chart().to_json()
+    assert "in part" in parts._repr_html_()
+
+
+def test_segments_are_compared(wb: Workbench, sent_events: list[StoryEvent]) -> None:
+    contacts = wb.sql("SELECT id AS contact_id, external_id FROM contacts WHERE external_id LIKE 'story-%'")
+    wb.audience(contacts.filter(pl.col("external_id") < "story-2"), name="story-few")
+    wb.audience(contacts, name="story-whole")
+    both = ["story-few", "story-whole"]
+    for ask in (
+        lambda **of: wb.funnel(["story:visit", "story:signup"], **of),
+        lambda **of: wb.active_users("story:visit", **of),
+        lambda **of: wb.retention("story:visit", every="day", periods=3, **of),
+        lambda **of: wb.cohorts("story:visit", "story:deposit", **of),
+        lambda **of: wb.revenue("story:deposit", "amount", by="contact.plan", every="day", **of),
+        lambda **of: wb.paths("story:signup", **of),
+        lambda **of: wb.time_to_convert("story:signup", "story:deposit", **of),
+    ):
+        compared = ask(segments=both)
+        assert compared["segment"].unique(maintain_order=True).to_list() == both
+        for name in both:
+            assert compared.filter(pl.col("segment") == name).drop("segment").rows() == ask(segment=name).rows()
+        assert [part["title"] for part in compared.chart().to_dict()["vconcat"]] == both
+        assert "data:image/svg+xml" in compared._repr_html_()
+    with pytest.raises(NotFoundError):
+        wb.active_users(segments=["story-few", "story-nobody"])
+
+
 def test_revenue_by_a_property(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     frame = wb.revenue("story:deposit", "amount", by="method", days=8)
     for part in ("card", "wire"):
@@ -487,6 +529,8 @@ def test_an_empty_report_shows_a_message(wb: Workbench) -> None:
         (lambda wb: wb.funnel(["a", "b"], within="soon"), "within='soon' is not a duration"),
         (lambda wb: wb.retention("a", every="fortnight"), "every='fortnight' must be one of day, week, month"),
         (lambda wb: wb.active_users(days=0), "days=0"),
+        (lambda wb: wb.active_users(segments=["whales"]), r"segments=\['whales'\] must be a list of segments"),
+        (lambda wb: wb.active_users(segments=["a", "b"], segment="a"), "must be a list of segments to compare"),
         (lambda wb: wb.active_users(days=3, since="2026-01-01"), "not both"),
         (lambda wb: wb.active_users(as_of="yesterday"), "as_of='yesterday' is not a watermark"),
         (lambda wb: wb.active_users(since="yesterday"), "since='yesterday' is not a date or time"),

@@ -160,7 +160,7 @@ class Backtest:
         """Return the contacts that get messages only from the version compared with: contact, messages."""
         return self._only(self._compared(), self._tables)
 
-    def chart(self) -> "alt.Chart | alt.LayerChart":
+    def chart(self) -> "alt.Chart | alt.LayerChart | alt.VConcatChart":
         """Return entries and messages per day as an Altair chart, which can be modified."""
         return charts.chart("backtest", self.days())
 

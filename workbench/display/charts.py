@@ -31,7 +31,7 @@ if sys.modules[_IRI_GRAMMAR] is None:
 
 alt.renderers.enable("svg")  # the default renderer loads Vega from the network
 
-Chart: TypeAlias = alt.Chart | alt.LayerChart
+Chart: TypeAlias = alt.Chart | alt.LayerChart | alt.VConcatChart
 
 _BLUE, _GREY = "#6166dc", "#8a93a3"
 _WIDTH, _HEIGHT = 560, 200
@@ -65,6 +65,13 @@ def chart(name: str, frame: pl.DataFrame, every: str = "period") -> Chart:
     """Return the chart of a report; `every`: its unit of time."""
     # Vega calculates with the doubles of JavaScript; the table below the chart has the exact decimals.
     floats = frame.with_columns(selectors.decimal().cast(pl.Float64))
+    if "segment" in frame.columns:
+        charts = [
+            chart(name, of_segment.drop("segment"), every).properties(title=segment)
+            for (segment,), of_segment in frame.partition_by("segment", as_dict=True).items()
+        ]
+        compared: Chart = alt.vconcat(*charts).resolve_scale(x="shared")
+        return compared.resolve_scale(y="shared") if "at" in frame.columns else compared
     if name in ("retention", "cohorts"):
         return _cohort_map(floats, every, "share" if name == "retention" else "so_far")
     drawn: Chart = _CHARTS[name](floats)
@@ -254,9 +261,25 @@ def _paths(frame: pl.DataFrame) -> Any:
 
 
 def _revenue(frame: pl.DataFrame) -> Any:
-    rows = frame.head(_MAX_BARS)
-    named = rows if "part" in rows.columns else rows.with_columns(part=pl.lit("all"))
-    return _bars(named.with_columns(pl.col("part").fill_null("(without)")), "part", "total", "total")
+    named = frame if "part" in frame.columns else frame.with_columns(part=pl.lit("all"))
+    named = named.with_columns(pl.col("part").fill_null("(without)"))
+    if "at" not in named.columns:
+        return _bars(named.head(_MAX_BARS), "part", "total", "total")
+    # The largest parts have a colour each, the others share one.
+    largest = named.group_by("part").agg(pl.col("total").sum()).sort("total", "part", descending=[True, False])["part"]
+    shown = pl.col("part").is_in(largest.head(len(_COLOURS) - 1).to_list())
+    parts = named.select("at", "complete", "total", part=pl.when(shown).then("part").otherwise(pl.lit("(others)")))
+    base = _chart(parts, height=_HEIGHT).encode(
+        x=alt.X("at:T", title=None, scale=_UTC),
+        y=alt.Y("sum(total):Q", title="total"),
+        color=alt.Color("part:N", title=None, scale=_PALETTE, legend=alt.Legend() if "part" in frame.columns else None),
+    )
+    width = max(2, min(24, _WIDTH * 0.7 / max(named["at"].n_unique(), 1)))
+    whole = base.transform_filter("datum.complete").mark_bar(size=width)
+    in_part = base.transform_filter("!datum.complete").mark_bar(
+        size=width, fillOpacity=0.3, stroke=_GREY, strokeDash=_DASHES
+    )
+    return alt.LayerChart(layer=[whole, in_part])
 
 
 def _time_to_convert(frame: pl.DataFrame) -> Chart:
