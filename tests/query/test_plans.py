@@ -1,4 +1,4 @@
-"""Plans of analysts' queries do not depend on statistics, which new rows do not have yet."""
+"""Plans of analysts' queries do not depend on statistics, which new rows do not have yet, and are not shown to them."""
 
 from typing import Any
 
@@ -48,3 +48,27 @@ async def test_a_new_segment_is_not_compared_with_every_event_row_by_row(databas
             explained = await cursor._connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}")
             (row,) = await explained.fetchall()
             assert _repeated(row[0][0]["Plan"]) == 0
+
+
+_OF_B = """
+    INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
+    SELECT 2, gen_random_uuid(), '00000000-0000-0000-0000-000000000002', 'of_b', now(), now(), '{}', 'of_b ' || n
+    FROM generate_series(1, 20000) n;
+    ANALYZE workbench.events;
+"""
+
+
+async def test_a_plan_would_show_how_often_others_have_an_event(database, keyring, org_ids, service):
+    """Why EXPLAIN is refused, also without estimates: they decide how a join is made (docs/sql.md)."""
+    with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
+        connection.execute(_OF_B)
+    reader, plans = await Readers(database, keyring).of(1), []
+    async with open_cursor(database, reader, QueryLimits(), None) as cursor:
+        for event in ("of_b", "of_nobody"):
+            joined = f"app_events e JOIN generate_series(1, 500) n ON n = length(e.event) AND e.event = '{event}'"
+            explained = await cursor._connection.execute(f"EXPLAIN (COSTS OFF) SELECT FROM {joined}")
+            plans.append([line for (line,) in await explained.fetchall()])
+    assert plans[0][0] == "Merge Join"
+    assert plans[1][0] == "Hash Join"
+    assert (await service.ann.rows("SELECT count(*) FROM app_events WHERE event = 'of_b'")) == [[0]]
+    assert (await service.ann.post("EXPLAIN SELECT 1")).status_code == 400
