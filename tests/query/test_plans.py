@@ -3,6 +3,7 @@
 from typing import Any
 
 import psycopg
+import pytest
 
 from api.store.analyst import QueryLimits, open_cursor
 from api.store.sql_roles import Readers
@@ -39,6 +40,7 @@ def _repeated(plan: dict[str, Any]) -> int:
     return plan.get("Rows Removed by Join Filter", 0) + sum(map(_repeated, plan.get("Plans", ())))
 
 
+@pytest.mark.plain
 async def test_a_new_segment_is_not_compared_with_every_event_row_by_row(database, keyring, org_ids):
     with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
         connection.execute(_ROWS)
@@ -58,6 +60,7 @@ _OF_B = """
 """
 
 
+@pytest.mark.plain
 async def test_a_plan_would_show_how_often_others_have_an_event(database, keyring, org_ids, service):
     """Why EXPLAIN is refused, also without estimates: they decide how a join is made (docs/sql.md)."""
     with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
