@@ -6,10 +6,8 @@ fingerprint is skipped. So an interrupted export resumes, and a later one rewrit
 were added, contacts erased, merged or identified, or another key sees more or fewer addresses.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +26,9 @@ if TYPE_CHECKING:
 
 TABLES = ("events", "contacts", "messages", "entries")
 _PAGE_ROWS = 20_000  # a page takes a third of a second and some megabytes
-_FIRST_SPANS, _EVENTS_PER_QUERY = 4, 400_000  # of fingerprints; that many events take about a second
-_MAX_CONTACTS = 100_000  # whose identifiers and attributes are kept in memory, about 300 bytes each
+_FIRST_WEEKS, _EVENTS_PER_QUERY = 16, 400_000  # of fingerprints; that many events take about a second
 _TOOK_TOO_LONG = 408
+_MAX_CONTACTS = 100_000  # whose identifiers and attributes are kept in memory, about 300 bytes each
 _RETRY_PAUSES_S = (2.0,) * 4  # a server that restarts must not end a long export
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"  # less than every id
 _MASK = "•"  # the service masks email addresses with it
@@ -69,32 +67,23 @@ def export(connection: Connection, path: str | Path, tables: Sequence[str]) -> E
     return Exported(run.path, run.rows, run.written, run.kept, run.masked)
 
 
-class _Span(msgspec.Struct, frozen=True):
-    """A month, or a part of it. The first month of an export begins in year 1, for events dated before it."""
-
-    month: datetime
-    since: datetime
-    until: datetime
-
-    def parts(self) -> list["_Span"]:
-        """Return the last four weeks and the rest; a week has no parts."""
-        edges = [self.until - timedelta(days=days) for days in (28, 21, 14, 7, 0)]
-        starts = [self.since, *(edge for edge in edges if self.since < edge < self.until)]
-        return [_Span(self.month, since, until) for since, until in pairwise([*starts, self.until])]
-
-
-class _MonthSums:
-    """What the fingerprint of a month consists of.
+class _Month(msgspec.Struct):
+    """A month, and what its fingerprint consists of. The first month begins in year 1, for events dated before it.
 
     With a count alone, a file would keep the payloads of erased contacts and the former owners of merged events.
     Attributes are left out: they change so often that nearly every month would be written again.
     """
 
-    def __init__(self) -> None:
-        self.events = self.cleaned = self.contacts = 0
-        self.masked = False
+    name: str
+    since: datetime
+    until: datetime
+    events: int = 0
+    cleaned: int = 0
+    contacts: int = 0
+    masked: bool = False
 
-    def __str__(self) -> str:
+    @property
+    def fingerprint(self) -> str:
         return f"{self.events} {self.cleaned} {self.contacts} {'masked' if self.masked else 'clear'}"
 
 
@@ -112,53 +101,50 @@ class _ExportRun:
         until, first = self._query("export_bounds", {}).row(0)  # ten seconds ago: later events may not be committed
         months = _months(first, until) if first is not None else []
         # Fingerprints come first: a change while files are written must make the next export write them again.
-        sums = self._month_sums(months)
+        self._add_up(months)
         contacts: pl.DataFrame | None = None  # those that are kept in memory
         for month in months:
-            found = sums[month.month]
-            file = self.path / "events" / f"month={month.month:%Y-%m}" / "part-0.parquet"
-            if found.events and str(found) == _fingerprint(file):
+            file = self.path / "events" / f"month={month.name}" / "part-0.parquet"
+            if month.events and month.fingerprint == _fingerprint(file):
                 self.kept += 1
-                self.masked |= found.masked
-                self.rows["events"] += found.events
-            elif found.events:
+                self.masked |= month.masked
+                self.rows["events"] += month.events
+            elif month.events:
                 if contacts is None:
                     contacts = self._identifiers({"limit": _MAX_CONTACTS + 1}, of_page=False)
                     contacts = contacts if contacts.height <= _MAX_CONTACTS else contacts.clear()
                 pages = self._with_contacts(month, file, contacts)
-                self._write(pages, file, {_FINGERPRINT: str(found)})
+                self._write(pages, file, {_FINGERPRINT: month.fingerprint})
 
     def write_table(self, table: str) -> None:
         file = self.path / table / "part-0.parquet"
         self._write(self._pages(table, file, {}), file)
 
-    def _month_sums(self, months: Sequence[_Span]) -> Mapping[datetime, _MonthSums]:
-        """Return the sums of months, of several in one query; of a month that takes too long, week by week."""
-        sums: dict[datetime, _MonthSums] = defaultdict(_MonthSums)
-        waiting, count = deque(months), _FIRST_SPANS
-        while waiting:
-            spans = [waiting.popleft() for _ in range(min(count, len(waiting)))]
-            bounds = {"bounds": [span.since for span in spans], "since": spans[0].since, "until": spans[-1].until}
+    def _add_up(self, months: Sequence[_Month]) -> None:
+        """Add up what the fingerprints of months consist of, week by week, and several weeks in one query."""
+        weeks = [week for month in months for week in _weeks(month)]
+        first, count = 0, _FIRST_WEEKS
+        while spans := weeks[first : first + count]:
+            bounds = [since for _, since in spans]
+            until = weeks[first + count][1] if first + count < len(weeks) else months[-1].until
             try:
-                rows = self._query("export_spans", bounds)
+                rows = self._query("export_spans", {"bounds": bounds, "since": bounds[0], "until": until})
             except InvalidRequestError as error:
-                parts = spans if len(spans) > 1 else spans[0].parts()
-                if error.status != _TOOK_TOO_LONG or len(parts) == 1:
+                if error.status != _TOOK_TOO_LONG or count == 1:
                     raise
-                waiting.extendleft(reversed(parts))
                 count = 1
                 continue
             for number, events, cleaned, contacts, address in rows.iter_rows():
-                of_month = sums[spans[number - 1].month]
-                of_month.events += events
-                of_month.cleaned += cleaned
-                of_month.contacts += int(contacts)
-                of_month.masked |= _MASK in (address or "")
+                month, _ = spans[number - 1]
+                month.events += events
+                month.cleaned += cleaned
+                month.contacts += int(contacts)
+                month.masked |= _MASK in (address or "")
+            first += count
             fitting = count * _EVENTS_PER_QUERY // max(sum(rows["events"]), 1)
             count = max(1, min(fitting, 4 * count))
-        return sums
 
-    def _with_contacts(self, month: _Span, file: Path, contacts: "pl.DataFrame") -> Iterator["pl.DataFrame"]:
+    def _with_contacts(self, month: _Month, file: Path, contacts: "pl.DataFrame") -> Iterator["pl.DataFrame"]:
         """Yield pages of events with identifiers; the first event of a contact in a page has its attributes."""
         import polars as pl
 
@@ -205,15 +191,23 @@ class _ExportRun:
         return retry(lambda: sql(self._connection, query), _RETRY_PAUSES_S)
 
 
-def _months(first: datetime, until: datetime) -> list[_Span]:
+def _months(first: datetime, until: datetime) -> list[_Month]:
     month = first.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    months: list[_Span] = []
+    months: list[_Month] = []
     while month < until:
         following = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
         since = month if months else datetime(1, 1, 1, tzinfo=UTC)
-        months.append(_Span(month, since, min(following, until)))
+        months.append(_Month(f"{month:%Y-%m}", since, min(following, until)))
         month = following
     return months
+
+
+def _weeks(month: _Month) -> Iterator[tuple[_Month, datetime]]:
+    """Yield the beginnings of the last four weeks of a month, and of the rest before them."""
+    yield month, month.since
+    for days in (28, 21, 14, 7):
+        if (start := month.until - timedelta(days=days)) > month.since:
+            yield month, start
 
 
 def _fingerprint(file: Path) -> str | None:

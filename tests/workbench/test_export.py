@@ -152,15 +152,15 @@ def test_masked_emails_are_left_out_and_reported(
     assert pl.read_parquet(tmp_path / "contacts" / "part-0.parquet")["email"].is_null().all()
 
 
-def test_an_export_asks_for_the_fingerprints_of_several_months_at_once(wb: Workbench, tmp_path: Path) -> None:
+def test_an_export_reads_the_fingerprints_of_several_months_at_once(wb: Workbench, tmp_path: Path) -> None:
     asked: list[bytes] = []
     wb._connection._client.event_hooks["request"] = [lambda request: asked.append(request.content)]
     try:
         assert wb.export(tmp_path, tables=["events"]).written == 3
     finally:
         wb._connection._client.event_hooks["request"] = []
-    # The bounds, the fingerprints of 4, 16 and 64 months, the contacts, and a page of each of three months.
-    assert len(asked) <= 1 + 3 + 1 + 3
+    # The bounds, the fingerprints of 16, 64, 256, … weeks, the contacts, and a page of each of three months.
+    assert len(asked) <= 1 + 4 + 1 + 3
 
 
 def test_contacts_that_are_not_kept_in_memory_are_read_page_by_page(
@@ -208,7 +208,7 @@ def slow(wb: Workbench) -> Iterator[Workbench]:
         server.shutdown()
 
 
-def test_a_month_that_takes_too_long_is_compared_week_by_week(wb: Workbench, slow: Workbench, tmp_path: Path) -> None:
+def test_months_that_take_too_long_are_compared_week_by_week(wb: Workbench, slow: Workbench, tmp_path: Path) -> None:
     wb.export(tmp_path, tables=["events"])
     again = slow.export(tmp_path, tables=["events"])
     assert (again.written, again.kept) == (0, 3)
