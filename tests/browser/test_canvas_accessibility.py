@@ -79,7 +79,7 @@ def test_an_automation_with_two_branches_is_built_with_the_keyboard_alone(
         press_until_focused(page, "Tab", card(view, "trigger"))
         page.keyboard.press("Enter")
         page.keyboard.type("deposit")
-        expect(page.get_by_role("option", name="deposit")).to_be_visible()
+        expect(page.locator(".ewc-combo").get_by_role("option", name="deposit")).to_be_visible()
         page.keyboard.press("Enter")
         page.keyboard.press("Escape")
         add_by_keyboard(page, "Add a step after When: deposit", "condition")

@@ -1,5 +1,6 @@
 """With the real service, a canvas creates an automation, shows the impact of publishing, and handles conflicts."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -84,18 +85,18 @@ def test_enter_takes_the_suggestion_that_is_most_like_the_typed_text(page: Page,
             ("never:seen", "Enter", "never:seen"),
         ):
             event.click()
-            expect(page.get_by_role("option", name="deposit")).to_be_visible()
+            expect(page.locator(".ewc-combo").get_by_role("option", name="deposit")).to_be_visible()
             event.fill(typed)
             for key in keys.split():
                 event.press(key)
-            expect(chosen).to_contain_text(name)
+            expect(chosen.get_by_role("listitem")).to_contain_text([name])
             page.get_by_role("button", name=f"Remove {name}").click()
             expect(chosen).to_have_count(0)
         event.fill("deposit")
         event.press("Enter")
         page.locator("[data-kind=condition]").click()
         page.get_by_role("combobox", name="Yes, if: add").fill("amuont")
-        expect(page.get_by_role("option", name="amountUsd")).to_be_visible()
+        expect(page.locator(".ewc-combo").get_by_role("option", name="amountUsd")).to_be_visible()
         page.keyboard.press("Enter")
         page.get_by_label("Yes, if: how, line 1").select_option("eq")
         page.get_by_role("combobox", name="value", exact=True).fill("1")
@@ -164,3 +165,38 @@ def test_the_menu_shows_what_a_notebook_displays(page: Page, running: Running, p
         dialog.get_by_role("button", name="Send the test").click()
         close_display(dialog, dialog.get_by_role("row").filter(has_text="sent"))
         assert page.evaluate("window.hurt") is None
+
+
+def test_the_sample_event_follows_the_trigger(page: Page, running: Running) -> None:
+    wb = running.workbench()
+    for name, number in (("canvas:one", 1), ("canvas:one", 2), ("canvas:two", 3)):
+        contact = f"canvas-sample-{number}"
+        assert wb.events.send(name, external_id=contact, payload={"number": number}).accepted
+    automation = wb.automation("Canvas: sample").on("canvas:one").add_tag("x")
+    with open_canvas(page, automation):
+        sample, payload = page.get_by_label("Sample event"), page.get_by_label("Payload")
+        page.locator(".react-flow__node[data-id=trigger]").click()
+        expect(sample.locator(":checked")).to_have_text(re.compile("canvas:one, .* canvas-sample-2"))
+        page.get_by_role("combobox", name="Only if: add").fill("number")
+        page.keyboard.press("Enter")
+        page.get_by_label("Only if: how, line 1").select_option("eq")
+        page.get_by_label("Type of value").select_option("number")
+        page.get_by_role("combobox", name="value", exact=True).fill("1")
+        expect(sample.locator(":checked")).to_have_text(re.compile("canvas:one, .* canvas-sample-1"))
+
+        page.get_by_role("button", name="Test", exact=True).click()
+        expect(payload).to_have_value(re.compile('"number": *1'))
+        payload.fill('{"number": 1, "mine": true}')
+        page.locator(".react-flow__node[data-id=trigger]").click()
+        page.get_by_role("button", name="Remove line 1").click()
+        page.get_by_role("button", name="Test again").click()
+        expect(page.get_by_test_id("simulation")).to_contain_text("Steps")
+        expect(payload).to_have_value('{"number": 1, "mine": true}')  # what the user wrote stays
+
+        page.locator(".react-flow__node[data-id=trigger]").click()
+        page.get_by_role("button", name="Remove canvas:one").click()
+        page.get_by_role("combobox", name="Event", exact=True).fill("canvas:two")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Test again").click()
+        expect(sample.locator(":checked")).to_have_text(re.compile("canvas:two, .* canvas-sample-3"))
+        expect(payload).to_have_value(re.compile('"number": *3'))

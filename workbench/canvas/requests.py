@@ -42,12 +42,6 @@ _RECIPIENTS = [channel.recipient for channel in CHANNELS.values() if channel.rec
 _STAND_INS = {recipient.cause: recipient.example for recipient in _RECIPIENTS}
 
 
-class HtmlDisplay(Protocol):
-    """An object that notebooks display."""
-
-    def _repr_html_(self) -> str: ...
-
-
 class CanvasAutomation(Protocol):
     """An automation that a canvas can edit, simulate, save and publish. `Automation` documents the methods."""
 
@@ -65,11 +59,11 @@ class CanvasAutomation(Protocol):
         self, *, overwrite: bool = False, accept_dropped: bool = False, every_event: bool = False
     ) -> object: ...
 
-    def backtest(self, *args: Any, **arguments: Any) -> HtmlDisplay: ...
+    def backtest(self, *args: Any, **during: Any) -> Any: ...
 
-    def send_test(self, *args: Any, **to: Any) -> HtmlDisplay: ...
+    def send_test(self, *args: Any, **to: Any) -> Any: ...
 
-    def versions(self) -> HtmlDisplay: ...
+    def versions(self) -> Any: ...
 
     def activate(self) -> object: ...
 
@@ -312,19 +306,16 @@ def arrange(request: CanvasRequest) -> JsonObject:
     }
 
 
-def display(request: CanvasRequest) -> str:
+def display(request: CanvasRequest) -> Any:
     """Return the HTML of what a notebook would display: a backtest, the results of a test send, or a list."""
     automation, content, connection = request.automation, request.content, request.server.connection
-    match content["of"]:
-        case "backtest":
-            shown: HtmlDisplay = automation.backtest(days=content["days"], against=content["against"])
-        case "send_test":
-            shown = automation.send_test(request.sample()[0], **content["to"])
-        case "automations" if connection is not None:
-            shown = publishing.list_automations(connection)
-        case _:
-            shown = automation.versions()
-    return shown._repr_html_()
+    if content["of"] == "backtest":
+        return automation.backtest(days=content["days"], against=content["against"])._repr_html_()
+    if content["of"] == "send_test":
+        return automation.send_test(request.sample()[0], **content["to"])._repr_html_()
+    if content["of"] == "automations" and connection is not None:
+        return publishing.list_automations(connection)._repr_html_()
+    return automation.versions()._repr_html_()
 
 
 READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {

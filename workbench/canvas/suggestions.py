@@ -36,7 +36,7 @@ from workbench.language.event import mask_email
 from workbench.language.graph import Graph
 from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource, log_sample
 from workbench.language.simulate import read_contact
-from workbench.language.trigger import BUILT_INS, Trigger
+from workbench.language.trigger import BUILT_INS, Trigger, fires
 from workbench.publish import SavedAutomation
 from workbench.segments import segment_names
 
@@ -180,14 +180,16 @@ class SampleEvent(msgspec.Struct, frozen=True, rename="camel"):
 def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEvent]:
     """Return the newest events that start an automation, or an empty event of each name that it starts on.
 
-    Events of contacts with an email address and a wallet come first, because every message can be previewed with them.
+    Events that pass its filters come first, then events of contacts with an email address and a wallet, because every
+    message can be previewed with them.
     """
     if trigger.source is not None:
         return _sample_logs(suggestions, trigger.source)
     names = sorted(trigger.names)
     rows = suggestions.rows(_EVENTS, any=not names, names=names)
-    # The sort is stable: events of equally complete contacts stay newest first.
+    # The sorts are stable: events of equally complete contacts stay newest first.
     rows.sort(key=lambda row: (row[4] is None) + (row[5] is None))
+    rows.sort(key=lambda row: not fires(trigger, row[0], decode((row[1] or "{}").encode())))
     samples = [
         SampleEvent(f"{event}, {moment(at)}", event, payload or "{}", contact_id, short(wallet or external_id or email))
         for event, payload, at, contact_id, email, wallet, external_id in rows

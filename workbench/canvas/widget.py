@@ -110,12 +110,11 @@ class Canvas(AnyWidget):
 
     def _receive(self, _: object, content: JsonObject, __: object) -> None:
         handlers = {"edit": self._edit, "request": self._respond, "ping": self._ping}
-        handler = handlers[content["kind"]]
         if content.get("name") == "display":
             # A backtest takes a while, and a view takes a kernel that answers no ping for seconds for a stopped one.
-            threading.Thread(target=handler, args=(content,), daemon=True).start()
+            threading.Thread(target=self._respond, args=(content,), daemon=True).start()
         else:
-            handler(content)
+            handlers[content["kind"]](content)
 
     def _ping(self, _: JsonObject) -> None:
         """Reply, so that the view knows that the kernel runs; refresh the server's counts and the static picture."""

@@ -4,7 +4,7 @@ import { useCallback, useEffect, useRef, useState, type ClipboardEvent, type Key
 import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
 import { FIT, Flow } from "./Flow";
-import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, connect, copySteps, eventsOf, isTrigger, mayConnect, move, openEnd, paste, pointOf, remove, sampleKey, type Cards, type OutputEnd } from "./graph";
+import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, connect, copySteps, eventsOf, isTrigger, mayConnect, move, openEnd, paste, pointOf, remove, type Cards, type OutputEnd } from "./graph";
 import { CanvasContext, useCanvasState, useDark, useDebounced, type CanvasContextValue, type SampleInput } from "./hooks";
 import { commandOf, type Command } from "./keys";
 import { Palette } from "./Palette";
@@ -15,7 +15,7 @@ import { StepPanel } from "./panels/StepPanel";
 import { TestPanel } from "./panels/TestPanel";
 import type { CanvasState, CanvasStore } from "./store";
 import { Toolbar, type ToolbarActions } from "./Toolbar";
-import type { Card, Kind, Sample, Simulation } from "./types";
+import type { Card, Draft, Kind, Sample, Simulation } from "./types";
 
 type DialogName = "publish" | "pause" | "reload" | "overwrite" | "help" | DisplayName;
 
@@ -44,7 +44,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
   const [testing, setTesting] = useState(false);
   const [busy, setBusy] = useState(false);
   const [dialog, setDialog] = useState<DialogName | null>(null);
-  const { samples, sampleInput, setSampleInput, currentInput } = useSamples(store, sampleKey(draft));
+  const { samples, sampleInput, setSampleInput, currentInput } = useSamples(store, draft);
 
   const cardOf: Cards = useCallback((key) => cardNow(cards[key], kinds, draft.nodes.get(key)), [cards, kinds, draft.nodes]);
   const selectedKey = selected.length === 1 ? selected[0]! : null;
@@ -236,26 +236,32 @@ function insertionHint(card: Card, handle: string | null): string {
   return `New steps go after “${card.kind}”${branch ? `, “${branch}”` : ""}`;
 }
 
-/** The sample events, loaded again when `key` changes, and the sample that is chosen or edited. */
-function useSamples(store: CanvasStore, key: string) {
+/** The sample events, loaded again when the trigger changes, and the sample that is chosen or edited. */
+function useSamples(store: CanvasStore, draft: Draft) {
   const [samples, setSamples] = useState<Sample[]>([]);
-  const [sampleInput, setSampleInput] = useState<SampleInput | null>(null);
+  const [sampleInput, showInput] = useState<SampleInput | null>(null);
+  const [key, events] = [JSON.stringify(draft.trigger), eventsOf(draft).join()];
   const loadedKey = useRef<string | null>(null);
+  const own = useRef<{ events: string; input: SampleInput }>(null); // the choice of the user stays until the events change
   const settledKey = useDebounced(key, 300);
-  const load = useCallback(async (newKey: string) => {
+  const load = async (): Promise<SampleInput | null> => {
     const loaded = await store.request<Sample[]>("samples");
-    const first = loaded[0];
-    const input = first ? { event: first.event, payload: first.payload, contactId: first.contactId, contact: first.contact } : null;
-    loadedKey.current = newKey;
+    const { event, payload, contactId, contact } = loaded[0] ?? EMPTY_INPUT;
+    const input = own.current?.events === events ? own.current.input : { event, payload, contactId, contact };
+    loadedKey.current = key;
     setSamples(loaded);
-    setSampleInput(input);
+    showInput(input);
     return input;
-  }, [store]);
+  };
   useEffect(() => {
     void store.loadChoices();
-    if (loadedKey.current !== settledKey) load(settledKey).catch(() => undefined); // without samples only the preview is missing
-  }, [store, settledKey, load]);
+    if (loadedKey.current !== key) load().catch(() => undefined); // without samples only the preview is missing
+  }, [store, settledKey]);
+  const setSampleInput = (input: SampleInput) => {
+    own.current = { events, input };
+    showInput(input);
+  };
   /** The input for a test; waits for the samples of a trigger that was changed a moment ago. */
-  const currentInput = () => (loadedKey.current === key ? Promise.resolve(sampleInput) : load(key));
+  const currentInput = () => (loadedKey.current === key ? Promise.resolve(sampleInput) : load());
   return { samples, sampleInput, setSampleInput, currentInput };
 }

@@ -247,12 +247,6 @@ export function eventsOf(draft: Draft): string[] {
   return [...new Set([...(typeof event === "string" && event ? [event] : []), ...names])];
 }
 
-/** A text that changes when other samples fit the trigger. */
-export function sampleKey(draft: Draft): string {
-  const { filters: _, ...rest } = draft.trigger;
-  return draft.trigger.type === ON_CHAIN ? JSON.stringify(rest) : eventsOf(draft).join();
-}
-
 /** Steps with the edges between them. */
 export interface CopiedSteps {
   steps: Step[];
