@@ -124,3 +124,23 @@ def test_an_output_is_connected_to_a_card_with_the_keyboard(page: Page) -> None:
         page.keyboard.press("c")
         wait_until_sent(view)
         assert ("send_inapp", "add_tag_small") in links(automation)
+
+
+def test_the_focus_stays_on_the_canvas(page: Page) -> None:
+    with open_canvas(page, greeting()) as view:
+        focused = page.locator(":focus")
+        card(view, "send_inapp").focus()
+        page.keyboard.press("Enter")
+        press_until_focused(page, "Tab", page.get_by_role("button", name="Insert a value into Title"))
+        page.keyboard.press("Escape")
+        expect(focused).to_have_attribute("data-id", "send_inapp")
+        page.keyboard.press("Delete")
+        expect(card(view, "send_inapp")).to_have_count(0)
+        expect(focused).to_have_class("ewc")
+        page.keyboard.press("Control+z")
+        expect(card(view, "send_inapp")).to_be_visible()
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(focused).to_have_class("ewc")

@@ -130,6 +130,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     test: actions.test,
     help: actions.help,
     remove: () => {
+      root.current?.focus({ preventScroll: true }); // a removed card would take the focus with it
       store.edit(remove(draft, selected.filter((key) => draft.nodes.has(key)), selected.filter((key) => draft.edges.has(key))));
       setSelected([]);
     },

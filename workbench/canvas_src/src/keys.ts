@@ -31,7 +31,8 @@ const WITH_CONTROL: Record<string, Command> = { z: "undo", y: "redo", a: "select
 export function commandOf(event: KeyboardEvent): Command | null {
   const target = event.target as HTMLElement;
   if (target.closest("dialog")) return null;
-  if (target.closest("input, textarea, select, [contenteditable]")) return event.key === "Escape" ? "focusCard" : null;
+  if (event.key === "Escape" && target.closest(".ewc-panel")) return "focusCard";
+  if (target.closest("input, textarea, select, [contenteditable]")) return null;
   if (isPress(event) && target.closest(".ewc-out")) return "focusPalette";
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (event.ctrlKey || event.metaKey) return key === "z" && event.shiftKey ? "redo" : (WITH_CONTROL[key] ?? null);
