@@ -81,6 +81,10 @@ def test_an_automation_with_two_branches_is_built_with_the_keyboard_alone(
         page.keyboard.type("deposit")
         expect(page.locator(".ewc-combo").get_by_role("option", name="deposit")).to_be_visible()
         page.keyboard.press("Enter")
+        page.keyboard.press("ArrowDown")  # opens the list of the other events
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("combobox", name="Only if: add")).to_be_focused()
+        page.keyboard.press("Escape")  # closes the list
         page.keyboard.press("Escape")
         add_by_keyboard(page, "Add a step after When: deposit", "condition")
         page.keyboard.type("contact.plan")

@@ -75,7 +75,7 @@ export function Combo({ label, value, options, onChange, onPick, exact, placehol
         onKeyDown={onKeyDown}
       />
       {open && shown.length > 0 && (
-        <ul id={id} role="listbox" className="ewc-options" aria-label={label}>
+        <ul id={id} role="listbox" className="ewc-options" aria-label={label} tabIndex={-1 /* Tab would stop at a list that scrolls */}>
           {shown.map((option, index) => (
             <li
               key={option.value}
