@@ -112,7 +112,7 @@ def test_every_event_starts_an_automation_only_if_the_user_says_so(
     automation = running.workbench().automation("Canvas: every event")
     with open_canvas(page, automation):
         page.locator("[data-kind=add_tag]").click()
-        page.get_by_label("Tag", exact=True).fill("canvas-seen")
+        page.get_by_role("combobox", name="Tag", exact=True).fill("canvas-seen")
         page.get_by_role("button", name="Publish").click()
         dialog = page.get_by_role("dialog")
         expect(page.get_by_test_id("impact")).to_contain_text("version 1")
@@ -172,14 +172,14 @@ def test_the_sample_event_follows_the_trigger(page: Page, running: Running) -> N
     for name, number in (("canvas:one", 1), ("canvas:one", 2), ("canvas:two", 3)):
         contact = f"canvas-sample-{number}"
         assert wb.events.send(name, external_id=contact, payload={"number": number}).accepted
-    automation = wb.automation("Canvas: sample").on("canvas:one").add_tag("x")
+    automation = wb.automation("Canvas: sample").on("canvas:one").where("externalId", exists=True).add_tag("x")
     with open_canvas(page, automation):
         sample, payload = page.get_by_label("Sample event"), page.get_by_label("Payload")
         page.locator(".react-flow__node[data-id=trigger]").click()
         expect(sample.locator(":checked")).to_have_text(re.compile("canvas:one, .* canvas-sample-2"))
         page.get_by_role("combobox", name="Only if: add").fill("number")
         page.keyboard.press("Enter")
-        page.get_by_label("Only if: how, line 1").select_option("eq")
+        page.get_by_label("Only if: how, line 2").select_option("eq")
         page.get_by_label("Type of value").select_option("number")
         page.get_by_role("combobox", name="value", exact=True).fill("1")
         expect(sample.locator(":checked")).to_have_text(re.compile("canvas:one, .* canvas-sample-1"))
@@ -188,7 +188,7 @@ def test_the_sample_event_follows_the_trigger(page: Page, running: Running) -> N
         expect(payload).to_have_value(re.compile('"number": *1'))
         payload.fill('{"number": 1, "mine": true}')
         page.locator(".react-flow__node[data-id=trigger]").click()
-        page.get_by_role("button", name="Remove line 1").click()
+        page.get_by_role("button", name="Remove line 2").click()
         page.get_by_role("button", name="Test again").click()
         expect(page.get_by_test_id("simulation")).to_contain_text("Steps")
         expect(payload).to_have_value('{"number": 1, "mine": true}')  # what the user wrote stays

@@ -32,11 +32,11 @@ from workbench.language.body import is_id
 from workbench.language.check import Diagnostic, check_against, events_of, needs_of, segments_of, uses_chain
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
-from workbench.language.event import mask_email
+from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
 from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource, log_sample
 from workbench.language.simulate import read_contact
-from workbench.language.trigger import BUILT_INS, Trigger, fires
+from workbench.language.trigger import BUILT_INS, Trigger, fires, flat_context
 from workbench.publish import SavedAutomation
 from workbench.segments import segment_names
 
@@ -185,11 +185,17 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
     """
     if trigger.source is not None:
         return _sample_logs(suggestions, trigger.source)
+
+    def starts(row: list[Any]) -> bool:
+        event, payload, _, contact_id, email, wallet, external_id = row
+        identifiers = Identifiers(wallet, email, external_id)
+        return fires(trigger, event, flat_context(event, contact_id, identifiers, read_payload(payload or "")))
+
     names = sorted(trigger.names)
     rows = suggestions.rows(_EVENTS, any=not names, names=names)
     # The sorts are stable: events of equally complete contacts stay newest first.
     rows.sort(key=lambda row: (row[4] is None) + (row[5] is None))
-    rows.sort(key=lambda row: not fires(trigger, row[0], decode((row[1] or "{}").encode())))
+    rows.sort(key=starts, reverse=True)
     samples = [
         SampleEvent(f"{event}, {moment(at)}", event, payload or "{}", contact_id, short(wallet or external_id or email))
         for event, payload, at, contact_id, email, wallet, external_id in rows
