@@ -142,9 +142,8 @@ class Reports(ABC):
     ) -> "Report":
         """Return how many contacts had any event, or `event`, in each day, week or month.
 
-        Columns: at (start, UTC), contacts, new (never active before), stayed (active in the
-        previous day, week or month as well), events, complete (false for a day, week or month that the report does not
-        cover entirely).
+        Columns: at (start, UTC), contacts, new (never active before), stayed (active in the previous day, week or month
+        as well), events, complete (false for a day, week or month that the report does not cover entirely).
         """
         values = {"every": _every(every)} | ({"event": _event(event)} if event is not None else {})
         title = f"Active contacts{f' with {event}' if event else ''} by {every}"
@@ -188,9 +187,8 @@ class Reports(ABC):
 
         `by` groups by a property of the payload (`"asset"`) or of the contact (`"contact.plan"`).
 
-        Columns: at (start, UTC) and complete (false for a day, week or month that the report does not cover entirely)
-        with `every`, part with `by`, events, contacts, total, mean, median, largest. Events without the number count
-        only in `events`. Days, weeks and months without events have no row.
+        Columns: at (start, UTC) and complete (as in `active_users`) with `every`, part with `by`, events, contacts,
+        total, mean, median, largest. Events without the number count only in `events`. A time without events has no row.
         """
         values: dict[str, Any] = {"event": _event(event), "value": _path(value)}
         if every is not None:

@@ -61,13 +61,13 @@ _OF_B = """
 
 
 @pytest.mark.plain
-async def test_a_plan_would_show_how_often_others_have_an_event(database, keyring, org_ids, service):
+async def test_a_plan_discloses_how_often_other_organizations_have_an_event(database, keyring, org_ids, service):
     """Why EXPLAIN is refused, also without estimates: they decide how a join is made (docs/sql.md)."""
     with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
         connection.execute(_OF_B)
     reader, plans = await Readers(database, keyring).of(1), []
     async with open_cursor(database, reader, QueryLimits(), None) as cursor:
-        for event in ("of_b", "of_nobody"):
+        for event in ("of_b", "unknown"):
             joined = f"app_events e JOIN generate_series(1, 500) n ON n = length(e.event) AND e.event = '{event}'"
             explained = await cursor._connection.execute(f"EXPLAIN (COSTS OFF) SELECT FROM {joined}")
             plans.append([line for (line,) in await explained.fetchall()])

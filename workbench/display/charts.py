@@ -70,8 +70,8 @@ def chart(name: str, frame: pl.DataFrame, every: str = "period") -> Chart:
             chart(name, of_segment.drop("segment"), every).properties(title=segment)
             for (segment,), of_segment in frame.partition_by("segment", as_dict=True).items()
         ]
-        compared: Chart = alt.vconcat(*charts).resolve_scale(x="shared")
-        return compared.resolve_scale(y="shared") if "at" in frame.columns else compared
+        same: Chart = alt.vconcat(*charts).resolve_scale(x="shared")
+        return same.resolve_scale(y="shared") if "at" in frame.columns else same
     if name in ("retention", "cohorts"):
         return _cohort_map(floats, every, "share" if name == "retention" else "so_far")
     drawn: Chart = _CHARTS[name](floats)
@@ -265,20 +265,15 @@ def _revenue(frame: pl.DataFrame) -> Any:
     named = named.with_columns(pl.col("part").fill_null("(without)"))
     if "at" not in named.columns:
         return _bars(named.head(_MAX_BARS), "part", "total", "total")
-    # The largest parts have a colour each, the others share one.
-    largest = named.group_by("part").agg(pl.col("total").sum()).sort("total", "part", descending=[True, False])["part"]
-    shown = pl.col("part").is_in(largest.head(len(_COLOURS) - 1).to_list())
-    parts = named.select("at", "complete", "total", part=pl.when(shown).then("part").otherwise(pl.lit("(others)")))
-    base = _chart(parts, height=_HEIGHT).encode(
+    largest = named.group_by("part").agg(pl.col("total").sum()).top_k(len(_COLOURS) - 1, by="total")["part"].to_list()
+    part = pl.when(pl.col("part").is_in(largest)).then("part").otherwise(pl.lit("(others)"))
+    base = _chart(named.with_columns(part=part), height=_HEIGHT).encode(
         x=alt.X("at:T", title=None, scale=_UTC),
-        y=alt.Y("sum(total):Q", title="total"),
-        color=alt.Color("part:N", title=None, scale=_PALETTE, legend=alt.Legend() if "part" in frame.columns else None),
+        y=alt.Y("total:Q", title="total"),
+        color=alt.Color("part:N", title=None, scale=_PALETTE),
     )
-    width = max(2, min(24, _WIDTH * 0.7 / max(named["at"].n_unique(), 1)))
-    whole = base.transform_filter("datum.complete").mark_bar(size=width)
-    in_part = base.transform_filter("!datum.complete").mark_bar(
-        size=width, fillOpacity=0.3, stroke=_GREY, strokeDash=_DASHES
-    )
+    whole = base.transform_filter("datum.complete").mark_bar()
+    in_part = base.transform_filter("!datum.complete").mark_bar(fillOpacity=0.3, stroke=_GREY, strokeDash=_DASHES)
     return alt.LayerChart(layer=[whole, in_part])
 
 
