@@ -188,7 +188,7 @@ class Reports(ABC):
         `by` groups by a property of the payload (`"asset"`) or of the contact (`"contact.plan"`).
 
         Columns: at (start, UTC) and complete (as in `active_users`) with `every`, part with `by`, events, contacts,
-        total, mean, median, largest. Events without the number count only in `events`. A time without events has no row.
+        total, mean, median, largest. Events without the number count only in `events`. Without events there is no row.
         """
         values: dict[str, Any] = {"event": _event(event), "value": _path(value)}
         if every is not None:
