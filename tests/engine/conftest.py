@@ -56,11 +56,12 @@ class EngineBench:
         self.database = database
         self.org_id = org_id
         self.clock = MovedClock()
+        self.retries = RetryPolicy((10.0, 10.0))
         self.keyring = Keyring(SECRET)
         self.driver = self.new_driver()
 
     def new_driver(self) -> Driver:
-        return Driver(self.database, self.keyring, self.clock, RetryPolicy((10.0, 10.0)), self.transports)
+        return Driver(self.database, self.keyring, self.clock, self.retries, self.transports)
 
     async def automation(
         self,

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from api.engine.claims import LEASE
 from api.store.database import Database, Transaction, with_application_name
 from tests.engine.conftest import EngineBench
+from workbench.language.channel import RetryPolicy
 
 KILLED_ENGINE = "killed engine"
+_SESSIONS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s"
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -30,13 +32,10 @@ class Kill(msgspec.Struct, frozen=True):
     answered: bool
 
 
-# An engine claims entries in its fourth round trip. Up to the 17th it records what it decided, and each delivery takes
-# about eight more.
-KILLS = st.lists(
-    st.builds(Kill, st.integers(4, 18) | st.integers(12, 36), st.booleans()),
-    min_size=1,
-    max_size=8,
-)
+# An engine claims entries in its second round trip, records in the next eight to ten what it decided, and each delivery
+# takes about eight more.
+KILLS = st.lists(st.builds(Kill, st.integers(2, 13) | st.integers(7, 30), st.booleans()), min_size=1, max_size=8)
+RETRIES = RetryPolicy((10.0,) * 8)  # so that no entry dies of its killed claims
 
 
 class KilledClaim(msgspec.Struct, frozen=True):
@@ -51,6 +50,8 @@ class MortalEngines:
     """Engines that drive the entries of a bench, some of which are killed; the lease of their claims has to expire."""
 
     def __init__(self, bench: EngineBench, kills: Sequence[Kill]) -> None:
+        bench.retries = RETRIES
+        bench.driver = bench.new_driver()
         self._bench = bench
         self._kills = list(kills)
         self.killed = 0
@@ -60,22 +61,16 @@ class MortalEngines:
         """Rescue and drive entries until none is due. No engine is killed whose lease would expire after `until`."""
         bench = self._bench
         await bench.driver.rescue(bench.org_id, 100)
-        if self._kills and bench.clock.ahead < until - LEASE and await self._can_kill():
+        due = await bench.fetch(
+            "SELECT FROM entries WHERE state IN ('pending', 'waiting', 'retrying') AND due_at <= %s", bench.clock.now()
+        )
+        if self._kills and due and bench.clock.ahead < until - LEASE:
             self.killed += _drive_in_child(bench, self._kills.pop(0))
-            while await bench.fetch("SELECT FROM pg_stat_activity WHERE application_name LIKE %s", f"%{KILLED_ENGINE}"):
+            while await bench.fetch(_SESSIONS, f"%{KILLED_ENGINE}"):
                 pass  # Postgres rolls back once it sees that the socket is closed
             claims = await bench.fetch("SELECT id, step, lease_token FROM entries WHERE state = 'running'")
             self.killed_claims |= {KilledClaim(*claim) for claim in claims}
         await bench.drive()
-
-    async def _can_kill(self) -> bool:
-        """Return whether entries are due, and none has only one attempt left: without an outcome it would be dead."""
-        ((can_kill,),) = await self._bench.fetch(
-            "SELECT bool_or(due_at <= %s) AND bool_and(attempts < 2) FROM entries"
-            " WHERE state IN ('pending', 'waiting', 'retrying')",
-            self._bench.clock.now(),
-        )
-        return can_kill is True
 
     def own_attempt(self, entry_id: str, step: int, token: int, attempt: int) -> int:
         """Return the number of an attempt, recorded under a claim with this token, without those of killed engines."""
@@ -90,8 +85,7 @@ def _drive_in_child(bench: EngineBench, kill: Kill) -> bool:
         child = os.fork()  # Python 3.12 warns about other threads: those of `asyncio.to_thread`, which are idle
     if child == 0:
         try:
-            _kill_this_process_at(kill)
-            asyncio.run(_drive_with_connections_of_its_own(bench))
+            asyncio.run(_drive_until(kill, bench))
             os._exit(0)
         except BaseException:  # noqa: BLE001  the parent's test must not continue in the child
             traceback.print_exc()
@@ -102,14 +96,7 @@ def _drive_in_child(bench: EngineBench, kill: Kill) -> bool:
     return status != 0
 
 
-async def _drive_with_connections_of_its_own(bench: EngineBench) -> None:
-    async with Database(with_application_name(bench.database.dsn, KILLED_ENGINE), size=4, hot=True) as database:
-        bench.database = database
-        bench.driver = bench.new_driver()
-        await bench.drive()
-
-
-def _kill_this_process_at(kill: Kill) -> None:
+async def _drive_until(kill: Kill, bench: EngineBench) -> None:
     round_trips, wait = itertools.count(1), Transaction.wait
 
     async def wait_or_die(self: Transaction, *args: Any, **options: Any) -> Any:
@@ -121,4 +108,10 @@ def _kill_this_process_at(kill: Kill) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    Transaction.wait = wait_or_die  # type: ignore[method-assign]
+    async with Database(with_application_name(bench.database.dsn, KILLED_ENGINE), size=1, hot=True) as database:
+        async with database.transaction():
+            pass  # a new connection takes two round trips more
+        Transaction.wait = wait_or_die  # type: ignore[method-assign]
+        bench.database = database
+        bench.driver = bench.new_driver()
+        await bench.drive()

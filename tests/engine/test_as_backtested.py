@@ -13,12 +13,12 @@ from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from api.engine import facts
 from tests.engine.conftest import EngineBench, MovedClock
-from tests.engine.killing import KILLS, Kill, MortalEngines
+from tests.engine.killing import KILLS, RETRIES, Kill, MortalEngines
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language import advance, timeline
-from workbench.language.channel import Message, RetryPolicy
+from workbench.language.channel import Message
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.simulate import SimulatedAutomation, backtest
@@ -35,7 +35,6 @@ HOOK_GRAPH = {
     "settings": {},
 }
 PERIOD, LAST_RUNS = timedelta(days=9), timedelta(minutes=5)
-RETRIES = RetryPolicy((10.0, 10.0))
 Sent = tuple[int, str, dict[str, Any]]
 
 STREAMS = st.lists(
@@ -201,7 +200,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
-    bench.driver, engines = bench.new_driver(), MortalEngines(bench, kills)
+    engines = MortalEngines(bench, kills)
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)

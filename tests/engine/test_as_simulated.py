@@ -12,10 +12,9 @@ from api.channels.outcome import Outcome, Sent
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from tests.engine.conftest import EngineBench, MovedClock
-from tests.engine.killing import KILLS, Kill, MortalEngines
+from tests.engine.killing import KILLS, RETRIES, Kill, MortalEngines
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
-from workbench.language.channel import RetryPolicy
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
@@ -87,9 +86,7 @@ def simulate_entry(
 ) -> Trace:
     automation_id, contact_id, entry_id, event_id = ids
     later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
-    simulation_input = SimulationInput(
-        later=later, retries=RetryPolicy((10.0, 10.0)), entry_id=entry_id, event_id=event_id
-    )
+    simulation_input = SimulationInput(later=later, retries=RETRIES, entry_id=entry_id, event_id=event_id)
     automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
     return simulate(
         automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + start, simulation_input
@@ -125,7 +122,7 @@ async def test_the_engine_does_what_was_simulated(
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
-    bench.driver, engines = bench.new_driver(), MortalEngines(bench, kills)
+    engines = MortalEngines(bench, kills)
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
@@ -171,7 +168,7 @@ async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench:
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
-    bench.driver = bench.new_driver()
+    engines = MortalEngines(bench, [])
     automation_id = await bench.automation(nodes, edges)
     payload = {
         "plan": "pro",
@@ -188,7 +185,7 @@ async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench:
     start = clock.ahead
     await bench.ingest(bodies[0])
     ((entry_id, contact_id, event_id),) = await bench.entries("id, contact_id, event_id::text")
-    await play_events(bench, MortalEngines(bench, []), [(9, bodies[1])], entry_id)
+    await play_events(bench, engines, [(9, bodies[1])], entry_id)
     events = [event for body in bodies if isinstance(event := read_event(encode(body), clock.now_us()), Event)]
     written = {
         "nodes": nodes,
