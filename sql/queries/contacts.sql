@@ -402,12 +402,13 @@ ORDER BY created_at DESC, id DESC
 LIMIT :limit;
 
 -- timeline_entries --
--- Entries, with the names of automation and event.
+-- Entries, with the names of automation and event. Those of an automation that was not published did nothing.
 SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at, a.name AS automation
 FROM (
     SELECT * FROM entries
     WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
+        AND outcome IS DISTINCT FROM 'no_published_version'
     ORDER BY created_at DESC, id DESC
     LIMIT :limit
 ) e

@@ -76,6 +76,20 @@ async def test_entries_and_messages_show_their_state(acme: Org) -> None:
     assert counts == {"events": 1, "entries": 1, "messages": 1, "conflicts": 0}
 
 
+async def test_entries_of_an_automation_that_was_not_published_are_left_out(acme: Org) -> None:
+    contact_id = await arrived(acme)
+    spec, graph = '{"type": "app_event", "event": "signup"}', '{"nodes": [], "edges": []}'
+    await acme.service.rows(
+        f"INSERT INTO automations VALUES ({acme.id}, '{contact_id}', 'Draft', '{spec}', '{graph}', true, NULL, 1, NULL,"
+        " now(), now())"
+    )
+    await fill(acme, contact_id)
+    await acme.service.rows("UPDATE entries SET state = 'completed', outcome = 'no_published_version'")
+    kinds = [item["kind"] for item in (await timeline(acme, contact_id))["timeline"]]
+    assert "entry" not in kinds
+    assert "event" in kinds
+
+
 async def test_pages_meet_without_gap_or_overlap(acme: Org) -> None:
     contact_id = await arrived(acme)
     await acme.post_batch(*({"event": "step", "contact": ANN, "payload": {"n": n}} for n in range(6)))
