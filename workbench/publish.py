@@ -189,7 +189,7 @@ class SavedAutomation:
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
         segments = segment_names(self.connection) if segments_of(graph) else None
         lacking = {}
-        if needs := needs_of(trigger, graph):
+        if needs := needs_of(trigger, graph)[:_MAX_NEEDS]:
             with suppress(WorkbenchError):  # a key may read the catalog without running SQL
                 lacking = count_lacking(self.connection, sorted(trigger.names), needs)
         events = tuple(dict.fromkeys((*names, *paths)))
@@ -200,6 +200,7 @@ class SavedAutomation:
         return facts
 
 
+_MAX_NEEDS = 100  # values that are counted in one query
 _MAX_SHAPES = 8  # events per automation; reading the shape of one takes a request that samples payloads
 
 

@@ -16,6 +16,7 @@ from tests.openapi.test_document import UNKNOWN_ID, document
 from tests.openapi.test_requests import EVENT, VALID_BODIES, headers_for
 from tests.routes.conftest import Org, Service
 from workbench.language import event as language
+from workbench.language.actions import MAX_ID_LENGTH
 from workbench.language.graph import MAX_ITEMS
 from workbench.language.onchain import LOG_SOURCE_SCHEMA, MAX_CHAIN_ID, MAX_CONFIRMATIONS
 from workbench.language.trigger import ALIASES, ONCHAIN_EVENT
@@ -30,7 +31,17 @@ LOG_TRIGGER = {
     "signature": "Transfer(address indexed from, address indexed to, uint256 value)",
     "walletArg": "to",
 }
+LONGEST_ID = "x" * MAX_ID_LENGTH  # as `text_variants` writes it
+TESTED = {
+    "nodes": [
+        {"id": "t", "type": "app_event"},
+        {"id": LONGEST_ID, "type": "send_email", "data": {"subject": "s", "body": "b"}},
+    ],
+    "edges": [{"source": "t", "target": LONGEST_ID}],
+}
 BODIES: dict[str, Any] = VALID_BODIES | {
+    "automations.send_unsaved_test_messages": VALID_BODIES["automations.send_unsaved_test_messages"]
+    | {"graph": TESTED},
     "automations.update": VALID_BODIES["automations.create"] | {"revision": 1},
     "contacts.explain": {"automationId": UNKNOWN_ID},
     "contacts.merge": {"keep": UNKNOWN_ID, "absorb": UNKNOWN_ID.replace("7", "8")},

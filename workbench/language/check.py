@@ -420,7 +420,11 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
     """Return what the messages of an automation need, unless a condition before them, or the trigger, requires it."""
     if graph.start is None or not trigger.names:
         return ()
-    members = [Filter("contact.segments", "contains", name) for name in segments_of(graph)]
+    start, unguarded = graph.start.id, dict[str, set[str]]()
+    reachable = _reachable(start, graph.edges)
+    conditions = [node.action.filters for node in graph.nodes if isinstance(node.action, Condition)]
+    members = {name: Filter("contact.segments", "contains", name) for name in segments_of(graph)}
+    others = {name: _reachable_without(start, graph, partial(_includes, member)) for name, member in members.items()}
     needs = []
     for node in graph.nodes:
         if not isinstance(node.action, MessageAction):
@@ -428,12 +432,16 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
         paths = {path for text in templates_in(node.action) for path in required_paths(text)} - _ALWAYS_THERE
         if (recipient := node.action.channel.recipient) is not None:
             paths.add(recipient.field)
-        segments = tuple(member.value for member in members if _passes(node, graph, partial(_includes, member)))
+        segments = tuple(name for name, node_ids in others.items() if node.id not in node_ids)
         for path in sorted(paths):
             first, _, name = path.partition(".")
-            need = name if first == "payload" or (first == "contact" and name in BUILT_INS) else path
-            if not _requires(need, trigger.filters) and not _passes(node, graph, partial(_requires, need)):
-                needs.append(Need(node.id, need, segments))
+            filtered = name if first == "contact" and name in BUILT_INS else path
+            if filtered not in unguarded:
+                requires = partial(_requires, filtered)
+                is_tested = any(map(requires, conditions))
+                unguarded[filtered] = _reachable_without(start, graph, requires) if is_tested else reachable
+            if node.id in unguarded[filtered] and not _requires(filtered, trigger.filters):
+                needs.append(Need(node.id, filtered.removeprefix("payload."), segments))
     return tuple(dict.fromkeys(needs))
 
 
@@ -442,11 +450,6 @@ def _includes(member: Filter, filters: Iterable[Filter]) -> bool:
 
 
 _ALWAYS_THERE = {"event", "contactId", "payload", "contact", "contact.id", "contact.tags", "contact.segments"}
-
-
-def _passes(node: Node, graph: Graph, test: Callable[[Iterable[Filter]], bool]) -> bool:
-    """Return whether every entry passes a condition whose filters meet the test before it reaches the node."""
-    return graph.start is not None and node.id not in _reachable_without(graph.start.id, graph, test)
 
 
 def uses_chain(trigger: Trigger, graph: Graph) -> bool:
