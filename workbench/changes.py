@@ -177,13 +177,7 @@ def _step_changes(
 # reads neither.
 _MIRRORED_KEYS = frozenset({"actionType"})
 _MIRRORED_TRIGGER_KEYS = frozenset({"actionType", "event", "eventNames"})
-_FIELD_WORDS = {
-    "seconds": "waits",
-    "timeoutSeconds": "waits at most",
-    "filters": "conditions",
-    "branches": "splits",
-    "onMissing": "if something is missing",
-}
+_FIELD_WORDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters": "conditions", "branches": "splits"}
 
 
 def _field_changes(old: JsonObject, new: JsonObject) -> list[str]:

@@ -372,9 +372,8 @@ def count_lacking(
 ) -> "dict[Need, tuple[int, int]]":
     """Return how many contacts of the newest events lack each value, and how many its message reaches."""
     numbered = [{"number": n, "path": need.path.split("."), "segments": need.segments} for n, need in enumerate(needs)]
-    rows = built_in(
-        connection, "lacking_values", {"names": events, "needs": msgspec.json.encode(numbered).decode()}
-    ).iter_rows()
+    values = {"names": events, "needs": msgspec.json.encode(numbered).decode()}
+    rows = built_in(connection, "lacking_values", values).iter_rows()
     return {needs[number]: (count, reached) for number, count, reached in rows}
 
 
