@@ -51,13 +51,7 @@ def copy_rows(server: Postgres, source: Database, target: Database, since: datet
                 _put(writing, table, parts)
         seconds, spent = time.perf_counter() - begun, cpu_seconds(server.pid) - spent
     return Slice(
-        requests=1,
-        accepted=row[0],
-        refused=0,
-        seconds=seconds,
-        statuses={},
-        latencies_ms=[],
-        cpu={"postgres": spent},
+        requests=1, accepted=row[0], refused=0, seconds=seconds, statuses={}, latencies_ms=[], cpu={"postgres": spent}
     )
 
 

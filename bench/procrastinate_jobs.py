@@ -39,10 +39,7 @@ async def main(dsn: str) -> None:
                     await thank.batch_defer_async(*jobs)
                 case _:
                     await app.run_worker_async(
-                        wait=False,
-                        concurrency=effects.IN_FLIGHT,
-                        listen_notify=False,
-                        install_signal_handlers=False,
+                        wait=False, concurrency=effects.IN_FLIGHT, listen_notify=False, install_signal_handlers=False
                     )
             print(flush=True)
 

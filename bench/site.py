@@ -82,12 +82,7 @@ def publish(service: Service, database: Database, automation: dict[str, Any]) ->
 def _furnish(server: Postgres, database: Database, service: Service) -> None:
     publish(service, database, _AUTOMATION)
     everybody = LoadSpec(
-        path=BATCHES,
-        key=database.live_key,
-        connections=4,
-        seconds=60.0,
-        events_per_request=BATCH,
-        introduce=True,
+        path=BATCHES, key=database.live_key, connections=4, seconds=60.0, events_per_request=BATCH, introduce=True
     )
     send(server, everybody, service)
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))

@@ -63,11 +63,7 @@ def _seconds_until_up(home: Path) -> float:
     started = time.perf_counter()
     with (
         subprocess.Popen(
-            [*command, "--data-dir", home],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [*command, "--data-dir", home], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
         _ended_in_time(process),
     ):

@@ -16,12 +16,5 @@ def timed(server: Postgres, pids: Sequence[int], count: int, work: Callable[[], 
     cpu = {name: spent - before[name] for name, spent in cpu_so_far(server, pids).items()}
     others = cpu.pop("others") / seconds
     return Slice(
-        requests=count,
-        accepted=count,
-        refused=0,
-        seconds=seconds,
-        statuses={},
-        latencies_ms=[],
-        cpu=cpu,
-        others=others,
+        requests=count, accepted=count, refused=0, seconds=seconds, statuses={}, latencies_ms=[], cpu=cpu, others=others
     )

@@ -60,5 +60,5 @@ def test_libraries_are_logged_from_warnings_on(output: StringIO) -> None:
         logging.getLogger(name).info("info")
         logging.getLogger(name).warning("%s", "warning")
     assert [(line["logger"], line["word"]) for line in lines(output)] == [
-        *(("sanic.root", "warning"), ("psycopg.pool", "warning"), ("workbench", "info"), ("workbench", "warning")),
+        *(("sanic.root", "warning"), ("psycopg.pool", "warning"), ("workbench", "info"), ("workbench", "warning"))
     ]

@@ -8,15 +8,7 @@ import msgspec
 from workbench.display import words
 from workbench.display.kinds import handle_words
 from workbench.display.outline import canonical, outline_of
-from workbench.display.sentences import (
-    conditions,
-    event_name,
-    node_sentence,
-    outline_lines,
-    rules_of,
-    span_text,
-    value,
-)
+from workbench.display.sentences import conditions, event_name, node_sentence, outline_lines, rules_of, span_text, value
 from workbench.language.actions import FIELDS, handles_of
 from workbench.language.codec import normalize, printable, same_json
 from workbench.language.graph import SettingName

@@ -181,13 +181,7 @@ class Segments(Sequence[Segment]):
 
     @usage_example('wb.segments.define("whales", sql="SELECT contact_id FROM …", every="1h")')
     def define(
-        self,
-        name: str,
-        sql: str,
-        *,
-        every: str | timedelta | None = None,
-        params: Params = None,
-        **values: Any,
+        self, name: str, sql: str, *, every: str | timedelta | None = None, params: Params = None, **values: Any
     ) -> Segment:
         """Create or change the segment of the contacts that a query returns; return it after its first refresh.
 

@@ -201,12 +201,7 @@ def run(prepared: PreparedTrial, context: TrialContext, trial: Trial) -> Trace:
     """Simulate with the true values, as the engine would, and return what the caller may see of the result."""
     contact, email = prepared.contact, prepared.contact.identifiers.email
     simulation = SimulationInput(
-        prepared.history,
-        trial.later,
-        context.retries,
-        until=trial.until,
-        report_bug=log_bug,
-        owners=prepared.owners,
+        prepared.history, trial.later, context.retries, until=trial.until, report_bug=log_bug, owners=prepared.owners
     )
     was_sent_by_caller = trial.contact is not None or email == prepared.event.identifiers.email
     if email is None or context.show.clear or was_sent_by_caller:

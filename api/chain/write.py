@@ -261,9 +261,7 @@ async def _compare_with_stored(
         for org_id, confirmations, depth in watches.confirmation_depths
     ]
     known_logs, confirmed_rows = await run(
-        tx,
-        store.known_logs(chain_id, logs),
-        store.confirmed_logs(chain_id, confirmed_ranges),
+        tx, store.known_logs(chain_id, logs), store.confirmed_logs(chain_id, confirmed_ranges)
     )
     if watches.lookbacks:
         await run(tx, store.finish_lookback(watches.lookbacks))

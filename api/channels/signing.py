@@ -48,11 +48,7 @@ async def find_secrets(tx: Transaction, keyring: Keyring, org_id: int, now: date
 def headers(secrets: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Return the three headers of a delivery; `timestamp` is in seconds since the epoch."""
     signatures = [signature(secret, message_id, timestamp, body) for secret in secrets]
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": str(timestamp),
-        "webhook-signature": " ".join(signatures),
-    }
+    return {"webhook-id": message_id, "webhook-timestamp": str(timestamp), "webhook-signature": " ".join(signatures)}
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:

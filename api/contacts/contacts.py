@@ -15,14 +15,7 @@ from api.automations.views import visible_messages
 from api.crypto import EmailDisplay
 from api.store import contacts as store
 from api.store.chain import LogRow
-from api.store.contacts import (
-    ConflictRow,
-    ContactEntryRow,
-    ContactKey,
-    PageCursor,
-    TimelineRow,
-    find_contact_state,
-)
+from api.store.contacts import ConflictRow, ContactEntryRow, ContactKey, PageCursor, TimelineRow, find_contact_state
 from api.store.database import Database, Transaction
 from api.store.entries import TagChange, change_tags
 from api.store.events import EventRow

@@ -140,12 +140,7 @@ class Deliveries:
         run = recorded.run
         # It continues at the moment of the decision, so the claim keeps its due time.
         return msgspec.structs.replace(
-            claim,
-            node_id=run.node_id,
-            step=run.step,
-            attempt=run.attempt,
-            since=run.since,
-            since_id=run.since_id,
+            claim, node_id=run.node_id, step=run.step, attempt=run.attempt, since=run.since, since_id=run.since_id
         )
 
     async def _record(

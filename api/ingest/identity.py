@@ -242,10 +242,7 @@ async def fit_plan(
 
 
 def contact_writes(
-    plan: ContactPlan,
-    at: datetime,
-    also_locked: Collection[str] = (),
-    created_us: Mapping[str, int] | None = None,
+    plan: ContactPlan, at: datetime, also_locked: Collection[str] = (), created_us: Mapping[str, int] | None = None
 ) -> list[Call[None]]:
     """Return the calls that write a plan, and that lock the contacts with new attributes and those of `also_locked`.
 

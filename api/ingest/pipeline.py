@@ -25,15 +25,7 @@ from api import process
 from api.clock import Clock, from_us, monotonic_ns, token
 from api.crypto import Keyring
 from api.ingest.match import Triggers
-from api.ingest.parse import (
-    AcceptedEvent,
-    EventReader,
-    Outcome,
-    ParsedEvent,
-    RateLimited,
-    Rejected,
-    Unavailable,
-)
+from api.ingest.parse import AcceptedEvent, EventReader, Outcome, ParsedEvent, RateLimited, Rejected, Unavailable
 from api.ingest.queue import Queue, TokenBuckets
 from api.ingest.rejected import Notices
 from api.ingest.store import CANNOT_BE_STORED, store_batch

@@ -22,13 +22,7 @@ from workbench.language.channel import is_evm_wallet
 from workbench.language.codec import decode
 from workbench.language.event import EVENT_NAME
 from workbench.language.payload_schema import schema_changes, summarise_paths
-from workbench.language.responses import (
-    CatalogResponse,
-    EventCountView,
-    EventDescription,
-    SchemaDrift,
-    StoredPayload,
-)
+from workbench.language.responses import CatalogResponse, EventCountView, EventDescription, SchemaDrift, StoredPayload
 
 blueprint = Blueprint("catalog", url_prefix="/api/v1/events/catalog")
 
@@ -111,10 +105,7 @@ def _describe_payloads(newest: Sequence[EventRow], earlier: Sequence[bytes], rec
             for event, payload in sampled[:SHOWN_SAMPLES]
         ),
         "drift": SchemaDrift(
-            recent_since,
-            len(earlier_payloads),
-            len(recent_payloads),
-            schema_changes(earlier_payloads, recent_payloads),
+            recent_since, len(earlier_payloads), len(recent_payloads), schema_changes(earlier_payloads, recent_payloads)
         ),
         "undeliverable": sum(
             event.wallet_address is not None and not is_evm_wallet(event.wallet_address) for event, _ in sampled

@@ -17,16 +17,7 @@ from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.auth.verify import Principal
-from api.catalog.tail import (
-    MAX_EVENTS,
-    OUTCOMES,
-    RETENTION,
-    Cursor,
-    Tail,
-    TailItem,
-    TooManyFollowersError,
-    read_cursor,
-)
+from api.catalog.tail import MAX_EVENTS, OUTCOMES, RETENTION, Cursor, Tail, TailItem, TooManyFollowersError, read_cursor
 from api.clock import monotonic_ns
 from api.ingest.parse import (
     Accepted,

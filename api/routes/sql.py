@@ -74,10 +74,7 @@ async def run_query(request: Request, body: SqlBody) -> None:
     query = AnalystQuery(principal.org_id, body.sql, body.params, "pii:read" in principal.scopes, body.as_of)
 
     # A query may run for long: a revoked key must not receive the rest of its rows.
-    async with (
-        cancel_when_key_ends(request, SQL),
-        services(request).gateway.run(query, writer.binary) as result,
-    ):
+    async with cancel_when_key_ends(request, SQL), services(request).gateway.run(query, writer.binary) as result:
         headers = {"Query-Hash": query.hash}
         if result.watermark is not None:
             headers["Watermark"] = result.watermark

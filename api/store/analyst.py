@@ -49,14 +49,7 @@ from psycopg.types.string import ByteaBinaryLoader
 from psycopg.waiting import WAIT_R
 
 from api.clock import monotonic_ns
-from api.store.database import (
-    Database,
-    DatabaseUnavailableError,
-    Transaction,
-    WatchedConnection,
-    is_distributed,
-    load,
-)
+from api.store.database import Database, DatabaseUnavailableError, Transaction, WatchedConnection, is_distributed, load
 from api.store.sql_roles import ReaderError, ReaderRole, stop_backend
 
 _log = logging.getLogger("workbench.reading")

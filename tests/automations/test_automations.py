@@ -181,8 +181,7 @@ UNAFFECTED_STATES = ("running", "completed", "exited", "dead")
 
 
 @pytest.mark.parametrize(
-    ("stop", "outcome"),
-    [(automations.deactivate, "automation_inactive"), (automations.archive, "automation_archived")],
+    ("stop", "outcome"), [(automations.deactivate, "automation_inactive"), (automations.archive, "automation_archived")]
 )
 async def test_deactivation_cancels_entries_that_no_worker_holds(tenant: Any, stop: Any, outcome: str) -> None:
     row, other = await tenant.publish(), await tenant.publish()
@@ -279,10 +278,7 @@ async def test_ingest_reads_the_published_trigger_or_the_drafts(tenant: Any, oth
         (state,) = await run(tx, events.read_epochs([tenant.org_id, other_tenant.org_id]))
     assert [
         (automation.id, automation.published_version, decode(automation.trigger_spec)["event"]) for automation in live
-    ] == [
-        (published.id, 1, "first_deposit"),
-        (draft.id, None, "b"),
-    ]
+    ] == [(published.id, 1, "first_deposit"), (draft.id, None, "b")]
     assert state.epochs == {tenant.org_id: 8, other_tenant.org_id: 0}
 
 

@@ -129,7 +129,7 @@ async def test_a_dead_entry_is_replayed_from_where_it_died(tenant: Any) -> None:
     await tenant.drive()
     history = await entries.read_history(tenant.database, tenant.org_id, entry.id, tenant.show)
     assert [(step.node_id, step.outcome) for step in history.steps] == [
-        *(("t1", "entered"), ("m1", "failed"), ("m1", "sent")),
+        *(("t1", "entered"), ("m1", "failed"), ("m1", "sent"))
     ]
     assert [(message.id, message.wallet_address) for message in history.messages] == [
         (message_id(entry.id, "m1"), evm_wallet("1"))

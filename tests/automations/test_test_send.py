@@ -330,11 +330,7 @@ async def test_a_send_without_an_answer_by_the_deadline_is_unknown(
         assert [
             (message["nodeId"], message["outcome"], message["reason"], message["detail"])
             for message in answer["messages"]
-        ] == [
-            ("i", "sent", None, ""),
-            ("m", "skipped", "no_address", ""),
-            ("h", "unknown", "no_answer", "after 0.5 s"),
-        ]
+        ] == [("i", "sent", None, ""), ("m", "skipped", "no_address", ""), ("h", "unknown", "no_answer", "after 0.5 s")]
         hangs.set()
 
 

@@ -17,17 +17,7 @@ from workbench import Automation
 from workbench.canvas.widget import Canvas
 
 STATIC = Path(__file__).parents[2] / "workbench" / "static"
-TRAITS = (
-    "palette",
-    "document",
-    "cards",
-    "routes",
-    "diagnostics",
-    "status",
-    "counts",
-    "height",
-    "read_only",
-)
+TRAITS = ("palette", "document", "cards", "routes", "diagnostics", "status", "counts", "height", "read_only")
 PAGE = """<!doctype html><meta charset="utf-8"><title>canvas</title>
 <link rel="icon" href="data:,"><link rel="stylesheet" href="/canvas.css">
 <body data-jp-theme-light="{light}" style="margin:0"><div id="one"></div><div id="two"></div>

@@ -113,8 +113,7 @@ def test_wrong_usage_is_exit_code_2(workbench: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "advice"),
-    [(["improt"], "import"), (["key", "creat"], "create"), (["automations", "aply"], "apply")],
+    ("arguments", "advice"), [(["improt"], "import"), (["key", "creat"], "create"), (["automations", "aply"], "apply")]
 )
 def test_a_misspelt_command_gets_a_suggestion(workbench: Run, arguments: list[str], advice: str) -> None:
     done = workbench(*arguments)

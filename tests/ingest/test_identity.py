@@ -105,10 +105,7 @@ async def test_g1_g5_another_organization_has_its_own_contacts(acme: Org, globex
     assert len(mine) == len(theirs) == 1
     assert await globex.contacts() == [{"wallet": "0xa", "email": A, "external_id": "u1"}]
     # They are sealed and indexed with different keys.
-    for column, table in (
-        ("email", "contacts"),
-        ("value_digest", "identities"),
-    ):
+    for column, table in (("email", "contacts"), ("value_digest", "identities")):
         assert not {*await acme.rows(column, table)} & {*await globex.rows(column, table)}
 
 

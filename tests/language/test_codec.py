@@ -63,8 +63,7 @@ def test_a_decimal_has_at_most_400_digits(digits: int, fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [b"", b"01", b"+1", b".5", b"1.", b"NaN", b"Infinity", b"-Infinity", b"1e99999999999999999999", b"9" * 5_000],
+    "raw", [b"", b"01", b"+1", b".5", b"1.", b"NaN", b"Infinity", b"-Infinity", b"1e99999999999999999999", b"9" * 5_000]
 )
 def test_an_invalid_json_number_is_malformed(raw: bytes) -> None:
     with pytest.raises(MalformedJsonError):
@@ -72,8 +71,7 @@ def test_an_invalid_json_number_is_malformed(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [b"[1] 2", b"[1,]", b'{"a":1,}', b"// x\n1", b"{'a':1}", b"\xef\xbb\xbf1", '"a"'.encode("utf-16"), b'"\x01"'],
+    "raw", [b"[1] 2", b"[1,]", b'{"a":1,}', b"// x\n1", b"{'a':1}", b"\xef\xbb\xbf1", '"a"'.encode("utf-16"), b'"\x01"']
 )
 def test_json_is_read_strictly(raw: bytes) -> None:
     with pytest.raises(MalformedJsonError):

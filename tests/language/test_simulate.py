@@ -94,10 +94,7 @@ def test_a_trace_without_a_match_has_the_verdicts() -> None:
     trace = simulate(automation(filters), event(payload={"amount": "2.5"}), contact_from(None), NOW)
     assert trace == Trace(
         False,
-        (
-            Verdict("amount", "eq", Decimal("2.5"), False, True, "2.5"),
-            Verdict("email", "exists", None, False, False),
-        ),
+        (Verdict("amount", "eq", Decimal("2.5"), False, True, "2.5"), Verdict("email", "exists", None, False, False)),
     )
 
 

@@ -220,12 +220,7 @@ def test_events_that_no_entry_waits_for_change_nothing(path: str) -> None:
         build_automation(DELAY, MESSAGE, settings={"goal": never}), *paid(*(hour * HOUR for hour in range(24)))
     )
     assert {tuple(steps_of(entry)) for entry in entries} == {
-        (
-            ("t", "entered", at),
-            ("d", "waiting", at),
-            ("d", "waited", at + 2 * DAY),
-            ("m", "sent", at + 2 * DAY),
-        )
+        (("t", "entered", at), ("d", "waiting", at), ("d", "waited", at + 2 * DAY), ("m", "sent", at + 2 * DAY))
         for at in (hour * HOUR for hour in range(24))
     }
 

@@ -123,9 +123,7 @@ async def test_an_event_after_the_response_of_publish_uses_the_new_version_on_ev
     assert (dry["matchedAutomations"], workbench_dry["matchedAutomations"]) == (1, 0)
 
 
-async def test_an_active_automation_without_a_published_version_sends_nothing(
-    installation: Installation,
-) -> None:
+async def test_an_active_automation_without_a_published_version_sends_nothing(installation: Installation) -> None:
     keys = await installation.organization()
     api = installation.start_api()
     installation.start_engine()

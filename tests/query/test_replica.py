@@ -136,10 +136,7 @@ async def test_a_query_cancelled_by_replay_is_retried_and_then_refused(servers: 
         while not refused.done():
             await own.lock_events()
             await asyncio.sleep(0.05)
-        assert await refused == (
-            429,
-            "the read replica had to apply changes that conflict with the query; try again",
-        )
+        assert await refused == (429, "the read replica had to apply changes that conflict with the query; try again")
 
 
 async def reading(servers: Pair) -> None:

@@ -42,10 +42,7 @@ async def test_the_same_query_has_the_same_hash(service):
 
 
 async def test_a_result_is_repeated_despite_later_writes(service):
-    with (
-        psycopg.connect(service.dsn) as open_then,
-        psycopg.connect(service.dsn, autocommit=True) as ended,
-    ):
+    with psycopg.connect(service.dsn) as open_then, psycopg.connect(service.dsn, autocommit=True) as ended:
         add(ended, service.ann.org_id, "late:before")
         add(open_then, service.ann.org_id, "late:still open")
         first = await ask(service.ann, NAMES)

@@ -59,11 +59,7 @@ async def test_c4_a_key_counts_once_within_a_batch_and_the_first_wins(acme: Org)
 
 async def test_items_that_are_no_objects_are_refused_without_the_others(acme: Org) -> None:
     results = await acme.post_batch(None, [], "x", 7, event("a"), {})
-    assert [result.get("error", "") for result in results] == [
-        *["must be a JSON object"] * 4,
-        "",
-        "event: is required",
-    ]
+    assert [result.get("error", "") for result in results] == [*["must be a JSON object"] * 4, "", "event: is required"]
 
 
 async def test_one_unreadable_event_does_not_make_the_others_unreadable(acme: Org) -> None:

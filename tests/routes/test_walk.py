@@ -16,11 +16,7 @@ HELPERS = {"api.crypto", "workbench.language.codec"}  # functions of a value, wh
 
 
 async def test_a_single_event_passes_through_few_modules(acme: Org) -> None:
-    trigger = {
-        "type": "app_event",
-        "event": "deposit",
-        "filters": [{"path": "k", "operator": "eq", "value": MARKED}],
-    }
+    trigger = {"type": "app_event", "event": "deposit", "filters": [{"path": "k", "operator": "eq", "value": MARKED}]}
     graph = {"nodes": [{"id": "t", "type": "trigger", "data": {}}], "edges": []}
     automation = {"name": "A", "triggerSpec": trigger, "graph": graph, "active": True}
     assert (await acme.call("POST", "/automations", automation, kind="workbench")).status_code == 201

@@ -37,10 +37,7 @@ KEY = "entries_pkey org_id id"
 LANES = {"entries_ready org_id due_at", "entries_retrying org_id due_at", "entries_running org_id lease_until"}
 EXPECTED = {
     "entries.lock_due_entries": {"entries_ready org_id due_at", "entries_retrying org_id due_at"},
-    "entries.claim_entries": {
-        "entries_turns org_id contact_id",
-        KEY,
-    },
+    "entries.claim_entries": {"entries_turns org_id contact_id", KEY},
     "entries.release_turns": {"entries_turns org_id contact_id state", KEY},
     "entries.rescue_entries": {"entries_running org_id lease_until", KEY},
     "entries.find_due_work": LANES | {"automation_epochs_pkey"},

@@ -180,12 +180,7 @@ def rules(url: str) -> tuple[Rule, ...]:
             Rule(name, {"event": TICK}, lambda sent: _named(sent, TICK), (_guarded(message, name),))
             for name, message in zip(GUARDED, (_INAPP, hook), strict=True)
         ),
-        Rule(
-            COUNTED,
-            {"event": TICK},
-            lambda sent: _named(sent, TICK),
-            (_graph({"t": _TRIGGER, "u": _COUNT}, "t>u"),),
-        ),
+        Rule(COUNTED, {"event": TICK}, lambda sent: _named(sent, TICK), (_graph({"t": _TRIGGER, "u": _COUNT}, "t>u"),)),
         Rule(
             "unpublished",
             _requires("withdrawal", "lines"),

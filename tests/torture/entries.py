@@ -124,8 +124,7 @@ class _Path(NamedTuple):
 def _path(version: VersionRow) -> _Path:
     edges: list[dict[str, Any]] = version.graph["edges"]
     return _Path(
-        version.graph["nodes"][0]["id"],
-        {(edge["source"], edge.get("sourceHandle")): edge["target"] for edge in edges},
+        version.graph["nodes"][0]["id"], {(edge["source"], edge.get("sourceHandle")): edge["target"] for edge in edges}
     )
 
 

@@ -88,12 +88,7 @@ def _fields_sent(sent: SentEvent) -> dict[str, Any]:
 
 
 def _fields_of(row: EventRow) -> dict[str, Any]:
-    return {
-        "event": row.event,
-        "identifiers": row.identifiers(),
-        "payload": row.payload,
-        "occurredAt": row.occurred_at,
-    }
+    return {"event": row.event, "identifiers": row.identifiers(), "payload": row.payload, "occurredAt": row.occurred_at}
 
 
 def answers_agree(run: Evidence) -> Findings:

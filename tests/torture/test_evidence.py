@@ -60,11 +60,7 @@ def delayed(*leases: tuple[str, int, int]) -> Evidence:
 
 @pytest.mark.parametrize(
     "leases",
-    [
-        [("ann", 19, 31)],
-        [("ann", 19, 26), ("ann", 26, 31)],
-        [("ann", 15, 22), ("bob", 20, 30), ("ann", 22, 32)],
-    ],
+    [[("ann", 19, 31)], [("ann", 19, 26), ("ann", 26, 31)], [("ann", 15, 22), ("bob", 20, 30), ("ann", 22, 32)]],
 )
 def test_a_delay_waits_while_another_entry_of_its_contact_is_held(leases: list[tuple[str, int, int]]) -> None:
     assert judge("V13", delayed(*leases)).violations == []

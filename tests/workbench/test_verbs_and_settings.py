@@ -232,13 +232,7 @@ def test_a_simulation_passes_delays_and_shows_the_time_of_each_step() -> None:
     assert "delay_3_days: waited (+3 days)" in repr(simulation)
     assert "send_email: message sent (+5 days)" in repr(simulation)
     page = simulation._repr_html_()
-    for words in (
-        "+3 days",
-        "delay_3_days",
-        "timed out",
-        "email to ada@example.com",
-        "until 2026-11-25 10:00 UTC",
-    ):
+    for words in ("+3 days", "delay_3_days", "timed out", "email to ada@example.com", "until 2026-11-25 10:00 UTC"):
         assert words in page
 
 

@@ -123,10 +123,7 @@ def run(
         summary = BucketSummary()
         delays = msgspec.convert(connection.get("/retries")["delays"], tuple[float, ...] | None)
         task = BucketTask(str(folder.path), scope.window.until, payloads, RetryPolicy(delays))
-        with (
-            _Progress(total) as progress,
-            closing(WorkerPool(task, processes)) as workers,
-        ):
+        with _Progress(total) as progress, closing(WorkerPool(task, processes)) as workers:
             events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
             read = 0
             for window, _ in slices:

@@ -21,15 +21,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from workbench.display import words
-from workbench.language.actions import (
-    FIELDS,
-    NODE_KINDS,
-    FieldType,
-    Handle,
-    InvalidAction,
-    TriggerNode,
-    handles_of,
-)
+from workbench.language.actions import FIELDS, NODE_KINDS, FieldType, Handle, InvalidAction, TriggerNode, handles_of
 from workbench.language.graph import Node
 from workbench.language.problem import DeclarationError
 from workbench.language.trigger import Trigger

@@ -14,15 +14,7 @@ import msgspec
 
 from workbench.language.actions import Action, longest_wait
 from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
-from workbench.language.decision import (
-    Decision,
-    Failure,
-    StepContext,
-    end_entry,
-    fail,
-    fail_permanently,
-    record_step,
-)
+from workbench.language.decision import Decision, Failure, StepContext, end_entry, fail, fail_permanently, record_step
 from workbench.language.facts import Facts, apply_effects, event_reference
 from workbench.language.filter import matches
 from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source

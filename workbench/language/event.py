@@ -121,10 +121,7 @@ _ATTRIBUTES_SCHEMA = {
     "propertyNames": {"minLength": 1, "maxLength": MAX_ATTRIBUTE_KEY},
     "additionalProperties": _ATTRIBUTE_SCHEMA,
 }
-_PAYLOAD_SCHEMA = {
-    "type": ["object", "null"],
-    "description": f"At most {MAX_PAYLOAD_BYTES:,} bytes as compact JSON.",
-}
+_PAYLOAD_SCHEMA = {"type": ["object", "null"], "description": f"At most {MAX_PAYLOAD_BYTES:,} bytes as compact JSON."}
 _EVENT_NAME_SCHEMA = {"pattern": f"^{EVENT_NAME.pattern}$"}  # not Meta(pattern=...), which is slow to check
 
 IdempotencyKey = Annotated[

@@ -34,13 +34,7 @@ from workbench.language.actions import (
     WaitForEvent,
     is_webhook_url,
 )
-from workbench.language.channel import (
-    Channel,
-    EmailMessage,
-    InappMessage,
-    Message,
-    WebhookMessage,
-)
+from workbench.language.channel import Channel, EmailMessage, InappMessage, Message, WebhookMessage
 from workbench.language.codec import Json, encode
 from workbench.language.contact import exceeds_attribute_limits, merge_identifiers
 from workbench.language.decision import (

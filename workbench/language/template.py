@@ -20,15 +20,7 @@ from jinja2.runtime import Context as Scope
 from jinja2.visitor import NodeTransformer
 
 from workbench.language.codec import Json, encode, storage_problem, text_problem
-from workbench.language.expression import (
-    BUDGET,
-    FILTERS,
-    HTML,
-    TESTS,
-    TEXT,
-    template_error,
-    to_json_value,
-)
+from workbench.language.expression import BUDGET, FILTERS, HTML, TESTS, TEXT, template_error, to_json_value
 from workbench.language.expression import MissingValueError as MissingValueError
 from workbench.language.expression import RenderBudget as RenderBudget
 from workbench.language.expression import TemplateError as TemplateError

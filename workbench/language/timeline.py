@@ -221,10 +221,7 @@ class Timeline(msgspec.Struct):
                 recent = min(self.past.recent + started, LOOP_LIMIT)
             if required.messages:
                 earlier, sent_at, since = self.past.messages_at, self._sent_at, now - required.messages
-                messages_at = (
-                    *earlier[bisect_right(earlier, since) :],
-                    *sent_at[bisect_right(sent_at, since) :],
-                )
+                messages_at = (*earlier[bisect_right(earlier, since) :], *sent_at[bisect_right(sent_at, since) :])
                 if self.other_messages:
                     messages_at += self._other_messages_at(entry, since, now, arrival)
             history = ContactHistory(
