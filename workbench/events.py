@@ -131,7 +131,7 @@ class Events(MethodHints):
         that nothing was stored.
         """
         receipts: list[Receipt] = []
-        limited_s, responding = 0.0, True
+        limited_s, responding, requested = 0.0, True, False
         remaining = enumerate(events)
         while batch := list(islice(remaining, BATCH_SIZE)):
             bodies: dict[int, _JsonObject] = {}
@@ -147,8 +147,9 @@ class Events(MethodHints):
                     # Raised, it would lose the receipts of the events that are already stored.
                     results[index] = Receipt(False, idempotency_key=key, error=str(refusal))
             if responding:
-                sent, paused_s = self._send_batch(list(bodies.values()), is_first=not receipts)
+                sent, paused_s = self._send_batch(list(bodies.values()), is_first=not requested)
                 limited_s += paused_s
+                requested = requested or bool(bodies)
                 # After a batch that used up its retries, retrying every other one of a large import would take hours.
                 responding = not (sent and (sent[-1].error or "").startswith((_UNANSWERED, _NOT_SENT)))
             else:
@@ -253,7 +254,7 @@ class Events(MethodHints):
             receipt = receipts[index]
             if (receipt.error or "").startswith((_RATE_LIMITED, _NOT_SENT, _REFUSED)):
                 # The last attempt was rejected, but an earlier one may have stored the event.
-                error = f"{_UNANSWERED}: an earlier attempt got no response, then {receipt.error}"
+                error = f"{_UNANSWERED}: the outcome of an earlier attempt is unknown, then {receipt.error}"
                 receipts[index] = msgspec.structs.replace(receipt, error=error)
         return [receipts[index] for index in range(len(events))], limited_s
 
@@ -303,7 +304,7 @@ class Events(MethodHints):
             except WorkbenchError as refusal:
                 if not unknown:
                     raise
-                earlier = "It is unknown whether this was stored: an earlier attempt got no response, then"
+                earlier = "It is unknown whether this was stored: the outcome of an earlier attempt is unknown, then"
                 raise refusal.rephrased(f"{earlier} {refusal}{retry}", UnknownOutcomeError) from None
             pause = next(pauses, None)
             if pause is None:

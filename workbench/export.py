@@ -1,9 +1,9 @@
 """Exports of tables as parquet files on this machine (events by month), and a SQLAlchemy engine for a direct login.
 
-Rows are read in pages by id, one query per page, so neither the statement timeout nor memory limits the size of an
-export. A file appears when it is complete, with a fingerprint of its content in its metadata. A month with the current
-fingerprint is skipped. So an interrupted export resumes, and a later one rewrites only the months that changed: events
-were added, contacts erased, merged or identified, or another key sees more or fewer addresses.
+Rows are read in pages by id, one query per page, so neither the statement timeout nor memory limits the number of rows
+of an export. A file appears when it is complete, with a fingerprint of its content in its metadata. A month with the
+current fingerprint is skipped. So an interrupted export resumes, and a later one rewrites only the months that changed:
+events were added, contacts erased, merged or identified, or another key sees more or fewer addresses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ TABLES = ("events", "contacts", "messages", "entries")
 _PAGE_ROWS = 20_000  # a page takes a third of a second and some megabytes
 _FIRST_WEEKS, _EVENTS_PER_QUERY = 16, 400_000  # of fingerprints; that many events take about a second
 _TOOK_TOO_LONG = 408
-_MAX_CONTACTS = 100_000  # whose identifiers and attributes are kept in memory, about 300 bytes each
+_MAX_CONTACTS = 100_000  # whose identifiers and attributes are kept in memory; most take some hundred bytes
 _RETRY_PAUSES_S = (2.0,) * 4  # a server that restarts must not end a long export
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"  # less than every id
 _MASK = "•"  # the service masks email addresses with it

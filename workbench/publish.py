@@ -34,7 +34,9 @@ from workbench.errors import (
     InvalidAutomationError,
     InvalidRequestError,
     NotFoundError,
+    PermissionDeniedError,
     PublishError,
+    SqlError,
     WorkbenchError,
     usage_example,
 )
@@ -55,7 +57,7 @@ from workbench.language.graph import Graph
 from workbench.language.problem import Problem
 from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView
 from workbench.language.trigger import Trigger
-from workbench.segments import count_lacking, segment_names
+from workbench.segments import count_missing, segment_names
 
 Action = Literal["activate", "deactivate", "archive", "pause", "resume", "rollback"]
 Overdue = Literal["run", "cancel"]
@@ -188,12 +190,12 @@ class SavedAutomation:
             undeliverable[EVERY_EVENT] = sum(foreign for foreign, _ in counts), sum(sampled for _, sampled in counts)
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
         segments = segment_names(self.connection) if segments_of(graph) else None
-        lacking = {}
+        missing = {}
         if needs := needs_of(trigger, graph)[:_MAX_NEEDS]:
-            with suppress(WorkbenchError):  # a key may read the catalog without running SQL
-                lacking = count_lacking(self.connection, sorted(trigger.names), needs)
+            with suppress(PermissionDeniedError, SqlError):  # the key may not run SQL, or there are too many contacts
+                missing = count_missing(self.connection, sorted(trigger.names), needs)
         events = tuple(dict.fromkeys((*names, *paths)))
-        facts = CatalogFacts(events, paths, segments, undeliverable=undeliverable, lacking=lacking)
+        facts = CatalogFacts(events, paths, segments, undeliverable=undeliverable, missing=missing)
         if uses_chain(trigger, graph):
             with suppress(WorkbenchError):
                 return msgspec.structs.replace(facts, chain=chains(self.connection).facts())

@@ -4,7 +4,6 @@ The SQL is in `sql/reports`, and every report displays the query that it ran. A 
 misspelled event or property; `name_warnings` compares the names with the catalog.
 """
 
-import re
 from abc import ABC
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -238,7 +237,7 @@ class Reports(ABC):
         segments = _segments(arguments)
         for segment in segments:
             require_segment(self._connection, segment)
-        title = f"{title}, of {' and '.join(segments)}" if segments else title
+        title = f"{title}, of {', '.join(segments)}" if segments else title
         source: str | None
         by_path: list[str] | None
         match by:
@@ -254,13 +253,15 @@ class Reports(ABC):
         # A key of the payload may itself contain dots, so the query tries the whole path as one key first.
         dotted = [param for param in ("by", "value") if len(params.get(param, ())) > 1]
         params |= {f"{param}_key": ".".join(params[param]) for param in dotted}
-        text = statement(name, period=period, by=source, dotted=dotted, **structure)
-        if "segments" in arguments:
-            numbered = [re.sub(r":segment\b", f":segment_{number}", text) for number in range(len(segments))]
-            text = statement("compared", reports=numbered)
-            params |= {f"segment_{number}": segment for number, segment in enumerate(segments)}
-        elif segments:
-            params["segment"] = segments[0]
+        names: list[str] = (
+            ["segment"] if len(segments) == 1 else [f"segment_{number}" for number in range(len(segments))]
+        )
+        texts = [
+            statement(name, period=period | {"segment": param}, by=source, dotted=dotted, **structure)
+            for param in names or [""]
+        ]
+        text = texts[0] if len(texts) == 1 else statement("compared", reports=texts)
+        params |= dict(zip(names, segments, strict=True))
         if ":now" not in text:
             params.pop("now", None)  # the service rejects values that the query does not use
         rows = sql(self._connection, SqlQuery(text, params, as_of))
@@ -367,7 +368,7 @@ def _period(
         bounds["until"] = end.isoformat()
     elif as_of is not None:
         bounds["now"] = now.isoformat()
-    parts = {"until": "until" in period, "segment": bool(_segments(arguments)), "past": as_of is not None}
+    parts = {"until": "until" in period, "past": as_of is not None}
     return parts, bounds
 
 
@@ -376,8 +377,12 @@ def _segments(arguments: ReportArguments) -> list[str]:
     segment, segments = arguments.get("segment"), arguments.get("segments")
     if segments is None:
         return [] if segment is None else [segment]
-    if segment is not None or isinstance(segments, str) or len(set(segments)) != len(segments) or len(segments) < 2:
-        raise InvalidArgumentError(f'segments={segments!r} must be a list of segments to compare: ["whales", "others"]')
+    if segment is not None:
+        raise InvalidArgumentError("pass segment= or segments=, not both")
+    if isinstance(segments, str) or len(segments) < 2 or len(set(segments)) < len(segments):
+        raise InvalidArgumentError(
+            f'segments={segments!r} must name two or more different segments, such as ["whales", "others"]'
+        )
     return list(segments)
 
 

@@ -361,13 +361,13 @@ def _contact_ids(contacts: object) -> list[str]:
     return [str(contact_id) for contact_id in ids if contact_id is not None]
 
 
-def count_lacking(
+def count_missing(
     connection: Connection, events: Sequence[str], needs: "Sequence[Need]"
 ) -> "dict[Need, tuple[int, int]]":
     """Return how many contacts of the newest events lack each value, and how many its message reaches."""
     numbered = [{"number": n, "path": need.path.split("."), "segments": need.segments} for n, need in enumerate(needs)]
     values = {"names": events, "needs": msgspec.json.encode(numbered).decode()}
-    rows = built_in(connection, "lacking_values", values).iter_rows()
+    rows = built_in(connection, "missing_values", values).iter_rows()
     return {needs[number]: (count, reached) for number, count, reached in rows}
 
 

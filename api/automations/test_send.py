@@ -90,6 +90,8 @@ _RECEIVERS_SCHEMA = {
 }
 
 
+_NO_ADDRESS = {channel.recipient.cause for channel in CHANNELS.values() if channel.recipient is not None}
+
 _To: TypeAlias = Annotated[Receivers, Meta(extra={"read": _read_receivers, "schema": _RECEIVERS_SCHEMA})]
 _NodeId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 
@@ -163,7 +165,7 @@ async def send_test(
             channel.name,
             "skipped",
             step.detail.get("cause"),
-            step.detail["error"] if step.detail.get("cause") in ("undeliverable", "missing_value") else "",
+            "" if step.detail.get("cause") in _NO_ADDRESS else step.detail.get("error", ""),
         )
         for step, channel in last_steps.values()
         if step.outcome in ("failed", "skipped", "undeliverable") and node_id in (None, step.node_id)

@@ -91,9 +91,7 @@ class Driver:
             await self._graphs.load(org_id, claims)
             while remaining:
                 batch_claims = list(remaining.values())[: 1 if singles else None]
-                keys, now = self._keyring.of(org_id), self._clock.now()
-                async with self._database.transaction() as tx:
-                    facts = await read_facts(tx, org_id, keys, batch_claims, self._graphs, self._retries, now)
+                facts = await self._read_facts(org_id, batch_claims)
                 batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
                 result = await self._record(org_id, batch, facts)
                 if result is None:
@@ -129,6 +127,11 @@ class Driver:
             case LostLeases(entry_ids):
                 self.counts.add_lost(org_id, len(entry_ids))
                 self._claims.release(org_id, [remaining.pop(entry_id) for entry_id in entry_ids])
+
+    async def _read_facts(self, org_id: int, claims: list[Claim]) -> BatchFacts:
+        keys, now = self._keyring.of(org_id), self._clock.now()
+        async with self._database.transaction() as tx:
+            return await read_facts(tx, org_id, keys, claims, self._graphs, self._retries, now)
 
     async def _record(self, org_id: int, batch: list[EntryProgress], facts: BatchFacts) -> RecordResult | None:
         """Write a slice; return None, with nothing written, if the database rejects one of several entries."""

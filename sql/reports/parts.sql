@@ -23,7 +23,7 @@ CAST(:since AS timestamptz)
 {% macro of_members(period, rows="") %}
 {% if period.segment %}
 
-        AND {{ rows }}contact_id IN (SELECT contact_id FROM segment_members WHERE segment = :segment)
+        AND {{ rows }}contact_id IN (SELECT contact_id FROM segment_members WHERE segment = :{{ period.segment }})
 {%- endif %}
 {% endmacro %}
 {# What is at a path, as text or JSON, as filters find it: a key with dots in its name comes before dots into objects. #}

@@ -1,5 +1,6 @@
 """The canvas works without a browser: pieces, patches, exact numbers, forms, previews and concurrent views."""
 
+import copy
 import hashlib
 import threading
 from decimal import Decimal
@@ -14,7 +15,7 @@ from IPython.utils.capture import capture_output
 
 from tests.workbench.test_verbs import branching, new, thanks
 from workbench import Automation
-from workbench.canvas.document import DraftPieces, Patch, from_browser, palette, to_browser
+from workbench.canvas.document import DraftPieces, Patch, from_browser, palette, to_browser, without_overlaps
 from workbench.canvas.widget import Canvas
 from workbench.display.cards import WIDTH
 from workbench.display.layout import Box, route_edge
@@ -93,6 +94,16 @@ def test_a_draft_that_is_opened_and_not_changed_stays_the_same(nodes: list[Any],
     draft = Automation.from_json(payload)._draft
     assert DraftPieces.of(draft, {}).draft("n").payload() == payload
     assert DraftPieces.of(draft, {}).patched(Patch()).draft("n").payload() == payload
+
+
+def test_cards_that_move_down_leave_the_draft_as_it_was() -> None:
+    draft = branching()._draft
+    for node in draft.nodes:
+        node["position"] = {"x": 0, "y": 0}
+    payload = copy.deepcopy(draft.payload())
+    moved = without_overlaps(DraftPieces.of(draft, {}))
+    assert len({node["position"]["y"] for node in moved.nodes.values()}) == len(draft.nodes)
+    assert draft.payload() == payload
 
 
 def test_a_patch_changes_only_its_pieces() -> None:

@@ -42,7 +42,8 @@ def first_sample(canvas: RecordingCanvas) -> dict[str, Any]:
     return {"event": event["event"], "payload": event["payload"], "contact": event["contactId"]}
 
 
-def test_the_first_sample_is_a_stored_event(canvas: RecordingCanvas) -> None:
+def test_the_first_sample_is_a_stored_event(wb: Workbench, canvas: RecordingCanvas) -> None:
+    wb.events.send("deposit", wallet_address=WALLET, payload={"asset": "USDC"})
     canvas.edit(1, nodes={"send_inapp": node(canvas, "send_inapp") | {"data": {"title": "{{ asset }}", "body": "!"}}})
     sample = first_sample(canvas)
     assert sample["event"] == "deposit"

@@ -19,6 +19,7 @@ from tests.engine.conftest import EngineBench
 from workbench.language.channel import RetryPolicy
 
 KILLED_ENGINE = "killed engine"
+MAX_KILLS = 8
 _SESSIONS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s"
 
 
@@ -33,14 +34,14 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 # An engine claims entries in its second round trip and records its decisions in the ninth to thirteenth; each delivery
-# takes about eight more. The first of these are drawn most.
+# takes about eight more. Hypothesis shrinks towards the first of these.
 ROUND_TRIPS = (*range(9, 14), *range(2, 9), *range(14, 31))
 KILLS = st.lists(
     st.sampled_from([Kill(round_trip, answered) for round_trip in ROUND_TRIPS for answered in (True, False)]),
     min_size=1,
-    max_size=8,
+    max_size=MAX_KILLS,
 )
-RETRIES = RetryPolicy((10.0,) * 8)  # so that no entry dies of its killed claims
+RETRIES = RetryPolicy((10.0,) * MAX_KILLS)  # so that no entry dies of its killed claims
 
 
 class KilledClaim(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ class KilledClaim(msgspec.Struct, frozen=True):
     token: int
 
 
-class MortalEngines:
+class KilledEngines:
     """Engines that drive the entries of a bench, some of which are killed; the lease of their claims has to expire."""
 
     def __init__(self, bench: EngineBench, kills: Sequence[Kill]) -> None:
@@ -71,8 +72,9 @@ class MortalEngines:
         )
         if self._kills and due and bench.clock.ahead < until - LEASE:
             self.killed += _drive_in_child(bench, self._kills.pop(0))
-            while await bench.fetch(_SESSIONS, f"%{KILLED_ENGINE}"):
-                pass  # Postgres rolls back once it sees that the socket is closed
+            # Postgres rolls back once it sees that the socket is closed.
+            while await bench.fetch(_SESSIONS, f"%{KILLED_ENGINE}"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             claims = await bench.fetch("SELECT id, step, lease_token FROM entries WHERE state = 'running'")
             self.killed_claims |= {KilledClaim(*claim) for claim in claims}
         await bench.drive()
@@ -97,7 +99,7 @@ def _drive_in_child(bench: EngineBench, kill: Kill) -> bool:
         finally:
             os._exit(1)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL)
+    assert status in (0, -signal.SIGKILL), f"the child ended with {status}"
     return status != 0
 
 

@@ -13,7 +13,7 @@ from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from api.engine import facts
 from tests.engine.conftest import EngineBench, MovedClock
-from tests.engine.killing import KILLS, RETRIES, Kill, MortalEngines
+from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
@@ -68,7 +68,7 @@ CONTACTS = st.sampled_from(
 
 
 async def play_events(
-    bench: EngineBench, engines: MortalEngines, contact: dict[str, str], stream: list[Sent], late: bool
+    bench: EngineBench, engines: KilledEngines, contact: dict[str, str], stream: list[Sent], late: bool
 ) -> None:
     """Send the events and run the engine at their times, until the period is over. `late`: run it only at its end."""
     clock = bench.clock
@@ -110,14 +110,14 @@ async def other_messages(bench: EngineBench, automation_id: str) -> list[OtherMe
     return [OtherMessage(*row) for row in rows]
 
 
-async def steps(bench: EngineBench, automation_id: str, engines: MortalEngines | None = None) -> list[tuple[Any, ...]]:
+async def steps(bench: EngineBench, automation_id: str, engines: KilledEngines | None = None) -> list[tuple[Any, ...]]:
     rows = await bench.fetch(
         "SELECT e.event_id::text, s.node_id, s.outcome, s.handle, e.id, s.step, s.claim, s.attempt, s.at"
         " FROM entry_steps s JOIN entries e ON e.id = s.entry_id WHERE e.automation_id = %s"
         " ORDER BY e.event_id, s.claim, s.step",
         automation_id,
     )
-    engines = engines or MortalEngines(bench, [])
+    engines = engines or KilledEngines(bench, [])
     return [
         (event_id, node_id, outcome, handle, engines.own_attempt(entry_id, step, claim, attempt), at)
         for event_id, node_id, outcome, handle, entry_id, step, claim, attempt, at in rows
@@ -200,7 +200,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
-    engines = MortalEngines(bench, kills)
+    engines = KilledEngines(bench, kills)
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)

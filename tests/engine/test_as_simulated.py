@@ -12,7 +12,7 @@ from api.channels.outcome import Outcome, Sent
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
 from tests.engine.conftest import EngineBench, MovedClock
-from tests.engine.killing import KILLS, RETRIES, Kill, MortalEngines
+from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import EVENTS, graph_of, sound_graphs
 from workbench.language.codec import encode
@@ -57,7 +57,7 @@ class ManualClock(MovedClock):
 
 
 async def play_events(
-    bench: EngineBench, engines: MortalEngines, later: list[tuple[int, dict[str, Any]]], entry_id: str
+    bench: EngineBench, engines: KilledEngines, later: list[tuple[int, dict[str, Any]]], entry_id: str
 ) -> None:
     """Send the events and run the engine at their times, until the entry has ended."""
     clock = bench.clock
@@ -122,7 +122,7 @@ async def test_the_engine_does_what_was_simulated(
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
-    engines = MortalEngines(bench, kills)
+    engines = KilledEngines(bench, kills)
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
@@ -168,7 +168,7 @@ async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench:
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
-    engines = MortalEngines(bench, [])
+    engines = KilledEngines(bench, [])
     automation_id = await bench.automation(nodes, edges)
     payload = {
         "plan": "pro",

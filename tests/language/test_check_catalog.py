@@ -232,7 +232,7 @@ IN_SEGMENT = {"path": "contact.segments", "operator": "contains", "value": "whal
 
 def test_a_message_needs_its_address_and_the_values_that_its_texts_always_read() -> None:
     paths = [need.path for need in needs_of(trigger(), path_to(EMAIL))]
-    assert paths == ["contact.plan", "walletAddress", "email", "pair", "order.total"]
+    assert paths == ["contact.plan", "walletAddress", "email", "pair", "payload.order.total"]
     webhook = {"type": "send_webhook", "data": {"url": "https://a.co", "body": {"a": "{{ pair }}"}}}
     assert needs_of(trigger(), path_to(webhook)) == (Need("1", "pair"),)
     assert needs_of(Trigger(), path_to(webhook)) == ()
@@ -241,15 +241,23 @@ def test_a_message_needs_its_address_and_the_values_that_its_texts_always_read()
 def test_a_value_that_a_condition_or_the_trigger_requires_is_not_needed() -> None:
     conditions = [{"path": "contact.plan", "operator": "exists"}, {"path": "email", "operator": "exists"}, IN_SEGMENT]
     needs = needs_of(trigger("deposit", "pair", "walletAddress"), path_to(EMAIL, *conditions))
-    assert needs == (Need("4", "order.total", ("whales",)),)
+    assert needs == (Need("4", "payload.order.total", ("whales",)),)
+
+
+@pytest.mark.parametrize(("text", "tested"), [("payload.pair", "pair"), ("pair", "payload.pair"), ("plan", "plan")])
+def test_a_value_of_the_payload_is_not_needed_where_its_other_spelling_is_tested(text: str, tested: str) -> None:
+    message = {"type": "send_webhook", "data": {"url": "https://a.example", "body": f"{{{{ {text} }}}}"}}
+    assert needs_of(trigger("deposit", tested), path_to(message)) == ()
+    assert needs_of(trigger("deposit"), path_to(message, {"path": tested, "operator": "exists"})) == ()
+    assert needs_of(trigger("deposit", f"contact.{tested}"), path_to(message)) == (Need("1", text),)
 
 
 def test_contacts_that_lack_what_a_message_needs_are_counted() -> None:
     plan, email, seen, unseen = (Need("1", path) for path in ("contact.plan", "email", "items", "order.total"))
-    lacking = {plan: (12, 340), email: (340, 340), seen: (0, 340), unseen: (340, 340)}
-    catalog = msgspec.structs.replace(SEEN, lacking=lacking)
+    missing = {plan: (12, 340), email: (340, 340), seen: (0, 340), unseen: (340, 340)}
+    catalog = msgspec.structs.replace(SEEN, missing=missing)
     message = path_to({"type": "send_email", "data": {"subject": "s", "body": "b", "onMissing": "skip"}})
-    text = "of 340 contacts of its newest events:"
+    text = "of the 340 contacts of the newest events:"
     assert warnings(trigger(), message, catalog) == [
         ("1", None, f"is skipped for 12 {text} contact.plan is missing"),
         ("1", None, f"is skipped for 340 {text} email is missing"),

@@ -1,4 +1,4 @@
-"""Plans of analysts' queries do not depend on statistics, which new rows do not have yet, and are not shown to them."""
+"""Analysts' queries are not slow because new rows have no statistics yet, and their plans are not shown."""
 
 from typing import Any
 

@@ -281,15 +281,15 @@ def test_contacts_that_lack_what_a_text_needs_are_counted(wb: Workbench) -> None
         )
     draft = wb.automation("lacking").on("lacking").send_email("{{ contact.tier }}", "{{ a.b }} {{ externalId }}")
     assert [str(remark) for remark in draft.check()] == [
-        "send_email: is skipped for 2 of 4 contacts of its newest events: contact.tier is missing",
-        "send_email: is skipped for 3 of 4 contacts of its newest events: email is missing",
+        "send_email: is skipped for 2 of the 4 contacts of the newest events: contact.tier is missing",
+        "send_email: is skipped for 3 of the 4 contacts of the newest events: email is missing",
     ]
     sql = "SELECT id AS contact_id FROM contacts WHERE external_id IN ('lacks-0', 'lacks-2')"
     wb.segments.define("few-that-lack", sql=sql)
     few = wb.automation("lacking").on("lacking").when("contact.segments", contains="few-that-lack")
     draft = few.then(lambda b: b.send_webhook("https://a.example", "{{ contact.tier }}", on_missing="fail"))
     assert [str(remark) for remark in draft.check()] == [
-        "send_webhook: fails for 1 of 2 contacts of its newest events: contact.tier is missing"
+        "send_webhook: fails for 1 of the 2 contacts of the newest events: contact.tier is missing"
     ]
 
 

@@ -252,7 +252,7 @@ def without_overlaps(pieces: DraftPieces) -> DraftPieces:
     boxes = _boxes(pieces, cards(pieces, parse_draft(pieces.draft(""))))
     nodes = dict(pieces.nodes)
     for key, top in lowered(boxes).items():
-        nodes[key] |= {"position": nodes[key]["position"] | {"y": math.ceil(top)}}
+        nodes[key] = nodes[key] | {"position": nodes[key]["position"] | {"y": math.ceil(top)}}
     return msgspec.structs.replace(pieces, nodes=nodes)
 
 

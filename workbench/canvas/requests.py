@@ -309,13 +309,17 @@ def arrange(request: CanvasRequest) -> JsonObject:
 def display(request: CanvasRequest) -> Any:
     """Return the HTML of what a notebook would display: a backtest, the results of a test send, or a list."""
     automation, content, connection = request.automation, request.content, request.server.connection
-    if content["of"] == "backtest":
-        return automation.backtest(days=content["days"], against=content["against"])._repr_html_()
-    if content["of"] == "send_test":
-        return automation.send_test(request.sample()[0], **content["to"])._repr_html_()
-    if content["of"] == "automations" and connection is not None:
-        return publishing.list_automations(connection)._repr_html_()
-    return automation.versions()._repr_html_()
+    shown: Any
+    match content["of"]:
+        case "backtest":
+            shown = automation.backtest(days=content["days"], against=content["against"])
+        case "send_test":
+            shown = automation.send_test(request.sample()[0], **content["to"])
+        case "automations" if connection is not None:
+            shown = publishing.list_automations(connection)
+        case _:
+            shown = automation.versions()
+    return shown._repr_html_()
 
 
 READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import traitlets
@@ -35,7 +35,7 @@ from workbench.canvas.suggestions import Suggestions
 from workbench.display.words import entry_counts, outcome
 from workbench.draft import Draft, JsonObject, start_draft
 from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
-from workbench.language.check import Diagnostic
+from workbench.language.check import Consent, Diagnostic
 from workbench.publish import SavedAutomation
 
 _READ_ONLY = "this canvas is read-only; .canvas() without read_only=True opens one that can be changed"
@@ -111,7 +111,7 @@ class Canvas(AnyWidget):
     def _receive(self, _: object, content: JsonObject, __: object) -> None:
         handlers = {"edit": self._edit, "request": self._respond, "ping": self._ping}
         if content.get("name") == "display":
-            # A backtest takes a while, and a view takes a kernel that answers no ping for seconds for a stopped one.
+            # The view declares the kernel stopped if a ping is not answered for seconds; a backtest takes longer.
             threading.Thread(target=self._respond, args=(content,), daemon=True).start()
         else:
             handlers[content["kind"]](content)
@@ -204,7 +204,7 @@ class Canvas(AnyWidget):
     def _change(self, name: str, content: JsonObject) -> str:
         """Change the automation on the server; return a message for the user."""
         automation, overwrite = self._automation, content.get("overwrite") is True
-        agreed = dict.fromkeys(content.get("agreed", ()), True)  # the consents that the user gave
+        agreed = {consent: True for consent in get_args(Consent) if consent in content.get("agreed", ())}
         if self.read_only:
             raise InvalidAutomationError(_READ_ONLY)
         changes: dict[str, tuple[Callable[[], object], str]] = {

@@ -18,7 +18,14 @@ from workbench.language.filter import OPERATORS, Filter, Verdict
 from workbench.language.problem import DeclarationError
 from workbench.language.run import State, Step
 
-OPERATOR_PHRASES = {"eq": "is", "neq": "is not", "in": "is one of", "contains": "contains", "exists": "is set"}
+OPERATOR_PHRASES = {
+    # "amountUsd is 5"
+    "eq": "is",
+    "neq": "is not",
+    "in": "is one of",
+    "contains": "contains",
+    "exists": "is set",
+}
 if OPERATOR_PHRASES.keys() != OPERATORS.keys():
     raise DeclarationError(f"operators without a phrase: {OPERATOR_PHRASES.keys() ^ OPERATORS.keys()}")
 WORDS = msgspec.toml.decode(

@@ -366,11 +366,17 @@ def _excludes(recipient: Recipient, filters: Iterable[Filter]) -> bool:
     return False
 
 
-def _requires(name: str, filters: Iterable[Filter]) -> bool:
+_IDENTIFIERS = ("walletAddress", "email", "externalId")
+
+
+def _requires(path: str, filters: Iterable[Filter]) -> bool:
+    """Return whether one of the filters passes only if there is a value at the path."""
+    if path in _IDENTIFIERS:
+        same = {path, f"contact.{path}"}
+    else:  # a key of the payload is also a key of the context, unless it has a reserved name
+        same = {path} if path.startswith("contact.") else {path, f"payload.{path}", path.removeprefix("payload.")}
     return any(
-        filter_.path in (name, f"contact.{name}")
-        and filter_.operator in OPERATORS
-        and OPERATORS[filter_.operator].requires_value
+        filter_.path in same and filter_.operator in OPERATORS and OPERATORS[filter_.operator].requires_value
         for filter_ in filters
     )
 
@@ -394,8 +400,9 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
     `segments` and `chain` None: not loaded. An event without `paths` was not examined. `undeliverable`: of the newest
-    events of a name, how many have a wallet that can never sign in, and how many were looked at. `lacking`: how many
-    contacts of the newest events that start the automation lack a value, and how many its message reaches.
+    events of a name, how many have a wallet that can never sign in, and how many were looked at. `missing`: of the
+    contacts of the newest events of each name that are in the segments of a need, how many lack the value, and how many
+    were looked at.
     """
 
     events: tuple[str, ...] = ()
@@ -403,7 +410,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     segments: tuple[str, ...] | None = None
     chain: ChainFacts | None = None
     undeliverable: Mapping[str, tuple[int, int]] = {}
-    lacking: Mapping[Need, tuple[int, int]] = {}
+    missing: Mapping[Need, tuple[int, int]] = {}
 
 
 def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
@@ -435,13 +442,13 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
         segments = tuple(name for name, node_ids in others.items() if node.id not in node_ids)
         for path in sorted(paths):
             first, _, name = path.partition(".")
-            filtered = name if first == "contact" and name in BUILT_INS else path
-            if filtered not in unguarded:
-                requires = partial(_requires, filtered)
+            needed = name if first == "contact" and name in _IDENTIFIERS else path
+            if needed not in unguarded:
+                requires = partial(_requires, needed)
                 is_tested = any(map(requires, conditions))
-                unguarded[filtered] = _reachable_without(start, graph, requires) if is_tested else reachable
-            if node.id in unguarded[filtered] and not _requires(filtered, trigger.filters):
-                needs.append(Need(node.id, filtered.removeprefix("payload."), segments))
+                unguarded[needed] = _reachable_without(start, graph, requires) if is_tested else reachable
+            if node.id in unguarded[needed] and not _requires(needed, trigger.filters):
+                needs.append(Need(node.id, needed, segments))
     return tuple(dict.fromkeys(needs))
 
 
@@ -478,12 +485,13 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
     yield from check_wallets(catalog.undeliverable, trigger, graph)
-    for need, (count, reached) in catalog.lacking.items():
+    for need, (count, sampled) in catalog.missing.items():
         action = graph.by_id[need.node_id].action
-        is_seen = need.path in BUILT_INS or need.path.startswith("contact.")  # other unknown paths were reported above
-        if isinstance(action, MessageAction) and 0 < count < reached + is_seen:
-            does = "is skipped" if action.on_missing == "skip" else "fails"
-            message = f"{does} for {count:,} of {reached:,} contacts of its newest events: {need.path} is missing"
+        of_contact = need.path in _IDENTIFIERS or need.path.startswith("contact.")
+        # A path that no payload has is reported above as unknown.
+        if isinstance(action, MessageAction) and count and (count < sampled or of_contact):
+            verb = "is skipped" if action.on_missing == "skip" else "fails"
+            message = f"{verb} for {count:,} of the {sampled:,} contacts of the newest events: {need.path} is missing"
             yield Diagnostic("warning", message, need.node_id)
     if catalog.segments is not None:
         for name, node_id in _named_segments(graph):
