@@ -101,7 +101,7 @@ class _ExportRun:
         until, first = self._query("export_bounds", {}).row(0)  # ten seconds ago: later events may not be committed
         months = _months(first, until) if first is not None else []
         # Fingerprints come first: a change while files are written must make the next export write them again.
-        self._add_up(months)
+        self._read_fingerprints(months)
         contacts: pl.DataFrame | None = None  # those that are kept in memory
         for month in months:
             file = self.path / "events" / f"month={month.name}" / "part-0.parquet"
@@ -120,8 +120,8 @@ class _ExportRun:
         file = self.path / table / "part-0.parquet"
         self._write(self._pages(table, file, {}), file)
 
-    def _add_up(self, months: Sequence[_Month]) -> None:
-        """Add up what the fingerprints of months consist of, week by week, and several weeks in one query."""
+    def _read_fingerprints(self, months: Sequence[_Month]) -> None:
+        """Read what the fingerprints of months consist of: the sums of their weeks, of several weeks in one query."""
         weeks = [week for month in months for week in _weeks(month)]
         first, count = 0, _FIRST_WEEKS
         while spans := weeks[first : first + count]:
@@ -141,8 +141,7 @@ class _ExportRun:
                 month.contacts += int(contacts)
                 month.masked |= _MASK in (address or "")
             first += count
-            fitting = count * _EVENTS_PER_QUERY // max(sum(rows["events"]), 1)
-            count = max(1, min(fitting, 4 * count))
+            count = max(1, min(count * _EVENTS_PER_QUERY // max(sum(rows["events"]), 1), 4 * count))
 
     def _with_contacts(self, month: _Month, file: Path, contacts: "pl.DataFrame") -> Iterator["pl.DataFrame"]:
         """Yield pages of events with identifiers; the first event of a contact in a page has its attributes."""
@@ -150,14 +149,14 @@ class _ExportRun:
 
         window, after = {"since": month.since, "until": month.until}, _FIRST_ID
         for page in self._pages("events", file, window):
-            known = contacts
+            identifiers = contacts
             # The server decrypts an address each time it is read, which takes longer than the rest of the row.
             if page.join(contacts, on="contact_id", how="anti").height:
                 bounds = {"after": after, "last": page["id"][-1], "limit": page.height}
-                known = self._identifiers(window | bounds, of_page=True)
+                identifiers = self._identifiers(window | bounds, of_page=True)
             after = page["id"][-1] if page.height else after
             attributes = pl.when(pl.col("contact_id").is_first_distinct()).then("attributes")
-            yield page.join(known, on="contact_id", how="left", maintain_order="left").with_columns(attributes)
+            yield page.join(identifiers, on="contact_id", how="left", maintain_order="left").with_columns(attributes)
 
     def _identifiers(self, values: dict[str, Any], *, of_page: bool) -> "pl.DataFrame":
         return self._without_masked(self._query("export_identifiers", values, of_page=of_page))

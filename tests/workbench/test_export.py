@@ -153,14 +153,14 @@ def test_masked_emails_are_left_out_and_reported(
 
 
 def test_an_export_reads_the_fingerprints_of_several_months_at_once(wb: Workbench, tmp_path: Path) -> None:
-    asked: list[bytes] = []
-    wb._connection._client.event_hooks["request"] = [lambda request: asked.append(request.content)]
+    requests: list[bytes] = []
+    wb._connection._client.event_hooks["request"] = [lambda request: requests.append(request.content)]
     try:
         assert wb.export(tmp_path, tables=["events"]).written == 3
     finally:
         wb._connection._client.event_hooks["request"] = []
     # The bounds, the fingerprints of 16, 64, 256, … weeks, the contacts, and a page of each of three months.
-    assert len(asked) <= 1 + 4 + 1 + 3
+    assert len(requests) <= 1 + 4 + 1 + 3
 
 
 def test_contacts_that_are_not_kept_in_memory_are_read_page_by_page(

@@ -21,7 +21,8 @@ from workbench.display.words import UNITS_S, duration, quantity
 from workbench.frames import Result
 
 # jsonschema, which Altair imports, builds a grammar of IRIs with it if it is installed. No chart has an IRI, and the
-# grammar takes longer (1.7 s) than everything else before the first chart.
+# grammar takes longer (1.7 s) than everything else before the first chart. The price: in this process, jsonschema does
+# not check the formats "iri" and "iri-reference".
 _IRI_GRAMMAR = "rfc3987_syntax"
 sys.modules.setdefault(_IRI_GRAMMAR, None)  # type: ignore[arg-type]
 import altair as alt  # noqa: E402

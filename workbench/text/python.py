@@ -108,11 +108,12 @@ def _step(step: OutlineStep) -> list[VerbCall]:
         return [when, *more, *_yes_no(step, even_empty=True)]
     row = STEPS[step.kind]
     types = {field.key: field.type for field in FIELDS[step.kind]}
+    if "onMissing" in types:  # Python skips by default; in the language a message without the field fails
+        data = data | {"onMissing": None if data.get("onMissing") == "skip" else "fail"}
     arguments = [
-        (name, _argument(types[key], data.get(key)))
+        (name, _argument(types[key], data[key]))
         for name, key in row.arguments()
-        # Inverted for `on_missing`: its default is to skip, while in the language a message without the field fails.
-        if (data.get(key) is not None and (data[key] != [] or types[key] == "body")) != (types[key] == "missing")
+        if data.get(key) is not None and (data[key] != [] or types[key] == "body")
     ]
     positional = tuple(argument for name, argument in arguments if not name)
     call = VerbCall(row.call.partition("(")[0], positional, {name: item for name, item in arguments if name} | label)
@@ -127,10 +128,8 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return _where(content)
         case "branches":
             return {branch["handle"]: branch["percent"] for branch in content}
-        case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event" | "recipient":
+        case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event" | "recipient" | "missing":
             return content
-        case "missing":
-            return content or "fail"
 
 
 def _yes_no(step: OutlineStep, *, even_empty: bool) -> list[VerbCall]:
