@@ -182,12 +182,13 @@ class Reports(ABC):
         every: Every | None = None,
         **arguments: Unpack[ReportArguments],
     ) -> "Report":
-        """Return the total of a number in the payload of `event`, with `every` for each day, week or month.
+        """Return the total of a number in the payload of `event`; with `every`, one total per day, week or month.
 
         `by` groups by a property of the payload (`"asset"`) or of the contact (`"contact.plan"`).
 
-        Columns: at (start, UTC) and complete (as in `active_users`) with `every`, part with `by`, events, contacts,
-        total, mean, median, largest. Events without the number count only in `events`. Without events there is no row.
+        Columns: events, contacts, total, mean, median, largest; with `by` also part; with `every` also at (start, UTC)
+        and complete (as in `active_users`). Events without the number count only in `events`. A period without events
+        has no row.
         """
         values: dict[str, Any] = {"event": _event(event), "value": _path(value)}
         if every is not None:

@@ -364,11 +364,11 @@ def _contact_ids(contacts: object) -> list[str]:
 def count_missing(
     connection: Connection, events: Sequence[str], needs: "Sequence[Need]"
 ) -> "dict[Need, tuple[int, int]]":
-    """Return how many contacts of the newest events lack each value, and how many its message reaches."""
+    """Return how many contacts of the newest events lack each value, and how many were looked at."""
     numbered = [{"number": n, "path": need.path.split("."), "segments": need.segments} for n, need in enumerate(needs)]
     values = {"names": events, "needs": msgspec.json.encode(numbered).decode()}
     rows = built_in(connection, "missing_values", values).iter_rows()
-    return {needs[number]: (count, reached) for number, count, reached in rows}
+    return {needs[number]: (count, sampled) for number, count, sampled in rows}
 
 
 def segment_names(connection: Connection) -> tuple[str, ...] | None:

@@ -85,7 +85,7 @@ def invalid(problems: Problems) -> Refusal:
 
 
 def log_bug(automation_id: str, error: Exception) -> None:
-    """Log an exception of the interpreter in a simulation, whose result is `internal_error`."""
+    """Log an exception that the interpreter raised; the result of the simulation is `internal_error`."""
     _log.error("simulation_failed", extra={"automation_id": automation_id}, exc_info=error)
 
 

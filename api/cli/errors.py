@@ -202,6 +202,6 @@ def say(text: str = "") -> None:
 
 def note(text: str) -> None:
     """Write a line about progress or a problem to stderr and flush it."""
-    with suppress(OSError):  # stderr may be a file on a full disk, which is no reason to end
+    with suppress(OSError):  # stderr may be a file on a full disk; the process continues
         sys.stderr.write(printable(text) + "\n")
         sys.stderr.flush()

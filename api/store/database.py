@@ -1,4 +1,4 @@
-"""Connections, transactions, named SQL and the list of migrations, which all other modules of the store use.
+"""Connections, transactions, named SQL and the list of migrations, for all other modules of the store.
 
 **Named SQL.** `sql/queries/<subject>.sql` holds statements under `-- name --` lines, with `:name` parameters. The
 module `store/<subject>.py` has one function per statement. The name of a statement is the same verb in SQL, in Python
@@ -17,7 +17,7 @@ outside a transaction` is for indexes that are built during traffic: the stateme
 unknown) and, after a rollback, `TransactionConflictError` and `RefusedDataError`. Any other psycopg error is a bug.
 
 **A server that does not respond.** A frozen server ends no statement, whatever its timeouts, and its kernel goes on to
-acknowledge data. So a round trip that takes longer than a second makes `ResponseWatch` connect anew; if that gets no
+acknowledge data. So a round trip of more than a second makes `ResponseWatch` open another connection; if that gets no
 answer either, all connections that wait are shut down. A server that answers may take as long as its timeouts allow.
 
 **Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction

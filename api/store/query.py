@@ -69,7 +69,7 @@ from api.crypto import INDEX
 from api.store.database import NO_ORGANIZATION, Database, RefusedDataError, Transaction, load_numbered
 from workbench.language.codec import decode, encode
 
-# --- Types of parameters and results whose Python type does not say which Postgres type they are
+# --- Annotations: the Postgres type of a parameter or result where its Python type leaves a choice
 
 Uuid: TypeAlias = Annotated[str, "uuid"]
 """An id or digest: 32 hexadecimal digits, with or without hyphens. Arrays of it are sent in binary format."""

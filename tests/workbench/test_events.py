@@ -139,7 +139,7 @@ def test_an_event_that_json_would_change_does_not_stop_the_others(
     assert sent == [number for number in range(250) if number != 239]
 
 
-def test_a_value_that_is_no_event_does_not_stop_the_others(script: Script) -> None:
+def test_an_event_that_is_not_an_object_does_not_stop_the_other_events(script: Script) -> None:
     script.answers = [(202, {"results": [OK[1]]})]
     receipts = script.events.send_many([{"event": "deposit"}, "deposit"])  # type: ignore[list-item]
     assert [receipt.accepted for receipt in receipts] == [True, False]

@@ -108,7 +108,7 @@ def read_event(raw: bytes, now_us: int, *, history: bool = False, strict: bool =
         return (Problem("", malformed_json(error)),)
 
 
-# --- Bodies, whose bounds are written into the OpenAPI document ---
+# --- Bodies; the OpenAPI document states their bounds ---
 
 _NULL = msgspec.Raw(b"null")
 _ATTRIBUTE_SCHEMA = {
