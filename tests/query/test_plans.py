@@ -1,5 +1,6 @@
 """Analysts' queries are not slow because new rows have no statistics yet, and their plans are not shown."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -50,6 +51,30 @@ async def test_a_new_segment_is_not_compared_with_every_event_row_by_row(databas
             explained = await cursor._connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}")
             (row,) = await explained.fetchall()
             assert _repeated(row[0][0]["Plan"]) == 0
+
+
+_SCATTERED = """
+    INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
+    SELECT 1, gen_random_uuid(), '00000000-0000-0000-0000-000000000001',
+        (ARRAY['signup', 'deposit', 'trade', 'view'])[n % 4 + 1], m, m, jsonb_build_object('note', repeat('x', 200)), n
+    FROM generate_series(1, 20000) n, LATERAL (SELECT now() - n * 7919 % 20000 * interval '1 millisecond' AS m) moments;
+    ANALYZE workbench.events;
+"""
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("names", ["'deposit'", "'signup', 'deposit', 'view'"])
+async def test_events_of_imported_files_are_read_in_the_order_of_the_table(database, keyring, org_ids, names):
+    with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
+        connection.execute(_SCATTERED)
+    reader = await Readers(database, keyring).of(1)
+    async with open_cursor(database, reader, QueryLimits(), None) as cursor:
+        rows = f"app_events WHERE event IN ({names}) AND created_at > now() - interval '1 year'"
+        explained = await cursor._connection.execute(f"EXPLAIN (COSTS OFF) SELECT FROM {rows}")
+        plan = "\n".join([line for (line,) in await explained.fetchall()])
+    month = f"events_{datetime.now(UTC):%Y_%m}"
+    assert f"Index Scan using {month}" not in plan
+    assert f"Heap Scan on {month}" in plan or f"Seq Scan on {month}" in plan
 
 
 _OF_B = """
