@@ -4,7 +4,7 @@
 It triggers nothing and has no rate limit. Otherwise an import is live ingest on large batches: `store_history` writes a
 batch while the next one is read. Its transaction also records the position in the file: an import that stops, for
 whatever reason, continues where it stopped, and every row of a file is stored exactly once. Every event has an
-idempotency key, so files that overlap store nothing twice.
+idempotency key, so files that overlap store nothing twice. Only the last transaction of a file waits for the disk.
 
 If Postgres refuses a value, the batch is divided in halves, until the event is alone and can be rejected. Attributes
 for which a contact has no room are left out, and reported.
@@ -32,7 +32,7 @@ from api.ingest.parse import EventReader, ParsedEvent
 from api.ingest.store import CANNOT_BE_STORED, store_history
 from api.store import imports as store
 from api.store.access import find_organization
-from api.store.database import Database, RefusedDataError, TransactionConflictError
+from api.store.database import Database, DatabaseUnavailableError, RefusedDataError, TransactionConflictError
 from api.store.events import ATTRIBUTES_TOO_LARGE
 from api.store.query import COMMIT, run
 from workbench.language.contact import IdentifierKey
@@ -151,7 +151,7 @@ class _Importer:
         self._months: set[datetime] = set()
         self._several_files = len(sources) > 1
         self._total_bytes = max(sum(source.size for source in sources), 1)
-        self._done_bytes = 0
+        self._done_bytes, self._done_lines = 0, 0
 
     async def store_file(self, source: HistoryFile) -> None:
         """Store every row that an earlier run has not stored."""
@@ -159,6 +159,7 @@ class _Importer:
             if source.restart:
                 await store.forget_import(tx, self._org_id, source.digest)
             earlier = await store.begin_import(tx, self._org_id, source.digest, source.name, self._clock.now())
+        self._done_lines = earlier.lines
         self.report = self.report.plus(ImportReport(before=earlier.lines))
         if earlier.finished_at is None:
             with source.open(earlier.lines) as (rows, share):
@@ -210,6 +211,8 @@ class _Importer:
         try:
             await self._commit_with_retries(source, batch, fit)
         except RefusedDataError as error:
+            if str(error) == store.BATCHES_LOST:
+                raise DatabaseUnavailableError("Postgres has crashed") from error
             if str(error) == ATTRIBUTES_TOO_LARGE and not fit:
                 await self._store(source, batch, fit=True)
             elif len(batch.events) > 1:
@@ -242,8 +245,9 @@ class _Importer:
             late = late_imported_events((self._org_id, self._notes_source), dated, stored.counting, at)
             duplicates = len(batch.events) - len(stored.events)
             progress = store.ImportProgress(batch.last_line, len(stored.events), duplicates, len(batch.rejected))
-            advance = store.advance_import(self._org_id, source.digest, progress, at)
-            await run(tx, *stored.writes, *late, advance, COMMIT)
+            advance = store.advance_import(self._org_id, source.digest, self._done_lines, progress, at)
+            await run(tx, *stored.writes, *late, advance, store.commit_without_flush(), COMMIT)
+        self._done_lines = batch.last_line
         rejected, file = tuple(batch.rejected), source.name if self._several_files else ""
         warned = tuple(
             ReportedRow(line, stored.warnings[event.event_id], file)

@@ -29,8 +29,20 @@ async def begin_import(tx: Transaction, org_id: int, digest: Uuid, name: str, at
 
 
 @call
-def advance_import(org_id: int, digest: Uuid, progress: ImportProgress, at: datetime) -> None:
-    """Record that a file is done up to `progress.lines`, and add the other numbers of `progress` to its totals."""
+def advance_import(org_id: int, digest: Uuid, after: int, progress: ImportProgress, at: datetime) -> None:
+    """Record that a file is done up to `progress.lines`, and add the other numbers of `progress` to its totals.
+
+    Fails with BATCHES_LOST if it was not done up to line `after`.
+    """
+
+
+BATCHES_LOST = "NotNullViolation imports lines"
+"""The text of the RefusedDataError after a crash of Postgres that lost batches of this import."""
+
+
+@call
+def commit_without_flush() -> None:
+    """Let this transaction commit before the disk has it: a crash of Postgres loses the batches of half a second."""
 
 
 @query

@@ -11,11 +11,15 @@ RETURNING lines, stored, duplicates, rejected, finished_at;
 
 -- advance_import --
 -- Record how far a file is done, in the transaction that stores its events. Two imports of one file never move it
--- back.
+-- back. If Postgres crashed and lost earlier batches, `lines` becomes null, which the column refuses.
 UPDATE imports
-SET lines = greatest(lines, :lines), stored = stored + :stored, duplicates = duplicates + :duplicates,
+SET lines = CASE WHEN lines >= :after THEN greatest(lines, :lines) END, stored = stored + :stored, duplicates = duplicates + :duplicates,
     rejected = rejected + :rejected, updated_at = :at ::timestamptz
 WHERE org_id = :org_id AND digest = :digest ::uuid;
+
+-- commit_without_flush --
+-- The commit of this transaction does not wait for the disk. The next one that does, of any session, covers it.
+SET LOCAL synchronous_commit = off;
 
 -- finish_import --
 -- Record that the whole file is imported.

@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from api.imports import importer
 from api.imports.errors import ImportReport, Rejects, UnwritableError, default_rejects_path
 from api.imports.formats import ReadOptions, find_sources
-from api.imports.importer import ImportStatus, import_history
+from api.imports.importer import ImportStatus, Listener, import_history
+from api.store.database import DatabaseUnavailableError
 from tests.ingest.conftest import Org, event
 from workbench.language.codec import decode, encode
 
@@ -37,17 +39,19 @@ async def name_of(org: Org) -> str:
     return str(name)
 
 
-async def load(org: Org, *paths: Path, stop_at: int | None = None, again: bool = False) -> ImportReport:
+async def load(
+    org: Org, *paths: Path, stop_at: int | None = None, again: bool = False, listener: Listener | None = None
+) -> ImportReport:
     """Import files; raise StoppedError after `stop_at` rows."""
 
-    def listener(status: ImportStatus) -> None:
+    def stop(status: ImportStatus) -> None:
         if stop_at is not None and status.report.read >= stop_at:
             raise StoppedError
 
     with Rejects(default_rejects_path(paths[0])) as rejects:
         sources, _ = find_sources(paths, ReadOptions(restart=again))
         intake = org.intake
-        return await import_history(intake.dsn, intake.keyring, await name_of(org), sources, rejects, listener)
+        return await import_history(intake.dsn, intake.keyring, await name_of(org), sources, rejects, listener or stop)
 
 
 def write(path: Path, count: int = LINES, first: int = 0, bad_every: int = 0) -> Path:
@@ -105,6 +109,30 @@ async def test_an_interrupted_import_resumes_where_it_stopped(acme: Org, tmp_pat
     assert await load(acme, path) == ImportReport(before=LINES)
     assert (await load(acme, path, again=True)).duplicates == LINES - 10
     assert len(default_rejects_path(path).read_bytes().splitlines()) == 10
+
+
+_LOSE_A_BATCH = """
+    UPDATE workbench.imports SET lines = lines - 50;
+    DELETE FROM workbench.events WHERE (payload ->> 'n')::int >= 50;
+    DELETE FROM workbench.idempotency_keys k WHERE NOT EXISTS (SELECT FROM workbench.events e WHERE e.id = k.event_id)
+"""
+
+
+@pytest.mark.usefixtures("small")
+async def test_an_import_ends_when_a_crash_of_postgres_has_lost_a_batch(acme: Org, tmp_path: Path) -> None:
+    """Commits do not wait for the disk, and Postgres may be back before the next transaction begins."""
+    path = write(tmp_path / "events.ndjson")
+
+    def lose_a_batch(status: ImportStatus) -> None:
+        if status.report.read == 100:
+            with psycopg.connect(acme.intake.dsn, options="-c workbench.org=*") as connection:
+                connection.execute(_LOSE_A_BATCH)
+
+    with pytest.raises(DatabaseUnavailableError, match="crashed"):
+        await load(acme, path, listener=lose_a_batch)
+    assert await stored(acme) == list(range(50))
+    assert (await load(acme, path)).stored == LINES - 50
+    assert await stored(acme) == list(range(LINES))
 
 
 @pytest.mark.usefixtures("small")
