@@ -14,6 +14,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from api import settings
 from api.clock import token
@@ -29,6 +31,18 @@ hypothesis.settings.load_profile("tests")
 # A shell that runs pytest in the background lets it ignore Ctrl-C, and its child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["PGOPTIONS"] = "-c workbench.org=*"  # queries of the tests themselves see every organization
+
+
+class _ByFile(LoadFileScheduling):
+    """Gives the tests of a file to one worker, and all of tests/torture, which share one run of a minute."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/torture" if nodeid.startswith("tests/torture/") else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    return _ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
