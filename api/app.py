@@ -239,6 +239,7 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
         case TransportError(status_code=status) | AccessError(status_code=status):
             return refusal(request, status, (Problem("", str(error)),))
         case SanicException(status_code=status) if 400 <= status < 500:
+            headers = {**error.headers}  # a copy, because many errors share the headers of their class
             match status:
                 case 404:
                     # The answer leaves out the path that was sent, which may contain a secret.
@@ -247,12 +248,12 @@ async def _answer_failure(request: Request, error: Exception) -> HTTPResponse:
                     advice = "" if nearest is None else f" Did you mean {nearest}?"
                     reason = f"No route has this path.{advice} All routes are listed at /docs"
                 case 405:
-                    error.headers["Allow"] = _allowed_methods(request)
-                    reason = f"Method not allowed: use {error.headers['Allow']}"
+                    headers["Allow"] = _allowed_methods(request)
+                    reason = f"Method not allowed: use {headers['Allow']}"
                 case _:
                     reason = _HTTP_ERRORS.get(status) or str(error)
             refused = refusal(request, status, (Problem("", reason),))
-            refused.headers.update(error.headers)  # 405 has `Allow`
+            refused.headers.update(headers)
             return refused
         case DatabaseUnavailableError() | TransactionConflictError():
             reason = "temporarily unavailable, try again"

@@ -233,6 +233,12 @@ async def test_a_path_without_a_route_gets_a_suggestion_that_repeats_nothing(acm
     )
 
 
+async def test_a_path_without_a_route_has_no_methods_of_another_path(acme: Org) -> None:
+    assert (await send_request(acme, line="DELETE /api/v1/automations/1")).headers[b"allow"] == b"get, put"
+    answer = await send_request(acme, line="GET /nothing")
+    assert (answer.status, answer.headers.get(b"allow")) == (404, None)
+
+
 async def test_the_root_leads_to_the_description_of_the_api(acme: Org) -> None:
     answer = await send_request(acme, line="GET /")
     assert (answer.status, answer.headers[b"location"]) == (302, b"/docs")
