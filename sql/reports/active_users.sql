@@ -8,19 +8,27 @@ WITH active AS (
 ), compared AS (
     SELECT *, lag(at) OVER (PARTITION BY contact_id ORDER BY at) AS before
     FROM active
+{% if event %}
 ), earlier AS (
     SELECT DISTINCT contact_id
     FROM app_events
-    WHERE {{ "event = :event AND " if event }}{{ parts.before() }}
+    WHERE event = :event AND {{ parts.before() }}
+{% endif %}
 )
 SELECT t.at, count(c.contact_id) AS contacts,
+{% if event %}
        count(*) FILTER (WHERE c.contact_id IS NOT NULL AND c.before IS NULL AND e.contact_id IS NULL) AS new,
+{% else %}
+       -- One look at the index for each contact, which reads none of the other contacts' events, however old the organization is.
+       count(c.contact_id) FILTER (WHERE CASE WHEN c.before IS NULL THEN NOT EXISTS (
+           SELECT FROM app_events b WHERE b.contact_id = c.contact_id AND {{ parts.before("b.") }}) END) AS new,
+{% endif %}
        count(*) FILTER (WHERE c.before = t.at - CAST('1 ' || :every AS interval)) AS stayed,
        coalesce(sum(c.events), 0)::bigint AS events,
        {{ parts.complete(period, "t.at") }} AS complete
 FROM generate_series(date_trunc(:every, {{ parts.since() }}, 'UTC'), {{ parts.until(period) }}, CAST('1 ' || :every AS interval)) AS t (at)
 LEFT JOIN compared c ON c.at = t.at
-LEFT JOIN earlier e ON e.contact_id = c.contact_id
+{{ "LEFT JOIN earlier e ON e.contact_id = c.contact_id" if event }}
 WHERE t.at < {{ parts.until(period) }}
 GROUP BY t.at
 ORDER BY t.at

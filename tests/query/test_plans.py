@@ -1,6 +1,7 @@
 """Analysts' queries are not slow because new rows have no statistics yet, and their plans are not shown."""
 
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 import psycopg
@@ -8,6 +9,43 @@ import pytest
 
 from api.store.analyst import QueryLimits, open_cursor
 from api.store.sql_roles import Readers
+from workbench import sql
+
+_HISTORY = """
+    INSERT INTO workbench.contacts (org_id, id, external_id, created_at, updated_at)
+    SELECT 1, md5('of_history ' || n)::uuid, 'of_history ' || n, now(), now() FROM generate_series(1, 5000) n;
+    INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
+    SELECT 1, gen_random_uuid(), md5('of_history ' || n % 5000 + 1)::uuid, 'deposit', at, at, '{}', 'of_history ' || n
+    FROM generate_series(1, 20000) n, LATERAL (SELECT now() - (2 + n % 300) * interval '1 day' AS at);
+    INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
+    SELECT 1, gen_random_uuid(), md5('of_history ' || n)::uuid, 'login', now(), now(), '{}', 'login' || n
+    FROM generate_series(1, 20) n;
+    ANALYZE workbench.contacts, workbench.events;
+"""
+_BOUND = {"every": "'day'", "since": "now() - interval '1 day'", "names": "ARRAY['login']"}
+_BOUND["needs"] = """'[{"number": 0, "path": ["email"], "segments": []}]'"""
+
+
+def _rows_read(plan: dict[str, Any]) -> int:
+    """Return how many rows the scans of tables in a plan returned or filtered out."""
+    own = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0) if "Relation Name" in plan else 0
+    return int(own * plan["Actual Loops"]) + sum(map(_rows_read, plan.get("Plans", ())))
+
+
+@pytest.mark.plain
+async def test_reports_on_few_contacts_read_few_rows(database, keyring, org_ids):
+    """Not those of all contacts, or of all earlier events."""
+    with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
+        connection.execute(_HISTORY)
+    reader = await Readers(database, keyring).of(1)
+    active_users = sql.statement("active_users", period={"until": False, "past": False, "segment": ""}, event=False)
+    for text in (active_users, sql.statement("missing_values")):
+        query = reduce(lambda bound, item: bound.replace(f":{item[0]}", item[1]), _BOUND.items(), text)
+        async with open_cursor(database, reader, QueryLimits(), None) as cursor:
+            explained = await cursor._connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}")
+            (row,) = await explained.fetchall()
+        assert 20 <= _rows_read(row[0][0]["Plan"]) <= 2_000
+
 
 # A segment, as reports and backtests join it with events and contacts. Nothing tells the planner how selective the
 # condition on the payload is.
