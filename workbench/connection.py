@@ -4,12 +4,9 @@ Reads are retried while the server is briefly unavailable. Writes are not retrie
 key, and `events` retries those itself.
 """
 
-import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final, Generic, TypeVar
 
 import httpx
@@ -29,7 +26,7 @@ from workbench.errors import (
     VersionError,
     WorkbenchError,
 )
-from workbench.language.codec import MalformedJsonError, decode, encode
+from workbench.language.codec import MalformedJsonError, decode, encode, inexact
 from workbench.language.problem import Problem
 from workbench.language.version import VERSION, VERSION_HEADER
 
@@ -239,29 +236,12 @@ def encode_exactly(body: Mapping[str, Any], path: str = "") -> bytes:
     The error has the path of the value. `path`: where the body itself is, for example `events[249]`.
     """
     try:
-        _require_exact(body, path)
-        return encode(body)
-    except InvalidArgumentError:
-        raise
+        problem, encoded = inexact(body, path), encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"{path or 'the request'} cannot be written as JSON: {error}") from None
-
-
-def _require_exact(value: Any, path: str) -> None:
-    """Raise InvalidArgumentError for a value that JSON cannot keep: NaN, infinity, a time without a zone."""
-    match value:
-        case float() | Decimal() if not math.isfinite(value):
-            raise InvalidArgumentError(f"{path}: {value} is not a number that JSON has; leave it out, or write None")
-        case datetime() if value.tzinfo is None:
-            raise InvalidArgumentError(f"{path}: a time needs its zone: datetime(…, tzinfo=UTC)")
-        case Mapping():
-            for name, item in value.items():
-                _require_exact(item, f"{path}.{name}" if path else str(name))
-        case list() | tuple():
-            for index, item in enumerate(value):
-                _require_exact(item, f"{path}[{index}]")
-        case _:
-            return
+    if problem is not None:
+        raise InvalidArgumentError(problem)
+    return encoded
 
 
 def _response(response: httpx.Response) -> Response:

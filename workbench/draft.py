@@ -17,7 +17,7 @@ from workbench.display.outline import TRIGGER_ID
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import MAX_ID_LENGTH, is_valid_id
 from workbench.language.check import Diagnostic, check
-from workbench.language.codec import encode, normalize
+from workbench.language.codec import encode, inexact, normalize
 from workbench.language.event import EVENT_NAME, is_awaitable_name
 from workbench.language.filter import OPERATORS
 from workbench.language.graph import Graph, read_graph, read_settings
@@ -282,9 +282,11 @@ def _new_id(node_id: object, ids: set[str]) -> str:
 
 def _require_json(data: JsonObject) -> None:
     try:
-        encode(data)
+        problem, _ = inexact(data, ""), encode(data)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidAutomationError(f"{data!r} cannot be written as JSON: {error}") from None
+    if problem is not None:
+        raise InvalidAutomationError(problem)
 
 
 def _edge(end: OpenEnd, target: str) -> JsonObject:

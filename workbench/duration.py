@@ -1,7 +1,7 @@
 """Periods and durations as users write them.
 
-A period is the last `days`, or from one time to another; times without a zone are UTC. A duration is a `timedelta` or a
-text like `"2d"`, `"1h 30m"` or `"3 days"`.
+A period is the last `days`, or from one time to another; dates, and texts without a zone, are in UTC. A duration is a
+`timedelta` or a text like `"2d"`, `"1h 30m"` or `"3 days"`.
 """
 
 import re
@@ -56,6 +56,8 @@ def moment_of(moment: Moment, argument: str) -> datetime:
         )
     if not isinstance(at, datetime):  # datetime is a subclass of date, so this is a day
         return datetime(at.year, at.month, at.day, tzinfo=UTC)
+    if at.tzinfo is None and at is moment:  # a text without a zone is in UTC, but `datetime.now()` is in local time
+        raise InvalidArgumentError(f"{argument}={moment!r} needs a time zone: datetime(…, tzinfo=UTC)")
     return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 

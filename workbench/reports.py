@@ -5,7 +5,7 @@ misspelled event or property; `name_warnings` compares the names with the catalo
 """
 
 from abc import ABC
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
@@ -380,7 +380,8 @@ def _segments(arguments: ReportArguments) -> list[str]:
         return [] if segment is None else [segment]
     if segment is not None:
         raise InvalidArgumentError("pass segment= or segments=, not both")
-    if isinstance(segments, str) or len(segments) < 2 or len(set(segments)) < len(segments):
+    names: object = segments  # of any type, whatever the annotation says
+    if isinstance(names, str) or not isinstance(names, Collection) or not 2 <= len(names) == len(set(names)):
         raise InvalidArgumentError(
             f'segments={segments!r} must name two or more different segments, such as ["whales", "others"]'
         )

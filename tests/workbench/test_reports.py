@@ -530,6 +530,8 @@ def test_an_empty_report_shows_a_message(wb: Workbench) -> None:
         (lambda wb: wb.retention("a", every="fortnight"), "every='fortnight' must be one of day, week, month"),
         (lambda wb: wb.active_users(days=0), "days=0"),
         (lambda wb: wb.active_users(segments=["whales"]), "must name two or more different segments"),
+        (lambda wb: wb.active_users(segments=3), "segments=3 must name two or more different segments"),
+        (lambda wb: wb.active_users(since=datetime(2026, 1, 1)), "since=.* needs a time zone"),  # noqa: DTZ001
         (lambda wb: wb.active_users(segments=["a", "b"], segment="a"), "pass segment= or segments=, not both"),
         (lambda wb: wb.active_users(days=3, since="2026-01-01"), "not both"),
         (lambda wb: wb.active_users(as_of="yesterday"), "as_of='yesterday' is not a watermark"),

@@ -1,12 +1,13 @@
 """The verbs write exactly the contract's payload, and it round-trips."""
 
 import inspect
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import Automation, InvalidArgumentError
+from workbench import Automation, InvalidArgumentError, InvalidAutomationError
 from workbench.draft import Draft
 from workbench.language.check import errors
 
@@ -186,6 +187,20 @@ def test_a_wildcard_needs_its_own_method() -> None:
     assert new().on_any_event().add_tag("x").to_json()["triggerSpec"] == {"type": "app_event"}
     with pytest.raises(InvalidArgumentError, match="on_any_event"):
         new().on()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("nan"), r"^\S*value: nan is not a number that JSON has"),
+        (datetime(2026, 1, 1), r"^\S*value: a time needs its zone"),  # noqa: DTZ001
+    ],
+)
+def test_a_value_that_json_would_change_is_refused_where_it_is_written(value: object, message: str) -> None:
+    with pytest.raises(InvalidAutomationError, match=message):
+        new().on("deposit").where("amountUsd", eq=value)
+    with pytest.raises(InvalidAutomationError, match=message):
+        new().on("deposit").when("amountUsd", eq=value).then(lambda b: b.add_tag("x"))
 
 
 @pytest.mark.parametrize("automation", [thanks(), branching(), new().on_any_event().exit()])

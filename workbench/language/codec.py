@@ -1,7 +1,10 @@
 """JSON in and out with exact numbers: integers stay integers, all other numbers become `Decimal`."""
 
+import math
 import re
 import unicodedata
+from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -49,6 +52,22 @@ def malformed_json(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"malformed JSON: not UTF-8 at byte {error.start + 1}"
     return f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}"
+
+
+def inexact(value: object, path: str) -> str | None:
+    """Return why JSON cannot keep a value at a path (NaN, infinity, a time without a zone), or None if it can."""
+    match value:
+        case float() | Decimal() if not math.isfinite(value):
+            return f"{path}: {value} is not a number that JSON has; leave it out, or write None"
+        case datetime() if value.tzinfo is None:
+            return f"{path}: a time needs its zone: datetime(…, tzinfo=UTC)"
+        case Mapping():
+            items = [(f"{path}.{name}" if path else str(name), item) for name, item in value.items()]
+        case list() | tuple():
+            items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+        case _:
+            return None
+    return next((problem for at, item in items if (problem := inexact(item, at)) is not None), None)
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:
