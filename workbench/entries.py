@@ -210,8 +210,12 @@ class Entries(TableSequence[Entry]):
 
 
 def list_entries(connection: Connection, automation_id: str, limit: int, state: str | None = None) -> Entries:
-    """Return the newest entries of an automation, optionally those in one state."""
-    return _entries(connection, connection.get(f"/automations/{automation_id}/entries", limit=limit, state=state))
+    """Return the newest entries of an automation, optionally those in one state.
+
+    Those from before the first publication did nothing, and are left out. They are older than all others.
+    """
+    entries = _entries(connection, connection.get(f"/automations/{automation_id}/entries", limit=limit, state=state))
+    return Entries(tuple(entry for entry in entries if entry.outcome != "no_published_version"))
 
 
 def find_entry(connection: Connection, automation_id: str, event: str) -> Entry | None:

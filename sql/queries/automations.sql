@@ -376,11 +376,13 @@ WHERE e.org_id = :org_id AND e.id = ANY (:entry_ids ::uuid[])
 GROUP BY v.org_id, v.automation_id, v.version;
 
 -- count_entries_by_node --
--- The newest entries of an automation, counted by state and node.
+-- The newest entries of an automation, counted by state and node. Those from before its first publication did nothing.
 SELECT state, node_id, count(*)
 FROM (
-    SELECT state, node_id FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :limit
+    SELECT state, node_id, outcome FROM entries
+    WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :limit
 ) e
+WHERE outcome IS DISTINCT FROM 'no_published_version'
 GROUP BY state, node_id;
 
 -- count_step_outcomes --

@@ -42,6 +42,16 @@ def test_an_automation_is_paused_and_resumed(wb: Workbench) -> None:
     assert len(automation.entries()) == 1
 
 
+def test_entries_from_before_the_first_publication_are_left_out(wb: Workbench) -> None:
+    automation = wb.automation("unpublished").on("unpublished:event").add_tag("x").save()
+    before = automation.wait_for_entry(wb.events.send("unpublished:event", external_id="p1"))
+    assert (before.state.value, before.outcome) == ("completed", "no_published_version")
+    assert (len(automation.entries()), sum(automation.stats().states.values())) == (0, 0)
+    after = automation.publish().wait_for_entry(wb.events.send("unpublished:event", external_id="p1"))
+    assert [entry.id for entry in automation.entries()] == [after.id]
+    assert sum(automation.stats().states.values()) == 1
+
+
 def test_an_inactive_automation_cannot_be_paused_and_an_unknown_option_is_refused(wb: Workbench) -> None:
     automation = wb.automation("pausing-off").on("pausing-off:event").add_tag("x").publish().deactivate()
     with pytest.raises(InvalidRequestError, match="nothing to pause"):
