@@ -256,6 +256,14 @@ def test_an_incomplete_trigger_is_shown_with_its_error() -> None:
     assert canvas.cards.keys() == {"trigger", "send_inapp"}
 
 
+@pytest.mark.parametrize("trigger", [{"type": "app_event", "event": ""}, {"type": "app_event"}])
+def test_every_event_needs_consent_also_if_python_wrote_it(trigger: dict[str, str]) -> None:
+    canvas = RecordingCanvas(new().on_any_event().add_tag("x"))
+    assert [diagnostic["consent"] for diagnostic in canvas.diagnostics] == ["every_event"]
+    canvas.edit(1, trigger=trigger)
+    assert [diagnostic["consent"] for diagnostic in canvas.diagnostics] == ["every_event"]
+
+
 def test_an_error_in_the_settings_names_its_field() -> None:
     canvas = RecordingCanvas(thanks())
     canvas.edit(1, extra={"settings": {"goal": {"event": ""}}})

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import psycopg
 import pytest
 
-from tests.canvas.test_canvas import RecordingCanvas, node
+from api import embedded
+from tests.canvas.test_canvas import SIGNATURE, TOKEN, RecordingCanvas, node
 from tests.running import Running
 from workbench import Workbench
 
@@ -51,6 +53,26 @@ def test_the_first_sample_is_a_stored_event(wb: Workbench, canvas: RecordingCanv
     [message] = canvas.request("simulate", sample=sample)["messages"]
     assert (preview["title"], preview["body"]) == (message["title"], message["body"])
     assert preview["title"] not in ("", "{{ asset }}")
+
+
+_LOGS = """
+INSERT INTO workbench.onchain_events (org_id, id, chain_id, contract, event, signature, tx_hash, log_index, digest,
+                                      block_number, block_hash, block_time, args, created_at)
+SELECT o.id, gen_random_uuid(), 1, %s, 'Transfer', 'Transfer(address,address,uint256)', '0x' || n, 0, gen_random_uuid(),
+       n, '0x' || n, now(), jsonb_build_object('from', %s::text, 'to', %s::text, 'value', n::text), now()
+FROM workbench.organizations o, generate_series(1, 9) n WHERE o.name = 'demo'
+"""
+
+
+def test_the_first_sample_of_a_log_passes_the_filters_of_the_trigger(wb: Workbench, running: Running) -> None:
+    server = embedded.find(running.folder / "data")
+    assert server is not None
+    with psycopg.connect(server.dsn, autocommit=True, options="-c workbench.org=*") as connection:
+        connection.execute(_LOGS, (TOKEN, WALLET, WALLET))
+    started = wb.automation("Canvas: logs").on_chain(contract=TOKEN, event=SIGNATURE, to_contact="to", chain_id=1)
+    for value in ("3", "8"):
+        samples = RecordingCanvas(started.where("value", eq=value).add_tag("x")).request("samples")
+        assert (len(samples), f'"{value}"' in samples[0]["payload"]) == (9, True)
 
 
 def test_a_contact_is_found_by_wallet_or_id(wb: Workbench, canvas: RecordingCanvas) -> None:

@@ -19,7 +19,7 @@ from workbench.display.words import OPERATOR_PHRASES
 from workbench.draft import Draft, JsonObject, from_json
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import FIELDS, FieldType, InvalidAction, read_action
-from workbench.language.check import Diagnostic
+from workbench.language.check import NO_EVENT_NAME, Diagnostic
 from workbench.language.codec import decode, normalize
 from workbench.language.filter import OPERATORS
 from workbench.language.graph import Graph, Node, read_graph
@@ -279,7 +279,9 @@ def describe_diagnostics(pieces: DraftPieces, diagnostics: Iterable[Diagnostic])
         name = "events" if field == "triggerSpec" else field.removeprefix("triggerSpec.").removeprefix("graph.")
         key = pieces.key_of(diagnostic)
         texts = {"level": diagnostic.level, "message": diagnostic.message}
-        described.append({**texts, "key": key, "field": name, "consent": diagnostic.consent})
+        # The user of a canvas may not have written `.on_any_event()`, so a trigger without a name needs consent as well.
+        consent = "every_event" if diagnostic.message == NO_EVENT_NAME else diagnostic.consent
+        described.append({**texts, "key": key, "field": name, "consent": consent})
     return described
 
 

@@ -184,7 +184,7 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
     message can be previewed with them.
     """
     if trigger.source is not None:
-        return _sample_logs(suggestions, trigger.source)
+        return _sample_logs(suggestions, trigger, trigger.source)
 
     def starts(row: list[Any]) -> bool:
         event, payload, _, contact_id, email, wallet, external_id = row
@@ -282,12 +282,17 @@ _MAX_ZEROS = 256  # a signature may declare arrays of any length, such as uint8[
 _SAMPLE_WALLET = "0x" + "ab" * 20
 
 
-def _sample_logs(suggestions: Suggestions, source: LogSource) -> list[SampleEvent]:
-    """Return the newest logs that start an automation, or one log of zeros."""
-    name = source.abi_event.name
+def _sample_logs(suggestions: Suggestions, trigger: Trigger, source: LogSource) -> list[SampleEvent]:
+    """Return the newest logs of a contract, those that pass the trigger's filters first, or one log of zeros."""
+    name, filtered = source.abi_event.name, msgspec.structs.replace(trigger, source=None)
+
+    def starts(row: list[Any]) -> bool:
+        args, _, wallet, contact_id = row
+        return fires(filtered, name, flat_context(name, contact_id or "", Identifiers(wallet), read_payload(args)))
+
     samples = [
         SampleEvent(f"{name}, {moment(at)}", name, args, contact_id or "", short(wallet))
-        for args, at, wallet, contact_id in suggestions.logs(source)
+        for args, at, wallet, contact_id in sorted(suggestions.logs(source), key=starts, reverse=True)
     ]
     if samples:
         return samples

@@ -38,6 +38,7 @@ from workbench.language.trigger import BUILT_INS, Trigger
 Level = Literal["error", "warning"]
 Consent = Literal["accept_dropped", "every_event"]  # the arguments of `publish()` that agree
 TRIGGER_FILTERS = "triggerSpec.filters"
+NO_EVENT_NAME = "no event name: every custom event of the organization starts this automation"
 EVERY_EVENT = ""  # the name in `CatalogFacts.undeliverable` for a trigger without names
 
 
@@ -244,9 +245,8 @@ def _check_trigger(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
         return
     if not trigger.names:
-        message = "no event name: every custom event of the organization starts this automation"
         consent: Consent | None = "every_event" if trigger.empty_name else None
-        yield Diagnostic("warning", message, field="triggerSpec", consent=consent)
+        yield Diagnostic("warning", NO_EVENT_NAME, field="triggerSpec", consent=consent)
     for name in sorted(trigger.names):
         if not EVENT_NAME.fullmatch(name):
             yield Diagnostic("warning", f"{name!r} is not a valid event name", field="triggerSpec")
