@@ -95,11 +95,16 @@ class DatabaseUrls(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def database(settings: Settings) -> Iterator[DatabaseUrls]:
-    """Yield the URLs of a database that accepts connections; raise EmbeddedError."""
+def database(settings: Settings, *, create: bool = True) -> Iterator[DatabaseUrls]:
+    """Yield the URLs of a database that accepts connections; raise EmbeddedError.
+
+    `create`: if there is none, create it; otherwise, as for a misspelt data folder, raise CommandError.
+    """
     if settings.database_url is not None:
         yield DatabaseUrls(settings.database_url, None)
         return
+    if not create and not (settings.data_dir / "postgres").exists():
+        raise CommandError(f"there is no database in {settings.data_dir}; `workbench up` creates one")
     from api.embedded import EmbeddedPostgres
 
     postgres = EmbeddedPostgres(settings.data_dir, bin_dir=settings.postgres_bin, report=note)

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     with Rejects(args.rejects or default_rejects_path(args.files[0])) as rejects:
         progress = ProgressDisplay()
         try:
-            with progress, database(settings) as urls:
+            with progress, database(settings, create=False) as urls:
                 keys = Keyring(root_secret(settings, urls.dsn))
                 dsn = with_application_name(urls.dsn, keys.tag())
                 embedded = f"the embedded Postgres in {settings.data_dir}"

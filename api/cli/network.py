@@ -91,7 +91,8 @@ def require_own_data_dir(data_dir: Path) -> None:
 
     Otherwise a command that is given in another folder would start a second Postgres, and use that.
     """
-    running = [str(up.data_dir) for up in running_ups()] if data_dir == absolute_path(DEFAULT_DATA_DIR) else []
+    is_default = data_dir == absolute_path(DEFAULT_DATA_DIR)
+    running = list(dict.fromkeys(str(up.data_dir) for up in running_ups())) if is_default else []
     if running and str(data_dir.resolve()) not in running:
         raise CommandError(
             f"`workbench up` is running with the data folder {', '.join(running)}, and the default here is {data_dir}; "

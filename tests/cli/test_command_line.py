@@ -149,6 +149,15 @@ def test_an_import_names_its_organization_and_database(workbench: Run, database_
     assert done.stderr.startswith(target)
 
 
+def test_an_import_creates_no_database_in_a_misspelt_data_folder(workbench: Run, tmp_path: Path) -> None:
+    (tmp_path / "history.ndjson").write_text("")
+    folder = tmp_path / "misspelt"
+    done = workbench("import", "history.ndjson", "--org", "acme", "--data-dir", str(folder), DATABASE_URL="")
+    assert done.returncode == 1
+    assert done.stderr == f"workbench: there is no database in {folder}; `workbench up` creates one\n"
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     "url", ["postgresql://user:secret@db.example:5433/events", "host=db.example port=5433 dbname=events"]
 )
