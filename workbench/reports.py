@@ -265,6 +265,11 @@ class Reports(ABC):
         params |= dict(zip(names, segments, strict=True))
         if ":now" not in text:
             params.pop("now", None)  # the service rejects values that the query does not use
+        if ":previous" in text:
+            since = datetime.fromisoformat(bounds["since"])
+            # The first period may begin before the report, so that of its last microsecond has one more period before.
+            begin = _first_cohort(since + timedelta(microseconds=1), values["every"], 1) if since.year > 1 else since
+            params["previous"] = begin.isoformat()
         rows = sql(self._connection, SqlQuery(text, params, as_of))
         if source == "contact" and by_path and rows.height and rows["part"].drop_nulls().is_empty():
             self._require_attribute(".".join(by_path))

@@ -1,9 +1,10 @@
 -- How many contacts were active in each day, week or month: new ones (never active before, also before the period), and those active in the previous one.
+-- :previous is the begin of the day, week or month before that of :since.
 {% import "parts.sql" as parts %}
 WITH active AS (
-    SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) AS events
+    SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) FILTER (WHERE occurred_at >= {{ parts.since() }}) AS events
     FROM app_events
-    WHERE {{ "event = :event AND " if event }}{{ parts.during(period) }}
+    WHERE {{ "event = :event AND " if event }}{{ parts.during(period, begin="previous") }}
     GROUP BY 1, 2
 ), compared AS (
     SELECT *, lag(at) OVER (PARTITION BY contact_id ORDER BY at) AS before
@@ -27,7 +28,7 @@ SELECT t.at, count(c.contact_id) AS contacts,
        coalesce(sum(c.events), 0)::bigint AS events,
        {{ parts.complete(period, "t.at") }} AS complete
 FROM generate_series(date_trunc(:every, {{ parts.since() }}, 'UTC'), {{ parts.until(period) }}, CAST('1 ' || :every AS interval)) AS t (at)
-LEFT JOIN compared c ON c.at = t.at
+LEFT JOIN compared c ON c.at = t.at AND c.events > 0
 {{ "LEFT JOIN earlier e ON e.contact_id = c.contact_id" if event }}
 WHERE t.at < {{ parts.until(period) }}
 GROUP BY t.at

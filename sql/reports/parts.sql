@@ -1,14 +1,14 @@
 {# Macros shared by the reports. They choose the structure of a query; its values are bound as :name when it runs. #}
-{% macro since() %}
-CAST(:since AS timestamptz)
+{% macro since(name="since") %}
+CAST(:{{ name }} AS timestamptz)
 {%- endmacro %}
 {% macro until(period) %}
 {{ "CAST(:until AS timestamptz)" if period.until else "CAST(:now AS timestamptz)" if period.past else "now()" }}
 {%- endmacro %}
 {# Events that occurred in the period. `created_at` is at most 7 days after `occurred_at` and at most 5 minutes before it. #}
 {# The bounds are values, not `now()`, because an expression of `now()` would be evaluated for every event. #}
-{% macro during(period, events="") %}
-{{ events }}occurred_at >= {{ since() }} AND {{ events }}created_at >= {{ since() }} - interval '5 minutes'
+{% macro during(period, events="", begin="since") %}
+{{ events }}occurred_at >= {{ since(begin) }} AND {{ events }}created_at >= {{ since(begin) }} - interval '5 minutes'
 {%- if period.until %}
 
         AND {{ events }}occurred_at < {{ until(period) }} AND {{ events }}created_at < {{ until(period) }} + interval '7 days'

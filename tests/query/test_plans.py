@@ -22,7 +22,8 @@ _HISTORY = """
     FROM generate_series(1, 20) n;
     ANALYZE workbench.contacts, workbench.events;
 """
-_BOUND = {"every": "'day'", "since": "now() - interval '1 day'", "names": "ARRAY['login']"}
+_BOUND = {"every": "'day'", "since": "now() - interval '1 day'", "previous": "now() - interval '1 day'"}
+_BOUND["names"] = "ARRAY['login']"
 _BOUND["needs"] = """'[{"number": 0, "path": ["email"], "segments": []}]'"""
 
 

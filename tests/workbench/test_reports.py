@@ -467,6 +467,28 @@ def test_a_contact_is_new_only_once_also_before_the_period(wb: Workbench, sent_e
         assert report.filter(pl.col("number") == 0)["size"].sum() == new
 
 
+@pytest.mark.parametrize("event", ["story:visit", None])
+def test_a_contact_returns_also_in_the_first_periods(
+    wb: Workbench, sent_events: list[StoryEvent], event: str | None
+) -> None:
+    since, contacts = MIDNIGHT - 3.5 * DAY, "SELECT id AS contact_id FROM contacts WHERE external_id LIKE 'story-%'"
+    wb.audience(wb.sql(contacts), name="story-returning")
+    frame = wb.active_users(event, since=since, segment="story-returning")
+    days = {
+        day: {e.contact for e in sent_events if event in (None, e.event) and midnight(e.at) == day}
+        for day in (MIDNIGHT - number * DAY for number in range(6))
+    }
+    first = {e.contact for e in sent_events if event in (None, e.event) and since <= e.at < MIDNIGHT - 3 * DAY}
+    before = {e.contact for e in sent_events if event in (None, e.event) and e.at < since}
+    assert frame["contacts"].to_list()[:2] == [len(first), len(days[MIDNIGHT - 3 * DAY])]
+    assert frame["new"].to_list()[0] == len(first - before)
+    assert frame["stayed"].to_list()[:2] == [
+        len(first & days[MIDNIGHT - 5 * DAY]),
+        len(days[MIDNIGHT - 4 * DAY] & days[MIDNIGHT - 3 * DAY]),
+    ]
+    assert 0 < frame["stayed"][0] < frame["contacts"][0]
+
+
 def test_days_count_back_from_the_end(wb: Workbench, sent_events: list[StoryEvent]) -> None:
     whole = wb.active_users("story:visit", since=MIDNIGHT - 3 * DAY, until=MIDNIGHT - DAY)
     assert wb.active_users("story:visit", days=2, until=MIDNIGHT - DAY).rows() == whole.rows()
