@@ -28,7 +28,7 @@ TABLES = ("events", "contacts", "messages", "entries")
 _PAGE_ROWS = 20_000  # a page takes a third of a second and some megabytes
 _FIRST_WEEKS, _EVENTS_PER_QUERY = 16, 400_000  # of fingerprints; that many events take about a second
 _TOOK_TOO_LONG = 408
-_MAX_CONTACTS = 100_000  # whose identifiers and attributes are kept in memory; most take some hundred bytes
+_KEPT = {"contacts": 100_000, "bytes": 100_000_000}  # as many, with attributes of that size, are kept in memory
 _RETRY_PAUSES_S = (2.0,) * 4  # a server that restarts must not end a long export
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"  # less than every id
 _MASK = "•"  # the service masks email addresses with it
@@ -102,7 +102,7 @@ class _ExportRun:
         months = _months(first, until) if first is not None else []
         # Fingerprints come first: a change while files are written must make the next export write them again.
         self._read_fingerprints(months)
-        contacts: pl.DataFrame | None = None  # those that are kept in memory
+        contacts: pl.DataFrame | None = None  # those that are kept in memory: all or none
         for month in months:
             file = self.path / "events" / f"month={month.name}" / "part-0.parquet"
             if month.events and month.fingerprint == _fingerprint(file):
@@ -111,8 +111,7 @@ class _ExportRun:
                 self.rows["events"] += month.events
             elif month.events:
                 if contacts is None:
-                    contacts = self._identifiers({"limit": _MAX_CONTACTS + 1}, of_page=False)
-                    contacts = contacts if contacts.height <= _MAX_CONTACTS else contacts.clear()
+                    contacts = self._identifiers(_KEPT, of_page=False)
                 pages = self._with_contacts(month, file, contacts)
                 self._write(pages, file, {_FINGERPRINT: month.fingerprint})
 
@@ -152,7 +151,7 @@ class _ExportRun:
             identifiers = contacts
             # The server decrypts an address each time it is read, which takes longer than the rest of the row.
             if page.join(contacts, on="contact_id", how="anti").height:
-                bounds = {"after": after, "last": page["id"][-1], "limit": page.height}
+                bounds = {"after": after, "last": page["id"][-1]}
                 identifiers = self._identifiers(window | bounds, of_page=True)
             after = page["id"][-1] if page.height else after
             attributes = pl.when(pl.col("contact_id").is_first_distinct()).then("attributes")

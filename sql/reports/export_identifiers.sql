@@ -1,4 +1,4 @@
--- Identifiers and attributes of contacts, up to :limit; `of_page`: of the contacts of a page of events.
+-- Identifiers and attributes of contacts: those of a page of events, or all, if they fit into the client's memory, and otherwise none.
 SELECT id AS contact_id, email, wallet_address, external_id,
        CASE WHEN external_id IS NULL THEN metadata ELSE metadata - 'externalId' END AS attributes
 FROM contacts
@@ -6,5 +6,7 @@ FROM contacts
 WHERE id IN (SELECT contact_id
              FROM app_events
              WHERE created_at >= :since AND created_at < :until AND id > :after ::uuid AND id <= :last ::uuid)
+{% else %}
+WHERE (SELECT count(*) <= :contacts AND sum(octet_length(metadata::text)) <= :bytes
+       FROM (SELECT metadata FROM contacts LIMIT CAST(:contacts AS bigint) + 1) c)
 {% endif %}
-LIMIT :limit

@@ -163,12 +163,16 @@ def test_an_export_reads_the_fingerprints_of_several_months_at_once(wb: Workbenc
     assert len(requests) <= 1 + 4 + 1 + 3
 
 
+@pytest.mark.parametrize("limit", [{"contacts": len(_PEOPLE) - 1}, {"bytes": 10}])
 def test_contacts_that_are_not_kept_in_memory_are_read_page_by_page(
-    wb: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wb: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
 ) -> None:
     wb.export(tmp_path / "kept", tables=["events"])
-    monkeypatch.setattr(export, "_MAX_CONTACTS", len(_PEOPLE) - 1)
+    for name, most in limit.items():
+        monkeypatch.setitem(export._KEPT, name, most)
     monkeypatch.setattr(export, "_PAGE_ROWS", 7)
+    kept_in_memory = export._ExportRun(wb._connection, tmp_path)._identifiers(export._KEPT, of_page=False)
+    assert kept_in_memory.height == 0
     wb.export(tmp_path / "paged", tables=["events"])
     kept, paged = (pl.read_parquet(tmp_path / name / "events").drop("attributes") for name in ("kept", "paged"))
     assert paged.equals(kept)

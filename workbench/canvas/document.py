@@ -279,7 +279,7 @@ def describe_diagnostics(pieces: DraftPieces, diagnostics: Iterable[Diagnostic])
         name = "events" if field == "triggerSpec" else field.removeprefix("triggerSpec.").removeprefix("graph.")
         key = pieces.key_of(diagnostic)
         texts = {"level": diagnostic.level, "message": diagnostic.message}
-        # The user of a canvas may not have written `.on_any_event()`, so a trigger without a name needs consent as well.
+        # The user of a canvas may not have written `.on_any_event()`.
         consent = "every_event" if diagnostic.message == NO_EVENT_NAME else diagnostic.consent
         described.append({**texts, "key": key, "field": name, "consent": consent})
     return described
