@@ -55,6 +55,16 @@ def test_the_first_sample_is_a_stored_event(wb: Workbench, canvas: RecordingCanv
     assert preview["title"] not in ("", "{{ asset }}")
 
 
+def test_the_first_sample_passes_the_filters_although_many_newer_events_do_not(wb: Workbench) -> None:
+    contacts = ["canvas-rare", *(f"canvas-frequent-{number}" for number in range(30))]
+    for number, contact in enumerate(contacts):
+        wb.events.send("canvas:rare", external_id=contact, payload={"order": {"number": number}})
+    rare = wb.automation("Canvas: rare").on("canvas:rare").where("order.number", eq=0).add_tag("x")
+    assert first_sample(RecordingCanvas(rare))["payload"] == '{"order": {"number": 0}}'
+    every = RecordingCanvas(wb.automation("Canvas: any").on_any_event().where("order.number", eq=0).add_tag("x"))
+    assert first_sample(every)["event"] == "canvas:rare"
+
+
 _LOGS = """
 INSERT INTO workbench.onchain_events (org_id, id, chain_id, contract, event, signature, tx_hash, log_index, digest,
                                       block_number, block_hash, block_time, args, created_at)

@@ -36,7 +36,7 @@ from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
 from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource, log_sample
 from workbench.language.simulate import read_contact
-from workbench.language.trigger import BUILT_INS, Trigger, fires, flat_context
+from workbench.language.trigger import BUILT_INS, Trigger, containment_patterns, fires, flat_context
 from workbench.publish import SavedAutomation
 from workbench.segments import segment_names
 
@@ -157,12 +157,24 @@ class Suggestions:
         return cached
 
 
+# Of the newest events of each name, those whose payload passes the most filters. Contacts are found by their keys: in
+# the queries of analysts, a join alone would read all contacts.
 _EVENTS = """
+WITH newest AS MATERIALIZED (
+    SELECT e.* FROM unnest(:names::text[]) AS name CROSS JOIN LATERAL (
+        SELECT event, payload, created_at, contact_id FROM app_events
+        WHERE event = name ORDER BY created_at DESC LIMIT CAST(:newest AS bigint)
+    ) e
+    ORDER BY (SELECT count(*) FROM jsonb_array_elements(CAST(:patterns AS jsonb)) AS filter
+              WHERE EXISTS (SELECT FROM jsonb_array_elements(filter) AS pattern WHERE e.payload @> pattern)) DESC,
+             e.created_at DESC
+    LIMIT 12
+)
 SELECT e.event, e.payload::text, e.created_at::text, e.contact_id::text, c.email, c.wallet_address, c.external_id
-FROM app_events e JOIN contacts c ON c.id = e.contact_id
-WHERE :any OR e.event = ANY (:names::text[])
-ORDER BY e.created_at DESC LIMIT 12
+FROM newest e JOIN contacts c ON c.id = e.contact_id AND c.id = ANY (ARRAY(SELECT contact_id FROM newest))
+ORDER BY e.created_at DESC
 """
+_NEWEST = 1_000
 _SAMPLE_IDENTIFIERS = {"externalId": "simulated"}
 _IDENTIFIERS = ("walletAddress", "email", "externalId")
 
@@ -192,7 +204,10 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
         return fires(trigger, event, flat_context(event, contact_id, identifiers, read_payload(payload or "")))
 
     names = sorted(trigger.names)
-    rows = suggestions.rows(_EVENTS, any=not names, names=names)
+    known = names or [event["name"] for event in suggestions.choices(())["events"]]
+    patterns = encode([found for filter_ in trigger.filters if (found := containment_patterns(filter_))]).decode()
+    newest = max(_NEWEST // max(len(known), 1), 12)
+    rows = suggestions.rows(_EVENTS, names=known, newest=newest, patterns=patterns)
     # The sorts are stable: events of equally complete contacts stay newest first.
     rows.sort(key=lambda row: (row[4] is None) + (row[5] is None))
     rows.sort(key=starts, reverse=True)
