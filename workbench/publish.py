@@ -174,7 +174,7 @@ class SavedAutomation:
         """
         if self.catalog is None or self.connection is None:
             return None
-        names, paths = self.catalog.names, {}
+        names, paths, types = self.catalog.names, {}, {}
         undeliverable: dict[str, tuple[int, int]] = {}
         # A name that was never sent, such as an unfinished one, needs no request. A full list may lack rare names.
         named = [name for name in events_of(trigger, graph) if name in names or len(names) == MAX_LISTED]
@@ -183,7 +183,8 @@ class SavedAutomation:
         for name in named[:_MAX_SHAPES]:
             with suppress(NotFoundError):
                 shape = self.catalog[name]
-                paths[name] = frozenset(path.path for path in shape.paths)
+                types[name] = {path.path: tuple(path.types) for path in shape.paths}
+                paths[name] = frozenset(types[name])
                 undeliverable[name] = shape.undeliverable, shape.sampled
         if trigger.is_wildcard:
             counts = undeliverable.values()
@@ -195,7 +196,7 @@ class SavedAutomation:
             with suppress(PermissionDeniedError, SqlError):  # the key may not run SQL, or there are too many contacts
                 missing = count_missing(self.connection, sorted(trigger.names), needs)
         events = tuple(dict.fromkeys((*names, *paths)))
-        facts = CatalogFacts(events, paths, segments, undeliverable=undeliverable, missing=missing)
+        facts = CatalogFacts(events, paths, types, segments, undeliverable=undeliverable, missing=missing)
         if uses_chain(trigger, graph):
             with suppress(WorkbenchError):
                 return msgspec.structs.replace(facts, chain=chains(self.connection).facts())

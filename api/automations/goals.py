@@ -97,7 +97,7 @@ def _judge(
         for row in page[contact_id]:
             sent = identifiers_of(row, keys.open_email)
             arrival = LaterEvent(row.created_at, goal.event, sent, decode(row.payload))
-            if matches(goal.filters, Facts(goal.event, sent, arrival.payload, contact).context_of(arrival)):
+            if matches(goal.filters, Facts(goal.event, sent, arrival.payload, contact).context_of(arrival), arrival.at):
                 reached.add(contact_id)
                 break
     return reached

@@ -33,7 +33,7 @@ from api.chain.logs import (
 )
 from api.chain.rpc import Log
 from api.chain.watch import NO_WATCHES, ChainWatches, read_watches
-from api.clock import Clock, to_us, uuid7
+from api.clock import Clock, from_us, to_us, us_of, uuid7
 from api.crypto import INDEX, Keyring
 from api.ingest.identity import (
     ContactIdentifiers,
@@ -232,7 +232,8 @@ class PageWriter:
             return True
         contact_id = event.contact_id or _NEW_CONTACT_ID
         contact, payload = contacts.get(contact_id) or ContactIdentifiers(), match.payload(chain_id)
-        return matches(trigger.filters, trigger_context(self._keyring, event, contact_id, contact, payload, [trigger]))
+        context = trigger_context(self._keyring, event, contact_id, contact, payload, [trigger])
+        return matches(trigger.filters, context, from_us(us_of(match.log.id)))  # when the log was stored
 
 
 async def _current_watches(

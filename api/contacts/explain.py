@@ -166,7 +166,7 @@ def _explain_stored(
     is_early = is_named and event.source is not None and event.occurred_at < live_since
     shown_payload = trigger.payload_of(payload, event.source)
     context = flat_context(event.event, history.contact.id, merge_identifiers(sent, own), shown_payload)
-    observed = ObservedEvent(is_named, context, event.dry, event.removed, is_early)
+    observed = ObservedEvent(is_named, context, at, event.dry, event.removed, is_early)
     explanation = explain_stored_event(trigger, state, observed, entry)
     return reader.masked(_view((event.id, event.event, at), trigger, state, explanation, entry), sent.email, own.email)
 

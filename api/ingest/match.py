@@ -5,6 +5,7 @@ an automation and is read in the transaction that stores the events, so a cached
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -67,7 +68,7 @@ class Matcher:
         self._orgs = orgs
 
     def matches(
-        self, event: ParsedEvent, contact_id: str, contact: ContactIdentifiers | Owner
+        self, event: ParsedEvent, contact_id: str, contact: ContactIdentifiers | Owner, at: datetime
     ) -> Sequence[ActiveTrigger]:
         """Return the triggers that fire for an event of a contact."""
         org = self._orgs[event.org_id]
@@ -76,7 +77,7 @@ class Matcher:
             return candidates
         payload, triggers = decode(event.body.payload), [active.trigger for active in candidates]
         context = trigger_context(self._keyring, event, contact_id, contact, payload, triggers)
-        return [active for active in candidates if fires(active.trigger, event.body.name, context)]
+        return [active for active in candidates if fires(active.trigger, event.body.name, context, at)]
 
     def is_awaited(self, event: ParsedEvent) -> bool:
         """Return whether an entry can be waiting for an event of this name."""

@@ -64,7 +64,7 @@ async def store_batch(
 
     # Match.
     placed = zip(batch.events, plan.contact_ids, strict=True)
-    matches = [matcher.matches(event, contact_id, plan.identifiers[contact_id]) for event, contact_id in placed]
+    matches = [matcher.matches(event, contact_id, plan.identifiers[contact_id], at) for event, contact_id in placed]
 
     # Write.
     writes = _writes(batch.events, plan, awaited, matches, at, offset)
@@ -270,7 +270,7 @@ async def _judge_dry_runs(
         plan = resolve_contacts([event], [None], own, [uuid7(to_us(at))])
         (contact_id,) = plan.contact_ids
         contact_ids[event.event_id] = contact_id
-        matched[event.event_id] = len(matcher.matches(event, contact_id, plan.identifiers[contact_id]))
+        matched[event.event_id] = len(matcher.matches(event, contact_id, plan.identifiers[contact_id], at))
     kept = sorted(events, key=_KEY)
     add_dry_runs = store.add_dry_runs(
         org_ids=[event.org_id for event in kept],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from api.embedded import Server
 from api.query.limits import check_functions
-from tests.language.strategies import graph_of
+from tests.language.strategies import NOW, graph_of
 from workbench.backtest.source import ContactSample, EventSelection, select
 from workbench.language.codec import decode, encode, normalize
 from workbench.language.event import Identifiers
@@ -37,8 +37,8 @@ filters = st.lists(
 )
 
 
-def trigger_with(filters: list[dict[str, Any]]) -> Trigger:
-    trigger = read_trigger(normalize({"type": "app_event", "event": "paid", "filters": filters}))
+def trigger_with(filters: list[dict[str, Any]], where: str | None = None) -> Trigger:
+    trigger = read_trigger(normalize({"type": "app_event", "event": "paid", "filters": filters, "where": where}))
     assert isinstance(trigger, Trigger), trigger
     return trigger
 
@@ -60,13 +60,13 @@ def connection(postgres: Server) -> Iterator[psycopg.Connection[Any]]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
-@given(filters=filters, payload=payloads)
+@given(filters=filters, where=st.sampled_from([None, "a == 1", "b != '1' or a.b | length < 3"]), payload=payloads)
 def test_no_event_that_starts_an_entry_is_left_out(
-    connection: psycopg.Connection[Any], filters: list[dict[str, Any]], payload: Any
+    connection: psycopg.Connection[Any], filters: list[dict[str, Any]], where: str | None, payload: Any
 ) -> None:
-    trigger, raw = trigger_with(filters), encode(normalize(payload))
+    trigger, raw = trigger_with(filters, where), encode(normalize(payload))
     context = flat_context("paid", "c", Identifiers("0xa", "x@y.co"), decode(raw))
-    if fires(trigger, "paid", context):
+    if fires(trigger, "paid", context, NOW):
         assert passes(connection, select([SimulatedAutomation(trigger, Graph())]), raw)
 
 

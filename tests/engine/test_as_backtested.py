@@ -16,14 +16,14 @@ from tests.engine.conftest import EngineBench, MovedClock
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
-from tests.language.strategies import EVENTS, graph_of, sound_graphs
+from tests.language.strategies import EVENTS, SIX_DAYS_AGO, WHERES, graph_of, sound_graphs
 from workbench.language import advance, timeline
 from workbench.language.channel import Message
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.simulate import SimulatedAutomation, backtest
 from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
-from workbench.language.trigger import Trigger
+from workbench.language.trigger import Trigger, read_trigger
 
 CASES = int(os.environ.get("COMPARED_CASES", "60"))
 # No sum of delays equals a difference of these, so no two entries are due at the same time
@@ -41,7 +41,14 @@ STREAMS = st.lists(
     st.tuples(
         st.sampled_from(OFFSETS[1:]),
         st.sampled_from(("deposit",) * 3 + EVENTS),
-        st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, 2.5, None])),
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "plan": st.sampled_from(["pro", 1, 2.5, None]),
+                "size": st.sampled_from(["pro", 1, 2.5, None]),
+                "since": st.sampled_from([SIX_DAYS_AGO, "yesterday"]),
+            },
+        ),
     ),
     min_size=1,
     max_size=4,
@@ -163,6 +170,7 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     shared_settings=SHARED_SETTINGS,
     contact=CONTACTS,
     stream=STREAMS,
+    where=st.none() | WHERES,
     other=OTHERS,
     late=st.booleans(),
     kills=KILLS | st.just([]),
@@ -172,6 +180,7 @@ def ends(entries: list[SimulatedEntry]) -> set[tuple[Any, ...]]:
     shared_settings={},
     contact={"email": "ann@b.co"},
     stream=[(0, "deposit", {}), (20, "deposit", {}), (90_045, "deposit", {})],
+    where=None,
     other=None,
     late=False,
     kills=[],
@@ -183,6 +192,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     shared_settings: dict[str, Any],
     contact: dict[str, str],
     stream: list[Sent],
+    where: str | None,
     other: str | None,
     late: bool,
     kills: list[Kill],
@@ -208,7 +218,8 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     if other == "older":
         await bench.automation(OTHER_NODES, [("t", "m")])
         clock.ahead += timedelta(milliseconds=1)
-    automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
+    spec = {"type": "app_event", "event": "deposit", "where": where}
+    automation_id = await bench.automation(written["nodes"], edges, trigger=spec, **written["settings"])
     if other == "younger":
         clock.ahead += timedelta(milliseconds=1)
         await bench.automation(OTHER_NODES, [("t", "m")])
@@ -217,7 +228,9 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     event(f"engines killed: {engines.killed}")
     ((contact_id,),) = await bench.fetch("SELECT id::text FROM contacts")
     identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"))
-    automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
+    trigger = read_trigger(spec)
+    assert isinstance(trigger, Trigger), trigger
+    automation = SimulatedAutomation(trigger, graph_of(written), automation_id)
     stored = await events(bench, identifiers)
     entries = list(
         backtest(

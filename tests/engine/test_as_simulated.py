@@ -14,7 +14,7 @@ from api.clock import from_us
 from tests.engine.conftest import EngineBench, MovedClock
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.inapp.wallet import evm_wallet
-from tests.language.strategies import EVENTS, graph_of, sound_graphs
+from tests.language.strategies import EVENTS, SIX_DAYS_AGO, graph_of, sound_graphs
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
@@ -27,8 +27,10 @@ BODIES = st.fixed_dictionaries(
     {
         "event": st.sampled_from(EVENTS),
         "payload": st.dictionaries(
-            st.sampled_from(["size", "plan", "é"]),
-            st.sampled_from(["pro", 1, 2.5, None, Decimal("1E+2"), Decimal("-0.0"), {"bb": 1, "a": [Decimal("2E+1")]}]),
+            st.sampled_from(["size", "plan", "é", "since"]),
+            st.sampled_from(
+                ["pro", 1, 2.5, None, Decimal("1E+2"), Decimal("-0.0"), {"bb": 1, "a": [Decimal("2E+1")]}, SIX_DAYS_AGO]
+            ),
         ),
         "attributes": st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])),
     }

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from api.automations import automations
+from api.clock import from_us
 from api.ingest.identity import ContactIdentifiers
 from api.ingest.match import Triggers
 from api.ingest.parse import AcceptedEvent
@@ -114,7 +115,10 @@ async def test_a_batch_keeps_the_triggers_it_read_whatever_other_writers_read_me
     async with intake.database.transaction() as tx:
         after = await triggers.matcher(tx, {acme.id: epoch + 1})
         await triggers.matcher(tx, {acme.id: epoch})  # a slower writer, which read the epoch earlier
-    assert [len(matcher.matches(arrival, "", ContactIdentifiers())) for matcher in (before, after)] == [1, 0]
+    assert [len(matcher.matches(arrival, "", ContactIdentifiers(), from_us(0))) for matcher in (before, after)] == [
+        1,
+        0,
+    ]
 
 
 async def test_events_during_changes_of_automations_have_each_entry_once(acme: Org) -> None:

@@ -15,6 +15,7 @@ from workbench.language.graph import Graph, read_graph
 from workbench.language.simulate import ScheduledEvent, read_contact
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
+SIX_DAYS_AGO = (datetime.now(UTC) - timedelta(days=6)).isoformat()
 EVENTS = ("paid", "bought", "sold")
 PATHS = ("plan", "size", "payload.size", "contact.plan", "contact.tags", "email", "nope")
 VALUES = st.sampled_from([None, True, 0, 1, 2.5, "pro", "1", [1, "pro"]])
@@ -51,9 +52,30 @@ filters = st.lists(
     ),
     max_size=2,
 )  # fmt: skip
+WHERES = st.sampled_from(
+    (
+        "size > 1",
+        "size >= 1 and plan != 'pro'",
+        "contact.plan in ['pro', 'free'] or not size < 2.5",
+        "payload.size * 2 == 5",
+        "nope == 1 or plan | length > 2",
+        "'pro' in plan",
+        "'vip' not in contact.tags",
+        "since | days_since >= 7 or size > 2",
+        "since | date < '2026-11-25' and (size | default(3)) > 2",
+        "email is defined",
+        "plan",
+    )
+)
 splits = st.sampled_from([(50, 50), (100, 0), (33, 33, 34), (1, 99)]).map(
     lambda percents: [{"handle": f"way{index}", "percent": percent} for index, percent in enumerate(percents)]
 )
+
+
+def _filtering(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({**fields, "filters": filters}, optional={"where": WHERES})
+
+
 STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "send_inapp": _message(title=TEXTS, body=TEXTS),
     "send_email": _message(subject=TEXTS, body=TEXTS),
@@ -65,9 +87,9 @@ STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "update_contact": _data(
         attributes=st.dictionaries(st.sampled_from(["plan", "size"]), TEXTS | st.integers(0, 2), min_size=1)
     ),
-    "condition": _data(filters=filters),
+    "condition": _filtering(),
     "delay": _data(seconds=SECONDS),
-    "wait_for_event": _data(event=st.sampled_from(EVENTS), filters=filters, timeoutSeconds=SECONDS),
+    "wait_for_event": _filtering(event=st.sampled_from(EVENTS), timeoutSeconds=SECONDS),
     "split": _data(branches=splits),
     "exit": st.just({}),
 }  # fmt: skip
@@ -78,7 +100,7 @@ settings = st.fixed_dictionaries(
         "reentry": st.sampled_from(
             [{"policy": "once"}, {"policy": "once_per", "days": 2}, {"policy": "not_while_running"}]
         ),
-        "goal": _data(event=st.sampled_from(EVENTS), filters=filters),
+        "goal": _filtering(event=st.sampled_from(EVENTS)),
         "quietHours": st.sampled_from([{"from": "22:00", "to": "08:00"}, {"from": "09:30", "to": "10:30"}]),
         "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS),
         "holdout": st.sampled_from([30, 50]),
@@ -165,7 +187,12 @@ contacts = st.tuples(
 @st.composite
 def events(draw: st.DrawFn) -> Event:
     """Return a valid event of some contact."""
-    payload = draw(st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, 2.5, None, ["pro"]])))
+    payload = draw(
+        st.dictionaries(
+            st.sampled_from(["plan", "size", "since"]),
+            st.sampled_from(["pro", 1, 2.5, None, ["pro"], "2026-11-14T09:00:00Z"]),
+        )
+    )
     attributes = draw(st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])))
     body = {
         "event": draw(st.sampled_from(EVENTS)),

@@ -34,7 +34,7 @@ def reasons(
     dry: bool = False,
     removed: bool = False,
 ) -> tuple[str, ...]:
-    event = ObservedEvent(LARGE.matches_event(name), {"amount": amount}, dry, removed)
+    event = ObservedEvent(LARGE.matches_event(name), {"amount": amount}, NOON, dry, removed)
     return explain_stored_event(LARGE, state, event, None).reasons
 
 
@@ -60,12 +60,14 @@ def test_every_reason_is_reported() -> None:
 )
 def test_an_existing_entry_is_explained_by_its_outcome(outcome: str | None, expected: tuple[str, ...]) -> None:
     entry = StartedEntry("e", "completed", outcome, "once")
-    explanation = explain_stored_event(LARGE, AutomationState(active=False), ObservedEvent(True, {"amount": 1}), entry)
+    explanation = explain_stored_event(
+        LARGE, AutomationState(active=False), ObservedEvent(True, {"amount": 1}, NOON), entry
+    )
     assert (explanation.matched, explanation.reasons, explanation.cause) == (True, expected, "once")
 
 
 def test_the_verdicts_have_the_actual_values() -> None:
-    (verdict,) = explain_stored_event(LARGE, ON, ObservedEvent(True, {"amount": "100"}), None).verdicts
+    (verdict,) = explain_stored_event(LARGE, ON, ObservedEvent(True, {"amount": "100"}, NOON), None).verdicts
     assert (verdict.passed, verdict.present, verdict.actual) == (False, True, "100")
 
 

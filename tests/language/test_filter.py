@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.language.strategies import NOW
 from workbench.language.codec import decode
 from workbench.language.filter import MISSING, OPERATORS, Filter, Verdict, explain, matches, passes, value_at
 
@@ -18,7 +19,7 @@ CONTEXT = decode(
 
 
 def filter_passes(path: str, operator: str, value: Any = None) -> bool:
-    return passes(Filter(path, operator, value), CONTEXT)
+    return passes(Filter(path, operator, value), CONTEXT, NOW)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,12 @@ def test_every_operator_is_evaluated(operator: str) -> None:
 
 def test_an_unknown_operator_is_dropped() -> None:
     assert filter_passes("nowhere", "gt", 5)
-    assert matches([Filter("one", "eq", 1), Filter("one", "matches", "x")], CONTEXT)
+    assert matches([Filter("one", "eq", 1), Filter("one", "matches", "x")], CONTEXT, NOW)
 
 
 def test_all_filters_must_pass_and_no_filters_pass() -> None:
-    assert matches([], CONTEXT)
-    assert not matches([Filter("one", "eq", 1), Filter("one", "eq", 2)], CONTEXT)
+    assert matches([], CONTEXT, NOW)
+    assert not matches([Filter("one", "eq", 1), Filter("one", "eq", 2)], CONTEXT, NOW)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_a_path_is_a_literal_key_and_then_dots_into_objects(path: str, value: An
 
 def test_verdicts_have_the_actual_values() -> None:
     filters = [Filter("one", "eq", "1"), Filter("nowhere", "exists"), Filter("nothing", "exists")]
-    assert explain(filters, CONTEXT) == (
+    assert explain(filters, CONTEXT, NOW) == (
         Verdict("one", "eq", "1", False, True, 1),
         Verdict("nowhere", "exists", None, False, False),
         Verdict("nothing", "exists", None, True, True),
@@ -178,9 +179,9 @@ def test_filters_never_raise_and_agree_with_their_explanation(
     context: dict[str, Any], path: str, operator: str, value: Any
 ) -> None:
     one = Filter(path, operator, value)
-    assert matches([one], context) is explain([one], context)[0].passed is passes(one, context)
+    assert matches([one], context, NOW) is explain([one], context, NOW)[0].passed is passes(one, context, NOW)
 
 
 @given(st.dictionaries(paths, values), paths, values)
 def test_neq_is_the_opposite_of_eq(context: dict[str, Any], path: str, value: Any) -> None:
-    assert passes(Filter(path, "eq", value), context) is not passes(Filter(path, "neq", value), context)
+    assert passes(Filter(path, "eq", value), context, NOW) is not passes(Filter(path, "neq", value), context, NOW)

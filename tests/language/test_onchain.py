@@ -76,7 +76,7 @@ def test_problems_name_their_field(changes: dict[str, Any], part: str) -> None:
 
 def test_custom_events_of_the_same_name_do_not_match() -> None:
     minted = trigger(signature="mint(address to)")
-    assert not fires(minted, "mint", {})
+    assert not fires(minted, "mint", {}, NOW)
     assert minted.source is not None
     assert minted.matches_event("mint", minted.source.key)
     assert not Trigger().matches_event("mint", source().key)

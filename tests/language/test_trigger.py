@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.language.strategies import NOW
 from workbench.language.event import Identifiers
 from workbench.language.filter import Filter
 from workbench.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
@@ -42,14 +43,14 @@ def test_a_trigger_without_names_is_the_wildcard(spec: dict[str, Any]) -> None:
     trigger = read_trigger({"type": "app_event"} | spec)
     assert trigger == Trigger()
     assert isinstance(trigger, Trigger)
-    assert fires(trigger, "anything", {})
+    assert fires(trigger, "anything", {}, NOW)
 
 
 def test_e3_a_name_matches_whatever_its_case() -> None:
     trigger = read_trigger({"type": "app_event", "event": "First_Deposit"})
     assert isinstance(trigger, Trigger)
-    assert fires(trigger, "first_deposit", {})
-    assert not fires(trigger, "deposit", {})
+    assert fires(trigger, "first_deposit", {}, NOW)
+    assert not fires(trigger, "deposit", {}, NOW)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_an_empty_name_is_the_wildcard_and_is_known_as_such() -> None:
     trigger = read_trigger({"type": "app_event", "event": ""})
     assert trigger == Trigger(empty_name=True)
     assert isinstance(trigger, Trigger)
-    assert fires(trigger, "anything", {})
+    assert fires(trigger, "anything", {}, NOW)
 
 
 def test_an_unknown_operator_needs_no_value() -> None:
@@ -94,7 +95,7 @@ def test_null_is_a_value_and_exists_needs_no_value() -> None:
 def test_e23_an_unknown_operator_is_kept_and_always_passes() -> None:
     trigger = read_trigger({"type": "app_event", "filters": [{"path": "a", "operator": "gt", "value": 5}]})
     assert isinstance(trigger, Trigger)
-    assert fires(trigger, "paid", {})
+    assert fires(trigger, "paid", {}, NOW)
 
 
 def test_the_flat_context_has_the_payload_and_the_built_ins() -> None:
@@ -120,6 +121,6 @@ def test_an_unknown_built_in_is_missing() -> None:
 def test_all_filters_of_a_trigger_must_pass() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("amount", "eq", 5), Filter("email", "exists")))
     assert needs_email(trigger)
-    assert fires(trigger, "paid", {"amount": 5, "email": "a@b.co"})
-    assert not fires(trigger, "paid", {"amount": 5})
-    assert not fires(trigger, "refund", {"amount": 5, "email": "a@b.co"})
+    assert fires(trigger, "paid", {"amount": 5, "email": "a@b.co"}, NOW)
+    assert not fires(trigger, "paid", {"amount": 5}, NOW)
+    assert not fires(trigger, "refund", {"amount": 5, "email": "a@b.co"}, NOW)

@@ -109,7 +109,7 @@ def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
 
 
 def filter_paths(node: Node) -> set[str]:
-    return {filter_.path for filter_ in filters_in(node.action)}
+    return {path for filter_ in filters_in(node.action) for path in filter_.paths}
 
 
 def filters_on_addresses(automation: SimulatedAutomation) -> bool:
@@ -121,7 +121,7 @@ def filters_on_addresses(automation: SimulatedAutomation) -> bool:
         *goal,
         *(filter_ for node in graph.nodes for filter_ in filters_in(node.action)),
     )
-    return any(filter_.path in _ADDRESSES and filter_.operator != "exists" for filter_ in filters)
+    return any(not _ADDRESSES.isdisjoint(filter_.paths) and filter_.operator != "exists" for filter_ in filters)
 
 
 def _reads_addresses(automation: SimulatedAutomation) -> bool:

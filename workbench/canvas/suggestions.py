@@ -6,6 +6,7 @@ read them, the lists are empty, and users type the names.
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -199,9 +200,10 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
         return _sample_logs(suggestions, trigger, trigger.source)
 
     def starts(row: list[Any]) -> bool:
-        event, payload, _, contact_id, email, wallet, external_id = row
+        event, payload, at, contact_id, email, wallet, external_id = row
         identifiers = Identifiers(wallet, email, external_id)
-        return fires(trigger, event, flat_context(event, contact_id, identifiers, read_payload(payload or "")))
+        context = flat_context(event, contact_id, identifiers, read_payload(payload or ""))
+        return fires(trigger, event, context, datetime.fromisoformat(at))
 
     names = sorted(trigger.names)
     known = names or [event["name"] for event in suggestions.choices(())["events"]]

@@ -60,7 +60,8 @@ Body: TypeAlias = Annotated[Json, "body"]  # a template, or JSON with templates 
 Object: TypeAlias = Annotated[dict[str, Any], "object"]
 Tag: TypeAlias = Annotated[str, "tag"]
 Attributes: TypeAlias = Annotated[dict[str, Json], "attributes"]  # their texts are templates
-Filters: TypeAlias = Annotated[tuple[Filter, ...], "filters"]  # on the awaited event, else on the starting event
+# With `where`, which is a key beside it. On the awaited event, else on the starting event.
+Filters: TypeAlias = Annotated[tuple[Filter, ...], "filters"]
 Duration: TypeAlias = Annotated[timedelta, "duration"]  # how long the node may wait; whole seconds in `data`
 EventName: TypeAlias = Annotated[str, "event"]  # an event that the node waits for
 Branches: TypeAlias = Annotated[tuple["Branch", ...], "branches"]  # the handles of the node
@@ -259,7 +260,7 @@ def read_action(kind: str, data: Mapping[str, Any], node: str) -> Action:
         return InvalidAction((Problem(f"{node}.type", reason),))
     problems: list[Problem] = []
     values = {
-        field.attribute: _read_field(field.type, data.get(field.key), f"{node}.data.{field.key}", problems)
+        field.attribute: _read_field(field, data, node, problems)
         for field in FIELDS[kind]
         if field.key in data or not field.optional
     }
@@ -303,9 +304,10 @@ def _values(action: Action, *types: FieldType) -> Iterator[Any]:
         yield getattr(action, field.attribute)
 
 
-def _read_field(field_type: FieldType, value: Any, field: str, problems: list[Problem]) -> Any:
+def _read_field(declared: DataField, data: Mapping[str, Any], node: str, problems: list[Problem]) -> Any:
     """Return the value of a field; add what is wrong with it to `problems`."""
-    match field_type:
+    value, field = data.get(declared.key), f"{node}.data.{declared.key}"
+    match declared.type:
         case "line" | "text":
             return _read_template(value, field, problems)
         case "url":
@@ -342,7 +344,7 @@ def _read_field(field_type: FieldType, value: Any, field: str, problems: list[Pr
             problems += [Problem(f"{node}{problem.field}", problem.reason) for problem in attribute_problems(constants)]
             return value
         case "filters":
-            return read_filters(value, field, problems)
+            return read_filters(data, f"{node}.data", problems)
         case "duration":
             max_seconds = MAX_WAIT // timedelta(seconds=1)
             if type(value) is int and 1 <= value <= max_seconds:

@@ -75,7 +75,7 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
     goal = graph.settings.goal
     if goal is not None:
         for event in facts.later_events:
-            if event.event == goal.event and matches(goal.filters, facts.context_of(event)):
+            if event.event == goal.event and matches(goal.filters, facts.context_of(event), event.at):
                 step = record_step(ctx, "goal", detail=event_reference(event))
                 return end_entry(ctx, State.EXITED, "goal", step, steps=0)
     return run_node(ctx)

@@ -28,16 +28,16 @@ from workbench.language.actions import (
 )
 from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
 from workbench.language.event import EVENT_NAME, LOG_NAME
-from workbench.language.filter import OPERATORS, Filter
+from workbench.language.filter import OPERATORS, Filter, Where
 from workbench.language.graph import Edge, Graph, Node, search_depth_first, targets_by_source
 from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
-from workbench.language.template import TemplateError, compile_template, required_paths
+from workbench.language.template import TemplateError, compile_template, compile_where, required_paths
 from workbench.language.trigger import BUILT_INS, Trigger
 
 Level = Literal["error", "warning"]
 Consent = Literal["accept_dropped", "every_event"]  # the arguments of `publish()` that agree
-TRIGGER_FILTERS = "triggerSpec.filters"
+TRIGGER_FILTERS, GOAL_FILTERS = "triggerSpec.filters", "graph.settings.goal.filters"
 NO_EVENT_NAME = "no event name: every custom event of the organization starts this automation"
 EVERY_EVENT = ""  # the name in `CatalogFacts.undeliverable` for a trigger without names
 
@@ -68,6 +68,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_settings(graph),
         *_check_trigger(trigger, graph),
         *_check_filters(trigger, graph),
+        *_check_where(trigger, graph),
         *_check_overridden_built_ins(trigger, graph),
         *_check_guards(graph),
         *(warning for channel in CHANNELS.values() for warning in _check_recipients(trigger, graph, channel)),
@@ -92,7 +93,7 @@ def without_consent(
 
 def context_paths(node: Node) -> set[str]:
     """Return the paths that a node reads in the event that started the entry, and in the contact."""
-    paths = {filter_.path for filter_ in _filters_on_entry(node)}
+    paths = {path for filter_ in _filters_on_entry(node) for path in filter_.paths}
     for text in templates_in(node.action):
         try:
             paths |= compile_template(text).paths
@@ -261,12 +262,14 @@ def _check_trigger(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
 def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
     filters: list[tuple[str | None, str | None, Filter]] = [(None, TRIGGER_FILTERS, item) for item in trigger.filters]
     if graph.settings.goal is not None:
-        filters += [(None, "graph.settings.goal.filters", item) for item in graph.settings.goal.filters]
+        filters += [(None, GOAL_FILTERS, item) for item in graph.settings.goal.filters]
     for node in graph.nodes:
         if isinstance(node.action, Condition) and not node.action.filters:
             yield Diagnostic("warning", "has no filters: every contact follows true", node.id)
         filters += [(node.id, None, item) for item in filters_in(node.action)]
     for node_id, field, filter_ in filters:
+        if isinstance(filter_, Where):
+            continue
         if filter_.operator not in OPERATORS:
             message = f"the operator {filter_.operator!r} on {filter_.path!r} is unknown and will be dropped"
             message = f"{message}; the operators are {', '.join(OPERATORS)}"
@@ -275,14 +278,14 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             message = f"{filter_.operator!r} on {filter_.path!r} needs an array of values: no event passes it"
             yield Diagnostic("warning", message, node_id, field)
     # Only conditions and texts see `payload` and `contact`; a trigger sees the flat context (docs/contract.md 4.7.3).
-    for filter_ in trigger.filters:
-        first, _, rest = filter_.path.partition(".")
+    for path, field in _paths_in(trigger.filters, TRIGGER_FILTERS):
+        first, _, rest = path.partition(".")
         if first == "payload" and rest:
-            message = f"the trigger sees the keys of the payload directly: write {rest!r}, not {filter_.path!r}"
-            yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
+            message = f"the trigger sees the keys of the payload directly: write {rest!r}, not {path!r}"
+            yield Diagnostic("warning", message, field=field)
         elif first == "contact" and rest:
-            message = f"the trigger does not see the contact: test {filter_.path!r} in a condition"
-            yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
+            message = f"the trigger does not see the contact: test {path!r} in a condition"
+            yield Diagnostic("warning", message, field=field)
     for node in graph.nodes:
         for filter_ in _filters_on_entry(node):
             if filter_.path not in ("contact.tags", "contact.segments") or filter_.operator not in ("eq", "neq", "in"):
@@ -290,6 +293,66 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             options = filter_.value if filter_.operator == "in" and isinstance(filter_.value, list) else [filter_.value]
             if any(isinstance(option, str) for option in options):
                 yield Diagnostic("warning", f"{filter_.path} is a list: test whether it contains a value", node.id)
+
+
+def _paths_in(filters: Iterable[Filter], field: str) -> Iterator[tuple[str, str]]:
+    """Yield the paths that filters read, each with its field: `where` is a field beside the filters."""
+    for filter_ in filters:
+        named = _where_field(field) if isinstance(filter_, Where) else field
+        yield from ((path, named) for path in sorted(filter_.paths))
+
+
+def _where_field(filters_field: str) -> str:
+    return filters_field.removesuffix("filters") + "where"
+
+
+_TYPE_WORDS = {
+    "string": "a text",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "date": "a date",
+}
+
+
+def _check_where(
+    trigger: Trigger, graph: Graph, types: Mapping[str, Mapping[str, Collection[str]]] | None = None
+) -> Iterator[Diagnostic]:
+    """Warn about comparisons that never hold, by the types that were seen at the paths of events, or without them."""
+    names, goal = tuple(sorted(trigger.names)), graph.settings.goal
+    uses: list[tuple[tuple[Filter, ...], tuple[str, ...], str | None, str | None]] = [
+        (trigger.filters, names, None, "triggerSpec.where")
+    ]
+    if goal is not None:
+        uses.append((goal.filters, (goal.event,), None, "graph.settings.goal.where"))
+    for node in graph.nodes:
+        awaited = awaited_event(node.action)
+        uses.append((filters_in(node.action), names if awaited is None else (awaited,), node.id, None))
+    for filters, events, node_id, field in uses:
+        seen = [types[event] for event in events if event in types] if types is not None else []
+        for where in filters:
+            for sides in compile_where(where.path).compared if isinstance(where, Where) else ():
+                if types is not None and not any(side.path for side in sides):
+                    continue  # reported without types
+                shown, possible = [], []
+                for side in sides:
+                    of_path = [name for paths in seen for name in paths.get(side.path.removeprefix("payload."), ())]
+                    kinds = {side.type} if side.type else set(of_path if len(seen) == len(events) else ())
+                    words = " or ".join(_TYPE_WORDS.get(kind, kind) for kind in sorted(kinds))
+                    shown.append(f"{side.path!r} ({words})" if side.path else words)
+                    possible.append(kinds)
+                left, right = possible
+                if (
+                    left
+                    and right
+                    and not left & right
+                    and "null" not in left | right
+                    and {"date", "string"} != left | right
+                ):
+                    yield Diagnostic(
+                        "warning", f"compares {shown[0]} with {shown[1]}: this never holds", node_id, field
+                    )
 
 
 def _check_overridden_built_ins(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
@@ -310,7 +373,7 @@ def _check_overridden_built_ins(trigger: Trigger, graph: Graph) -> Iterator[Diag
 def _uses(trigger: Trigger, graph: Graph) -> list[tuple[str | None, set[str]]]:
     """Return the paths that the trigger (None) and each node read."""
     return [
-        (None, {filter_.path for filter_ in trigger.filters}),
+        (None, {path for filter_ in trigger.filters for path in filter_.paths}),
         *((node.id, context_paths(node)) for node in graph.nodes),
     ]
 
@@ -375,10 +438,7 @@ def _requires(path: str, filters: Iterable[Filter]) -> bool:
         same = {path, f"contact.{path}"}
     else:  # a key of the payload is also a key of the context, unless it has a reserved name
         same = {path} if path.startswith("contact.") else {path, f"payload.{path}", path.removeprefix("payload.")}
-    return any(
-        filter_.path in same and filter_.operator in OPERATORS and OPERATORS[filter_.operator].requires_value
-        for filter_ in filters
-    )
+    return any(not same.isdisjoint(filter_.required) for filter_ in filters)
 
 
 class ChainFacts(msgspec.Struct, frozen=True):
@@ -399,14 +459,15 @@ class Need(msgspec.Struct, frozen=True):
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
-    `segments` and `chain` None: not loaded. An event without `paths` was not examined. `undeliverable`: of the newest
-    events of a name, how many have a wallet that can never sign in, and how many were looked at. `missing`: of the
-    contacts of the newest events of each name that are in the segments of a need, how many lack the value, and how many
-    were looked at.
+    `segments` and `chain` None: not loaded. An event without `paths` was not examined. `types`: those at its paths.
+    `undeliverable`: of the newest events of a name, how many have a wallet that can never sign in, and how many were
+    looked at. `missing`: of the contacts of the newest events of each name that are in the segments of a need, how many
+    lack the value, and how many were looked at.
     """
 
     events: tuple[str, ...] = ()
     paths: Mapping[str, frozenset[str]] = {}
+    types: Mapping[str, Mapping[str, Collection[str]]] = {}
     segments: tuple[str, ...] | None = None
     chain: ChainFacts | None = None
     undeliverable: Mapping[str, tuple[int, int]] = {}
@@ -478,6 +539,7 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in paths
         ):
             yield Diagnostic("warning", unknown_property_message(path, events, paths), node_id, field)
+    yield from _check_where(trigger, graph, catalog.types)
     # A key of the payload overrides a built-in (docs/contract.md 4.7.3).
     hiding = {path.partition(".")[0]: event for event in sorted(trigger.names) for path in catalog.paths.get(event, ())}
     for node_id, paths in _uses(trigger, graph):
@@ -569,16 +631,16 @@ def _payload_paths(trigger: Trigger, graph: Graph) -> Iterator[_PayloadPath]:
     """Yield every path that is read in a payload, the events it is expected in, and where it is read."""
     names, goal = tuple(sorted(trigger.names)), graph.settings.goal
     uses: list[_PayloadPath] = [
-        (filter_.path, names, None, TRIGGER_FILTERS)
-        for filter_ in trigger.filters
-        if not filter_.path.startswith(("payload.", "contact."))  # reported by `check`
+        (path, names, None, field)
+        for path, field in _paths_in(trigger.filters, TRIGGER_FILTERS)
+        if not path.startswith(("payload.", "contact."))  # reported by `check`
     ]
     if goal is not None:
-        uses += [(filter_.path, (goal.event,), None, "graph.settings.goal.filters") for filter_ in goal.filters]
+        uses += [(path, (goal.event,), None, field) for path, field in _paths_in(goal.filters, GOAL_FILTERS)]
     for node in graph.nodes:
         uses += [(path, names, node.id, None) for path in sorted(context_paths(node))]
         if (name := awaited_event(node.action)) is not None:
-            uses += [(filter_.path, (name,), node.id, None) for filter_ in filters_in(node.action)]
+            uses += [(path, (name,), node.id, None) for path, _ in _paths_in(filters_in(node.action), "")]
     for path, events, node_id, field in uses:
         if path not in (*BUILT_INS, "payload", "contact") and not path.startswith("contact."):
             yield path.removeprefix("payload."), events, node_id, field

@@ -110,13 +110,16 @@ def was_active_at(changes: Sequence[ActivationChange], at: datetime, *, now: boo
 
 
 class ObservedEvent(msgspec.Struct, frozen=True):
-    """A received event with its flat context. `named`: the trigger is for this name; `dry`: a dry run.
+    """An event that was received `at` a moment, with its flat context.
+
+    `named`: the trigger is for this name; `dry`: a dry run.
 
     For contract logs: `removed` by a reorganization of the chain; `early`: its block precedes the activation.
     """
 
     named: bool
     context: Mapping[str, Any]
+    at: datetime
     dry: bool = False
     removed: bool = False
     early: bool = False
@@ -126,7 +129,7 @@ def explain_stored_event(
     trigger: Trigger, state: AutomationState, event: ObservedEvent, entry: StartedEntry | None
 ) -> MatchExplanation:
     """Explain why a stored event started an entry or did not."""
-    verdicts = explain(trigger.filters, event.context)
+    verdicts = explain(trigger.filters, event.context, event.at)
     if entry is not None:
         # The automation took the event, so its state does not matter.
         return MatchExplanation(True, event.named, verdicts, _outcome_reasons(entry.outcome), entry.cause)

@@ -2,10 +2,15 @@
 
 Arithmetic is decimal and exact: `0.1` is one tenth, `7 / 2` is 3.5, and a result that cannot be exact is an error. Only
 division rounds, to 34 digits, half away from zero.
+
+`where` runs on the same operators and filters, but totally: what would be an error is a missing value, and a comparison
+with a missing value, or of different types, is false.
 """
 
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import (
     ROUND_HALF_UP,
     Context,
@@ -16,7 +21,7 @@ from decimal import (
     InvalidOperation,
     Overflow,
 )
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +33,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 from markupsafe import escape
 
-from workbench.language.codec import Json, encode, storage_problem
+from workbench.language.codec import Json, decode, encode, json_equal, storage_problem
+from workbench.language.event import parse_timestamp
 
 MAX_OUTPUT = 262_144  # bytes of the result, and characters of any text on the way to it
 MAX_ITERATIONS = 1_000
@@ -36,9 +42,25 @@ MAX_WORK = 50_000
 
 TESTS = ("defined", "undefined", "none", "string", "number", "boolean", "mapping", "sequence", "true", "false")
 
+MISSING: Any = object()
+
 BUDGET = "_budget"  # its name in the scope of a template
+CONTEXT = "_context"  # in the scope of `where`: the context in which paths are looked up
+MOMENT = "_moment"  # in the scope of `where`: the moment of the decision
 _CHARACTERS_PER_WORK = 16
 _LOOP_FIELDS = frozenset({"index", "index0", "first", "last", "length", "revindex", "revindex0"})
+
+
+def value_at(path: str, context: Mapping[str, Any]) -> Any:
+    """Return the value at a path, or MISSING: first a literal key of the context, then dots descend into objects."""
+    if path in context:
+        return context[path]
+    value: Any = context
+    for part in path.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return MISSING
+        value = value[part]
+    return value
 
 
 class TemplateError(ValueError):
@@ -203,6 +225,27 @@ class _DataEnvironment(ImmutableSandboxedEnvironment):
         return number.copy_negate() if isinstance(number, Decimal) else -number
 
 
+class _TotalEnvironment(_DataEnvironment):
+    """The environment of `where`: an operation that fails is a missing value."""
+
+    def call_binop(self, context: Scope, operator: str, left: Any, right: Any) -> Any:
+        return _total(super().call_binop)(context, operator, left, right)
+
+    def call_unop(self, context: Scope, operator: str, arg: Any) -> Any:
+        return _total(super().call_unop)(context, operator, arg)
+
+
+def _total(operation: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(operation)  # also keeps the mark of `pass_context`
+    def apply(*arguments: Any, **named: Any) -> Any:
+        try:
+            return operation(*arguments, **named)
+        except Exception:  # noqa: BLE001  as in `template.Template.render`: an expression is a customer's program
+            return _MissingValue()
+
+    return apply
+
+
 def to_json_value(value: Any) -> Json:
     """Return the result of an expression as a JSON value with exact numbers; raise TemplateError for other results."""
     _require_present(value)
@@ -268,6 +311,7 @@ def _text(value: Any) -> str:
 
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (type(None), "null"),
+    (datetime, "a date"),
     (bool, "true or false"),
     (str, "a text"),
     ((int, float, Decimal), "a number"),
@@ -432,8 +476,109 @@ def _read_decimal(digits: str) -> Decimal:
     return Decimal(digits)
 
 
-def _environment(finalize: Callable[[Any], str]) -> _DataEnvironment:
-    environment = _DataEnvironment(
+_WHERE_FILTERS: dict[str, Callable[..., Any]] = {}  # those that texts do not have
+
+
+def _where_filter(function: Callable[..., Any]) -> Callable[..., Any]:
+    _WHERE_FILTERS[function.__name__] = function
+    return function
+
+
+_JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+
+
+@_where_filter
+def decimal(value: Any) -> int | Decimal:
+    """Return the number that a text spells: big integers of contract logs travel as texts."""
+    return _number(decode(value.encode()) if isinstance(value, str) and _JSON_NUMBER.fullmatch(value) else value)
+
+
+@_where_filter
+def date(value: Any) -> datetime:
+    """Return the moment that a text names: a date with time and zone, or a day (its start in UTC)."""
+    if isinstance(value, datetime):
+        return value
+    moment_us = parse_timestamp(f"{value}T00:00:00Z" if _DAY.fullmatch(value) else value)
+    if moment_us is None:
+        raise TemplateError("needs a date with time and zone, or a day")
+    return _EPOCH + timedelta(microseconds=moment_us)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+@_where_filter
+@pass_context
+def days_since(scope: Scope, value: Any) -> int:
+    """Return the whole days of 24 hours from a date until now; negative for a date in the future."""
+    return int((scope[MOMENT] - date(value)) // timedelta(days=1))
+
+
+@_where_filter
+@pass_context
+def _at(scope: Scope, path: str) -> Any:
+    value = value_at(path, scope[CONTEXT])
+    return _MissingValue() if value is MISSING else value
+
+
+@_where_filter
+def _true(value: Any) -> bool:
+    return value is True
+
+
+@_where_filter
+@pass_context
+def _compare(scope: Scope, left: Any, *others: Any) -> bool:
+    """Return whether a chain of comparisons holds: `others` are operators, each with its right side."""
+    for name, right in zip(others[::2], others[1::2], strict=True):
+        if not _holds(scope, name, left, right):
+            return False
+        left = right
+    return True
+
+
+def _holds(scope: Scope, name: str, left: Any, right: Any) -> bool:
+    if name in ("in", "notin"):
+        if isinstance(left, Mapping | list | tuple | Undefined) or (
+            isinstance(right, str) and not isinstance(left, str)
+        ):
+            return False
+        members = _pay_membership(scope, right)  # raises for a value that has no members
+        contained = left in right if isinstance(right, str) else any(json_equal(left, item) for item in members)
+        return contained is (name == "in")
+    if isinstance(left, datetime) is not isinstance(right, datetime):
+        left, right = date(left), date(right)  # so a date can be compared with "2026-12-24"
+    left_type, right_type = _COMPARED.get(type(left)), _COMPARED.get(type(right))
+    if name == "ne" and left_type is not right_type:
+        return None in (left, right) and None not in (left_type, right_type)
+    return left_type is right_type and left_type in _ORDERS[name][0] and bool(_ORDERS[name][1](left, right))
+
+
+# A comparison must not descend into a large value, so lists and objects are not compared.
+_COMPARED: dict[type, type] = {
+    str: str,
+    int: int,
+    Decimal: int,
+    float: int,
+    datetime: datetime,
+    bool: bool,
+    type(None): type(None),
+}
+_ORDERED = frozenset({str, int, datetime})
+_EQUATED = frozenset(_COMPARED.values())
+_ORDERS: dict[str, tuple[frozenset[type], Callable[[Any, Any], Any]]] = {
+    "eq": (_EQUATED, operator.eq),
+    "ne": (_EQUATED, operator.ne),
+    "gt": (_ORDERED, operator.gt),
+    "gteq": (_ORDERED, operator.ge),
+    "lt": (_ORDERED, operator.lt),
+    "lteq": (_ORDERED, operator.le),
+}
+
+
+def _environment(finalize: Callable[[Any], str], kind: type[_DataEnvironment] = _DataEnvironment) -> _DataEnvironment:
+    environment = kind(
         undefined=_MissingValue,
         finalize=finalize,
         autoescape=False,  # the `finalize` of HTML templates escapes
@@ -449,4 +594,16 @@ def _environment(finalize: Callable[[Any], str]) -> _DataEnvironment:
 
 TEXT = _environment(_text)
 HTML = _environment(lambda value: str(escape(_text(value))))
-FILTERS = tuple(sorted(name for name in TEXT.filters if not name.startswith("_")))
+WHERE = _environment(_text, _TotalEnvironment)
+WHERE.filters = {name: _total(apply) for name, apply in {**_FILTERS, **_WHERE_FILTERS}.items()}
+WHERE.filters |= {"_at": _at, "_true": _true}  # these never fail
+FILTERS, WHERE_FILTERS = (
+    tuple(sorted(name for name in environment.filters if not name.startswith("_"))) for environment in (TEXT, WHERE)
+)
+# The type of what filters return, by the names that payloads have for types.
+FILTER_TYPES = {
+    **dict.fromkeys(("upper", "lower", "capitalize", "title", "urlencode", "trim"), "string"),
+    **dict.fromkeys(("replace", "join", "truncate", "number"), "string"),
+    **dict.fromkeys(("round", "abs", "length", "count", "decimal", "days_since"), "number"),
+    "date": "date",
+}

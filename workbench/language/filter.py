@@ -1,18 +1,20 @@
-"""Filters: JSON equality without coercion (docs/contract.md 4.7.3 and 4.7.4).
+"""Filters: JSON equality without coercion (docs/contract.md 4.7.3 and 4.7.4), and `where`, an expression beside them.
 
 Only this module decides whether a filter passes; SQL may pre-select rows.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from datetime import datetime
+from typing import Any, Literal
 
 import msgspec
 
 from workbench.language.codec import json_equal
-
-Context: TypeAlias = Mapping[str, Any]
-
-MISSING: Any = object()
+from workbench.language.template import MAX_WHERE as MAX_WHERE
+from workbench.language.template import MISSING as MISSING
+from workbench.language.template import Context, TemplateError, compile_where
+from workbench.language.template import value_at as value_at
 
 
 class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -22,9 +24,74 @@ class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     operator: str
     value: Any = None
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The paths that it reads."""
+        return frozenset((self.path,))
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The paths that must have a value for it to pass."""
+        operator = OPERATORS.get(self.operator)
+        return self.paths if operator is not None and operator.requires_value else frozenset()
+
+
+WHERE = "where"
+
+
+class Where(Filter, frozen=True, gc=False):
+    """An expression (the `path`) that must hold, in the place of a filter; compiled when it was read."""
+
+    operator: str = WHERE
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return compile_where(self.path).paths
+
+    @property
+    def required(self) -> frozenset[str]:
+        return compile_where(self.path).required
+
+
+def where_problem(expression: Any) -> str | None:
+    """Return why a value cannot be a `where`, or None."""
+    if not isinstance(expression, str):
+        return "must be a text, such as amountUsd > 500"
+    try:
+        compile_where(expression)
+    except TemplateError as error:
+        return str(error)
+    return None
+
+
+_PATH = re.compile(r"[\w$@./:-]+")
+
+
+def is_expression(text: str) -> bool:
+    """Return whether Python code and sentences take a text for an expression; any other text is a path."""
+    return _PATH.fullmatch(text) is None
+
+
+def written_conditions(owner: Mapping[str, Any]) -> list[Any]:
+    """Return the filters of an object as they are written, and `{"where": expression}` for its `where`."""
+    expression = owner.get("where")
+    return [*(owner.get("filters") or ()), *([] if expression is None else [{WHERE: expression}])]
+
+
+def condition_fields(conditions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return `filters` and `where` of an object that has these conditions, in the form of `written_conditions`."""
+    filters = [item for item in conditions if WHERE not in item]
+    expressions = [item[WHERE] for item in conditions if WHERE in item]
+    if len(expressions) > 1:  # `or` and `if` bind less tightly than `and`
+        expressions = [f"({text})" if re.search(r"\b(or|if)\b", text) else text for text in expressions]
+    return {"filters": filters} | ({WHERE: " and ".join(expressions)} if expressions else {})
+
 
 class Verdict(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The result of one filter, with the actual value at its path. `present` False: the path is missing."""
+    """The result of one filter, with the actual value at its path. `present` False: the path is missing.
+
+    Of `where`, `path` is the expression, and `actual` has the values that it reads, by their paths.
+    """
 
     path: str
     operator: str
@@ -34,37 +101,33 @@ class Verdict(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     actual: Any = None
 
 
-def matches(filters: Iterable[Filter], context: Context) -> bool:
-    """Return whether all filters pass."""
-    return all(passes(filter_, context) for filter_ in filters)
+def matches(filters: Iterable[Filter], context: Context, at: datetime) -> bool:
+    """Return whether all filters pass at a moment."""
+    return all(passes(filter_, context, at) for filter_ in filters)
 
 
-def explain(filters: Iterable[Filter], context: Context) -> tuple[Verdict, ...]:
+def explain(filters: Iterable[Filter], context: Context, at: datetime) -> tuple[Verdict, ...]:
     """Return the verdict on every filter, in order."""
     verdicts = []
     for filter_ in filters:
-        actual = value_at(filter_.path, context)
-        present, passed = actual is not MISSING, _accepts(filter_, actual)
+        passed, present = passes(filter_, context, at), True
+        if isinstance(filter_, Where):
+            paths = sorted(filter_.paths)
+            actual = {path: value for path in paths if (value := value_at(path, context)) is not MISSING}
+        else:
+            actual = value_at(filter_.path, context)
+            present = actual is not MISSING
         shown = actual if present else None
         verdicts.append(Verdict(filter_.path, filter_.operator, filter_.value, passed, present, shown))
     return tuple(verdicts)
 
 
-def passes(filter_: Filter, context: Context) -> bool:
+def passes(filter_: Filter, context: Context, at: datetime) -> bool:
     """Return whether one filter passes; never raises, whatever the values."""
-    return _accepts(filter_, value_at(filter_.path, context))
-
-
-def value_at(path: str, context: Context) -> Any:
-    """Return the value at a path, or MISSING: first a literal key of the context, then dots descend into objects."""
-    if path in context:
-        return context[path]
-    value: Any = context
-    for part in path.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return MISSING
-        value = value[part]
-    return value
+    if isinstance(filter_, Where):
+        return compile_where(filter_.path).holds(context, at)
+    operator = OPERATORS.get(filter_.operator)
+    return operator is None or operator.accepts(value_at(filter_.path, context), filter_.value)
 
 
 def equated_values(filter_: Filter) -> list[Any] | None:
@@ -75,11 +138,6 @@ def equated_values(filter_: Filter) -> list[Any] | None:
     if operator.operand != "list":
         return [filter_.value]
     return filter_.value if isinstance(filter_.value, list) else []
-
-
-def _accepts(filter_: Filter, actual: Any) -> bool:
-    operator = OPERATORS.get(filter_.operator)
-    return operator is None or operator.accepts(actual, filter_.value)
 
 
 # MISSING is not equal to any JSON value, so a missing path passes only `neq`.

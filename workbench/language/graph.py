@@ -4,7 +4,7 @@
 to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 
 `reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
-`goal` {event, filters?}: the event that ends an entry early, as `exited` with outcome `goal`.
+`goal` {event, filters?, where?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: the hours without in-app messages and emails, in the contact's time zone.
 `frequencyCap` {messages, seconds}: the maximum number of these that a contact gets in a period, from all automations.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
@@ -161,7 +161,8 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         moves_quiet_hours = hours is not None and any(
             isinstance(node.action, UpdateContact) and hours.attribute in node.action.attributes for node in self.nodes
         )
-        paths = (filter_.path for awaited in self.awaited.values() for filters in awaited for filter_ in filters)
+        filters = (filter_ for awaited in self.awaited.values() for filters in awaited for filter_ in filters)
+        paths = (path for filter_ in filters for path in filter_.paths)
         return not moves_quiet_hours and not any(path.partition(".")[0] == "contact" for path in paths)
 
     @cached_property
@@ -340,7 +341,7 @@ def _read_reentry(value: dict[str, Any], field: str, problems: list[Problem]) ->
 @_reads("goal", "goal")
 def _read_goal(value: dict[str, Any], field: str, problems: list[Problem]) -> Goal:
     event = read_event_name(value.get("event"), f"{field}.event", problems)
-    return Goal(event, read_filters(value.get("filters"), f"{field}.filters", problems))
+    return Goal(event, read_filters(value, field, problems))
 
 
 @_reads("quietHours", "quiet_hours")

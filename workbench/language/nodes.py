@@ -50,7 +50,7 @@ from workbench.language.decision import (
 )
 from workbench.language.event import attribute_problems, mask_email
 from workbench.language.facts import event_reference
-from workbench.language.filter import explain, matches
+from workbench.language.filter import WHERE, Verdict, explain, matches
 from workbench.language.graph import QuietHours
 from workbench.language.problem import DeclarationError
 from workbench.language.run import ContactUpdated, State, TagAdded, TagRemoved, message_id
@@ -200,7 +200,7 @@ def _update_contact(ctx: StepContext, action: UpdateContact) -> Decision:
 
 @_handles(Condition)
 def _condition(ctx: StepContext, action: Condition) -> Decision:
-    verdicts = explain(action.filters, ctx.facts.context)
+    verdicts = explain(action.filters, ctx.facts.context, ctx.now)
     handle = "true" if all(verdict.passed for verdict in verdicts) else "false"
     detail = [
         {
@@ -209,7 +209,7 @@ def _condition(ctx: StepContext, action: Condition) -> Decision:
             "value": verdict.value,
             "passed": verdict.passed,
             "present": verdict.present,
-            "actual": _mask_emails(verdict.path, verdict.actual),  # steps are stored in clear, email addresses are not
+            "actual": _mask_verdict(verdict),  # steps are stored in clear, email addresses are not
         }
         for verdict in verdicts
     ]
@@ -234,7 +234,7 @@ def _wait_for_event(ctx: StepContext, action: WaitForEvent) -> Decision:
     # The time of reception decides, however late the engine evaluates the event (docs/decisions/0018).
     for event in ctx.facts.later_events:
         in_time = event.event == action.event and event.follows(since, ctx.run.since_id) and event.at <= until
-        if in_time and matches(action.filters, ctx.facts.context_of(event)):
+        if in_time and matches(action.filters, ctx.facts.context_of(event), event.at):
             step = record_step(ctx, "matched", "matched", event_reference(event))
             run = msgspec.structs.replace(ctx.run, since=None, since_id=event.id if event.at == ctx.now else None)
             return follow_edge(msgspec.structs.replace(ctx, run=run), step)
@@ -294,6 +294,12 @@ def _evaluate_texts(value: Json, context: Mapping[str, Any], budget: RenderBudge
             return {name: _evaluate_texts(item, context, budget) for name, item in value.items()}
         case _:
             return value
+
+
+def _mask_verdict(verdict: Verdict) -> Any:
+    if verdict.operator == WHERE and isinstance(verdict.actual, dict):
+        return {path: _mask_emails(path, value) for path, value in verdict.actual.items()}
+    return _mask_emails(verdict.path, verdict.actual)
 
 
 def _mask_emails(path: str, actual: Any) -> Any:

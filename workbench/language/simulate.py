@@ -131,9 +131,9 @@ def simulate(
     run = Run(circumstances.entry_id, automation.id, event_id=circumstances.event_id)
     entry = SimulatedEntry(first, first.read_payload(), run)
     filters = trigger.filters
-    true_verdicts = verdicts = explain(filters, _trigger_context(entry, contact)) if filters else ()
+    true_verdicts = verdicts = explain(filters, _trigger_context(entry, contact), now) if filters else ()
     if visible is not None:
-        verdicts = redact_verdicts(verdicts, explain(filters, _trigger_context(entry, visible)))
+        verdicts = redact_verdicts(verdicts, explain(filters, _trigger_context(entry, visible), now))
     name_matched = trigger.matches_event(event.name, event.source)
     if not name_matched or not all(verdict.passed for verdict in true_verdicts):
         return Trace(False, verdicts, name_matched=name_matched)
@@ -310,7 +310,7 @@ def _start_entry(automation: SimulatedAutomation, contact: ContactState, event: 
         return None
     run = Run(event.id, automation.id, since_id=event.id, event_id=event.id)
     entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), run)
-    if trigger.filters and not matches(trigger.filters, _trigger_context(entry, contact)):
+    if trigger.filters and not matches(trigger.filters, _trigger_context(entry, contact), event.at):
         return None
     return entry
 
@@ -349,9 +349,11 @@ def _missed_events(graph: Graph | None, walks: Sequence[Walk], shown: Sequence[W
             continue
         if graph.waits.get(run.node_id) == arrival.event:
             filters = filters_in(graph.by_id[run.node_id].action)
-            verdicts = explain(filters, walk.facts.context_of(arrival))
+            verdicts = explain(filters, walk.facts.context_of(arrival), arrival.at)
             if not all(verdict.passed for verdict in verdicts):
                 if shown_walk is not walk:
-                    verdicts = redact_verdicts(verdicts, explain(filters, shown_walk.facts.context_of(arrival)))
+                    verdicts = redact_verdicts(
+                        verdicts, explain(filters, shown_walk.facts.context_of(arrival), arrival.at)
+                    )
                 missed.append(MissedEvent(run.node_id, arrival.event, arrival.at, verdicts))
     return tuple(missed)

@@ -7,12 +7,13 @@ budget of work. The result has at most 256 KB.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.environment import Template as JinjaTemplate
@@ -20,15 +21,31 @@ from jinja2.runtime import Context as Scope
 from jinja2.visitor import NodeTransformer
 
 from workbench.language.codec import Json, encode, storage_problem, text_problem
-from workbench.language.expression import BUDGET, FILTERS, HTML, TESTS, TEXT, template_error, to_json_value
+from workbench.language.expression import (
+    BUDGET,
+    CONTEXT,
+    FILTER_TYPES,
+    FILTERS,
+    HTML,
+    MOMENT,
+    TESTS,
+    TEXT,
+    WHERE,
+    WHERE_FILTERS,
+    template_error,
+    to_json_value,
+)
+from workbench.language.expression import MISSING as MISSING
 from workbench.language.expression import MissingValueError as MissingValueError
 from workbench.language.expression import RenderBudget as RenderBudget
 from workbench.language.expression import TemplateError as TemplateError
+from workbench.language.expression import value_at as value_at
 
 MAX_SOURCE = 65_536  # characters
 MAX_TOKENS = 5_000  # the time to parse grows with the tokens
 MAX_NODES = 1_000
 MAX_DEPTH = 50
+MAX_WHERE = 10_000  # characters
 
 _VALUE = "_value"  # a name that no template can use
 _TOO_DEEP = "is nested too deeply"
@@ -107,6 +124,56 @@ def evaluate(source: str, context: Mapping[str, Any], budget: RenderBudget) -> J
     return value
 
 
+Context: TypeAlias = Mapping[str, Any]
+
+
+class Operand(NamedTuple):
+    """One side of a comparison, or a part that has to be true. `type`: as payloads name it; empty if it is unknown."""
+
+    path: str = ""
+    type: str = ""
+
+
+_BOOLEAN = Operand(type="boolean")
+
+
+class WhereExpression:
+    """A compiled `where`. `paths`: those that it reads; `required`: those that must have a value for it to hold.
+
+    `compared`: the two sides of each comparison; a part that has to be true is compared with a boolean.
+    """
+
+    def __init__(self, source: str) -> None:
+        if len(source) > MAX_WHERE:
+            raise TemplateError(f"is longer than {MAX_WHERE:,} characters")
+        with _compile_errors():
+            body = _parse(_with_exact_numbers(f"{{{{ {source} }}}}"), WHERE_FILTERS).body
+            if not isinstance(body[0], nodes.Output) or len(body[0].nodes) != 1 or len(body) != 1:
+                raise TemplateError("is not one expression")
+            (expression,) = body[0].nodes
+            # Computed before the guards change the tree.
+            self.paths: Final = frozenset(_context_paths(expression))
+            self.required: Final = frozenset(_context_paths(expression, _parts_of_truth))
+            self.compared: Final = ((_operand(expression), _BOOLEAN), *_compared(expression))
+            value = _guarded(_TotalGuard().visit(expression), "_true")
+            assignment = nodes.Assign(nodes.Name(_VALUE, "store"), value, lineno=1)
+            code = WHERE.compile(nodes.Template([assignment], lineno=1))
+            self._program = JinjaTemplate.from_code(WHERE, code, {})
+
+    def holds(self, context: Context, at: datetime) -> bool:
+        """Return whether the expression is true at a moment; never raises, whatever the values."""
+        scope = self._program.new_context({BUDGET: RenderBudget(), CONTEXT: context, MOMENT: at}, shared=True)
+        for _ in self._program.root_render_func(scope):
+            continue
+        return scope.vars[_VALUE] is True
+
+
+@lru_cache(maxsize=2048)
+def compile_where(source: str) -> WhereExpression:
+    """Return the compiled expression of a `where`; raise TemplateError with what is not allowed."""
+    return WhereExpression(source)
+
+
 class Template:
     """A compiled template. `paths` are the dotted paths that it reads in the context."""
 
@@ -159,7 +226,7 @@ def _compile_expression(source: str) -> JinjaTemplate | None:
                 return None
 
 
-def _parse(source: str) -> nodes.Template:
+def _parse(source: str, filters: Collection[str] = FILTERS) -> nodes.Template:
     """Return the syntax tree of a template that is within all limits; raise TemplateError."""
     if sum(1 for _ in islice(TEXT.lexer.tokeniter(source, None), MAX_TOKENS + 1)) > MAX_TOKENS:
         raise TemplateError(f"has more than {MAX_TOKENS} words and signs")
@@ -169,9 +236,19 @@ def _parse(source: str) -> nodes.Template:
             raise TemplateError(f"has more than {MAX_NODES} parts")
         if depth > MAX_DEPTH:
             raise TemplateError(_TOO_DEEP)
-        if (reason := _node_problem(node)) is not None:
+        if (reason := _node_problem(node, filters)) is not None:
             raise TemplateError(f"line {node.lineno or 1}: {reason}")
     return tree
+
+
+def _with_exact_numbers(source: str) -> str:
+    """Return a source in which every decimal is a text: Jinja2 reads 0.1234567890123456789 as a float of 17 digits."""
+    parts = []
+    for line, kind, text in TEXT.lexer.tokeniter(source, None):
+        if kind == "float" and storage_problem(Decimal(text)):
+            raise TemplateError(f"line {line}: a number has too many digits")
+        parts.append(f"('{text.replace('_', '')}' | decimal)" if kind == "float" else text)
+    return "".join(parts)
 
 
 def _build(tree: nodes.Template, environment: Environment) -> JinjaTemplate:
@@ -185,7 +262,8 @@ def _compile_errors() -> Iterator[None]:
     except TemplateError:
         raise
     except TemplateSyntaxError as error:
-        raise TemplateError(f"line {error.lineno}: {error.message}") from None
+        message = (error.message or "").replace("end of print statement", "end of the expression")
+        raise TemplateError(f"line {error.lineno}: {message}") from None
     except (RecursionError, MemoryError, SyntaxError):  # Python's own limits on nesting
         raise TemplateError(_TOO_DEEP) from None
     except ValueError:  # Python reads no integer of more than 4,300 digits
@@ -203,17 +281,17 @@ def _descend(tree: nodes.Node) -> Iterator[tuple[nodes.Node, int]]:
         stack.extend((child, depth + 1) for child in node.iter_child_nodes())
 
 
-def _node_problem(node: nodes.Node) -> str | None:
+def _node_problem(node: nodes.Node, filters: Collection[str]) -> str | None:
     if not isinstance(node, _ALLOWED):
         return f"{type(node).__name__.lower()} is not allowed here"
     match node:
-        case nodes.Filter(name=name) if name not in FILTERS:
-            return f"unknown filter {name!r}; the filters are {', '.join(FILTERS)}"
+        case nodes.Filter(name=name) if name not in filters:
+            return f"unknown filter {name!r}; the filters are {', '.join(filters)}"
         case nodes.Filter(dyn_args=args, dyn_kwargs=kwargs) if args or kwargs:
             return "* and ** are not allowed here"
         case nodes.Test(name=name) if name not in TESTS:
             return f"unknown test {name!r}; the tests are {', '.join(TESTS)}"
-        case nodes.Name(name=name) if name.startswith("_") or name == "self":
+        case nodes.Name(name=name) if filters is FILTERS and (name.startswith("_") or name == "self"):
             return f"the name {name!r} cannot be used; write payload[{name!r}]"  # reserved by Jinja2 or by this module
         case nodes.For(recursive=True):
             return "recursive loops are not allowed here"
@@ -258,6 +336,37 @@ class _Guard(NodeTransformer):
         return _guarded(nodes.Const(repr(node.value), lineno=node.lineno), "_decimal")
 
 
+class _TotalGuard(_Guard):
+    """Makes a checked expression total: paths are looked up as those of filters, and only true is true."""
+
+    def visit(self, node: nodes.Node, *arguments: Any, **named: Any) -> Any:
+        if (path := _path(node)) is not None:
+            return _guarded(nodes.Const(path, lineno=node.lineno), "_at")
+        return super().visit(node, *arguments, **named)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        NodeTransformer.generic_visit(self, node)
+        others = [part for operand in node.ops for part in (nodes.Const(operand.op), operand.expr)]
+        return _guarded(node.expr, "_compare", *others)
+
+    def visit_And(self, node: nodes.And | nodes.Or) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.left, node.right = _guarded(node.left, "_true"), _guarded(node.right, "_true")
+        return node
+
+    visit_Or = visit_And  # noqa: N815
+
+    def visit_Not(self, node: nodes.Not) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.node = _guarded(node.node, "_true")
+        return node
+
+    def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.test = _guarded(node.test, "_true")
+        return node
+
+
 def _guarded(expression: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(expression, name, list(arguments), [], None, None, lineno=expression.lineno)
 
@@ -272,6 +381,55 @@ def _always_evaluated(node: nodes.Node) -> Iterable[nodes.Node]:
             return (part,)
         case _:
             return node.iter_child_nodes()
+
+
+def _parts_of_truth(node: nodes.Node) -> Iterable[nodes.Node]:
+    """Return the parts that need their values for the node to be true."""
+    match node:
+        case nodes.Test(name="defined", node=part):
+            return (part,)
+        case nodes.Filter(name="default" | "d") | nodes.Test() | nodes.Or() | nodes.Not() | nodes.CondExpr():
+            return ()
+        case _:
+            return node.iter_child_nodes()
+
+
+def _compared(tree: nodes.Node) -> Iterator[tuple[Operand, Operand]]:
+    for node, _ in _descend(tree):
+        match node:
+            case nodes.Compare():
+                left = _operand(node.expr)
+                for operand in node.ops:
+                    right = operand.expr
+                    if operand.op == "in" and isinstance(right, nodes.List | nodes.Tuple):
+                        yield from ((left, _operand(item)) for item in right.items)
+                    elif operand.op not in ("in", "notin"):
+                        yield left, _operand(right)
+                    left = _operand(right)
+            case nodes.And(left=first, right=second) | nodes.Or(left=first, right=second):
+                yield from ((_operand(part), _BOOLEAN) for part in (first, second))
+            case nodes.Not(node=part) | nodes.CondExpr(test=part):
+                yield _operand(part), _BOOLEAN
+            case _:
+                continue
+
+
+def _operand(node: nodes.Node) -> Operand:
+    match node:
+        case nodes.Const(value=bool()) | nodes.Compare() | nodes.And() | nodes.Or() | nodes.Not() | nodes.Test():
+            return _BOOLEAN
+        case nodes.Const(value=None):
+            return Operand(type="null")
+        case nodes.Const(value=str()) | nodes.TemplateData() | nodes.Concat():
+            return Operand(type="string")
+        case nodes.Const() | nodes.Sub() | nodes.Mul() | nodes.Div() | nodes.Neg() | nodes.Pos():
+            return Operand(type="number")
+        case nodes.Filter(name=name):
+            return Operand(type=FILTER_TYPES.get(name, ""))
+        case nodes.List() | nodes.Tuple():
+            return Operand(type="array")
+        case _:
+            return Operand(path=_path(node) or "")
 
 
 def _context_paths(
@@ -292,7 +450,9 @@ def _path(node: nodes.Node) -> str | None:
     match node:
         case nodes.Name(name=name):
             return str(name)
-        case nodes.Getattr(node=inner, attr=key) | nodes.Getitem(node=inner, arg=nodes.Const(value=str() as key)):
+        case nodes.Getattr(node=inner, attr=key) | nodes.Getitem(node=inner, arg=nodes.Const(value=str() as key)) if (
+            "." not in key
+        ):
             parent = _path(inner)
             return None if parent is None else f"{parent}.{key}"
         case _:

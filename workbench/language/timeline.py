@@ -177,7 +177,7 @@ class Timeline(msgspec.Struct):
         # Most stored events pass no filter; an event that can never pass one wakes no entry.
         if event.attributes is None and graph.awaits_steadily and all(filters):
             context = Facts(arrival.event, arrival.sent, arrival.payload, self.contact).context
-            if not any(matches(alternative, context) for alternative in filters):
+            if not any(matches(alternative, context, event.at) for alternative in filters):
                 return
         self._arrivals.append(arrival)
         for number, entry in list(self._open.items()):

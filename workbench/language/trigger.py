@@ -1,13 +1,14 @@
 """Triggers: the events that start an automation (docs/contract.md 2.7 and 4.7)."""
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
 from workbench.language.codec import decode, encode, storage_problem
 from workbench.language.event import LOG_NAME, Event, Identifiers, read_event
-from workbench.language.filter import OPERATORS, Filter, equated_values, matches
+from workbench.language.filter import MAX_WHERE, OPERATORS, Filter, Where, equated_values, matches, where_problem
 from workbench.language.onchain import (
     LOG_SOURCE_SCHEMA,
     ZERO_ADDRESS,
@@ -40,6 +41,12 @@ TRIGGER_FIELDS: Mapping[str, Mapping[str, Any]] = {
     "event": {"type": ["string", "null"]},
     "eventNames": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
     "filters": {"type": ["array", "null"], "items": _FILTER_SCHEMA},
+    "where": {
+        "type": ["string", "null"],
+        "maxLength": MAX_WHERE,
+        "description": "An expression that must hold, too: docs/filters.md.",
+        "examples": ["amountUsd > 500"],
+    },
     **LOG_SOURCE_SCHEMA,
 }
 TRIGGER_SCHEMA = {
@@ -140,9 +147,9 @@ class Trigger(msgspec.Struct, frozen=True):
         return log_payload(payload, None if self.source is None else self.source.abi_event)
 
 
-def fires(trigger: Trigger, name: str, context: Mapping[str, Any]) -> bool:
-    """Return whether an event with this name and flat context starts the automation."""
-    return trigger.matches_event(name) and matches(trigger.filters, context)
+def fires(trigger: Trigger, name: str, context: Mapping[str, Any], at: datetime) -> bool:
+    """Return whether an event with this name and flat context, received at this moment, starts the automation."""
+    return trigger.matches_event(name) and matches(trigger.filters, context, at)
 
 
 def read_sample(described: bytes, trigger: Trigger, now_us: int) -> Event | Problems:
@@ -192,7 +199,7 @@ def identifier_fields(identifiers: Identifiers) -> dict[str, Any]:
 
 def needs_email(trigger: Trigger) -> bool:
     """Return whether a filter reads the email, so that it has to be decrypted."""
-    return any(filter_.path == "email" for filter_ in trigger.filters)
+    return any("email" in filter_.paths for filter_ in trigger.filters)
 
 
 def read_trigger(spec: Any, field: str = "triggerSpec") -> Trigger | Problems:
@@ -217,23 +224,22 @@ def read_trigger(spec: Any, field: str = "triggerSpec") -> Trigger | Problems:
             problems.append(Problem(f"{field}.eventNames", "must be an array of non-empty strings"))
     else:
         problems.append(Problem(f"{field}.type", f"must be app_event or {ONCHAIN_EVENT}"))
-    filters = read_filters(spec.get("filters"), f"{field}.filters", problems)
+    filters = read_filters(spec, field, problems)
     if problems:
         return tuple(problems)
     lower_case = frozenset(name.lower() for name in names if name)
     return Trigger(lower_case, filters, source, empty_name=bool(names) and not lower_case)
 
 
-def read_filters(value: Any, field: str, problems: list[Problem]) -> tuple[Filter, ...]:
-    """Return the filters in a decoded JSON value; add what is wrong with them to `problems`."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        problems.append(Problem(field, "must be an array of filters"))
-        return ()
+def read_filters(owner: Mapping[str, Any], field: str, problems: list[Problem]) -> tuple[Filter, ...]:
+    """Return the `filters` and the `where` of a decoded JSON object; add what is wrong with them to `problems`."""
+    value, expression = owner.get("filters"), owner.get("where")
     filters: list[Filter] = []
-    for index, item in enumerate(value):
-        path = f"{field}[{index}]"
+    if value is not None and not isinstance(value, list):
+        problems.append(Problem(f"{field}.filters", "must be an array of filters"))
+        value = None
+    for index, item in enumerate(value or ()):
+        path = f"{field}.filters[{index}]"
         if not isinstance(item, dict):
             problems.append(Problem(path, "must be an object with path, operator and value"))
             continue
@@ -244,6 +250,10 @@ def read_filters(value: Any, field: str, problems: list[Problem]) -> tuple[Filte
             problems.append(Problem(f"{path}.value", f"is required for {item['operator']}"))
         else:
             filters.append(Filter(item["path"], item["operator"], item.get("value")))
+    if expression is not None and (reason := where_problem(expression)) is not None:
+        problems.append(Problem(f"{field}.where", reason))
+    elif expression is not None:
+        filters.append(Where(expression))
     return tuple(filters)
 
 
