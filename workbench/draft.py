@@ -6,6 +6,7 @@ connected to every open end. Drafts never change: each function here returns a n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 from zlib import crc32
 
@@ -19,7 +20,9 @@ from workbench.language.actions import MAX_ID_LENGTH, is_valid_id
 from workbench.language.check import Diagnostic, check
 from workbench.language.codec import encode, inexact, normalize
 from workbench.language.event import EVENT_NAME, is_awaitable_name
-from workbench.language.filter import OPERATORS
+from workbench.language.filter import OPERATORS, WHERE, is_expression, where_problem, written_conditions
+from workbench.language.filter import Where as Condition
+from workbench.language.filter import condition_fields as condition_fields
 from workbench.language.graph import Graph, read_graph, read_settings
 from workbench.language.problem import DeclarationError
 from workbench.language.trigger import Trigger, read_trigger
@@ -40,17 +43,25 @@ class FilterArguments(TypedDict, total=False):
     is_in: Iterable[object]
     contains: object
     exists: Literal[True]
+    gt: object
+    gte: object
+    lt: object
+    lte: object
 
 
+COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}  # written into `where`: filters cannot compare
 KEYWORDS = {name: "is_in" if name == "in" else name for name in OPERATORS}  # `in` is a keyword of Python
-if FilterArguments.__annotations__.keys() != set(KEYWORDS.values()):
-    raise DeclarationError(f"FilterArguments must be {', '.join(KEYWORDS.values())}")
+if FilterArguments.__annotations__.keys() != {*KEYWORDS.values(), *COMPARISONS}:
+    raise DeclarationError(f"FilterArguments must be {', '.join((*KEYWORDS.values(), *COMPARISONS))}")
 _EXAMPLES = {"value": "…", "list": "[…]", "nothing": "True"}
-*_USAGES, _LAST_USAGE = [f"{KEYWORDS[name]}={_EXAMPLES[operator.operand]}" for name, operator in OPERATORS.items()]
+*_USAGES, _LAST_USAGE = [
+    *(f"{KEYWORDS[name]}={_EXAMPLES[operator.operand]}" for name, operator in OPERATORS.items()),
+    *(f"{name}=…" for name in COMPARISONS),
+]
 OPERATOR_USAGE = f"{', '.join(_USAGES)} or {_LAST_USAGE}"
 
-Where: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]]
-"""`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, or a list of these for several filters on one path."""
+Where: TypeAlias = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
+"""`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, an expression (`"amountUsd > 500"`), or a list of these."""
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -219,7 +230,7 @@ def start_draft(name: str, spec: JsonObject, node_id: str | None = None) -> Draf
 def with_filter(draft: Draft, filter_: JsonObject) -> Draft:
     """Return the draft with one more filter on its trigger."""
     _require_json(filter_)
-    spec = {**draft.trigger, "filters": [*draft.trigger.get("filters", ()), filter_]}
+    spec = {**draft.trigger, **condition_fields([*written_conditions(draft.trigger), filter_])}
     return msgspec.structs.replace(draft, trigger=spec, fork=None, as_read=False)
 
 
@@ -330,7 +341,11 @@ def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
     if len(arguments) > 1:
         raise InvalidAutomationError(f"write one operator for {path!r}: {OPERATOR_USAGE}")
     # Without an operator, the filter asks whether there is a value: `.when("contact.email")`.
+    if not arguments and is_expression(path):
+        return _expression(path)
     name, value = next(iter(arguments.items()), ("exists", True))
+    if name in COMPARISONS:
+        return _comparison(path, COMPARISONS[name], value)
     operator = next((operator for operator, keyword in KEYWORDS.items() if keyword == name), name)
     match OPERATORS[operator].operand if operator in OPERATORS else "value":
         case "nothing":
@@ -348,15 +363,33 @@ def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
             return {"path": path, "operator": operator, "value": value}
 
 
+def _expression(text: str) -> JsonObject:
+    if (reason := where_problem(text)) is not None:
+        raise InvalidAutomationError(f"{text!r} is not an expression: {reason}")
+    return {WHERE: text}
+
+
+def _comparison(path: str, sign: str, value: object) -> JsonObject:
+    """Return an expression that compares the value at a path with a number or a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        raise InvalidAutomationError(f"{path!r} {sign} {value!r}: compare with a number or a text")
+    expression = f"{path} {sign} {encode(value).decode()}"
+    if where_problem(expression) is not None or Condition(expression).paths != {path}:
+        raise InvalidAutomationError(f"{path!r} cannot be compared: its keys must be names, like order.total")
+    return {WHERE: expression}
+
+
 def read_where(where: Where | None) -> list[JsonObject]:
     """Return the filters in a `where` argument; raise InvalidAutomationError if it has another form."""
     if where is None:
         return []
+    if isinstance(where, str) and is_expression(where):
+        return [_expression(where)]
     if isinstance(where, list | tuple):
         return [filter_ for part in where for filter_ in read_where(part)]
     if not isinstance(where, Mapping):
         raise InvalidAutomationError(
-            f'where={where!r}: write {{"plan": "pro"}} or {{"plan": {{"is_in": ["pro", "max"]}}}}'
+            f'where={where!r}: write {{"plan": "pro"}}, {{"plan": {{"is_in": ["pro", "max"]}}}} or "amountUsd > 500"'
         )
     filters = []
     for path, value in where.items():

@@ -22,6 +22,7 @@ from workbench.draft import (
     OpenEnd,
     Where,
     awaited_name,
+    condition_fields,
     new_draft,
     read_filter,
     read_where,
@@ -133,11 +134,12 @@ class StepVerbs(MethodHints):
         """Wait until the contact sends an event, or a contract logs one (`"0x…:Transfer"`), for at most `within`.
 
         `where={"plan": "pro"}` waits for an event with these values; other operators are written
-        `{"amountUsd": {"is_in": [1, 2]}}`. Continue with `.then(lambda b: …)` for contacts that sent it in time and
-        `.otherwise(lambda b: …)` for the others. Both branches lead to the steps written after that.
+        `{"amountUsd": {"is_in": [1, 2]}}`, and expressions `where="amountUsd > 500"`. Continue with
+        `.then(lambda b: …)` for contacts that sent it in time and `.otherwise(lambda b: …)` for the others. Both
+        branches lead to the steps written after that.
         """
         name = awaited_name(event)  # an event or a log: a log's name contains its contract, so they cannot collide
-        data = {"event": name, "filters": read_where(where), "timeoutSeconds": seconds_of(within, "within")}
+        data = {"event": name, **condition_fields(read_where(where)), "timeoutSeconds": seconds_of(within, "within")}
         return self._add("wait_for_event", data, node)
 
     # Branching
@@ -148,7 +150,8 @@ class StepVerbs(MethodHints):
 
         Continue with `.then(lambda b: b.add_tag("vip"))`, and optionally `.otherwise(lambda b: …)`. Both branches lead
         to the steps written after that, unless they end in `.exit()`. The operator is one of `eq`, `neq`, `is_in`,
-        `contains` and `exists`; `.when("contact.plan")` asks whether the value is set.
+        `contains`, `exists`, `gt`, `gte`, `lt` and `lte`; `.when("contact.plan")` asks whether the value is set.
+        `.when('amountUsd > 500 and contact.country == "DE"')` takes an expression in the language of texts.
         """
         return When(self, (read_filter(path, operator),), node)
 
@@ -297,14 +300,17 @@ class AutomationVerbs(StepVerbs):
         }
         return self._with(start_draft(self._draft.name, spec, node))
 
-    @usage_example(f'.where("amountUsd", eq=100); operators: {OPERATOR_USAGE}')
+    @usage_example(f'.where("amountUsd", gt=500) or .where("amountUsd > 500"); operators: {OPERATOR_USAGE}')
     def where(self, path: str, **operator: Unpack[FilterArguments]) -> Self:
         """Start only if a value of the event passes this filter. With several filters, all must pass.
 
         `path` is a key of the payload (`amountUsd`, `order.total`), or `event`, `walletAddress`, `email`, `externalId`
-        or `contactId`. The operator is one of `eq`, `neq`, `is_in`, `contains` and `exists`; `.where("amountUsd")` asks
-        whether the value is set. Values are not converted: the number 100 is not equal to the text "100". For values of
-        the contact use `.when("contact.plan", …)`.
+        or `contactId`. The operator is one of `eq`, `neq`, `is_in`, `contains`, `exists`, `gt`, `gte`, `lt` and `lte`;
+        `.where("amountUsd")` asks whether the value is set. Values are not converted: the number 100 is not equal to
+        the text "100". For values of the contact use `.when("contact.plan", …)`.
+
+        `.where('amountUsd > 500 and asset != "DAI"')` takes an expression in the language of texts. A comparison with a
+        missing value, or of values of two types, is false.
         """
         if not self._draft.nodes:
             raise InvalidAutomationError('start with the event: .on("deposit")')
@@ -337,7 +343,7 @@ class AutomationVerbs(StepVerbs):
 
         `.stats()` then counts the contact as having reached the goal. `where` is as for `.wait_for`.
         """
-        return self._with_setting("goal", {"event": awaited_name(event), "filters": read_where(where)})
+        return self._with_setting("goal", {"event": awaited_name(event), **condition_fields(read_where(where))})
 
     @usage_example('.quiet_hours("22:00", "08:00")')
     def quiet_hours(self, start: str, end: str, *, timezone: str = "timezone") -> Self:
@@ -390,7 +396,7 @@ class When(MethodHints, Generic[S]):
     @usage_example('.then(lambda b: b.add_tag("vip"))')
     def then(self, steps: Branch) -> S:
         """Add the steps for contacts for which all filters pass."""
-        condition = self._before._add("condition", {"filters": [*self._filters]}, self._node)
+        condition = self._before._add("condition", condition_fields(self._filters), self._node)
         return condition._along(("true",), steps, "")
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.language.strategies import any_graphs, filters, sound_graphs
+from tests.language.strategies import WHERES, any_graphs, filters, sound_graphs
 from tests.workbench.test_verbs import STEPS, branching, new, thanks, write
 from tests.workbench.test_verbs_and_settings import winback
 from workbench import Automation, InvalidAutomationError
@@ -44,6 +44,8 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
     spec = {
         "type": draw(st.sampled_from(["app_event", "custom-event", "onchain_event", "“”"])),
         "filters": draw(filters),
+        **draw(st.sampled_from([{}, {"where": "plan"}, {"where": "size >"}, {"where": 5}])),
+        **draw(st.fixed_dictionaries({}, optional={"where": WHERES})),
     } | draw(
         st.sampled_from(
             [

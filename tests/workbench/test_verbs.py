@@ -278,7 +278,14 @@ def test_any_written_automation_round_trips_and_can_be_described_and_drawn(steps
         (lambda: thanks().publish(), "not connected"),
         (lambda: new().on(["deposit", "trade"]), r"\.on\('deposit', 'trade'\)"),
         (lambda: new().on(5), "5 is not an event name"),
-        (lambda: thanks().where("amountUsd", gt=5), r"'gt'.*eq=…, neq=…, is_in=\[…\], contains=… or exists=True"),
+        (
+            lambda: thanks().where("amountUsd", above=5),
+            r"'above'.*eq=…, neq=…, is_in=\[…\], contains=…, exists=True, gt=…, gte=…, lt=… or lte=…",
+        ),
+        (lambda: thanks().where("amountUsd >"), r"'amountUsd >' is not an expression: line 1: unexpected"),
+        (lambda: thanks().where("amountUsd | big"), "unknown filter 'big'"),
+        (lambda: thanks().where("amountUsd", gt=[5]), "compare with a number or a text"),
+        (lambda: thanks().where("amount-usd", gt=5), "its keys must be names"),
         (lambda: thanks().when(5, eq=1), "5 is not a path"),
         (lambda: thanks().send_inapp("hi"), r"'body'.*send_inapp\(title="),
         (lambda: thanks().add_tag(), r"'tag'.*\.add_tag\(\"vip\"\)"),
@@ -310,7 +317,9 @@ def test_an_error_about_a_tag_names_the_tag() -> None:
 
 
 def test_a_verb_shows_its_keywords() -> None:
-    assert list(inspect.signature(new().where).parameters) == ["path", "eq", "neq", "is_in", "contains", "exists"]
+    assert list(inspect.signature(new().where).parameters) == [
+        "path", "eq", "neq", "is_in", "contains", "exists", "gt", "gte", "lt", "lte",
+    ]  # fmt: skip
     assert not hasattr(new(), "there_is_no_such_verb")
 
 
@@ -330,3 +339,37 @@ def test_an_automation_is_described_in_sentences() -> None:
         "    • Send the in-app message “Upgrade?” if nothing is missing: “Go pro”.\n"
         "  • Add the tag “seen”."
     )
+
+
+def test_comparisons_are_written_as_an_expression_beside_the_filters() -> None:
+    automation = (
+        new()
+        .on("deposit")
+        .where("amountUsd", gt=500)
+        .where("plan", eq="pro")
+        .where('asset == "USDC" or asset == "DAI"')
+        .goal("paid", where="amountUsd >= 10")
+        .wait_for("trade", within="2h", where=[{"asset": "X"}, "size < 0.1"])
+        .then(lambda b: b.add_tag("traded"))
+        .when("contact.country", lte="M")
+        .and_("contact.age", exists=True)
+        .and_("contact.age >= 18")
+        .then(lambda b: b.add_tag("adult"))
+    )
+    payload = automation.to_json()
+    assert payload["triggerSpec"]["where"] == 'amountUsd > 500 and (asset == "USDC" or asset == "DAI")'
+    assert payload["triggerSpec"]["filters"] == [{"path": "plan", "operator": "eq", "value": "pro"}]
+    assert payload["graph"]["settings"]["goal"] == {"event": "paid", "filters": [], "where": "amountUsd >= 10"}
+    wait, condition = (
+        next(node["data"] for node in payload["graph"]["nodes"] if node["type"] == kind)
+        for kind in ("wait_for_event", "condition")
+    )
+    assert (wait["filters"], wait["where"]) == ([{"path": "asset", "operator": "eq", "value": "X"}], "size < 0.1")
+    assert condition["filters"] == [{"path": "contact.age", "operator": "exists"}]
+    assert condition["where"] == 'contact.country <= "M" and contact.age >= 18'
+    assert errors(automation.check()) == ()
+    code = automation.to_python()
+    assert '.where(\'amountUsd > 500 and (asset == "USDC" or asset == "DAI")\')' in code
+    assert '.goal("paid", where="amountUsd >= 10")' in code
+    assert 'where=[{"asset": "X"}, "size < 0.1"]' in code
+    assert "it holds that “contact.country" in str(automation)

@@ -16,7 +16,14 @@ import msgspec
 from workbench.display.kinds import STEPS, TRIGGERS, FormField, free_id, parts
 from workbench.language.actions import FIELDS, MAX_ID_LENGTH, MAX_WAIT, FieldType, handles_of
 from workbench.language.event import EVENT_NAME, is_awaitable_name
-from workbench.language.filter import OPERATORS
+from workbench.language.filter import (
+    OPERATORS,
+    WHERE,
+    condition_fields,
+    is_expression,
+    where_problem,
+    written_conditions,
+)
 from workbench.language.graph import TIMEZONE_ATTRIBUTE, SettingName, read_settings
 from workbench.language.trigger import TRIGGER_FIELDS, Trigger, is_app_event, is_trigger, read_trigger
 
@@ -77,7 +84,7 @@ def outline_of(name: str, spec: Mapping[str, Any], graph: Mapping[str, Any]) -> 
     kind, other = "app_event", ""
     if isinstance(type_name, str) and not is_app_event(type_name):
         # Filters that the verbs cannot write become extra fields; the rest of the spec must be complete.
-        can_write = isinstance(read_trigger({**spec, "filters": None}), Trigger)
+        can_write = isinstance(read_trigger({**spec, "filters": None, "where": None}), Trigger)
         kind, other = (type_name, "") if can_write else ("app_event", type_name)
     outline = Outline(
         name,
@@ -107,7 +114,7 @@ def _trigger_value(field: FormField, spec: Mapping[str, Any]) -> Any:
             valid = (name.lower() for name in names if isinstance(name, str) and EVENT_NAME.fullmatch(name))
             return list(dict.fromkeys(valid))
         case "filters":
-            return _filters(spec.get("filters")) or []
+            return _conditions(spec) or []
         case _:
             return spec.get(field.key, TRIGGER_FIELDS[field.key].get("default"))
 
@@ -119,7 +126,7 @@ def canonical(kind: str, data: Mapping[str, Any]) -> JsonObject | None:
     may_be_empty = {part.key for part in parts(STEPS[kind].sentence) if part.optional}
     written: JsonObject = {}
     for field in FIELDS[kind]:
-        content = _canonical_value(field.type, data.get(field.key))
+        content = _conditions(data) if field.type == "filters" else _canonical_value(field.type, data.get(field.key))
         if content is not None and (content != [] or field.key in may_be_empty or field.type == "body"):
             written[field.key] = content
         elif not field.optional:
@@ -139,7 +146,7 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
         case "attributes":
             return {**value} if isinstance(value, Mapping) and value else None
         case "filters":
-            return _filters(value or [])
+            return _conditions({"filters": value})
         case "duration":
             return value if type(value) is int and 1 <= value <= MAX_WAIT.total_seconds() else None
         case "event":
@@ -261,12 +268,17 @@ class _Walk:
         return reached
 
 
-def _filters(value: Any) -> list[JsonObject] | None:
-    """Return filters in the form that verbs write; None if the verbs cannot write one of them."""
-    if not isinstance(value, list | tuple):
+def _conditions(owner: Mapping[str, Any]) -> list[JsonObject] | None:
+    """Return filters and `where` in the form that verbs write; None if the verbs cannot write one of them."""
+    if not isinstance(owner.get("filters") or [], list | tuple):
         return None
     filters: list[JsonObject] = []
-    for item in value:
+    for item in written_conditions(owner):
+        if isinstance(item, dict) and item.keys() == {WHERE}:
+            if where_problem(item[WHERE]) is not None or not is_expression(item[WHERE]):
+                return None
+            filters.append(item)
+            continue
         path, name = (item.get("path"), item.get("operator")) if isinstance(item, dict) else (None, None)
         if not isinstance(path, str) or not path or not isinstance(name, str) or name not in OPERATORS:
             return None
@@ -297,9 +309,9 @@ def _settings(settings: JsonObject) -> dict[SettingName, Any]:
                 days = {"days": value["days"]} if value["policy"] == "once_per" else {}
                 written[name] = {"policy": value["policy"], **days}
             case "goal":
-                filters = _filters(value.get("filters") or [])
-                if filters is not None:
-                    written[name] = {"event": value["event"].lower(), "filters": filters}
+                conditions = _conditions(value)
+                if conditions is not None:
+                    written[name] = {"event": value["event"].lower(), **condition_fields(conditions)}
             case "quietHours":
                 timezone = value.get("timezoneAttribute") or TIMEZONE_ATTRIBUTE
                 written[name] = {"from": value["from"], "to": value["to"], "timezoneAttribute": timezone}

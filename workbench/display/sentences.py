@@ -17,7 +17,7 @@ from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, Outline, Out
 from workbench.display.words import join_and, quantity
 from workbench.language.actions import FIELDS, FieldType, fields_of_type
 from workbench.language.codec import encode
-from workbench.language.filter import Filter
+from workbench.language.filter import WHERE, Filter, Where
 from workbench.language.graph import TIMEZONE_ATTRIBUTE, AutomationSettings, Graph, SettingName, read_settings
 from workbench.language.trigger import Trigger, is_trigger
 
@@ -30,6 +30,7 @@ OTHER_TRIGGER = "When {type} happens[, and {filters}]"
 NO_STEPS = "nothing happens yet."
 NOTHING_MORE = "Nothing more."
 END = "End here."
+EXPRESSION = "it holds that "  # “If plan is “pro” and it holds that “amountUsd > 500””
 NOTHING_MISSING = "nothing is missing"  # “Send the email “Hi” if nothing is missing”
 
 
@@ -68,7 +69,13 @@ def node_sentence(kind: str, data: Mapping[str, Any]) -> str:
 
 def rules_of(settings: Mapping[SettingName, Any]) -> list[str]:
     """Return the rules that settings of an outline set; the parser reads them back."""
-    return rules(read_settings(settings, ""), lambda filters: conditions(map(msgspec.structs.asdict, filters)))
+
+    def shown(filters: Iterable[Filter]) -> str:
+        return conditions(
+            {WHERE: item.path} if isinstance(item, Where) else msgspec.structs.asdict(item) for item in filters
+        )
+
+    return rules(read_settings(settings, ""), shown)
 
 
 def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str] = words.conditions) -> list[str]:
@@ -101,9 +108,12 @@ def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str]
 
 
 def conditions(filters: Iterable[Mapping[str, Any]]) -> str:
-    """Return all filters in words: `a is 1 and b is set`."""
+    """Return all filters in words: `a is 1 and b is set`, and `it holds that “a > 1”` for an expression."""
     return " and ".join(
-        f"{path(item['path'])} {words.predicate(item['operator'], item.get('value'), value)}" for item in filters
+        f"{EXPRESSION}{text(item[WHERE])}"
+        if WHERE in item
+        else f"{path(item['path'])} {words.predicate(item['operator'], item.get('value'), value)}"
+        for item in filters
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from workbench.language.channel import Message, channel_of
 from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
-from workbench.language.filter import OPERATORS, Filter, Verdict
+from workbench.language.filter import OPERATORS, WHERE, Filter, Verdict
 from workbench.language.problem import DeclarationError
 from workbench.language.run import State, Step
 
@@ -103,6 +103,8 @@ def to_minute(timestamp: str) -> str:
 
 def condition(item: Filter | Verdict) -> str:
     """Return one filter in words: `amountUsd is 100`."""
+    if item.operator == WHERE:
+        return item.path
     if item.operator not in OPERATORS:
         return f"{item.path} {item.operator} {value(item.value)} (unknown operator, ignored)"
     if item.path == _SEGMENTS_PATH and item.operator == "contains":
@@ -136,6 +138,8 @@ def actual_value(verdict: Verdict) -> str:
 
 def actual_cell(verdict: Verdict) -> str:
     """Return the actual value at the path of a filter for a table cell, with the reason for a near miss."""
+    if verdict.operator == WHERE and isinstance(verdict.actual, Mapping):
+        return join_and([f"{path} is {value(actual)}" for path, actual in verdict.actual.items()]) or "not set"
     if verdict.operator not in OPERATORS:
         return "ignored: unknown operator"
     if not verdict.present:

@@ -32,7 +32,7 @@ LOCK = "automations.lock.json"
 _LINE_WIDTH = 110
 _FIRST_KEYS = (
     "name", "state", "triggerSpec", "graph", "settings", "nodes", "edges", "id", "type", "actionType", "event",
-    "eventNames", "filters", "source", "sourceHandle", "target", "path", "operator", "value",
+    "eventNames", "filters", "where", "source", "sourceHandle", "target", "path", "operator", "value",
 )  # fmt: skip
 _LAST_KEYS = ("position",)
 _MAX_SLUG = 60  # characters

@@ -17,6 +17,7 @@ from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, 
 from workbench.display.sentences import (
     ADDRESS,
     END,
+    EXPRESSION,
     NO_STEPS,
     NOTHING_MISSING,
     NOTHING_MORE,
@@ -28,7 +29,7 @@ from workbench.display.sentences import (
 from workbench.display.words import OPERATOR_PHRASES, UNITS_S
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import FIELDS, FieldType
-from workbench.language.filter import OPERATORS
+from workbench.language.filter import OPERATORS, WHERE, condition_fields
 
 _RAW = "Run "
 _TRIGGERS = {parts(row.sentence)[0].before: kind for kind, row in TRIGGERS.items()}
@@ -237,6 +238,11 @@ def _trigger_field(field: FormField, line: Scanner) -> Any:
 def _conditions(line: Scanner) -> list[JsonObject]:
     conditions: list[JsonObject] = []
     while True:
+        if line.maybe(EXPRESSION):
+            conditions.append({WHERE: line.text("an expression")})
+            if not line.maybe(" and "):
+                return conditions
+            continue
         path = line.path()
         name = _OPERATORS[line.take(*_PHRASES)]
         condition: JsonObject = {"path": path, "operator": name}
@@ -465,7 +471,9 @@ def _rule(line: Scanner) -> JsonObject:
             setting = {"reentry": {"policy": "not_while_running"}}
         case "until ":
             event = line.event()
-            setting = {"goal": {"event": event, "filters": _conditions(line) if line.maybe(", where ") else []}}
+            setting = {
+                "goal": {"event": event, **condition_fields(_conditions(line) if line.maybe(", where ") else [])}
+            }
         case "quiet from ":
             start = line.pattern(_TIME_OF_DAY, "a time of day, like 22:00")
             line.take(" to ")

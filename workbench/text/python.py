@@ -18,7 +18,7 @@ from workbench.draft import KEYWORDS, Draft
 from workbench.errors import InvalidArgumentError, InvalidAutomationError
 from workbench.language.actions import FIELDS, FieldType
 from workbench.language.codec import encode
-from workbench.language.filter import OPERATORS
+from workbench.language.filter import OPERATORS, WHERE, written_conditions
 from workbench.language.graph import SettingName
 from workbench.language.problem import DeclarationError
 from workbench.text.remainder import Extras
@@ -57,7 +57,7 @@ def calls_of(outline: Outline) -> list[VerbCall]:
     events = tuple(event for name, key in row.arguments() if not name for event in data[key])
     verb = row.call.partition("(")[0] if named or events else "on_any_event"
     start = VerbCall(verb, events, named | label, outline.line)
-    filters = [VerbCall("where", (item["path"],), _predicate(item)) for item in data["filters"]]
+    filters = [VerbCall("where", *_filter_arguments(item)) for item in data["filters"]]
     rules = [_rule(name, value) for name, value in outline.settings.items()]
     return [start, *filters, *rules, *_block(outline.steps)]
 
@@ -103,8 +103,9 @@ def _step(step: OutlineStep) -> list[VerbCall]:
         return [VerbCall("step", (step.kind, data), label), *branches]
     if step.kind == "condition":
         first, *others = data["filters"]
-        more = [VerbCall("and_", (item["path"],), _predicate(item)) for item in others]
-        when = VerbCall("when", (first["path"],), _predicate(first) | label)
+        more = [VerbCall("and_", *_filter_arguments(item)) for item in others]
+        path, operator = _filter_arguments(first)
+        when = VerbCall("when", path, operator | label)
         return [when, *more, *_yes_no(step, even_empty=True)]
     row = STEPS[step.kind]
     types = {field.key: field.type for field in FIELDS[step.kind]}
@@ -149,8 +150,8 @@ def _rule(name: SettingName, value: Any) -> VerbCall:
         case "reentry":
             return VerbCall("reentry", ("once" if value["policy"] == "once" else "after_exit",))
         case "goal":
-            where = {"where": _where(value["filters"])} if value["filters"] else {}
-            return VerbCall("goal", (value["event"],), where)
+            conditions = written_conditions(value)
+            return VerbCall("goal", (value["event"],), {"where": _where(conditions)} if conditions else {})
         case "quietHours":
             attribute = value["timezoneAttribute"]
             timezone = {"timezone": attribute} if attribute != "timezone" else {}
@@ -167,17 +168,27 @@ def _predicate(item: Mapping[str, Any]) -> _Arguments:
     return {KEYWORDS[name]: True if OPERATORS[name].operand == "nothing" else item["value"]}
 
 
-def _where(filters: list[JsonObject]) -> _Arguments | list[_Arguments]:
-    """Return filters as the argument `where=`: a dict by path, or a list of dicts if a path occurs twice."""
-    conditions: list[_Arguments] = []
-    for item in filters:
+def _filter_arguments(item: Mapping[str, Any]) -> tuple[tuple[str], _Arguments]:
+    """Return the arguments of `.where`, `.when` and `.and_`."""
+    return ((item[WHERE],), {}) if WHERE in item else ((item["path"],), _predicate(item))
+
+
+def _where(items: list[JsonObject]) -> Any:
+    """Return filters as the argument `where=`: a dict by path or an expression, or a list of several of these."""
+    conditions: list[Any] = []
+    for item in items:
+        if WHERE in item:
+            conditions.append(item[WHERE])
+            continue
         predicate = _predicate(item)
         operand = predicate.get("eq", predicate)
         # A dict as operand of eq would be read as a predicate, so it keeps its operator.
-        conditions.append({item["path"]: predicate if isinstance(operand, dict) else operand})
-    if len({item["path"] for item in filters}) < len(filters):
-        return conditions
-    return {path: operand for condition in conditions for path, operand in condition.items()}
+        condition = {item["path"]: predicate if isinstance(operand, dict) else operand}
+        if conditions and isinstance(conditions[-1], dict) and item["path"] not in conditions[-1]:
+            conditions[-1] |= condition
+        else:
+            conditions.append(condition)
+    return conditions[0] if len(conditions) == 1 else conditions
 
 
 def _span(seconds: int) -> str:
