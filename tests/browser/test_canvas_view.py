@@ -161,6 +161,46 @@ FOREIGN = {
 }
 
 
+def test_rows_of_comparisons_write_an_expression_and_other_expressions_are_a_text(page: Page) -> None:
+    automation = greeting()
+    with open_canvas(page, automation) as view:
+        card(view, "trigger").click()
+        add = page.get_by_role("combobox", name="Only if: add")
+        for path in ("plan", "amountUsd"):
+            add.fill(path)
+            add.press("Enter")
+        operator = page.get_by_label("Only if: how, line 1")
+        operator.focus()
+        page.keyboard.type("is greater")  # chooses the option that begins with it
+        # The comparison follows the filters, and its operator keeps the focus.
+        moved = page.get_by_label("Only if: how, line 2")
+        expect(moved).to_have_value("where >")
+        expect(moved).to_be_focused()
+        page.get_by_label("value", exact=True).fill("500")
+        wait_until_sent(view)
+        spec = automation.to_json()["triggerSpec"]
+        assert spec["where"] == "plan > 500"
+        assert spec["filters"] == [{"path": "amountUsd", "operator": "exists"}]
+        expect(card(view, "trigger")).to_contain_text("plan > 500")
+        page.get_by_label("Only if: how, line 2").select_option("eq")
+        page.get_by_label("Only if: how, line 1").select_option("where <=")
+        wait_until_sent(view)
+        spec = automation.to_json()["triggerSpec"]
+        assert spec["where"] == "amountUsd <= 0"
+        assert spec["filters"] == [{"path": "plan", "operator": "eq", "value": 500}]
+        page.get_by_role("button", name="write an expression").first.press("Enter")
+        text = page.get_by_label("Only if: expression")
+        expect(text).to_be_focused()
+        text.fill("amountUsd > 500 or nope")
+        wait_until_sent(view)
+        assert automation.to_json()["triggerSpec"]["where"] == "amountUsd > 500 or nope"
+        text.fill("amountUsd >")
+        expect(page.locator(".ewc-form")).to_contain_text("unexpected 'end of the expression'")
+        text.fill("")
+        wait_until_sent(view)
+        assert "where" not in automation.to_json()["triggerSpec"]
+
+
 def test_an_edit_keeps_all_other_fields_exactly(page: Page) -> None:
     automation = Automation.from_json(FOREIGN)
     with open_canvas(page, automation) as view:

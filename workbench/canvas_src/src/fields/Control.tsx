@@ -11,13 +11,14 @@ import { Template } from "./Template";
 interface Props {
   field: Field;
   value: Json | undefined;
+  where: Json | undefined; // beside filters
   events: string[]; // filters and templates can use the values of these
   withContact: boolean;
   choices: Choices;
   operators: Operator[];
   diagnostics: Diagnostic[];
   disabled: boolean;
-  onChange: (value: Json | undefined) => void;
+  onChange: (value: Json | undefined, where?: Json) => void;
   onBranches: (branches: Obj[], renamed?: { from: string; to: string }) => void;
 }
 
@@ -75,7 +76,7 @@ export function Control(props: Props) {
           </select>
         );
       case "filters":
-        return <Filters label={field.label} value={value} operators={props.operators} paths={paths} samples={(path) => samplesOf(choices, props.events, path)} disabled={disabled} onChange={onChange} />;
+        return <Filters label={field.label} value={value} where={props.where} operators={props.operators} paths={paths} samples={(path) => samplesOf(choices, props.events, path)} disabled={disabled} onChange={onChange} />;
       case "branches":
         return <Branches value={value} disabled={disabled} onChange={props.onBranches} />;
       case "attributes":

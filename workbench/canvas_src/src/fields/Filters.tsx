@@ -1,37 +1,58 @@
-// Filters, one per line: a path, an operator and a value.
-import { useState } from "react";
+// Filters and comparisons, one per line: a path, an operator and a value. An expression that lines cannot show is a text.
+import { useEffect, useRef, useState } from "react";
 import type { Choices, Json, Obj, Operator } from "../types";
 import { isNumber, isObject, parseNumber } from "../json";
 import { Combo, type Option } from "./Combo";
 import { Value, Values } from "./Value";
+import { COMPARISONS, fromRows, isComparison, rowsOf } from "./where";
 
 interface Props {
   label: string;
   value: Json | undefined;
+  where: Json | undefined;
   operators: Operator[];
   paths: Option[];
   samples: (path: string) => Option[];
-  onChange: (value: Json) => void;
+  onChange: (filters: Obj[], where: Json | undefined) => void;
   disabled?: boolean;
 }
 
-export function Filters({ label, value, operators, paths, samples, onChange, disabled }: Props) {
+export function Filters({ label, value, where, operators: ofFilters, paths, samples, onChange, disabled }: Props) {
   const [newPath, setNewPath] = useState("");
-  const filters = Array.isArray(value) ? value.filter(isObject) : [];
+  const [asText, setAsText] = useState(false);
+  const [moved, setMoved] = useState(-1); // the line whose operator is focused: a comparison moves below the filters
+  const lines = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (moved >= 0) lines.current?.querySelectorAll<HTMLElement>("select.ewc-how")[moved]?.focus();
+    setMoved(-1);
+  }, [moved]);
+  const expression = typeof where === "string" ? where : "";
+  const comparisons = asText ? null : rowsOf(expression);
+  const filters = [...(Array.isArray(value) ? value.filter(isObject) : []), ...(comparisons ?? [])];
+  const operators = comparisons ? [...ofFilters, ...COMPARISONS] : ofFilters;
+  const write = (rows: Obj[]) => {
+    const written = fromRows(rows);
+    onChange(written.filters, comparisons ? written.where : where);
+  };
+  const setOperator = (index: number, filter: Obj) => {
+    write(filters.with(index, filter));
+    const after = fromRows(filters.with(index, filter)).filters.length;
+    if (isComparison(filter.operator) !== isComparison(filters[index]?.operator)) setMoved(isComparison(filter.operator) ? filters.length - 1 : after - 1);
+  };
   const operandOf = (name: Json | undefined) => operators.find((operator) => operator.name === name)?.operand ?? "value";
-  const change = (index: number, filter: Obj) => onChange(filters.with(index, filter));
+  const change = (index: number, filter: Obj) => write(filters.with(index, filter));
   return (
-    <div className="ewc-filters" role="group" aria-label={label}>
+    <div className="ewc-filters" role="group" aria-label={label} ref={lines}>
       {filters.map((filter, index) => (
         <div className="ewc-filter" key={index}>
           <span className="ewc-row">
             <Combo label={`${label}: what, line ${index + 1}`} value={String(filter.path ?? "")} options={paths} placeholder="what?" disabled={disabled}
               onChange={(path) => change(index, { ...filter, path })}
               onPick={(path) => change(index, withSampleValue({ ...filter, path }, samples(path)))} />
-            <button type="button" className="ewc-x" aria-label={`Remove line ${index + 1}`} disabled={disabled} onClick={() => onChange(filters.toSpliced(index, 1))}>×</button>
+            <button type="button" className="ewc-x" aria-label={`Remove line ${index + 1}`} disabled={disabled} onClick={() => write(filters.toSpliced(index, 1))}>×</button>
           </span>
           <span className="ewc-row">
-            <select aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => change(index, withOperator(filter, event.target.value, operandOf(event.target.value)))}>
+            <select className="ewc-how" aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => setOperator(index, withOperator(filter, event.target.value, operandOf(event.target.value)))}>
               {operators.map(({ name, label }) => <option key={name} value={name}>{label}</option>)}
               {!operators.some(({ name }) => name === filter.operator) && <option value={String(filter.operator)}>{String(filter.operator)} (unknown, ignored)</option>}
             </select>
@@ -43,8 +64,12 @@ export function Filters({ label, value, operators, paths, samples, onChange, dis
       ))}
       {!disabled && (
         <Combo label={`${label}: add`} value={newPath} options={paths} placeholder={filters.length ? "and …" : "which value?"} onChange={setNewPath}
-          onPick={(path) => { setNewPath(""); if (path.trim()) onChange([...filters, newFilter(path.trim(), samples(path))]); }} />
+          onPick={(path) => { setNewPath(""); if (path.trim()) write([...filters, newFilter(path.trim(), samples(path))]); }} />
       )}
+      {comparisons === null
+        ? <textarea rows={3} aria-label={`${label}: expression`} placeholder={'amountUsd > 500 and asset != "DAI"'} value={expression} disabled={disabled} autoFocus={asText}
+            onChange={(event) => onChange(filters, event.target.value === "" ? undefined : event.target.value)} />
+        : !disabled && <button type="button" className="ewc-more" onClick={() => setAsText(true)}>write an expression</button>}
     </div>
   );
 }
@@ -59,7 +84,7 @@ function newFilter(path: string, samples: Option[]): Obj {
 function withOperator(filter: Obj, operator: string, operand: Operator["operand"]): Obj {
   const { value, ...rest } = filter;
   if (operand === "nothing") return { ...rest, operator };
-  const single = Array.isArray(value) ? (value[0] ?? "") : (value ?? "");
+  const single = Array.isArray(value) ? (value[0] ?? "") : (value ?? (isComparison(operator) ? 0 : ""));
   return { ...rest, operator, value: operand === "list" ? (Array.isArray(value) ? value : single === "" ? [] : [single]) : single };
 }
 

@@ -46,7 +46,7 @@ export function SettingsForm() {
       <OptionalSetting label="Goal" on={goal} set={(on) => set("goal", on ? { event: "", filters: [] } : undefined)} disabled={readOnly}>
         <Labelled label="Exit when the contact sends" diagnostics={ofSetting("goal")}>
           <Combo label="Goal" value={String(goal?.event ?? "")} options={eventOptions(choices)} placeholder="which event?" disabled={readOnly} onChange={(event) => set("goal", { ...goal, event })} />
-          <Filters label="Goal, only when" value={goal?.filters} operators={operators} paths={pathsOf(choices, goalEvents, true)} samples={(path) => samplesOf(choices, goalEvents, path)} disabled={readOnly} onChange={(filters) => set("goal", { ...goal, filters })} />
+          <Filters label="Goal, only when" value={goal?.filters} where={goal?.where} operators={operators} paths={pathsOf(choices, goalEvents, true)} samples={(path) => samplesOf(choices, goalEvents, path)} disabled={readOnly} onChange={(filters, where) => set("goal", withField({ ...goal, filters }, "where", where))} />
         </Labelled>
       </OptionalSetting>
       <OptionalSetting label="Quiet hours" on={quiet} set={(on) => set("quietHours", on ? { from: "22:00", to: "08:00" } : undefined)} disabled={readOnly}>

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "react";
 import { Control, Labelled } from "../fields/Control";
 import { Events } from "../fields/Inputs";
-import { eventsOf, isTrigger, remove, setBranches, setEvents, setField, triggerKind, withField } from "../graph";
+import { eventsOf, isTrigger, remove, setBranches, setEvents, triggerKind, withField } from "../graph";
 import { Icon } from "../Icon";
 import type { Count, Field, Json, Obj, Diagnostic, Step } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
@@ -23,7 +23,7 @@ export function StepPanel({ id, step, focus, testAgain }: Props) {
   const kind = kinds.find((kind) => kind.kind === (trigger ? triggerKind(draft) : step.type));
   const stepDiagnostics = diagnostics.filter((diagnostic) => diagnostic.key === id);
   const fields = kind?.fields ?? [];
-  const ofField = (field: Field) => stepDiagnostics.filter((diagnostic) => diagnostic.field === field.name || diagnostic.field.startsWith(`${field.name}[`) || diagnostic.field.startsWith(`${field.name}.`));
+  const ofField = (field: Field) => stepDiagnostics.filter((diagnostic) => diagnostic.field === field.name || (field.control === "filters" && diagnostic.field === "where") || diagnostic.field.startsWith(`${field.name}[`) || diagnostic.field.startsWith(`${field.name}.`));
   const rest = stepDiagnostics.filter((diagnostic) => !fields.some((field) => ofField(field).includes(diagnostic)));
   const form = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -61,13 +61,15 @@ function StepField({ id, step, field, awaits, diagnostics }: { id: string; step:
     );
   }
   const awaited = awaits === undefined ? undefined : data[awaits];
-  const change = (value: Json | undefined) => {
+  const change = (value: Json | undefined, where?: Json) => {
     const current = store.current().draft;
-    const patch = trigger ? { trigger: withField(current.trigger, field.name, value) } : setField(current, id, field.name, value);
+    const owner: Obj = (trigger ? current.trigger : current.nodes.get(id)?.data) ?? {};
+    const changed = withField(field.control === "filters" ? withField(owner, "where", where) : owner, field.name, value);
+    const patch = trigger ? { trigger: changed } : { nodes: { [id]: { ...(current.nodes.get(id) ?? step), data: changed } } };
     store.edit(patch, `${id}/${field.name}`);
   };
   return (
-    <Control field={field} value={data[field.name]} events={typeof awaited === "string" ? [awaited] : triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
+    <Control field={field} value={data[field.name]} where={data.where} events={typeof awaited === "string" ? [awaited] : triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
       onChange={change} onBranches={(branches, renamed) => store.edit(setBranches(store.current().draft, id, field.name, branches, renamed), `${id}/${field.name}`)} />
   );
 }
