@@ -345,7 +345,12 @@ def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
         return _expression(path)
     name, value = next(iter(arguments.items()), ("exists", True))
     if name in COMPARISONS:
-        return _comparison(path, COMPARISONS[name], value)
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+            raise InvalidAutomationError(f"{path!r}, {name}={value!r}: compare with a number or a text")
+        expression = f"{path} {COMPARISONS[name]} {encode(value).decode()}"
+        if where_problem(expression) is not None or Condition(expression).paths != {path}:
+            raise InvalidAutomationError(f"{path!r} cannot be compared: its keys must be names, like order.total")
+        return {WHERE: expression}
     operator = next((operator for operator, keyword in KEYWORDS.items() if keyword == name), name)
     match OPERATORS[operator].operand if operator in OPERATORS else "value":
         case "nothing":
@@ -367,16 +372,6 @@ def _expression(text: str) -> JsonObject:
     if (reason := where_problem(text)) is not None:
         raise InvalidAutomationError(f"{text!r} is not an expression: {reason}")
     return {WHERE: text}
-
-
-def _comparison(path: str, sign: str, value: object) -> JsonObject:
-    """Return an expression that compares the value at a path with a number or a text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
-        raise InvalidAutomationError(f"{path!r} {sign} {value!r}: compare with a number or a text")
-    expression = f"{path} {sign} {encode(value).decode()}"
-    if where_problem(expression) is not None or Condition(expression).paths != {path}:
-        raise InvalidAutomationError(f"{path!r} cannot be compared: its keys must be names, like order.total")
-    return {WHERE: expression}
 
 
 def read_where(where: Where | None) -> list[JsonObject]:

@@ -199,6 +199,8 @@ async def publish(
             if live is not None and _same_specs(live, row):
                 return row
             published = await _add_version(tx, author, row, live, row)
+            if isinstance(published, Refusal):
+                return published
             detail = {"version": published.published_version}
             return await _write(tx, author, published, "automation.publish", detail)
     return conflict("the draft is being edited right now; publish again")
@@ -250,6 +252,8 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
         if live is not None and _same_specs(live, old):
             return row
         published = await _add_version(tx, author, row, live, old)
+        if isinstance(published, Refusal):
+            return published
         # A draft with unpublished changes is work in progress, and stays.
         if live is not None and _same_specs(live, row):
             published = msgspec.structs.replace(published, trigger_spec=old.trigger_spec, graph=old.graph)
@@ -464,7 +468,13 @@ async def _write(
 
 async def _add_version(
     tx: Transaction, author: Author, row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow
-) -> AutomationRow:
+) -> AutomationRow | Refusal:
+    # An older process ignores `where`, and would let every event in.
+    has_where = b'"where"' in bytes(source.trigger_spec) + bytes(source.graph)
+    if has_where and await store.has_older_process(tx, "0008_where"):
+        return conflict(
+            "`where` cannot be published while a process of an older version runs: finish the upgrade first"
+        )
     version = (row.published_version or 0) + 1
     new = VersionRow(version, source.trigger_spec, source.graph, author.now, author.key_id)
     # In a thread: templates that the cache does not hold are compiled again, which may take seconds.

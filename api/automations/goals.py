@@ -30,7 +30,6 @@ from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
 from workbench.language.facts import Facts, LaterEvent
-from workbench.language.filter import matches
 from workbench.language.graph import Goal, Graph, read_graph, read_settings
 from workbench.language.lift import LiftGroup, lift
 from workbench.language.responses import DayView, GoalView
@@ -97,7 +96,7 @@ def _judge(
         for row in page[contact_id]:
             sent = identifiers_of(row, keys.open_email)
             arrival = LaterEvent(row.created_at, goal.event, sent, decode(row.payload))
-            if matches(goal.filters, Facts(goal.event, sent, arrival.payload, contact).context_of(arrival), arrival.at):
+            if goal.accepts(Facts(goal.event, sent, arrival.payload, contact).context_of(arrival), arrival.at):
                 reached.add(contact_id)
                 break
     return reached

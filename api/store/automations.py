@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from api.clock import from_us, uuid7
-from api.store.database import Transaction
+from api.store.database import APPLICATION_NAME, Transaction
 from api.store.events import EventRow
 from api.store.query import Json, RowCount, Uuid, query
 from workbench.language.body import Body, Id, LastId
@@ -104,6 +104,11 @@ async def update_automation(tx: Transaction, row: AutomationRow) -> AutomationRo
 async def insert_version(
     tx: Transaction, org_id: int, automation_id: Uuid, row: VersionRow, awaits: Collection[str]
 ) -> None: ...
+
+
+@query
+async def has_older_process(tx: Transaction, migration: str, name: str = APPLICATION_NAME) -> bool:
+    """Return whether a process of a version before a migration is connected."""
 
 
 @query

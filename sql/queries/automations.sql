@@ -62,6 +62,14 @@ SELECT :org_id ::bigint, :automation_id ::uuid, :version ::integer, :trigger_spe
        :published_by ::uuid, :awaits ::text[]
 RETURNING true;
 
+-- has_older_process --
+-- Whether a process of a version before a migration is connected; application names begin with `name` and the newest migration.
+SELECT EXISTS (
+    SELECT FROM pg_stat_activity
+    WHERE datname = current_database() AND starts_with(application_name, :name)
+        AND substr(application_name, length(:name ::text) + 1) < :migration
+);
+
 -- find_version --
 -- One published version.
 SELECT version, trigger_spec, graph, published_at, published_by

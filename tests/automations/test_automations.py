@@ -4,6 +4,7 @@ import asyncio
 import threading
 from typing import Any
 
+import psycopg
 import pytest
 
 from api.automations import automations
@@ -12,7 +13,7 @@ from api.automations.body import AutomationEdit
 from api.store import automations as store
 from api.store import events
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
-from api.store.database import RefusedDataError
+from api.store.database import APPLICATION_NAME, RefusedDataError, libpq_dsn
 from api.store.query import run
 from workbench.language.codec import decode
 from workbench.language.graph import read_graph
@@ -160,6 +161,24 @@ async def test_rollback_publishes_the_old_spec_as_a_new_version(tenant: Any) -> 
     newest, _, oldest = await versions(tenant, row.id)
     assert (newest.version, newest.trigger_spec, newest.graph) == (3, oldest.trigger_spec, oldest.graph)
     assert (back.published_version, back.trigger_spec) == (3, oldest.trigger_spec)
+
+
+async def test_an_expression_is_published_only_while_every_process_knows_expressions(
+    tenant: Any, database_url: str
+) -> None:
+    spec = b'{"type": "app_event", "event": "deposit", "where": "amountUsd > 500"}'
+    row = await tenant.publish(triggerSpec=decode(spec))
+    await automations.update(tenant.database, tenant.author, row.id, edit(2, trigger_spec=EXACT))
+    await automations.publish(tenant.database, tenant.author, row.id, None)
+    old_name = f"{APPLICATION_NAME}0007_former_turn_indexes serve"
+    with psycopg.connect(libpq_dsn(database_url), application_name=old_name):
+        refusal = await automations.rollback(tenant.database, tenant.author, row.id, 1)
+        assert (refusal.reason, "older version" in str(refusal.problems[0])) == ("conflict", True)
+        await automations.update(tenant.database, tenant.author, row.id, edit(4, trigger_spec=spec))
+        refusal = await automations.publish(tenant.database, tenant.author, row.id, None)
+        assert refusal.reason == "conflict"
+        await automations.update(tenant.database, tenant.author, row.id, edit(5, trigger_spec=EXACT, name="x"))
+        assert not isinstance(await automations.publish(tenant.database, tenant.author, row.id, None), Refusal)
 
 
 async def test_rollback_leaves_unpublished_work_alone(tenant: Any) -> None:

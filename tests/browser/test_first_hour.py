@@ -227,7 +227,7 @@ def draw_first_automation(clone: Clone, page: Page) -> None:
     assert page.locator(STDERR).count() == 0
     key, events_key = clone.printed(r"^ +workbench +(\S+)$"), clone.printed(r"^ +live +(\S+)$")
     wb = Workbench(f"http://127.0.0.1:{clone.port}", key, events_key=events_key)
-    deposit = {"amountUsd": 500, "asset": "USDC"}
+    deposit = {"amountUsd": 600, "asset": "USDC"}
     receipt = wb.events.send("deposit", wallet_address=f"0x{'c0ffee01':0>40}", payload=deposit)
     entry = wb.automation("Thank big depositors").wait_for_entry(receipt)
     assert "Thank you so much" in repr(entry)

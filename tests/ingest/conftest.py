@@ -94,9 +94,11 @@ class Org:
         assert isinstance(read, ParsedEvent), read
         return read
 
-    async def automate(self, name: str = "", *filters: dict[str, Any], publish: bool = True) -> str:
+    async def automate(
+        self, name: str = "", *filters: dict[str, Any], publish: bool = True, where: str | None = None
+    ) -> str:
         """Create an active automation for events of one name; return its id."""
-        trigger = {"type": "app_event", "event": name or None, "filters": list(filters)}
+        trigger = {"type": "app_event", "event": name or None, "filters": list(filters), "where": where}
         nodes = [{"id": "t", "type": "app_event", "data": {}}, {"id": "x", "type": "add_tag", "data": {"tag": "seen"}}]
         graph = {"nodes": nodes, "edges": [{"id": "e", "source": "t", "target": "x"}]}
         draft = read_body(

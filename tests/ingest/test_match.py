@@ -33,6 +33,24 @@ async def test_an_event_enters_automations_that_name_it_and_every_wildcard(acme:
     assert await entered(globex) == set()
 
 
+async def test_an_event_enters_an_automation_only_if_its_expression_holds(acme: Org) -> None:
+    big = await acme.automate("deposit", where="amountUsd > 500 and asset in ['USDC', 'DAI']")
+    known = await acme.automate("deposit", where="email is defined")
+    new = await acme.automate("deposit", where="since | days_since < 30")
+    await acme.send(event("0", event="signup", email="ann@b.co", external_id="ann"))
+    payloads: dict[str, dict[str, Any]] = {
+        "1": {"amountUsd": 500.01, "asset": "DAI"},
+        "2": {"amountUsd": 500, "asset": "DAI"},
+        "3": {"amountUsd": "600", "asset": "DAI"},
+        "4": {"asset": "DAI", "since": "2020-01-01T00:00:00Z"},
+        "5": {"amountUsd": 10**40, "asset": "USDC", "since": "2999-01-01"},
+        "6": {},
+    }
+    await acme.send(*[event(key, payload=payload) for key, payload in payloads.items()])
+    await acme.send(event("7", external_id="ann"))
+    assert await entered(acme) == {(big, "1"), (big, "5"), (new, "5"), (known, "7")}
+
+
 async def test_ids_of_entries_follow_the_order_of_events_and_the_age_of_automations(acme: Org) -> None:
     automation_ids = [await acme.automate(name) for name in ("", "deposit", "", "deposit")]
     await acme.send(*[event(str(number)) for number in range(5)])

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from tests.language.strategies import NOW, graph_of
 from workbench.language.check import CatalogFacts, check, check_against
 from workbench.language.codec import decode, normalize
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.filter import Where, explain, passes
 from workbench.language.graph import read_graph
 from workbench.language.problem import Problem
+from workbench.language.simulate import SimulatedAutomation, simulate
 from workbench.language.template import MAX_WHERE, TemplateError, compile_where
 from workbench.language.trigger import Trigger, needs_email, read_trigger
 
@@ -294,3 +297,21 @@ def test_a_condition_with_only_an_expression_has_conditions() -> None:
     node = {"id": "c", "type": "condition", "data": {"where": "amountUsd > 500"}}
     graph = graph_of({"nodes": [{"id": "t", "type": "app_event"}, node, {"id": "x", "type": "exit"}]})
     assert not [item for item in check(Trigger(), graph) if "has no filters" in item.message]
+
+
+def test_a_step_masks_an_address_that_an_expression_read_and_a_filter_that_is_called_where_is_dropped() -> None:
+    data = {
+        "where": "email == 'ann@b.co' and contact.email is defined",
+        "filters": [{"path": "payload", "operator": "where", "value": 1}, {"path": "size", "operator": "where"}],
+    }
+    graph = graph_of({"nodes": [{"id": "t", "type": "app_event"}, {"id": "c", "type": "condition", "data": data}],
+                      "edges": [{"source": "t", "target": "c"}]})  # fmt: skip
+    contact = ContactState("c1", Identifiers(email="ann@b.co"))
+    event = read_event(b'{"event": "paid", "contact": {"externalId": "u"}, "payload": {"size": 1}}', 0)
+    assert isinstance(event, Event)
+    trace = simulate(SimulatedAutomation(Trigger(), graph, "a"), event, contact, NOW)
+    assert trace.steps[-1].handle == "true"
+    by_path = {verdict["path"]: verdict["actual"] for verdict in trace.steps[-1].detail["verdicts"]}
+    assert by_path == {"payload": {"size": 1}, "size": 1, data["where"]: dict.fromkeys(
+        ("email", "contact.email"), "a•••@b.co"
+    )}  # fmt: skip

@@ -71,3 +71,18 @@ def test_invalid_files_and_events_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "nothing.json")
     with pytest.raises(InvalidArgumentError, match="would be refused"):
         simulate(thanks(), "deposit", contact={"externalId": "x" * 200})
+
+
+def test_a_run_evaluates_expressions_and_explains_them() -> None:
+    automation = new().on("deposit").where("amountUsd", gt=500).when("contact.age >= 18").then(lambda b: b.add_tag("x"))
+    assert "amountUsd > 500" in repr(simulate(automation, "deposit", {"amountUsd": 500}))
+    assert problems(automation) == []
+    run = simulate(
+        automation, "deposit", {"amountUsd": 500.5}, contact={**DEFAULT_CONTACT, "attributes": {"age": "20"}}
+    )
+    assert run.why() == (
+        "Why it starts:\n"
+        "  ✓ amountUsd > 500: amountUsd is 500.5\n"
+        "Why “contact.age >= 18 …” was false (condition):\n"
+        "  ✗ contact.age >= 18: contact.age is “20”"
+    )

@@ -69,13 +69,11 @@ def node_sentence(kind: str, data: Mapping[str, Any]) -> str:
 
 def rules_of(settings: Mapping[SettingName, Any]) -> list[str]:
     """Return the rules that settings of an outline set; the parser reads them back."""
-
-    def shown(filters: Iterable[Filter]) -> str:
-        return conditions(
-            {WHERE: item.path} if isinstance(item, Where) else msgspec.structs.asdict(item) for item in filters
-        )
-
-    return rules(read_settings(settings, ""), shown)
+    written = {True: lambda item: {WHERE: item.path}, False: msgspec.structs.asdict}
+    return rules(
+        read_settings(settings, ""),
+        lambda filters: conditions(written[isinstance(item, Where)](item) for item in filters),
+    )
 
 
 def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str] = words.conditions) -> list[str]:

@@ -16,7 +16,6 @@ from workbench.language.actions import Action, longest_wait
 from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
 from workbench.language.decision import Decision, Failure, StepContext, end_entry, fail, fail_permanently, record_step
 from workbench.language.facts import Facts, apply_effects, event_reference
-from workbench.language.filter import matches
 from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
 from workbench.language.nodes import HOLDOUT_NODE_ID, bucket, run_node
 from workbench.language.run import JITTER, Run, State
@@ -75,7 +74,7 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
     goal = graph.settings.goal
     if goal is not None:
         for event in facts.later_events:
-            if event.event == goal.event and matches(goal.filters, facts.context_of(event), event.at):
+            if event.event == goal.event and goal.accepts(facts.context_of(event), event.at):
                 step = record_step(ctx, "goal", detail=event_reference(event))
                 return end_entry(ctx, State.EXITED, "goal", step, steps=0)
     return run_node(ctx)

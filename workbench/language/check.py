@@ -260,14 +260,10 @@ def _check_trigger(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
 
 
 def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
-    filters: list[tuple[str | None, str | None, Filter]] = [(None, TRIGGER_FILTERS, item) for item in trigger.filters]
-    if graph.settings.goal is not None:
-        filters += [(None, GOAL_FILTERS, item) for item in graph.settings.goal.filters]
     for node in graph.nodes:
         if isinstance(node.action, Condition) and not node.action.filters:
             yield Diagnostic("warning", "has no filters: every contact follows true", node.id)
-        filters += [(node.id, None, item) for item in filters_in(node.action)]
-    for node_id, field, filter_ in filters:
+    for filter_, _, node_id, field in _uses_of_filters(trigger, graph):
         if isinstance(filter_, Where):
             continue
         if filter_.operator not in OPERATORS:
@@ -278,7 +274,9 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             message = f"{filter_.operator!r} on {filter_.path!r} needs an array of values: no event passes it"
             yield Diagnostic("warning", message, node_id, field)
     # Only conditions and texts see `payload` and `contact`; a trigger sees the flat context (docs/contract.md 4.7.3).
-    for path, field in _paths_in(trigger.filters, TRIGGER_FILTERS):
+    for path, field in [
+        (path, _field_of(item, TRIGGER_FILTERS)) for item in trigger.filters for path in sorted(item.paths)
+    ]:
         first, _, rest = path.partition(".")
         if first == "payload" and rest:
             message = f"the trigger sees the keys of the payload directly: write {rest!r}, not {path!r}"
@@ -295,64 +293,49 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
                 yield Diagnostic("warning", f"{filter_.path} is a list: test whether it contains a value", node.id)
 
 
-def _paths_in(filters: Iterable[Filter], field: str) -> Iterator[tuple[str, str]]:
-    """Yield the paths that filters read, each with its field: `where` is a field beside the filters."""
-    for filter_ in filters:
-        named = _where_field(field) if isinstance(filter_, Where) else field
-        yield from ((path, named) for path in sorted(filter_.paths))
-
-
-def _where_field(filters_field: str) -> str:
-    return filters_field.removesuffix("filters") + "where"
-
-
-_TYPE_WORDS = {
-    "string": "a text",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "date": "a date",
-}
+_TYPE_WORDS = {"string": "a text", "number": "a number", "boolean": "true or false", "date": "a date"}
 
 
 def _check_where(
     trigger: Trigger, graph: Graph, types: Mapping[str, Mapping[str, Collection[str]]] | None = None
 ) -> Iterator[Diagnostic]:
     """Warn about comparisons that never hold, by the types that were seen at the paths of events, or without them."""
+    for filter_, events, node_id, field in _uses_of_filters(trigger, graph):
+        seen = [types[event] for event in events if event in types] if types is not None else []
+        for sides in compile_where(filter_.path).compared if isinstance(filter_, Where) else ():
+            if types is not None and not any(side.path for side in sides):
+                continue  # reported without types
+            shown, possible = [], []
+            for side in sides:
+                at_path = {name for paths in seen for name in paths.get(side.path.removeprefix("payload."), ())}
+                kinds = {side.type} if side.type else at_path if len(seen) == len(events) else set()
+                words = " or ".join(_TYPE_WORDS.get(kind, kind) for kind in sorted(kinds))
+                shown.append(f"{side.path!r} ({words})" if side.path else words)
+                possible.append(kinds)
+            either = possible[0] | possible[1]
+            if all(possible) and not possible[0] & possible[1] and "null" not in either and either != _DATES:
+                yield Diagnostic("warning", f"compares {shown[0]} with {shown[1]}: this never holds", node_id, field)
+
+
+_DATES = {"date", "string"}
+
+
+def _uses_of_filters(
+    trigger: Trigger, graph: Graph
+) -> Iterator[tuple[Filter, tuple[str, ...], str | None, str | None]]:
+    """Yield every filter with the events whose payload it reads, and its node or field."""
     names, goal = tuple(sorted(trigger.names)), graph.settings.goal
-    uses: list[tuple[tuple[Filter, ...], tuple[str, ...], str | None, str | None]] = [
-        (trigger.filters, names, None, "triggerSpec.where")
-    ]
+    yield from ((item, names, None, _field_of(item, TRIGGER_FILTERS)) for item in trigger.filters)
     if goal is not None:
-        uses.append((goal.filters, (goal.event,), None, "graph.settings.goal.where"))
+        yield from ((item, (goal.event,), None, _field_of(item, GOAL_FILTERS)) for item in goal.filters)
     for node in graph.nodes:
         awaited = awaited_event(node.action)
-        uses.append((filters_in(node.action), names if awaited is None else (awaited,), node.id, None))
-    for filters, events, node_id, field in uses:
-        seen = [types[event] for event in events if event in types] if types is not None else []
-        for where in filters:
-            for sides in compile_where(where.path).compared if isinstance(where, Where) else ():
-                if types is not None and not any(side.path for side in sides):
-                    continue  # reported without types
-                shown, possible = [], []
-                for side in sides:
-                    of_path = [name for paths in seen for name in paths.get(side.path.removeprefix("payload."), ())]
-                    kinds = {side.type} if side.type else set(of_path if len(seen) == len(events) else ())
-                    words = " or ".join(_TYPE_WORDS.get(kind, kind) for kind in sorted(kinds))
-                    shown.append(f"{side.path!r} ({words})" if side.path else words)
-                    possible.append(kinds)
-                left, right = possible
-                if (
-                    left
-                    and right
-                    and not left & right
-                    and "null" not in left | right
-                    and {"date", "string"} != left | right
-                ):
-                    yield Diagnostic(
-                        "warning", f"compares {shown[0]} with {shown[1]}: this never holds", node_id, field
-                    )
+        events = names if awaited is None else (awaited,)
+        yield from ((item, events, node.id, None) for item in filters_in(node.action))
+
+
+def _field_of(filter_: Filter, filters_field: str) -> str:
+    return filters_field.removesuffix("filters") + "where" if isinstance(filter_, Where) else filters_field
 
 
 def _check_overridden_built_ins(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
@@ -629,18 +612,15 @@ _PayloadPath = tuple[str, tuple[str, ...], str | None, str | None]  # path, even
 
 def _payload_paths(trigger: Trigger, graph: Graph) -> Iterator[_PayloadPath]:
     """Yield every path that is read in a payload, the events it is expected in, and where it is read."""
-    names, goal = tuple(sorted(trigger.names)), graph.settings.goal
     uses: list[_PayloadPath] = [
-        (path, names, None, field)
-        for path, field in _paths_in(trigger.filters, TRIGGER_FILTERS)
-        if not path.startswith(("payload.", "contact."))  # reported by `check`
+        (path, events, node_id, field)
+        for filter_, events, node_id, field in _uses_of_filters(trigger, graph)
+        for path in sorted(filter_.paths)
+        # Those of the trigger are reported by `check`.
+        if field is None or "goal" in field or not path.startswith(("payload.", "contact."))
     ]
-    if goal is not None:
-        uses += [(path, (goal.event,), None, field) for path, field in _paths_in(goal.filters, GOAL_FILTERS)]
-    for node in graph.nodes:
-        uses += [(path, names, node.id, None) for path in sorted(context_paths(node))]
-        if (name := awaited_event(node.action)) is not None:
-            uses += [(path, (name,), node.id, None) for path, _ in _paths_in(filters_in(node.action), "")]
+    names = tuple(sorted(trigger.names))
+    uses += [(path, names, node.id, None) for node in graph.nodes for path in sorted(context_paths(node))]
     for path, events, node_id, field in uses:
         if path not in (*BUILT_INS, "payload", "contact") and not path.startswith("contact."):
             yield path.removeprefix("payload."), events, node_id, field

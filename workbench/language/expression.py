@@ -532,49 +532,34 @@ def _true(value: Any) -> bool:
 def _compare(scope: Scope, left: Any, *others: Any) -> bool:
     """Return whether a chain of comparisons holds: `others` are operators, each with its right side."""
     for name, right in zip(others[::2], others[1::2], strict=True):
-        if not _holds(scope, name, left, right):
+        if name in ("in", "notin"):
+            is_part = isinstance(right, str) and isinstance(left, str)
+            if isinstance(left, Mapping | list | tuple | Undefined) or (isinstance(right, str) and not is_part):
+                return False
+            members = _pay_membership(scope, right)  # raises for a value that has no members
+            contained = left in right if is_part else any(json_equal(left, item) for item in members)
+            holds = contained is (name == "in")
+        else:
+            sides = left, right
+            if isinstance(left, datetime) is not isinstance(right, datetime):
+                sides = date(left), date(right)  # so a date can be compared with "2026-12-24"
+            types = [_SAME_TYPE.get(type(side), type(side)) for side in sides]
+            if types[0] is types[1]:
+                comparable = types[0] in (_EQUATED if name in ("eq", "ne") else _ORDERED)
+                holds = comparable and bool(_ORDERS[name](*sides))
+            else:
+                holds = name == "ne" and None in sides and _EQUATED.issuperset(types)
+        if not holds:
             return False
         left = right
     return True
 
 
-def _holds(scope: Scope, name: str, left: Any, right: Any) -> bool:
-    if name in ("in", "notin"):
-        if isinstance(left, Mapping | list | tuple | Undefined) or (
-            isinstance(right, str) and not isinstance(left, str)
-        ):
-            return False
-        members = _pay_membership(scope, right)  # raises for a value that has no members
-        contained = left in right if isinstance(right, str) else any(json_equal(left, item) for item in members)
-        return contained is (name == "in")
-    if isinstance(left, datetime) is not isinstance(right, datetime):
-        left, right = date(left), date(right)  # so a date can be compared with "2026-12-24"
-    left_type, right_type = _COMPARED.get(type(left)), _COMPARED.get(type(right))
-    if name == "ne" and left_type is not right_type:
-        return None in (left, right) and None not in (left_type, right_type)
-    return left_type is right_type and left_type in _ORDERS[name][0] and bool(_ORDERS[name][1](left, right))
-
-
-# A comparison must not descend into a large value, so lists and objects are not compared.
-_COMPARED: dict[type, type] = {
-    str: str,
-    int: int,
-    Decimal: int,
-    float: int,
-    datetime: datetime,
-    bool: bool,
-    type(None): type(None),
-}
+_SAME_TYPE: dict[type, type] = {Decimal: int, float: int}
 _ORDERED = frozenset({str, int, datetime})
-_EQUATED = frozenset(_COMPARED.values())
-_ORDERS: dict[str, tuple[frozenset[type], Callable[[Any, Any], Any]]] = {
-    "eq": (_EQUATED, operator.eq),
-    "ne": (_EQUATED, operator.ne),
-    "gt": (_ORDERED, operator.gt),
-    "gteq": (_ORDERED, operator.ge),
-    "lt": (_ORDERED, operator.lt),
-    "lteq": (_ORDERED, operator.le),
-}
+_EQUATED = _ORDERED | {bool, type(None)}  # a comparison must not descend into a large value, such as a list
+# By the names of Jinja2
+_ORDERS = {name: getattr(operator, name.replace("teq", "e")) for name in ("eq", "ne", "gt", "gteq", "lt", "lteq")}
 
 
 def _environment(finalize: Callable[[Any], str], kind: type[_DataEnvironment] = _DataEnvironment) -> _DataEnvironment:
@@ -600,10 +585,6 @@ WHERE.filters |= {"_at": _at, "_true": _true}  # these never fail
 FILTERS, WHERE_FILTERS = (
     tuple(sorted(name for name in environment.filters if not name.startswith("_"))) for environment in (TEXT, WHERE)
 )
-# The type of what filters return, by the names that payloads have for types.
-FILTER_TYPES = {
-    **dict.fromkeys(("upper", "lower", "capitalize", "title", "urlencode", "trim"), "string"),
-    **dict.fromkeys(("replace", "join", "truncate", "number"), "string"),
-    **dict.fromkeys(("round", "abs", "length", "count", "decimal", "days_since"), "number"),
-    "date": "date",
-}
+# The types of what filters return, by the names that payloads have for types.
+_TYPES = {str: "string", int: "number", int | Decimal: "number", datetime: "date"}
+FILTER_TYPES = {name: _TYPES.get(apply.__annotations__.get("return"), "") for name, apply in WHERE.filters.items()}

@@ -12,7 +12,7 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import time, timedelta
+from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -32,7 +32,7 @@ from workbench.language.actions import (
     read_event_name,
 )
 from workbench.language.codec import storage_problem
-from workbench.language.filter import Filter
+from workbench.language.filter import Filter, matches
 from workbench.language.problem import Problem, Problems
 from workbench.language.trigger import read_filters
 
@@ -59,6 +59,10 @@ class Goal(msgspec.Struct, frozen=True):
 
     event: str
     filters: tuple[Filter, ...] = ()
+
+    def accepts(self, context: Mapping[str, Any], at: datetime) -> bool:
+        """Return whether an event of its name, received at this moment, passes the filters."""
+        return matches(self.filters, context, at)
 
 
 class QuietHours(msgspec.Struct, frozen=True):

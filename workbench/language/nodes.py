@@ -50,7 +50,7 @@ from workbench.language.decision import (
 )
 from workbench.language.event import attribute_problems, mask_email
 from workbench.language.facts import event_reference
-from workbench.language.filter import WHERE, Verdict, explain, matches
+from workbench.language.filter import Where, explain, matches
 from workbench.language.graph import QuietHours
 from workbench.language.problem import DeclarationError
 from workbench.language.run import ContactUpdated, State, TagAdded, TagRemoved, message_id
@@ -202,17 +202,13 @@ def _update_contact(ctx: StepContext, action: UpdateContact) -> Decision:
 def _condition(ctx: StepContext, action: Condition) -> Decision:
     verdicts = explain(action.filters, ctx.facts.context, ctx.now)
     handle = "true" if all(verdict.passed for verdict in verdicts) else "false"
-    detail = [
-        {
-            "path": verdict.path,
-            "operator": verdict.operator,
-            "value": verdict.value,
-            "passed": verdict.passed,
-            "present": verdict.present,
-            "actual": _mask_verdict(verdict),  # steps are stored in clear, email addresses are not
-        }
-        for verdict in verdicts
-    ]
+    detail = []
+    for filter_, verdict in zip(action.filters, verdicts, strict=True):
+        is_where = isinstance(filter_, Where)
+        values = verdict.actual if is_where else {verdict.path: verdict.actual}
+        # Steps are stored in clear, email addresses are not.
+        masked = {path: _mask_emails(path, value) for path, value in values.items()}
+        detail.append({**msgspec.structs.asdict(verdict), "actual": masked if is_where else masked[verdict.path]})
     return follow_edge(ctx, record_step(ctx, "branched", handle, {"verdicts": detail}))
 
 
@@ -294,12 +290,6 @@ def _evaluate_texts(value: Json, context: Mapping[str, Any], budget: RenderBudge
             return {name: _evaluate_texts(item, context, budget) for name, item in value.items()}
         case _:
             return value
-
-
-def _mask_verdict(verdict: Verdict) -> Any:
-    if verdict.operator == WHERE and isinstance(verdict.actual, dict):
-        return {path: _mask_emails(path, value) for path, value in verdict.actual.items()}
-    return _mask_emails(verdict.path, verdict.actual)
 
 
 def _mask_emails(path: str, actual: Any) -> Any:

@@ -140,14 +140,20 @@ _BOOLEAN = Operand(type="boolean")
 class WhereExpression:
     """A compiled `where`. `paths`: those that it reads; `required`: those that must have a value for it to hold.
 
-    `compared`: the two sides of each comparison; a part that has to be true is compared with a boolean.
+    `compared`: the two sides of each comparison; a part that has to be true is compared with a boolean. Raises
+    TemplateError with what is not allowed.
     """
 
     def __init__(self, source: str) -> None:
         if len(source) > MAX_WHERE:
             raise TemplateError(f"is longer than {MAX_WHERE:,} characters")
         with _compile_errors():
-            body = _parse(_with_exact_numbers(f"{{{{ {source} }}}}"), WHERE_FILTERS).body
+            exact = ""  # with decimals as texts: Jinja2 would read 0.1234567890123456789 as a float of 17 digits
+            for line, kind, text in TEXT.lexer.tokeniter(f"{{{{ {source} }}}}", None):
+                if kind == "float" and storage_problem(Decimal(text)):
+                    raise TemplateError(f"line {line}: a number has too many digits")
+                exact += f"('{text.replace('_', '')}' | decimal)" if kind == "float" else text
+            body = _parse(exact, WHERE_FILTERS).body
             if not isinstance(body[0], nodes.Output) or len(body[0].nodes) != 1 or len(body) != 1:
                 raise TemplateError("is not one expression")
             (expression,) = body[0].nodes
@@ -168,10 +174,7 @@ class WhereExpression:
         return scope.vars[_VALUE] is True
 
 
-@lru_cache(maxsize=2048)
-def compile_where(source: str) -> WhereExpression:
-    """Return the compiled expression of a `where`; raise TemplateError with what is not allowed."""
-    return WhereExpression(source)
+compile_where = lru_cache(maxsize=2048)(WhereExpression)
 
 
 class Template:
@@ -239,16 +242,6 @@ def _parse(source: str, filters: Collection[str] = FILTERS) -> nodes.Template:
         if (reason := _node_problem(node, filters)) is not None:
             raise TemplateError(f"line {node.lineno or 1}: {reason}")
     return tree
-
-
-def _with_exact_numbers(source: str) -> str:
-    """Return a source in which every decimal is a text: Jinja2 reads 0.1234567890123456789 as a float of 17 digits."""
-    parts = []
-    for line, kind, text in TEXT.lexer.tokeniter(source, None):
-        if kind == "float" and storage_problem(Decimal(text)):
-            raise TemplateError(f"line {line}: a number has too many digits")
-        parts.append(f"('{text.replace('_', '')}' | decimal)" if kind == "float" else text)
-    return "".join(parts)
 
 
 def _build(tree: nodes.Template, environment: Environment) -> JinjaTemplate:
@@ -349,22 +342,20 @@ class _TotalGuard(_Guard):
         others = [part for operand in node.ops for part in (nodes.Const(operand.op), operand.expr)]
         return _guarded(node.expr, "_compare", *others)
 
-    def visit_And(self, node: nodes.And | nodes.Or) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.left, node.right = _guarded(node.left, "_true"), _guarded(node.right, "_true")
+    def generic_visit(self, node: nodes.Node, *arguments: Any, **named: Any) -> nodes.Node:
+        super().generic_visit(node, *arguments, **named)
+        for name in _TRUTHS.get(type(node), ()):
+            setattr(node, name, _guarded(getattr(node, name), "_true"))
         return node
 
-    visit_Or = visit_And  # noqa: N815
 
-    def visit_Not(self, node: nodes.Not) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.node = _guarded(node.node, "_true")
-        return node
-
-    def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.test = _guarded(node.test, "_true")
-        return node
+# The parts of a node that have to be true or false
+_TRUTHS: dict[type[nodes.Node], tuple[str, ...]] = {
+    nodes.And: ("left", "right"),
+    nodes.Or: ("left", "right"),
+    nodes.Not: ("node",),
+    nodes.CondExpr: ("test",),
+}
 
 
 def _guarded(expression: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes.Filter:
@@ -396,22 +387,14 @@ def _parts_of_truth(node: nodes.Node) -> Iterable[nodes.Node]:
 
 def _compared(tree: nodes.Node) -> Iterator[tuple[Operand, Operand]]:
     for node, _ in _descend(tree):
-        match node:
-            case nodes.Compare():
-                left = _operand(node.expr)
-                for operand in node.ops:
-                    right = operand.expr
-                    if operand.op == "in" and isinstance(right, nodes.List | nodes.Tuple):
-                        yield from ((left, _operand(item)) for item in right.items)
-                    elif operand.op not in ("in", "notin"):
-                        yield left, _operand(right)
-                    left = _operand(right)
-            case nodes.And(left=first, right=second) | nodes.Or(left=first, right=second):
-                yield from ((_operand(part), _BOOLEAN) for part in (first, second))
-            case nodes.Not(node=part) | nodes.CondExpr(test=part):
-                yield _operand(part), _BOOLEAN
-            case _:
-                continue
+        yield from ((_operand(getattr(node, name)), _BOOLEAN) for name in _TRUTHS.get(type(node), ()))
+        left = node.expr if isinstance(node, nodes.Compare) else node
+        for side in node.ops if isinstance(node, nodes.Compare) else ():
+            if side.op == "in" and isinstance(side.expr, nodes.List):
+                yield from ((_operand(left), _operand(item)) for item in side.expr.items)
+            elif side.op not in ("in", "notin"):
+                yield _operand(left), _operand(side.expr)
+            left = side.expr
 
 
 def _operand(node: nodes.Node) -> Operand:
@@ -420,14 +403,12 @@ def _operand(node: nodes.Node) -> Operand:
             return _BOOLEAN
         case nodes.Const(value=None):
             return Operand(type="null")
-        case nodes.Const(value=str()) | nodes.TemplateData() | nodes.Concat():
+        case nodes.Const(value=str()) | nodes.Concat():
             return Operand(type="string")
         case nodes.Const() | nodes.Sub() | nodes.Mul() | nodes.Div() | nodes.Neg() | nodes.Pos():
             return Operand(type="number")
         case nodes.Filter(name=name):
             return Operand(type=FILTER_TYPES.get(name, ""))
-        case nodes.List() | nodes.Tuple():
-            return Operand(type="array")
         case _:
             return Operand(path=_path(node) or "")
 

@@ -1,0 +1,1 @@
+-- Changes nothing: it marks processes that know `where`. The API publishes one only while no older process is connected.
