@@ -4,6 +4,7 @@ Triggers are cached per process and organization under the organization's epoch.
 an automation and is read in the transaction that stores the events, so a cached trigger is never stale.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -104,8 +105,10 @@ async def _load_triggers(tx: Transaction, org_id: int, epoch: int) -> OrgTrigger
         return OrgTriggers(epoch)
     by_name: dict[str, list[ActiveTrigger]] = {}
     wildcards: list[ActiveTrigger] = []
-    for row in await list_active_automations(tx, org_id):
-        trigger = read_trigger(decode(row.trigger_spec))
+    rows = await list_active_automations(tx, org_id)
+    # In a thread: compiling a long `where` takes 50 ms.
+    read = await asyncio.to_thread(lambda: [read_trigger(decode(row.trigger_spec)) for row in rows])
+    for row, trigger in zip(rows, read, strict=True):
         if not isinstance(trigger, Trigger):
             continue
         active = ActiveTrigger(row.id, row.published_version, row.activation, trigger)

@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import msgspec
+
 from api.automations.automations import Author
 from api.chain.write import PageWriter
 from api.contacts.erase import erase
@@ -32,6 +34,20 @@ async def test_the_zero_address_has_no_contact(org: ChainOrg) -> None:
     assert await org.logs("contact_id IS NULL") == [(True,), (False,), (True,)]
     assert await org.fetch(WALLETS) == [(ZERO_ADDRESS,), (wallet(2),)]
     assert await count_wallets(org) == {"created": 1, "zero_address": 1}
+
+
+async def test_an_expression_compares_amounts_of_more_than_64_bits(org: ChainOrg) -> None:
+    wei = 10**24  # such amounts travel as texts
+    where = f"value | decimal > {wei} and blockNumber > 0 and '2020-01-01' | days_since > 365"
+    await AuthoredAutomation.of(org, where=where)
+    await AuthoredAutomation.of(org, where=f"value > {wei} or value == {wei + 1}")  # of a text with a number
+    chain = await Chain.of(org)
+    amounts = {1: wei, 2: wei + 1, 3: 5}
+    logs = [transfer(block, wallet(block), later(org, 1)) for block in amounts]
+    logs = [msgspec.structs.replace(log, data=f"0x{amounts[log.block_number]:064x}") for log in logs]
+    await chain.store(3, *logs)
+    assert await chain.entered() == [2]
+    assert await count_wallets(org) == {"created": 1}
 
 
 async def test_only_automations_that_ask_for_it_create_contacts(org: ChainOrg) -> None:

@@ -224,9 +224,9 @@ def _writes(node: Node, filter_: Filter) -> bool:
     match node.action:
         case AddTag(tag=tag) | RemoveTag(tag=tag):
             values = filter_.value if isinstance(filter_.value, list | tuple) else (filter_.value,)
-            return filter_.path == "contact.tags" and tag in values
+            return "contact.tags" in filter_.paths and (tag in values or isinstance(filter_, Where))
         case UpdateContact(attributes=attributes):
-            return filter_.path.split(".")[:2] in (["contact", name] for name in attributes)
+            return any(path.split(".")[:2] == ["contact", name] for path in filter_.paths for name in attributes)
         case _:
             return False
 
