@@ -299,7 +299,7 @@ def test_a_condition_with_only_an_expression_has_conditions() -> None:
     assert not [item for item in check(Trigger(), graph) if "has no filters" in item.message]
 
 
-def test_a_step_masks_an_address_that_an_expression_read_and_a_filter_that_is_called_where_is_dropped() -> None:
+def test_a_step_masks_an_address_that_an_expression_read() -> None:
     data = {
         "where": "email == 'ann@b.co' and contact.email is defined",
         "filters": [{"path": "payload", "operator": "where", "value": 1}, {"path": "size", "operator": "where"}],

@@ -69,11 +69,11 @@ def node_sentence(kind: str, data: Mapping[str, Any]) -> str:
 
 def rules_of(settings: Mapping[SettingName, Any]) -> list[str]:
     """Return the rules that settings of an outline set; the parser reads them back."""
-    written = {True: lambda item: {WHERE: item.path}, False: msgspec.structs.asdict}
-    return rules(
-        read_settings(settings, ""),
-        lambda filters: conditions(written[isinstance(item, Where)](item) for item in filters),
-    )
+
+    def written(item: Filter) -> Mapping[str, Any]:
+        return {WHERE: item.path} if isinstance(item, Where) else msgspec.structs.asdict(item)
+
+    return rules(read_settings(settings, ""), lambda filters: conditions(map(written, filters)))
 
 
 def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str] = words.conditions) -> list[str]:

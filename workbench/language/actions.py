@@ -60,7 +60,7 @@ Body: TypeAlias = Annotated[Json, "body"]  # a template, or JSON with templates 
 Object: TypeAlias = Annotated[dict[str, Any], "object"]
 Tag: TypeAlias = Annotated[str, "tag"]
 Attributes: TypeAlias = Annotated[dict[str, Json], "attributes"]  # their texts are templates
-# With `where`, which is a key beside it. On the awaited event, else on the starting event.
+# With `where`, another key of the data. On the awaited event, else on the starting event.
 Filters: TypeAlias = Annotated[tuple[Filter, ...], "filters"]
 Duration: TypeAlias = Annotated[timedelta, "duration"]  # how long the node may wait; whole seconds in `data`
 EventName: TypeAlias = Annotated[str, "event"]  # an event that the node waits for

@@ -1,4 +1,4 @@
-"""Filters: JSON equality without coercion (docs/contract.md 4.7.3 and 4.7.4), and `where`, an expression beside them.
+"""Filters: JSON equality without coercion (docs/contract.md 4.7.3 and 4.7.4), and `where`, an expression next to them.
 
 Only this module decides whether a filter passes; SQL may pre-select rows.
 """
@@ -78,13 +78,18 @@ def written_conditions(owner: Mapping[str, Any]) -> list[Any]:
     return [*(owner.get("filters") or ()), *([] if expression is None else [{WHERE: expression}])]
 
 
-def condition_fields(conditions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def condition_fields(conditions: Iterable[Any]) -> dict[str, Any]:
     """Return `filters` and `where` of an object that has these conditions, in the form of `written_conditions`."""
-    filters = [item for item in conditions if WHERE not in item]
-    expressions = [item[WHERE] for item in conditions if WHERE in item]
+    filters, expressions = list[Any](), list[Any]()
+    for item in conditions:
+        if isinstance(item, dict) and item.keys() == {WHERE}:
+            expressions.append(item[WHERE])
+        else:
+            filters.append(item)
     if len(expressions) > 1:  # `or` and `if` bind less tightly than `and`
-        expressions = [f"({text})" if re.search(r"\b(or|if)\b", text) else text for text in expressions]
-    return {"filters": filters} | ({WHERE: " and ".join(expressions)} if expressions else {})
+        texts = [f"({text})" if re.search(r"\b(or|if)\b", str(text)) else str(text) for text in expressions]
+        expressions = [" and ".join(texts)]
+    return {"filters": filters} | ({WHERE: expressions[0]} if expressions else {})
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False, rename="camel"):

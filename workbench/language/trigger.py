@@ -41,12 +41,7 @@ TRIGGER_FIELDS: Mapping[str, Mapping[str, Any]] = {
     "event": {"type": ["string", "null"]},
     "eventNames": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
     "filters": {"type": ["array", "null"], "items": _FILTER_SCHEMA},
-    "where": {
-        "type": ["string", "null"],
-        "maxLength": MAX_WHERE,
-        "description": "An expression that must hold, too: docs/filters.md.",
-        "examples": ["amountUsd > 500"],
-    },
+    "where": {"type": ["string", "null"], "maxLength": MAX_WHERE, "examples": ["amountUsd > 500"]},
     **LOG_SOURCE_SCHEMA,
 }
 TRIGGER_SCHEMA = {
