@@ -57,6 +57,7 @@ def holds(expression: str, context: dict[str, Any] = CONTEXT) -> bool:
         "(nope | default(7)) > 6",
         "nope > 5 or amountUsd == 600",
         "nope is undefined and amountUsd is defined",
+        "600 in [amountUsd, nope]",
         "amountUsd > 5 if yes else false",
         # Paths are those of filters: a literal key first; every key that is a name.
         "a.b == 5 and _odd == 1 and self.x == 3",

@@ -381,6 +381,8 @@ def _parts_of_truth(node: nodes.Node) -> Iterable[nodes.Node]:
             return (part,)
         case nodes.Filter(name="default" | "d") | nodes.Test() | nodes.Or() | nodes.Not() | nodes.CondExpr():
             return ()
+        case nodes.List() | nodes.Tuple():  # `1 in [1, x]` holds without x
+            return ()
         case _:
             return node.iter_child_nodes()
 
