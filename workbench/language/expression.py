@@ -345,11 +345,16 @@ _FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _filter(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+_WHERE_FILTERS: dict[str, Callable[..., Any]] = {}  # those that texts do not have
+
+
+def _filter(
+    *names: str, filters: dict[str, Callable[..., Any]] = _FILTERS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a filter. Authors cannot use names that begin with `_`: `template` adds these to compiled templates."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _FILTERS.update(dict.fromkeys(names, function))
+        filters.update(dict.fromkeys(names, function))
         return function
 
     return register
@@ -476,25 +481,17 @@ def _read_decimal(digits: str) -> Decimal:
     return Decimal(digits)
 
 
-_WHERE_FILTERS: dict[str, Callable[..., Any]] = {}  # those that texts do not have
-
-
-def _where_filter(function: Callable[..., Any]) -> Callable[..., Any]:
-    _WHERE_FILTERS[function.__name__] = function
-    return function
-
-
 _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
-@_where_filter
-def decimal(value: Any) -> int | Decimal:
+@_filter("decimal", filters=_WHERE_FILTERS)
+def _decimal(value: Any) -> int | Decimal:
     """Return the number that a text spells: big integers of contract logs travel as texts."""
     return _number(decode(value.encode()) if isinstance(value, str) and _JSON_NUMBER.fullmatch(value) else value)
 
 
-@_where_filter
-def date(value: Any) -> datetime:
+@_filter("date", filters=_WHERE_FILTERS)
+def _date(value: Any) -> datetime:
     """Return the moment that a text names: a date with time and zone, or a day (its start in UTC)."""
     if isinstance(value, datetime):
         return value
@@ -508,26 +505,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
-@_where_filter
+@_filter("days_since", filters=_WHERE_FILTERS)
 @pass_context
-def days_since(scope: Scope, value: Any) -> int:
+def _days_since(scope: Scope, value: Any) -> int:
     """Return the whole days of 24 hours from a date until now; negative for a date in the future."""
-    return int((scope[MOMENT] - date(value)) // timedelta(days=1))
+    return int((scope[MOMENT] - _date(value)) // timedelta(days=1))
 
 
-@_where_filter
+@_filter("_at", filters=_WHERE_FILTERS)
 @pass_context
 def _at(scope: Scope, path: str) -> Any:
     value = value_at(path, scope[CONTEXT])
     return _MissingValue() if value is MISSING else value
 
 
-@_where_filter
+@_filter("_true", filters=_WHERE_FILTERS)
 def _true(value: Any) -> bool:
     return value is True
 
 
-@_where_filter
+@_filter("_compare", filters=_WHERE_FILTERS)
 @pass_context
 def _compare(scope: Scope, left: Any, *others: Any) -> bool:
     """Return whether a chain of comparisons holds: `others` are operators, each with its right side."""
@@ -542,7 +539,7 @@ def _compare(scope: Scope, left: Any, *others: Any) -> bool:
         else:
             sides = left, right
             if isinstance(left, datetime) is not isinstance(right, datetime):
-                sides = date(left), date(right)  # so a date can be compared with "2026-12-24"
+                sides = _date(left), _date(right)  # so a date can be compared with "2026-12-24"
             types = [_SAME_TYPE.get(type(side), type(side)) for side in sides]
             if types[0] is types[1]:
                 comparable = types[0] in (_EQUATED if name in ("eq", "ne") else _ORDERED)
