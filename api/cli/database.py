@@ -206,7 +206,7 @@ def try_require_own_secret(settings: Settings, urls: DatabaseUrls, secret: str) 
     try:
         require_fit_database(urls)
         require_own_secret(settings, urls.dsn, secret)
-    except (DatabaseUnavailableError, TransactionConflictError, MigrationError, UnfitServerError):
+    except (DatabaseUnavailableError, TransactionConflictError, MigrationError, UnfitServerError, OSError):
         return False
     return True
 

@@ -172,7 +172,10 @@ class Up:
 
     def _supervise(self) -> None:
         """Restart Postgres and the children if they have ended, then sleep briefly."""
-        if self._postgres is not None and self._postgres_delay.is_over() and not self._postgres.alive():
+        postgres_ended = False
+        with contextlib.suppress(OSError):  # no file can be opened now, so the next look sees whether it runs
+            postgres_ended = self._postgres is not None and not self._postgres.alive()
+        if self._postgres is not None and postgres_ended and self._postgres_delay.is_over():
             delay_s = self._postgres_delay.crashed((monotonic_ns() - self._postgres_started_ns) / 1e9)
             note("Postgres stopped; restarting it")
             try:

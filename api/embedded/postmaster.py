@@ -39,7 +39,7 @@ def works_in(pid: int, data: Path) -> bool:
             and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
             and _working_folder(process) == os.path.realpath(data)
         )
-    except (psutil.Error, OSError):  # the process has ended, or belongs to another user
+    except (psutil.Error, FileNotFoundError, ProcessLookupError, PermissionError):  # ended, or of another user
         return False
 
 

@@ -1,6 +1,7 @@
 """`workbench up` runs real processes on free ports, with an embedded Postgres."""
 
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -48,10 +49,14 @@ class Running:
 
     def kill_child(self, word: str) -> None:
         """Kill the child whose command line contains this word."""
+        (child,) = [pid for pid, command in self.children().items() if word in command]
+        os.kill(child, signal.SIGKILL)
+
+    def children(self) -> dict[int, list[str]]:
+        """Return the command of each child by its pid."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        children = " ".join(task.read_text() for task in tasks).split()
-        (child,) = [pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
-        os.kill(int(child), signal.SIGKILL)
+        pids = " ".join(task.read_text() for task in tasks).split()
+        return {int(pid): Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in pids}
 
     def until(self, words: str) -> str:
         """Return all output up to the line that contains `words`."""
@@ -168,6 +173,27 @@ def test_up_outlives_the_loss_of_its_log_folder(data_dir: Path, port: int) -> No
     up.until("engine writes to this terminal, because its log cannot be opened")
     assert network.status(port, "/readyz") == 200
     assert up.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_up_outlives_a_lack_of_file_descriptors(
+    data_dir: Path, port: int, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SECRET", "a secret of these tests")  # it can be compared without opening a file
+    up = Running(data_dir, port)
+    up.until("Ctrl-C stops everything.")
+    pid = up.process.pid
+    used = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}
+    few = [number for number in range(max(used) + free + 2) if number not in used][free]
+    usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, usual[1]))
+    up.kill_child("engine")
+    up.until("engine cannot be started: ")
+    assert network.status(port, "/readyz") == 200
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+    until(lambda: any("engine" in command for command in up.children().values()), "the engine runs", 60)
+    code, last = up.end(signal.SIGTERM)
+    assert (code, "Postgres stopped" in up.output + last) == (0, False)
 
 
 def test_up_tries_to_start_postgres_until_it_succeeds(data_dir: Path, port: int) -> None:

@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -165,6 +166,18 @@ def test_a_pid_file_with_the_pid_of_another_process_is_ignored(embedded: Make) -
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
     assert find(postgres.home) is None
     assert fetch_value(postgres.start().dsn, "SELECT 1") == 1
+
+
+def test_a_server_that_cannot_be_looked_at_has_not_ended(embedded: Make) -> None:
+    postgres = embedded()
+    postgres.start()
+    pid, limits = postmaster_pid(postgres), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            postmaster.works_in(pid, postgres.data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_data_of_another_major_version_is_refused_and_not_changed(embedded: Make) -> None:
