@@ -22,10 +22,19 @@ import polars as pl
 from polars.datatypes import DataTypeClass
 
 from workbench.errors import InvalidArgumentError, usage_example
-from workbench.language.codec import MalformedJsonError, decode, encode
+from workbench.language.codec import MalformedJsonError, decode, encode, printable
 
 
-class Result(pl.DataFrame):
+class PrintableFrame(pl.DataFrame):
+    """A polars frame whose text has no characters that a terminal obeys. Frames derived from it look as in polars."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+    __repr__ = __str__
+
+
+class Result(PrintableFrame):
     """The rows of a query. A derived frame, or a result that was changed in place, no longer has a query.
 
     `statement`, `params`: the SQL of the query and the values of its `:name` parameters. `query_hash`: a hash of both.
@@ -90,7 +99,7 @@ def structs(texts: pl.Series) -> pl.Series:
     return pl.Series(texts.name, [_fitted(value, dtype) for value in values], dtype=dtype)
 
 
-def frame_of(rows: Iterable[Any], **columns: type) -> pl.DataFrame:
+def frame_of(rows: Iterable[Any], **columns: type) -> PrintableFrame:
     """Return a frame of structs, or of tuples with one value per column.
 
     `columns` are names with a type: str, int, bool, datetime (in UTC; also from ISO 8601 texts), list (of texts), or
@@ -102,7 +111,7 @@ def frame_of(rows: Iterable[Any], **columns: type) -> pl.DataFrame:
         for index, (name, kind) in enumerate(columns.items())
     }
     # Explicit types: polars would infer Null for a column without values.
-    return pl.DataFrame(data, schema={name: _COLUMNS[kind] for name, kind in columns.items()})
+    return PrintableFrame(data, schema={name: _COLUMNS[kind] for name, kind in columns.items()})
 
 
 _COLUMNS: Mapping[type, pl.DataType] = {

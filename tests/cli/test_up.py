@@ -183,7 +183,7 @@ def test_up_outlives_a_lack_of_file_descriptors(
     up = Running(data_dir, port)
     up.until("Ctrl-C stops everything.")
     pid = up.process.pid
-    used = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}
+    used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
     few = [number for number in range(max(used) + free + 2) if number not in used][free]
     usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, usual[1]))

@@ -18,7 +18,7 @@ from api.cli.errors import note, say
 from workbench.display.frame import ShownFrame
 from workbench.display.html import plain, table_columns
 from workbench.errors import WorkbenchError
-from workbench.frames import frame_of
+from workbench.frames import Result, frame_of
 from workbench.git.files import AutomationFile
 from workbench.language.body import Body, Name, read_body
 from workbench.language.codec import decode, printable
@@ -101,7 +101,10 @@ def test_every_control_and_format_character_is_escaped() -> None:
 def test_tables_and_frames_are_printable() -> None:
     text = plain(table_columns("note"), [(HOSTILE.replace("\ud800", "") + "\nforged row\t",)])
     assert is_printable(text.replace("\n", "", 1))  # one line end: that of the header
-    assert TITLE not in str(ShownFrame(frame_of([(TITLE,)], note=str)))
+    rows = frame_of([(TITLE,), ("\u202eowned",)], note=str)
+    for frame in (rows, ShownFrame(rows), Result(rows), Result(rows).head(1)):
+        assert is_printable(str(frame).replace("\n", ""))
+        assert repr(frame) == str(frame)
 
 
 def test_errors_are_printable() -> None:

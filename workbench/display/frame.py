@@ -6,13 +6,11 @@ Importing this module loads polars, which takes 0.3 s, so it is imported where a
 from collections.abc import Iterable
 from typing import Any
 
-import polars as pl
-
 from workbench.display.html import TableView, plain, printable_text
-from workbench.frames import frame_of
+from workbench.frames import PrintableFrame, frame_of
 
 
-class ShownFrame(pl.DataFrame):
+class ShownFrame(PrintableFrame):
     """A polars frame that displays itself as a table of the workbench. Derived frames look as in polars."""
 
     view: TableView | None = None
