@@ -2,16 +2,18 @@
 twice.
 
 Theory of operation. Clients send all kinds of events to several API processes and log every answer: also misspelt ones,
-several about one contact within milliseconds, and some over half-closed connections. A request without an answer is
-repeated with the same idempotency key until it gets one. Engines run the entries that the events start;
+hostile texts, several about one contact within milliseconds, and some over half-closed connections. A request without
+an answer is repeated with the same idempotency key until it gets one. Engines run the entries that the events start;
 webhooks and emails arrive at receivers that record every copy and misbehave; wallets get pushes over sockets,
-acknowledge some and disconnect; analysts query their own data and try to reach that of others. Meanwhile the nemesis
-kills and freezes API processes, engines, Postgres and its backends by a plan that follows from the printed seed, and
-restarts what it killed. Automations are switched, edited and archived, dead entries replayed, keys created and revoked,
-contacts erased. Then the faults end, the work drains, and every wallet collects its messages. The checker compares the
-database with the answers and with what the receivers got: one function per invariant, and an invariant that had nothing
-to check fails. The seed fixes the requests and the faults, not the interleaving, so a violation is kept with all its
-evidence: the next run may not show it.
+acknowledge some and disconnect; analysts query their own data, look at hostile texts, try to reach the data of others,
+and send queries that would not end; operators run commands, also with wrong secrets. Meanwhile the nemesis kills and
+freezes API processes, engines, Postgres and its backends by a plan that follows from the printed seed, and restarts
+what it killed; a second installation, run by `workbench up`, loses its logs, its secret and its file descriptors.
+Automations are switched, edited and archived, dead entries replayed, keys created and revoked, contacts erased. Then
+the faults end, the work drains, and every wallet collects its messages. The checker compares the database with the
+answers and with what the receivers got: one function per invariant, and an invariant that had nothing to check fails.
+The seed fixes the requests and the faults, not the interleaving, so a violation is kept with all its evidence: the next
+run may not show it.
 """
 
 import argparse
@@ -83,6 +85,11 @@ def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
         "visits": evidence.log.visits,
         "revoked": evidence.log.revoked,
         "erased": evidence.log.erased,
+        "commands": evidence.log.commands,
+        "attacks": evidence.log.attacks,
+        "bombs": evidence.log.bombs,
+        "lifted": evidence.log.lifted,
+        "shown": evidence.log.shown,
         "arrivals": evidence.arrivals,
         **{f"stored-{name}": rows for name, rows in msgspec.structs.asdict(evidence.stored).items()},
         "searched": evidence.searched,

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from tests.torture.callers import Caller, Callers
+from tests.torture.leaks import FORMULAS, OBEYED
 from tests.torture.log import ActivationChange, Log, PublishedVersion, SentEvent, now_us
 from tests.torture.traffic import TICK
 
@@ -20,6 +21,9 @@ Graph = dict[str, Any]
 
 GUARDED = ("welcome", "welcome by webhook")
 """The automations that send a message only to a contact without a tag, and then add the tag."""
+
+FORMULA = FORMULAS[0]
+"""The name of an automation: names may be formulas, but have no control characters."""
 
 COUNTED, COUNTER = "count", "ticks"
 """The automation that counts its entries in an attribute, and the attribute."""
@@ -96,12 +100,12 @@ def _graph(nodes: dict[str, tuple[str, dict[str, Any]]], *edges: str) -> Graph:
 
 _TRIGGER = ("app_event", dict[str, Any]())
 _PLAN = "{{ contact.plan | default('none') }}"
-_BODY = {"n": "{{ n }}", "contact": "{{ contactId }}", "plan": _PLAN, "canary": "{{ canary }}"}
+_BODY = {"n": "{{ n }}", "contact": "{{ contactId }}", "plan": _PLAN, "canary": "{{ canary }}", "remark": OBEYED[0]}
 _MAIL = (
     "send_email",
     {"subject": "About {{ n }}", "body": f"Dear {{{{ contactId }}}}, your plan is {_PLAN}. {{{{ canary }}}}"},
 )
-_INAPP = ("send_inapp", {"title": "About {{ n }}", "body": "{{ event }} {{ canary }}"})
+_INAPP = ("send_inapp", {"title": "About {{ n }}", "body": "{{ event }} {{ canary }} {{ remark | default('') }}"})
 _HAS_EMAIL = ("condition", {"filters": [{"path": "email", "operator": "exists"}]})
 _HAS_WALLET = ("condition", {"filters": [{"path": "walletAddress", "operator": "exists"}]})
 _MOMENT = ("delay", {"seconds": 1})
@@ -131,7 +135,7 @@ def rules(url: str) -> tuple[Rule, ...]:
             _tagging("euros"),
         ),
         Rule(
-            "noted",
+            FORMULA,
             {
                 "filters": [
                     {"path": "note", "operator": "contains", "value": "grüße"},

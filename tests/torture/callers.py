@@ -33,6 +33,10 @@ class Caller:
     def org(self) -> str:
         return self.account.org
 
+    @property
+    def any_url(self) -> str:
+        return self.chance.choice(self._urls)
+
     async def request(
         self,
         method: str,

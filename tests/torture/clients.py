@@ -22,6 +22,7 @@ from tests.torture.traffic import Traffic
 MAX_BATCH_EVENTS = 20
 BURST_GAPS_S = (0.0, 0.005, 0.022, 0.057)  # seconds between the events of a burst
 SHARE_OF_HALF_CLOSED = 0.05
+ENCODINGS: tuple[dict[str, str], ...] = ({}, {}, {}, {"content-encoding": ""}, {"content-encoding": "Identity"})
 PAUSES_S = (0.02, 0.15)  # seconds between the requests of a client
 
 
@@ -90,9 +91,11 @@ class _Client:
             self._burst: 5,
             self._send_misspelt: 2,
             self._overfill: 2,
+            self._send_hostile: 2,
         }
         async with self._http:
             await self._burst()  # also in a short run
+            await self._send_hostile()
             while not self._load.stopping:
                 (action,) = self._chance.choices(list(weights), list(weights.values()))
                 await action()
@@ -137,6 +140,9 @@ class _Client:
     async def _send_misspelt(self) -> None:
         await self._deliver([self._traffic.misspelt(self._chance)], "strict")
 
+    async def _send_hostile(self) -> None:
+        await self._deliver([self._traffic.hostile(self._chance)])
+
     async def _overfill(self) -> None:
         await self._deliver(self._traffic.overfull())
 
@@ -166,7 +172,7 @@ class _Client:
             "POST",
             f"{self._urls[api]}/api/v1{path}",
             json=body,
-            headers={"authorization": f"Bearer {key}"},
+            headers={"authorization": f"Bearer {key}", **self._chance.choice(ENCODINGS)},
             timeout=self._chance.choice((CLIENT_TIMEOUT_S, PATIENT_TIMEOUT_S)),
         )
         half_closed, began = self._chance.random() < SHARE_OF_HALF_CLOSED, now_us()

@@ -34,10 +34,9 @@ from api.store.migrate import migrate
 from tests.running import free_port
 from tests.torture import recorder
 from tests.torture.accounts import Account
-from tests.torture.leaks import SECRET
+from tests.torture.leaks import ORGANIZATIONS, SECRET
 from tests.torture.sinks import Sinks, sinks
 
-ORGANIZATIONS = ("acme", "globex")
 WORKERS = 2
 RETRY_DELAYS = (0.5, 1, 2, 3, 5)  # seconds, for every channel
 _SETTINGS = {"track_commit_timestamp": "on"}  # the checker orders events by their commits
@@ -216,7 +215,7 @@ class Installation:
         self.folder = folder
         self.keyring = Keyring(SECRET)
         self.accounts: list[Account] = []
-        environment = {
+        self.environment = environment = {
             **os.environ,
             "DATABASE_URL": postgres.server.dsn,
             "WORKBENCH_SECRET": SECRET,

@@ -30,6 +30,14 @@ from tests.torture.entries import (
 from tests.torture.evidence import Evidence, Findings, Switch
 from tests.torture.inboxes import inboxes_are_complete
 from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, EventKind, SentEvent
+from tests.torture.misuse import (
+    backups_are_private,
+    bombs_are_stopped,
+    lifted_limits_are_put_back,
+    supervisor_survives,
+    terminals_obey_nothing,
+    wrong_secrets_are_refused,
+)
 from tests.torture.oracle import IdentityModel, merged
 from tests.torture.rows import DryRow, ErasureRow, EventRow
 from tests.torture.secrecy import data_stays_in_its_organization, secrets_do_not_leak
@@ -309,7 +317,13 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V22": answers_name_what_was_left_out,
     "V23": foreign_wallets_get_nothing,
     "V24": requests_end,
+    "V25": supervisor_survives,
+    "V26": terminals_obey_nothing,
+    "B22": backups_are_private,
     "C16": revoked_keys_open_nothing,
+    "F14": wrong_secrets_are_refused,
+    "L10": bombs_are_stopped,
+    "L11": lifted_limits_are_put_back,
     "O4": erased_data_is_removed,
     "answers": answers_are_of_the_contract,
     "processes": processes_behave,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+ORGANIZATIONS = ("acme", "globex")
 _KEY = r"(?:sk_live_|sk_test_|pk_live_[a-z0-9-]{1,40}_|wb_)[0-9A-Za-z]{38}"
 _ENDPOINT_SECRET = r"whsec_[0-9A-Za-z+/=]{16,}"
 _EMAIL = r"person[0-9]+@example\.com"
@@ -17,6 +18,17 @@ _CANARY = r"canary-([a-z0-9]+)-7f3e"
 _AROUND = 80  # characters kept on each side of a finding
 
 SECRET = "torture-secret-of-more-than-forty-characters"
+HOSTILE_MARK = "owned"
+OBEYED = (
+    "\x1b]0;owned\x07",  # sets the title of the window
+    "\x9b31mowned",  # the same control sequence introducer in one character
+    "\u202eowned\u2066",  # changes the direction of what follows
+    "ow\rned\x08 owned",
+)
+FORMULAS = ("=cmd|' /C owned'!A0", "+1*owned", "-1*owned", "@SUM(owned)", "\t=owned")
+HOSTILE = OBEYED + FORMULAS
+"""Texts that a terminal obeys or a spreadsheet runs. Customers may write them; nothing may show them raw."""
+
 EVERYWHERE = f"{_KEY}|{_ENDPOINT_SECRET}|{SECRET}|{_EMAIL}"
 """What stands nowhere in clear:
 
@@ -83,6 +95,13 @@ class LeakDetector:
         seen.own += org in owners
         self.foreign += [Leak(org, way, f"the canary of {other}: {text[:400]}") for other in owners - {org}]
         self.leaked += [Leak(org, way, address) for address in addresses(text)]
+
+    def check_names(self, org: str, way: str, text: str) -> None:
+        """Search a list of the server's roles, in which no organization must show."""
+        seen = self.seen[org, way]
+        seen.texts += 1
+        seen.own += "wb_" in text
+        self.foreign += [Leak(org, way, f"the name {other}: {text[:400]}") for other in ORGANIZATIONS if other in text]
 
     def check_rejection(self, org: str, way: str, text: str) -> None:
         """Search a rejection, which must not repeat anything that was sent."""

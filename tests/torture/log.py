@@ -105,7 +105,8 @@ class Attempt(msgspec.Struct, frozen=True):
     half_closed: bool = False
 
 
-PROBE = "readyz"
+PROBE, BOMB = "readyz", "bomb"
+"""Requests that are promised an answer after other times than all others."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -182,6 +183,60 @@ class PublishedVersion(msgspec.Struct, frozen=True):
     ended: int
 
 
+class CommandRun(msgspec.Struct, frozen=True):
+    """A `workbench` command of an operator: its exit code (None if it had to be killed), its output, and the files in
+    its folder afterwards with their modes.
+    """
+
+    name: str
+    code: int | None
+    output: str
+    files: dict[str, int] = {}
+
+
+class AttackOnUp(msgspec.Struct, frozen=True):
+    """A child of `workbench up` that was killed and could not be restarted as usual.
+
+    `wanted` is what `up` has to say, `statuses` are those of /healthz meanwhile. `kept`: whether the other children are
+    the same processes as before; `is_restarted`: whether the child runs again and the API is ready.
+    """
+
+    name: str
+    victim: str
+    wanted: str
+    output: str
+    statuses: list[int]
+    kept: bool
+    is_restarted: bool
+
+
+class Bomb(msgspec.Struct, frozen=True):
+    """A query that would take too long or too much memory; `peak` is the memory of the largest backend meanwhile."""
+
+    org: str
+    name: str
+    began: int
+    ended: int
+    status: int
+    peak: int
+
+
+class LiftedLimit(msgspec.Struct, frozen=True):
+    """A limit that a direct login removed for its later sessions, and when it was put back (`ended`, 0 if never)."""
+
+    org: str
+    began: int
+    ended: int
+
+
+class ShownText(msgspec.Struct, frozen=True):
+    """A text in a terminal, an editor or a spreadsheet: whether it quotes a hostile text, and what is wrong with it."""
+
+    place: str
+    quotes: bool
+    wrong: list[str]
+
+
 class Log(msgspec.Struct):
     """All events by organization and number, all attempts in the order of their answers, and all other requests and
     answers.
@@ -195,6 +250,11 @@ class Log(msgspec.Struct):
     visits: list[SocketVisit] = []
     revoked: list[RevokedKey] = []
     erased: list[ErasedContact] = []
+    commands: list[CommandRun] = []
+    attacks: list[AttackOnUp] = []
+    bombs: list[Bomb] = []
+    lifted: list[LiftedLimit] = []
+    shown: list[ShownText] = []
     leak_detector: LeakDetector = msgspec.field(default_factory=LeakDetector)
 
 

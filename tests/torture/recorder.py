@@ -58,6 +58,12 @@ END $$;
 CREATE TRIGGER note_first AFTER INSERT ON workbench.{table} FOR EACH ROW EXECUTE FUNCTION torture.note_{table}();
 """
 
+_FOR_BACKUPS = """
+GRANT USAGE ON SCHEMA torture TO workbench;
+GRANT SELECT ON ALL TABLES IN SCHEMA torture TO workbench;
+GRANT SELECT ON ALL SEQUENCES IN SCHEMA torture TO workbench;
+"""
+
 
 async def install(admin_dsn: str) -> None:
     """Create the schema and its triggers."""
@@ -67,3 +73,4 @@ async def install(admin_dsn: str) -> None:
             new = ", ".join(f"NEW.{column}" for column in columns)
             statement = _FIRST.format(table=table, columns=", ".join(columns), new=new)
             await connection.execute(statement.encode())
+        await connection.execute(_FOR_BACKUPS)

@@ -18,6 +18,8 @@ from tests.torture.log import now_us
 from tests.torture.nemesis import Fault, Nemesis, RunSpec, plan
 from tests.torture.secret_search import in_database, in_files
 from tests.torture.stored import Connection
+from tests.torture.supervised import supervised
+from tests.torture.terminals import shown
 from tests.torture.users import Users
 from tests.torture.wallets import has_wallet, wallet_of
 
@@ -47,20 +49,25 @@ async def torture(installation: Installation, spec: RunSpec, report: Callable[[s
     """
     automations = await _publish(installation)
     users, nemesis = Users(installation, spec), Nemesis(installation)
-    await users.define_segments()
+    await users.prepare()
     began = now_us()
-    healed = await _load_with_faults(users, nemesis, automations, report)
+    async with supervised(installation.folder) as up, asyncio.TaskGroup() as group:
+        attacking = group.create_task(up.attack(spec.seed, users.log, lambda: users.load.stopping))
+        healed = await _load_with_faults(users, nemesis, automations, report)
+        await attacking
     async with await psycopg.AsyncConnection.connect(installation.postgres.server.admin_dsn, autocommit=True) as tx:
         await _drain(tx)
         await _run_second_erasures(installation)
         await _collect(tx, users)
-        await users.send_every_query()
+        await users.do_everything()
         drained = now_us()
         left = await _open_resources(tx)
         rows = await stored.read(tx, installation.keyring, users.log.sent.values())
         searched = await in_database(tx)
     await users.close()
-    searched += in_files(installation.logs, users.holders.visits.tokens) + users.read
+    logs = [*installation.logs, up.log]
+    users.log.shown += [shown(log.name, log.read_text(errors="replace")) for log in logs]
+    searched += in_files(logs, users.holders.visits.tokens) + users.read
     evidence = Evidence(
         users.log,
         rows,

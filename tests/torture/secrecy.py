@@ -8,7 +8,13 @@ from tests.torture.evidence import Evidence, Findings
 from tests.torture.leaks import canaries
 from tests.torture.sinks import Delivery
 
-_CHANNELS = ("SQL", "pages", "objects", "socket")  # channels through which an organization gets its own canary
+_CHANNELS = (
+    "SQL",
+    "pages",
+    "objects",
+    "socket",
+    "roles",
+)  # channels through which an organization gets its own canary, or the names of roles
 
 
 def data_stays_in_its_organization(run: Evidence) -> Findings:

@@ -76,6 +76,10 @@ def _other_lines(run: Run) -> Iterator[str]:
     yield f"asked      {len(log.replies):,} times: {_counted(statuses.elements())}"
     yield f"sockets    {len(log.visits):,}, {pushes:,} pushes over them, {acknowledged:,} of them acknowledged"
     yield (
+        f"operators  ran {len(log.commands):,} commands, {len(log.attacks):,} attacks on `up`, "
+        f"{len(log.bombs):,} bombs, {len(log.lifted):,} limits lifted, {len(log.shown):,} texts shown"
+    )
+    yield (
         f"stopped    {len(log.erased):,} contacts erased, {len(log.revoked):,} keys revoked, "
         f"{len(log.switched):,} automations "
         f"switched or archived, {len(log.published):,} published"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from tests.torture.leaks import canary
+from tests.torture.leaks import HOSTILE, canary
 from tests.torture.log import EventKind, SentEvent
 from tests.torture.wallets import spellings
 
@@ -90,6 +90,14 @@ class Traffic:
             )
             for event in range(events)
         ]
+
+    def hostile(self, chance: Random) -> SentEvent:
+        """Return an event of a contact of its own, in whose texts are characters that terminals obey, or formulas."""
+        text = chance.choice(HOSTILE)
+        contact = {"externalId": f"{text}{self._count}", "walletAddress": f"0x{self._count:040x}"}
+        body = self._plain("signup", contact)
+        body["payload"] |= {"note": text, "remark": text, text: [text]}
+        return self._sent(EventKind.LIVE, body | {"attributes": {"remark": text, text: text}})
 
     def repeat(self, chance: Random, of: SentEvent) -> SentEvent:
         """Return another event with the key of an answered one."""

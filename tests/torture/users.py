@@ -1,4 +1,4 @@
-"""All users of the installation during a run: the clients that send events, analysts, authors and wallets."""
+"""All users of the installation during a run: clients that send events, analysts, authors, wallets and operators."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from tests.torture.accounts import PATIENT_TIMEOUT_S
-from tests.torture.analysts import KnownIds, analyse, define_segment, send_every_query
+from tests.torture.analysts import KnownIds, analyse, define_segment, explode, send_every_bomb, send_every_query
 from tests.torture.automations import Author, Automation
 from tests.torture.callers import Callers
 from tests.torture.clients import Load
@@ -16,8 +16,10 @@ from tests.torture.holders import Holders
 from tests.torture.installation import Installation
 from tests.torture.log import PROBE, Log, Reply, now_us
 from tests.torture.nemesis import RunSpec
+from tests.torture.operators import Operators
 from tests.torture.secret_search import SearchedPlace, in_text
 from tests.torture.temporary_keys import TemporaryKeys
+from tests.torture.terminals import look, look_at_everything
 
 ENOUGH = 10  # pushes of an organization
 _READ_EVERY = 2.0  # seconds
@@ -38,6 +40,8 @@ class Users:
         self.holders = Holders(self._callers, self._temporary_keys)
         self._known_ids = KnownIds()
         self._metrics = installation.metrics
+        self._backends = installation.postgres.pids
+        self._operators = Operators(installation, spec.seed, self.load.log)
 
     @property
     def log(self) -> Log:
@@ -53,10 +57,11 @@ class Users:
         by_temporary_key = any(visit.key and visit.pushes for visit in self.log.visits)
         return min(own) >= ENOUGH and by_temporary_key and any(len(visit.pushes) > 1 for visit in self.log.visits)
 
-    async def define_segments(self) -> None:
-        """Define each organization's segment before the faults begin."""
+    async def prepare(self) -> None:
+        """Define each organization's segment and create its direct login, before the faults begin."""
         for org in self._callers.orgs:
             await define_segment(self._callers.caller(org, "segment"))
+        await self._operators.create_logins()
 
     def other_coroutines(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines of all users that send no events. They run until cancelled."""
@@ -67,14 +72,25 @@ class Users:
                 self._temporary_keys.run(self._callers.caller(org, "temporary keys")),
                 erase_some(self._callers.caller(org, "eraser"), self.load.answered),
                 analyse(self._callers.caller(org, "analyst"), self._known_ids),
+                look(self._callers.caller(org, "reader")),
+                explode(self._callers.caller(org, "bomber", _LAST_TIMEOUT_S), self._backends),
             ]
+        doing.append(self._operators.work())
         probes = [self._probe(api, url) for api, url in enumerate(self._callers.urls)]
         return [*doing, *self.holders.coroutines(self.load.people), self._read_metrics(), *probes]
 
-    async def send_every_query(self) -> None:
-        """Let the analysts send every query once, after the faults."""
-        for org in self._callers.orgs:
-            await send_every_query(self._callers.caller(org, "analyst in the end", _LAST_TIMEOUT_S), self._known_ids)
+    async def do_everything(self) -> None:
+        """Let the analysts and operators do everything once, after the faults."""
+        async with asyncio.TaskGroup() as group:
+            for org in self._callers.orgs:
+                analyst, reader = (
+                    self._callers.caller(org, f"last {task}", _LAST_TIMEOUT_S) for task in ("look", "read")
+                )
+                group.create_task(send_every_query(analyst, self._known_ids))
+                group.create_task(look_at_everything(reader))
+            bomber = self._callers.caller(self._callers.orgs[0], "last bombs", _LAST_TIMEOUT_S)
+            group.create_task(send_every_bomb(bomber, self._backends))
+            group.create_task(self._operators.do_everything())
 
     async def close(self) -> None:
         await self._callers.close()
