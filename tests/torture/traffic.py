@@ -1,5 +1,5 @@
 """The events of a run: returning people, conflicting identifiers, events without a key, dry runs, misspelt and invalid
-events, repeated keys, bursts of one contact, and contacts with too many attributes.
+events, repeated keys, hostile texts, bursts of one contact, and contacts with too many attributes.
 
 A window over the people moves with the event numbers, so that new contacts, identity conflicts and attribute changes
 occur until the end of the run.
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from tests.torture.leaks import HOSTILE, canary
+from tests.torture.leaks import HOSTILE, OBEYED, canary
 from tests.torture.log import EventKind, SentEvent
 from tests.torture.wallets import spellings
 
@@ -25,6 +25,8 @@ _OVERFULL = (22, 50)  # events of a contact and attributes of each; a contact ha
 INVALID_FIELDS: tuple[dict[str, Any], ...] = (
     {"event": "no spaces please"},
     {"event": None},
+    {"event": OBEYED[0]},
+    {"attributes": {OBEYED[1]: []}},
     {"contact": {}},
     {"contact": {"email": "nobody", "externalId": "rejected"}},
     {"attributes": {"list": []}},
