@@ -111,7 +111,8 @@ class Up:
             keys = asyncio.run(demo.prepare(urls.dsn, secrets, self._settings.data_dir, note))
         self._start_children(urls, keys)
         self._wait_until_ready()
-        say(self._summary(postgres, keys))
+        with contextlib.suppress(OSError):  # stdout may be a file on a full disk; everything runs
+            say(self._summary(postgres, keys))
         while True:
             self._supervise()
 

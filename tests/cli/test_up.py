@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -22,7 +24,7 @@ from tests.installation import until
 class Running:
     """One `workbench up` and its output."""
 
-    def __init__(self, data_dir: Path, port: int) -> None:
+    def __init__(self, data_dir: Path, port: int, stdout: int | IO[str] = subprocess.PIPE) -> None:
         self.port = port
         self.output = ""
         self.environment = {
@@ -39,12 +41,7 @@ class Running:
             data_dir,
         ]
         self.process = subprocess.Popen(
-            command,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=data_dir.parent,
+            command, env=self.environment, stdout=stdout, stderr=subprocess.STDOUT, text=True, cwd=data_dir.parent
         )
 
     def kill_child(self, word: str) -> None:
@@ -55,8 +52,11 @@ class Running:
     def children(self) -> dict[int, list[str]]:
         """Return the command of each child by its pid."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        pids = " ".join(task.read_text() for task in tasks).split()
-        return {int(pid): Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in pids}
+        commands = {}
+        for pid in " ".join(task.read_text() for task in tasks).split():
+            with suppress(FileNotFoundError):  # it has just ended
+                commands[int(pid)] = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return commands
 
     def until(self, words: str) -> str:
         """Return all output up to the line that contains `words`."""
@@ -171,6 +171,17 @@ def test_up_outlives_the_loss_of_its_log_folder(data_dir: Path, port: int) -> No
     (data_dir / "logs").write_text("in the way of the folder")
     up.kill_child("engine")
     up.until("engine writes to this terminal, because its log cannot be opened")
+    assert network.status(port, "/readyz") == 200
+    assert up.end(signal.SIGTERM)[0] == 0
+
+
+def test_up_outlives_a_full_disk_for_its_output(data_dir: Path, port: int) -> None:
+    with Path("/dev/full").open("w") as full:
+        up = Running(data_dir, port, full)
+    until(lambda: network.status(port, "/readyz") == 200, "the API is ready", 60)
+    before = up.children()
+    up.kill_child("engine")
+    until(lambda: any("engine" in words and pid not in before for pid, words in up.children().items()), "it runs", 60)
     assert network.status(port, "/readyz") == 200
     assert up.end(signal.SIGTERM)[0] == 0
 
