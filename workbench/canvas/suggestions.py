@@ -304,8 +304,9 @@ def _sample_logs(suggestions: Suggestions, trigger: Trigger, source: LogSource) 
     name, filtered = source.abi_event.name, msgspec.structs.replace(trigger, source=None)
 
     def starts(row: list[Any]) -> bool:
-        args, _, wallet, contact_id = row
-        return fires(filtered, name, flat_context(name, contact_id or "", Identifiers(wallet), read_payload(args)))
+        args, at, wallet, contact_id = row
+        context = flat_context(name, contact_id or "", Identifiers(wallet), read_payload(args))
+        return fires(filtered, name, context, datetime.fromisoformat(at))
 
     samples = [
         SampleEvent(f"{name}, {moment(at)}", name, args, contact_id or "", short(wallet))
