@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.language.strategies import NOW, graph_of
@@ -225,6 +225,8 @@ expressions = st.recursive(
 
 
 @given(expressions, st.dictionaries(st.sampled_from("xyz"), values))
+@example("(x == 1) is defined", {})
+@example("(x == 1) == false", {})
 def test_no_expression_fails_whatever_the_values(expression: str, context: dict[str, Any]) -> None:
     try:
         compiled = compile_where(expression)

@@ -377,14 +377,20 @@ def _always_evaluated(node: nodes.Node) -> Iterable[nodes.Node]:
 def _parts_of_truth(node: nodes.Node) -> Iterable[nodes.Node]:
     """Return the parts that need their values for the node to be true."""
     match node:
+        case nodes.And():
+            return node.iter_child_nodes()
         case nodes.Test(name="defined", node=part):
-            return (part,)
+            parts: Iterable[nodes.Node] = (part,)
         case nodes.Filter(name="default" | "d") | nodes.Test() | nodes.Or() | nodes.Not() | nodes.CondExpr():
             return ()
         case nodes.List() | nodes.Tuple():  # `1 in [1, x]` holds without x
             return ()
         case _:
-            return node.iter_child_nodes()
+            parts = node.iter_child_nodes()
+    return [part for part in parts if not isinstance(part, _JUDGEMENTS)]  # `(x == 1) == false` holds without x
+
+
+_JUDGEMENTS = nodes.Compare, nodes.And, nodes.Or, nodes.Not, nodes.Test
 
 
 def _compared(tree: nodes.Node) -> Iterator[tuple[Operand, Operand]]:
