@@ -11,7 +11,7 @@ import errno
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -70,15 +70,21 @@ class Parser(argparse.ArgumentParser):
     """A parser that suggests the command, action, option or value that a user may have meant."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = sys.argv[1:] if args is None else list(args)
         # argparse would report an unknown option of a command by the parser of all commands, which does not have any.
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            names = (nearest_name(word.partition("=")[0], self._option_string_actions, 0.7) for word in unknown)
-            advice = "".join(f"; did you mean {name!r}?" for name in names if name is not None)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._advice(unknown)}")
         return parsed, unknown
 
+    def _advice(self, words: Iterable[str]) -> str:
+        names = (nearest_name(word.partition("=")[0], self._option_string_actions, 0.7) for word in words)
+        return "".join(f"; did you mean {name!r}?" for name in names if name is not None)
+
     def error(self, message: str) -> NoReturn:
+        if "arguments are required" in message:  # the required option may be there, but misspelt
+            options = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            message += self._advice(name for name in options if name not in self._option_string_actions)
         if (match := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)) is not None:
             advice = suggestion(match[1], re.findall(r"[^\s,']+", match[2]))  # newer Pythons leave out the quotes
             message = message.replace(match[0], f"{match[1]!r} is unknown{advice}") if advice else message

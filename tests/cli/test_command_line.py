@@ -136,6 +136,12 @@ def test_a_misspelt_option_gets_a_suggestion(workbench: Run, arguments: list[str
     assert done.stderr.endswith(f"{unknown}{advice}\n")
 
 
+def test_a_misspelt_option_that_is_required_gets_a_suggestion(workbench: Run) -> None:
+    done = workbench("key", "list", "--ogr", "acme")
+    assert done.returncode == 2
+    assert done.stderr.endswith("the following arguments are required: --org; did you mean '--org'?\n")
+
+
 def test_the_version_is_printed(workbench: Run) -> None:
     assert workbench("--version").stdout == f"workbench {VERSION}\n"
 
