@@ -30,7 +30,6 @@ from tests.torture.log import AttackOnUp, Log
 _WITHIN_S = 180.0
 _PAUSES_S = (20.0, 90.0)  # after a minute a child is restarted after a second again
 _RESTARTED = "stopped (SIGKILL); restarting it in "
-_READY = "Ctrl-C stops everything."
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -52,7 +51,7 @@ WAYS = (
 
 
 class Supervised:
-    """A running `workbench up`; its output is in `log`."""
+    """A running `workbench up`; what it reports is in `log`, and the disk of its standard output is full."""
 
     def __init__(self, home: Path, log: Path) -> None:
         self.log = log
@@ -62,19 +61,19 @@ class Supervised:
         self._http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self._port}", timeout=20)
         without = ("DATABASE_URL", "PGOPTIONS", "WORKBENCH_SECRET")
         command = ["up", "--no-lab", "--no-demo", "--port", str(self._port), "--data-dir", str(self._data)]
-        with log.open("wb") as output:
+        with log.open("wb") as reports, Path("/dev/full").open("wb") as full:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "api", *command],
                 env={name: value for name, value in os.environ.items() if name not in without},
                 cwd=Path(__file__).parents[2],
-                stdout=output,
-                stderr=output,
+                stdout=full,
+                stderr=reports,
             )
 
     async def attack(self, seed: int, log: Log, is_over: Callable[[], bool]) -> None:
         """Attack in every way once, then in random ways until the load is over."""
         chance = Random(f"{seed}/up")
-        await _until(self._is_said(0, _READY))
+        await _until(self._is_ready)
         await asyncio.to_thread(self._create_organization)  # from now on no secret may be made
         for way in itertools.chain(WAYS, iter(lambda: chance.choice(WAYS), None)):
             if len(log.attacks) >= len(WAYS):
@@ -95,13 +94,17 @@ class Supervised:
                 shutil.rmtree(paths.state, ignore_errors=True)
 
     async def _attack(self, way: Way) -> AttackOnUp:
+        async def is_whole() -> bool:
+            return len(self._children()) == 3
+
+        await _until(is_whole)
         before, said, statuses = self._children(), self.log.stat().st_size, list[int]()
 
         async def is_restarted() -> bool:
             if way.victim != "api":
                 statuses.append(await self._status("/healthz"))
             restarted = self._children().get(way.victim, before[way.victim]) != before[way.victim]
-            return restarted and await self._status("/readyz") == 200
+            return restarted and await self._is_ready()
 
         with self._damaged(way):
             os.kill(before[way.victim], signal.SIGKILL)
@@ -129,7 +132,7 @@ class Supervised:
                 logs.unlink()
                 aside.rename(logs)
             case "the disk of its log is full":
-                log.unlink()
+                log.unlink(missing_ok=True)  # lost with its folder
                 log.symlink_to("/dev/full")
                 yield
                 log.unlink()
@@ -167,6 +170,9 @@ class Supervised:
         command = [sys.executable, "-m", "api", "org", "create", "acme", "--data-dir", str(self._data)]
         environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGOPTIONS")}
         subprocess.run(command, env=environment, check=True, capture_output=True)
+
+    async def _is_ready(self) -> bool:
+        return await self._status("/readyz") == 200
 
     async def _status(self, path: str) -> int:
         """Return the status of an answer of the API, 0 without one."""
