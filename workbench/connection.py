@@ -26,7 +26,7 @@ from workbench.errors import (
     VersionError,
     WorkbenchError,
 )
-from workbench.language.codec import MalformedJsonError, decode, encode, inexact
+from workbench.language.codec import MalformedJsonError, decode, encode, exactness_problem
 from workbench.language.problem import Problem
 from workbench.language.version import VERSION, VERSION_HEADER
 
@@ -236,7 +236,7 @@ def encode_exactly(body: Mapping[str, Any], path: str = "") -> bytes:
     The error has the path of the value. `path`: where the body itself is, for example `events[249]`.
     """
     try:
-        problem, encoded = inexact(body, path), encode(body)
+        problem, encoded = exactness_problem(body, path), encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"{path or 'the request'} cannot be written as JSON: {error}") from None
     if problem is not None:

@@ -18,10 +18,9 @@ from workbench.display.outline import TRIGGER_ID
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import MAX_ID_LENGTH, is_valid_id
 from workbench.language.check import Diagnostic, check
-from workbench.language.codec import encode, inexact, normalize
+from workbench.language.codec import encode, exactness_problem, normalize
 from workbench.language.event import EVENT_NAME, is_awaitable_name
-from workbench.language.filter import OPERATORS, WHERE, is_expression, where_problem, written_conditions
-from workbench.language.filter import Where as Condition
+from workbench.language.filter import OPERATORS, WHERE, is_expression, paths_of, where_problem, written_conditions
 from workbench.language.filter import condition_fields as condition_fields
 from workbench.language.graph import Graph, read_graph, read_settings
 from workbench.language.problem import DeclarationError
@@ -60,7 +59,7 @@ _EXAMPLES = {"value": "…", "list": "[…]", "nothing": "True"}
 ]
 OPERATOR_USAGE = f"{', '.join(_USAGES)} or {_LAST_USAGE}"
 
-Where: TypeAlias = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
+WhereArgument: TypeAlias = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
 """`{"plan": "pro", "amountUsd": {"is_in": [1, 2]}}`, an expression (`"amountUsd > 500"`), or a list of these."""
 
 
@@ -293,7 +292,7 @@ def _new_id(node_id: object, ids: set[str]) -> str:
 
 def _require_json(data: JsonObject) -> None:
     try:
-        problem, _ = inexact(data, ""), encode(data)
+        problem, _ = exactness_problem(data, ""), encode(data)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidAutomationError(f"{data!r} cannot be written as JSON: {error}") from None
     if problem is not None:
@@ -347,10 +346,11 @@ def read_filter(path: object, arguments: Mapping[str, object]) -> JsonObject:
     if name in COMPARISONS:
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
             raise InvalidAutomationError(f"{path!r}, {name}={value!r}: compare with a number or a text")
-        expression = f"{path} {COMPARISONS[name]} {encode(value).decode()}"
-        if where_problem(expression) is not None or Condition(expression).paths != {path}:
+        if (problem := exactness_problem(value, f"{path}, {name}")) is not None:
+            raise InvalidAutomationError(problem)
+        if paths_of(path) != {path}:
             raise InvalidAutomationError(f"{path!r} cannot be compared: its keys must be names, like order.total")
-        return {WHERE: expression}
+        return _expression(f"{path} {COMPARISONS[name]} {encode(value).decode()}")
     operator = next((operator for operator, keyword in KEYWORDS.items() if keyword == name), name)
     match OPERATORS[operator].operand if operator in OPERATORS else "value":
         case "nothing":
@@ -374,7 +374,7 @@ def _expression(text: str) -> JsonObject:
     return {WHERE: text}
 
 
-def read_where(where: Where | None) -> list[JsonObject]:
+def read_where(where: WhereArgument | None) -> list[JsonObject]:
     """Return the filters in a `where` argument; raise InvalidAutomationError if it has another form."""
     if where is None:
         return []

@@ -28,7 +28,7 @@ TABLES = ("events", "contacts", "messages", "entries")
 _PAGE_ROWS = 20_000  # a page takes a third of a second and some megabytes
 _FIRST_WEEKS, _EVENTS_PER_QUERY = 16, 400_000  # of fingerprints; that many events take about a second
 _TOOK_TOO_LONG = 408
-_KEPT = {"contacts": 100_000, "bytes": 100_000_000}  # as many, with attributes of that size, are kept in memory
+_MEMORY_LIMITS = {"contacts": 100_000, "bytes": 100_000_000}  # more contacts, or attributes, are read page by page
 _RETRY_PAUSES_S = (2.0,) * 4  # a server that restarts must not end a long export
 _FIRST_ID = "00000000-0000-0000-0000-000000000000"  # less than every id
 _MASK = "•"  # the service masks email addresses with it
@@ -111,7 +111,7 @@ class _ExportRun:
                 self.rows["events"] += month.events
             elif month.events:
                 if contacts is None:
-                    contacts = self._identifiers(_KEPT, of_page=False)
+                    contacts = self._identifiers(_MEMORY_LIMITS, of_page=False)
                 pages = self._with_contacts(month, file, contacts)
                 self._write(pages, file, {_FINGERPRINT: month.fingerprint})
 

@@ -14,7 +14,7 @@ from workbench.connection import Connection
 from workbench.duration import PeriodArguments, read_period, seconds_of
 from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
-from workbench.language.check import unknown_event_message, unknown_property_message
+from workbench.language.check import TYPE_WORDS, unknown_event_message, unknown_property_message
 from workbench.language.problem import suggestion
 from workbench.segments import require_segment
 from workbench.sql import AsOf, SqlQuery, sql, statement, watermark
@@ -267,8 +267,8 @@ class Reports(ABC):
             params.pop("now", None)  # the service rejects values that the query does not use
         if ":previous" in text:
             since = datetime.fromisoformat(bounds["since"])
-            # The first period may begin before the report, so that of its last microsecond has one more period before.
-            begin = _first_cohort(since + timedelta(microseconds=1), values["every"], 1) if since.year > 1 else since
+            # The period before the one that contains `since`: the end is exclusive.
+            begin = _start_of_period(since + timedelta(microseconds=1), values["every"], 1) if since.year > 1 else since
             params["previous"] = begin.isoformat()
         rows = sql(self._connection, SqlQuery(text, params, as_of))
         if source == "contact" and by_path and rows.height and rows["part"].drop_nulls().is_empty():
@@ -329,12 +329,9 @@ def name_warnings(
         if path not in first_paths:
             warnings.append(unknown_property_message(path, (names[0],), first_paths))
         elif number and "number" not in first_paths[path]:
-            types = " or ".join(_TYPE_WORDS[kind] for kind in sorted(first_paths[path])) or "null"
+            types = " or ".join(TYPE_WORDS[kind] for kind in sorted(first_paths[path])) or "null"
             warnings.append(f"{path!r} in {names[0]} was never a number, but {types}")
     return warnings
-
-
-_TYPE_WORDS = {"string": "text", "boolean": "a yes/no value", "array": "a list", "object": "an object"}
 
 
 def _paths(connection: Connection, event: str) -> dict[str, dict[str, int]]:
@@ -363,7 +360,7 @@ def _period(
     if "since" in period:
         begin = period["since"]
     elif "periods" in values and "days" not in arguments:
-        begin = _first_cohort(end, values["every"], values["periods"])
+        begin = _start_of_period(end, values["every"], values["periods"])
     else:
         begin = end - timedelta(days=period["days"])
     bounds = {"since": begin.isoformat()}
@@ -386,14 +383,17 @@ def _segments(arguments: ReportArguments) -> list[str]:
     if segment is not None:
         raise InvalidArgumentError("pass segment= or segments=, not both")
     names: object = segments  # of any type, whatever the annotation says
-    if isinstance(names, str) or not isinstance(names, Collection) or not 2 <= len(names) == len(set(names)):
+    is_list = (
+        isinstance(names, Collection) and not isinstance(names, str) and all(isinstance(name, str) for name in names)
+    )
+    if not is_list or not 2 <= len(segments) == len(set(segments)):
         raise InvalidArgumentError(
             f'segments={segments!r} must name two or more different segments, such as ["whales", "others"]'
         )
     return list(segments)
 
 
-def _first_cohort(end: datetime, every: Every, periods: int) -> datetime:
+def _start_of_period(end: datetime, every: Every, periods: int) -> datetime:
     """Return the start, in UTC, of the day, week or month that is `periods` before the one in which the report ends."""
     day = (end - timedelta(microseconds=1)).replace(hour=0, minute=0, second=0, microsecond=0)
     match every:

@@ -20,7 +20,7 @@ from workbench.draft import (
     Fork,
     JsonObject,
     OpenEnd,
-    Where,
+    WhereArgument,
     awaited_name,
     condition_fields,
     new_draft,
@@ -129,7 +129,7 @@ class StepVerbs(MethodHints):
 
     @usage_example('.wait_for("purchase", within="2d"); to wait for the entry of an event: .wait_for_entry(receipt)')
     def wait_for(
-        self, event: str, *, within: str | timedelta, where: Where | None = None, node: str | None = None
+        self, event: str, *, within: str | timedelta, where: WhereArgument | None = None, node: str | None = None
     ) -> Self:
         """Wait until the contact sends an event, or a contract logs one (`"0x…:Transfer"`), for at most `within`.
 
@@ -338,7 +338,7 @@ class AutomationVerbs(StepVerbs):
         return self._with_setting("reentry", {"policy": "once_per", "days": days})
 
     @usage_example('.goal("purchase") or .goal("purchase", where={"plan": "pro"})')
-    def goal(self, event: str, *, where: Where | None = None) -> Self:
+    def goal(self, event: str, *, where: WhereArgument | None = None) -> Self:
         """End the entry as soon as the contact sends this event, or a contract logs one about it (`"0x…:Transfer"`).
 
         `.stats()` then counts the contact as having reached the goal. `where` is as for `.wait_for`.

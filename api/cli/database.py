@@ -98,7 +98,7 @@ class DatabaseUrls(msgspec.Struct, frozen=True):
 def database(settings: Settings, *, create: bool = True) -> Iterator[DatabaseUrls]:
     """Yield the URLs of a database that accepts connections; raise EmbeddedError.
 
-    `create`: if there is none, create it; otherwise, as for a misspelt data folder, raise CommandError.
+    If the data folder has no database, it is created, or, without `create`, CommandError is raised: it may be misspelt.
     """
     if settings.database_url is not None:
         yield DatabaseUrls(settings.database_url, None)

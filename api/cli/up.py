@@ -173,14 +173,17 @@ class Up:
 
     def _supervise(self) -> None:
         """Restart Postgres and the children if they have ended, then sleep briefly."""
-        postgres_ended = False
-        with contextlib.suppress(OSError):  # no file can be opened now, so the next look sees whether it runs
-            postgres_ended = self._postgres is not None and not self._postgres.alive()
-        if self._postgres is not None and postgres_ended and self._postgres_delay.is_over():
+        postgres, ended = self._postgres, False
+        if postgres is not None and self._postgres_delay.is_over():
+            with contextlib.suppress(
+                OSError
+            ):  # no file descriptor is free, so it is not known; the next poll tries again
+                ended = not postgres.alive()
+        if postgres is not None and ended:
             delay_s = self._postgres_delay.crashed((monotonic_ns() - self._postgres_started_ns) / 1e9)
             note("Postgres stopped; restarting it")
             try:
-                self._postgres.start()
+                postgres.start()
             except (EmbeddedError, PrivateFileError, OSError) as error:
                 note(f"Postgres cannot be started: {error}; trying again in {delay_s} s")
             self._postgres_started_ns = monotonic_ns()

@@ -4,7 +4,8 @@
 It triggers nothing and has no rate limit. Otherwise an import is live ingest on large batches: `store_history` writes a
 batch while the next one is read. Its transaction also records the position in the file: an import that stops, for
 whatever reason, continues where it stopped, and every row of a file is stored exactly once. Every event has an
-idempotency key, so files that overlap store nothing twice. Only the last transaction of a file waits for the disk.
+idempotency key, so files that overlap store nothing twice. Batches are committed without waiting for the disk; the
+transaction that finishes a file waits, and covers them.
 
 If Postgres refuses a value, the batch is divided in halves, until the event is alone and can be rejected. Attributes
 for which a contact has no room are left out, and reported.
@@ -49,6 +50,7 @@ OLDEST_MONTH = datetime(2010, 1, 1, tzinfo=UTC)  # older events share one partit
 # short and repeated: a long one would block all readers that come after it.
 PARTITION_PAUSES_S = (0.3,) * 99
 _DAY_US = 86_400_000_000
+_BATCHES_LOST = "the progress of this file went back: Postgres has crashed, or another import of it started over"
 
 
 class UnknownOrganizationError(Exception):
@@ -173,8 +175,11 @@ class _Importer:
                 finally:
                     next_batch.cancel()
                     await asyncio.gather(next_batch, return_exceptions=True)
-            async with self._database.transaction() as tx:
-                await store.finish_import(tx, self._org_id, source.digest, self._clock.now())
+            try:
+                async with self._database.transaction() as tx:
+                    await store.finish_import(tx, self._org_id, source.digest, self._done_lines, self._clock.now())
+            except RefusedDataError as error:
+                raise DatabaseUnavailableError(_BATCHES_LOST) from error
         self._done_bytes += source.size
         self._notify(source, self._done_bytes)
 
@@ -212,7 +217,7 @@ class _Importer:
             await self._commit_with_retries(source, batch, fit)
         except RefusedDataError as error:
             if str(error) == store.BATCHES_LOST:
-                raise DatabaseUnavailableError("Postgres has crashed") from error
+                raise DatabaseUnavailableError(_BATCHES_LOST) from error
             if str(error) == ATTRIBUTES_TOO_LARGE and not fit:
                 await self._store(source, batch, fit=True)
             elif len(batch.events) > 1:

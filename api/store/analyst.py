@@ -261,7 +261,8 @@ _SESSION = (
     # Postgres cannot look up the rows of an analyst's view for each row of another one: a nested loop reads the whole
     # inner table for each. Without statistics (a new segment, an import) the planner believes that it has one row.
     "-c enable_nestloop=off "
-    # The planner takes an index that starts with `org_id` for one in the order of the table, and so its scan for cheap.
+    # Indexes begin with org_id, which is the same in most rows, so the planner takes them for correlated with the table
+    # and their scans for cheap (docs/decisions/0060).
     "-c random_page_cost=4"
 )
 

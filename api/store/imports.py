@@ -42,11 +42,12 @@ BATCHES_LOST = "NotNullViolation imports lines"
 
 @call
 def commit_without_flush() -> None:
-    """Let this transaction commit before the disk has it: a crash of Postgres loses the batches of half a second."""
+    """Let this transaction commit before it is on disk. A crash of Postgres may lose the last half second of such."""
 
 
 @query
-async def finish_import(tx: Transaction, org_id: int, digest: Uuid, at: datetime) -> None: ...
+async def finish_import(tx: Transaction, org_id: int, digest: Uuid, after: int, at: datetime) -> None:
+    """Record that a file is imported up to its last line, `after`. Fails with BATCHES_LOST like `advance_import`."""
 
 
 @query

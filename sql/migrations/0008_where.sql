@@ -1,1 +1,2 @@
--- Changes nothing: it marks processes that know `where`. The API publishes one only while no older process is connected.
+-- Changes nothing. Processes whose newest migration is this one or a later one know `where`; the API publishes no `where` while
+-- an older process is connected.

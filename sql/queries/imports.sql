@@ -22,8 +22,10 @@ WHERE org_id = :org_id AND digest = :digest ::uuid;
 SET LOCAL synchronous_commit = off;
 
 -- finish_import --
--- Record that the whole file is imported.
-UPDATE imports SET updated_at = :at ::timestamptz, finished_at = :at ::timestamptz WHERE org_id = :org_id AND digest = :digest ::uuid;
+-- Record that the whole file is imported. If Postgres crashed and lost batches, `lines` becomes null, as above.
+UPDATE imports
+SET lines = CASE WHEN lines >= :after THEN lines END, updated_at = :at ::timestamptz, finished_at = :at ::timestamptz
+WHERE org_id = :org_id AND digest = :digest ::uuid;
 
 -- forget_import --
 -- Forget the progress of a file.

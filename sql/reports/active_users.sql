@@ -1,5 +1,5 @@
 -- How many contacts were active in each day, week or month: new ones (never active before, also before the period), and those active in the previous one.
--- :previous is the begin of the day, week or month before that of :since.
+-- :previous is the start of the day, week or month before the one that contains :since.
 {% import "parts.sql" as parts %}
 WITH active AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) FILTER (WHERE occurred_at >= {{ parts.since() }}) AS events
@@ -20,7 +20,7 @@ SELECT t.at, count(c.contact_id) AS contacts,
 {% if event %}
        count(*) FILTER (WHERE c.contact_id IS NOT NULL AND c.before IS NULL AND e.contact_id IS NULL) AS new,
 {% else %}
-       -- One look at the index for each contact, which reads none of the other contacts' events, however old the organization is.
+       -- One index lookup per contact of the period; the history of other contacts is not read.
        count(c.contact_id) FILTER (WHERE CASE WHEN c.before IS NULL THEN NOT EXISTS (
            SELECT FROM app_events b WHERE b.contact_id = c.contact_id AND {{ parts.before("b.") }}) END) AS new,
 {% endif %}

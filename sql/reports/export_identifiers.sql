@@ -1,4 +1,4 @@
--- Identifiers and attributes of contacts: those of a page of events, or all, if they fit into the client's memory, and otherwise none.
+-- Identifiers and attributes of the contacts of a page of events; or of all contacts, and of none if they exceed :contacts or :bytes.
 SELECT id AS contact_id, email, wallet_address, external_id,
        CASE WHEN external_id IS NULL THEN metadata ELSE metadata - 'externalId' END AS attributes
 FROM contacts

@@ -197,16 +197,16 @@ class CommandRun(msgspec.Struct, frozen=True):
 class AttackOnUp(msgspec.Struct, frozen=True):
     """A child of `workbench up` that was killed and could not be restarted as usual.
 
-    `wanted` is what `up` has to say, `statuses` are those of /healthz meanwhile. `kept`: whether the other children are
-    the same processes as before; `is_restarted`: whether the child runs again and the API is ready.
+    `expected_output` is what `up` has to say, `statuses` are those of /healthz meanwhile. `others_ran_on`: whether the
+    other children are the same processes as before; `is_restarted`: whether the child runs again and the API is ready.
     """
 
     name: str
     victim: str
-    wanted: str
+    expected_output: str
     output: str
     statuses: list[int]
-    kept: bool
+    others_ran_on: bool
     is_restarted: bool
 
 

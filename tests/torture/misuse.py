@@ -31,9 +31,13 @@ def supervisor_survives(run: Evidence) -> Findings:
     """
     for attack in run.log.attacks:
         name = f"{attack.victim} of up was killed while {attack.name}"
-        yield None if f"{attack.victim} {attack.wanted}" in attack.output else f"{name}, and it said {attack.output!a}"
+        yield (
+            None
+            if f"{attack.victim} {attack.expected_output}" in attack.output
+            else f"{name}, and it said {attack.output!a}"
+        )
         yield None if attack.is_restarted else f"{name}, and was not restarted"
-        good = attack.kept and set(attack.statuses) <= {200}
+        good = attack.others_ran_on and set(attack.statuses) <= {200}
         yield None if good else f"{name}, and the others did not keep running: {sorted(set(attack.statuses))}"
 
 

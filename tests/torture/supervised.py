@@ -37,7 +37,7 @@ class Way(msgspec.Struct, frozen=True):
 
     name: str
     victim: str
-    wanted: str
+    expected_output: str
     can_run: bool = True
 
 
@@ -108,13 +108,13 @@ class Supervised:
 
         with self._damaged(way):
             os.kill(before[way.victim], signal.SIGKILL)
-            await _until(self._is_said(said, f"{way.victim} {way.wanted}"))
+            await _until(self._is_said(said, f"{way.victim} {way.expected_output}"))
             if way.can_run:
                 await _until(is_restarted)
         restarted = await _until(is_restarted)
         output = self._said(said)
         kept = {**self._children(), way.victim: 0} == {**before, way.victim: 0}
-        return AttackOnUp(way.name, way.victim, way.wanted, output, statuses, kept, restarted)
+        return AttackOnUp(way.name, way.victim, way.expected_output, output, statuses, kept, restarted)
 
     @contextmanager
     def _damaged(self, way: Way) -> Iterator[None]:
@@ -128,24 +128,34 @@ class Supervised:
             case "its log is read-only":
                 aside = logs.rename(logs.with_name("aside"))
                 logs.symlink_to("/proc")  # a file system in which not even root can create a file
-                yield
-                logs.unlink()
-                aside.rename(logs)
+                try:
+                    yield
+                finally:
+                    logs.unlink()
+                    aside.rename(logs)
             case "the disk of its log is full":
                 log.unlink(missing_ok=True)  # lost with its folder
                 log.symlink_to("/dev/full")
-                yield
-                log.unlink()
+                try:
+                    yield
+                finally:
+                    log.unlink()
             case "no file can be opened":
                 usual = resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE)
                 resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
-                yield
-                resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, usual)
-            case _:
+                try:
+                    yield
+                finally:
+                    resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, usual)
+            case "the secret is empty":
                 text = secret.read_text()
                 secret.write_text("")
-                yield
-                secret.write_text(text)
+                try:
+                    yield
+                finally:
+                    secret.write_text(text)
+            case other:
+                raise AssertionError(other)
 
     def _children(self) -> dict[str, int]:
         """Return the pids of the children by name."""

@@ -18,7 +18,9 @@ REFUSED = CommandRun(f"{REFUSED_START}no secret in its file: serve", 1, "workben
 FILES = {"backup": 0o700, "database.dump": 0o600, "manifest.json": 0o600}
 COMPLETE = CommandRun(BACKUP, 0, "7 rows in backup\n", FILES)
 SAID = "engine stopped (SIGKILL); restarting it in 1 s\n"
-SURVIVED = AttackOnUp("its log folder is lost", "engine", "stopped", SAID, [200, 200], kept=True, is_restarted=True)
+SURVIVED = AttackOnUp(
+    "its log folder is lost", "engine", "stopped", SAID, [200, 200], others_ran_on=True, is_restarted=True
+)
 STOPPED = Bomb("acme", "endless", 0, 11 * SECOND, 408, 10**9)
 PUT_BACK = LiftedLimit("acme", 0, SECOND)
 SHOWN = [ShownText(place, quotes=True, wrong=[]) for place in (DISPLAY, CSV, PULLED)]
@@ -55,12 +57,12 @@ def test_a_start_with_a_wrong_secret_is_detected(change: dict[str, Any], words: 
     [
         ({"output": "engine stopped"}, "and it said"),
         ({"is_restarted": False}, "was not restarted"),
-        ({"kept": False}, "did not keep running"),
+        ({"others_ran_on": False}, "did not keep running"),
         ({"statuses": [200, 0, 503]}, "did not keep running: [0, 200, 503]"),
     ],
 )
 def test_a_supervisor_that_does_not_survive_is_detected(change: dict[str, Any], words: str) -> None:
-    attack = msgspec.structs.replace(SURVIVED, wanted="stopped (SIGKILL); restarting it", **change)
+    attack = msgspec.structs.replace(SURVIVED, expected_output="stopped (SIGKILL); restarting it", **change)
     (violation,) = judge("V25", log(attacks=[attack])).violations
     assert words in violation
 

@@ -207,7 +207,7 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
 
     names = sorted(trigger.names)
     known = names or [event["name"] for event in suggestions.choices(())["events"]]
-    patterns = encode([found for filter_ in trigger.filters if (found := containment_patterns(filter_))]).decode()
+    patterns = encode([options for filter_ in trigger.filters if (options := containment_patterns(filter_))]).decode()
     newest = max(_NEWEST // max(len(known), 1), 12)
     rows = suggestions.rows(_EVENTS, names=known, newest=newest, patterns=patterns)
     # The sorts are stable: events of equally complete contacts stay newest first.
@@ -303,14 +303,14 @@ def _sample_logs(suggestions: Suggestions, trigger: Trigger, source: LogSource) 
     """Return the newest logs of a contract, those that pass the trigger's filters first, or one log of zeros."""
     name, filtered = source.abi_event.name, msgspec.structs.replace(trigger, source=None)
 
-    def starts(row: list[Any]) -> bool:
+    def passes(row: list[Any]) -> bool:
         args, at, wallet, contact_id = row
         context = flat_context(name, contact_id or "", Identifiers(wallet), read_payload(args))
         return fires(filtered, name, context, datetime.fromisoformat(at))
 
     samples = [
         SampleEvent(f"{name}, {moment(at)}", name, args, contact_id or "", short(wallet))
-        for args, at, wallet, contact_id in sorted(suggestions.logs(source), key=starts, reverse=True)
+        for args, at, wallet, contact_id in sorted(suggestions.logs(source), key=passes, reverse=True)
     ]
     if samples:
         return samples

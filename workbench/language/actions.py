@@ -60,7 +60,7 @@ Body: TypeAlias = Annotated[Json, "body"]  # a template, or JSON with templates 
 Object: TypeAlias = Annotated[dict[str, Any], "object"]
 Tag: TypeAlias = Annotated[str, "tag"]
 Attributes: TypeAlias = Annotated[dict[str, Json], "attributes"]  # their texts are templates
-# With `where`, another key of the data. On the awaited event, else on the starting event.
+# Read from `filters` and `where`. Those of a wait test the awaited event, others the event that started the entry.
 Filters: TypeAlias = Annotated[tuple[Filter, ...], "filters"]
 Duration: TypeAlias = Annotated[timedelta, "duration"]  # how long the node may wait; whole seconds in `data`
 EventName: TypeAlias = Annotated[str, "event"]  # an event that the node waits for

@@ -274,16 +274,16 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             message = f"{filter_.operator!r} on {filter_.path!r} needs an array of values: no event passes it"
             yield Diagnostic("warning", message, node_id, field)
     # Only conditions and texts see `payload` and `contact`; a trigger sees the flat context (docs/contract.md 4.7.3).
-    for path, field in [
-        (path, _field_of(item, TRIGGER_FILTERS)) for item in trigger.filters for path in sorted(item.paths)
-    ]:
-        first, _, rest = path.partition(".")
-        if first == "payload" and rest:
-            message = f"the trigger sees the keys of the payload directly: write {rest!r}, not {path!r}"
-            yield Diagnostic("warning", message, field=field)
-        elif first == "contact" and rest:
-            message = f"the trigger does not see the contact: test {path!r} in a condition"
-            yield Diagnostic("warning", message, field=field)
+    for filter_ in trigger.filters:
+        field = _field_of(filter_, TRIGGER_FILTERS)
+        for path in sorted(filter_.paths):
+            first, _, rest = path.partition(".")
+            if first == "payload" and rest:
+                message = f"the trigger sees the keys of the payload directly: write {rest!r}, not {path!r}"
+                yield Diagnostic("warning", message, field=field)
+            elif first == "contact" and rest:
+                message = f"the trigger does not see the contact: test {path!r} in a condition"
+                yield Diagnostic("warning", message, field=field)
     for node in graph.nodes:
         for filter_ in _filters_on_entry(node):
             if filter_.path not in ("contact.tags", "contact.segments") or filter_.operator not in ("eq", "neq", "in"):
@@ -293,7 +293,15 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
                 yield Diagnostic("warning", f"{filter_.path} is a list: test whether it contains a value", node.id)
 
 
-_TYPE_WORDS = {"string": "a text", "number": "a number", "boolean": "true or false", "date": "a date"}
+TYPE_WORDS = {
+    "string": "a text",
+    "number": "a number",
+    "boolean": "true or false",
+    "date": "a date",
+    "array": "a list",
+    "object": "an object",
+}
+_DATES = {"date", "string"}  # a text is converted to a date
 
 
 def _check_where(
@@ -302,22 +310,19 @@ def _check_where(
     """Warn about comparisons that never hold, by the types that were seen at the paths of events, or without them."""
     for filter_, events, node_id, field in _uses_of_filters(trigger, graph):
         seen = [types[event] for event in events if event in types] if types is not None else []
-        for sides in compile_where(filter_.path).compared if isinstance(filter_, Where) else ():
+        for sides in compile_where(filter_.path).comparisons if isinstance(filter_, Where) else ():
             if types is not None and not any(side.path for side in sides):
                 continue  # reported without types
             shown, possible = [], []
             for side in sides:
                 at_path = {name for paths in seen for name in paths.get(side.path.removeprefix("payload."), ())}
                 kinds = {side.type} if side.type else at_path if len(seen) == len(events) else set()
-                words = " or ".join(_TYPE_WORDS.get(kind, kind) for kind in sorted(kinds))
+                words = " or ".join(TYPE_WORDS.get(kind, kind) for kind in sorted(kinds))
                 shown.append(f"{side.path!r} ({words})" if side.path else words)
                 possible.append(kinds)
             either = possible[0] | possible[1]
             if all(possible) and not possible[0] & possible[1] and "null" not in either and either != _DATES:
                 yield Diagnostic("warning", f"compares {shown[0]} with {shown[1]}: this never holds", node_id, field)
-
-
-_DATES = {"date", "string"}
 
 
 def _uses_of_filters(

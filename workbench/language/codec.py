@@ -54,7 +54,7 @@ def malformed_json(error: Exception) -> str:
     return f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
-def inexact(value: object, path: str) -> str | None:
+def exactness_problem(value: object, path: str) -> str | None:
     """Return why JSON cannot keep a value at a path (NaN, infinity, a time without a zone), or None if it can."""
     match value:
         case float() | Decimal() if not math.isfinite(value):
@@ -67,7 +67,7 @@ def inexact(value: object, path: str) -> str | None:
             items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
         case _:
             return None
-    return next((problem for at, item in items if (problem := inexact(item, at)) is not None), None)
+    return next((problem for at, item in items if (problem := exactness_problem(item, at)) is not None), None)
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:

@@ -67,6 +67,10 @@ class TemplateError(ValueError):
     """A template that cannot be compiled, or that failed with the values of an event."""
 
 
+class OverBudgetError(TemplateError):
+    """A template or an expression that needs more work than its budget allows."""
+
+
 class MissingValueError(TemplateError):
     """A template that needs a value which the event and the contact do not have."""
 
@@ -136,7 +140,7 @@ class RenderBudget:
     def _pay(self, work: int) -> None:
         self._work -= work
         if self._work < 0:
-            raise TemplateError("does too much work: use fewer or shorter loops")
+            raise OverBudgetError("does too much work: use fewer or shorter loops")
 
 
 def output_too_long() -> TemplateError:
@@ -240,6 +244,8 @@ def _total(operation: Callable[..., Any]) -> Callable[..., Any]:
     def apply(*arguments: Any, **named: Any) -> Any:
         try:
             return operation(*arguments, **named)
+        except OverBudgetError:
+            raise  # later operations would do their work, and only then fail to pay
         except Exception:  # noqa: BLE001  as in `template.Template.render`: an expression is a customer's program
             return _MissingValue()
 
@@ -393,7 +399,7 @@ def _truncate(scope: Scope, value: Any, length: Any = 80) -> str:
 
 @_filter("round")
 def _round(value: Any, places: Any = 0) -> int | Decimal:
-    number = _number(value)
+    number, places = _number(value), _clamped(places, 0, 20)
     return number if isinstance(number, int) else _to_places(number, places)
 
 
@@ -534,6 +540,8 @@ def _compare(scope: Scope, left: Any, *others: Any) -> bool:
             if isinstance(left, Mapping | list | tuple | Undefined) or (isinstance(right, str) and not is_part):
                 return False
             members = _pay_membership(scope, right)  # raises for a value that has no members
+            if isinstance(left, datetime):
+                members = [_date(item) for item in members]  # as the other operators compare dates
             contained = left in right if is_part else any(json_equal(left, item) for item in members)
             holds = contained is (name == "in")
         else:

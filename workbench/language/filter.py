@@ -40,7 +40,10 @@ WHERE = "where"
 
 
 class Where(Filter, frozen=True, gc=False):
-    """An expression (the `path`) that must hold, in the place of a filter; compiled when it was read."""
+    """A `where` in a list of filters: `path` is the expression.
+
+    It was valid when it was read, so compiling it does not fail.
+    """
 
     operator: str = WHERE
 
@@ -62,6 +65,11 @@ def where_problem(expression: Any) -> str | None:
     except TemplateError as error:
         return str(error)
     return None
+
+
+def paths_of(expression: str) -> frozenset[str]:
+    """Return the paths that an expression reads; none if it cannot be a `where`."""
+    return frozenset() if where_problem(expression) is not None else compile_where(expression).paths
 
 
 _PATH = re.compile(r"[\w$@./:-]+")

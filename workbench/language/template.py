@@ -32,6 +32,7 @@ from workbench.language.expression import (
     TEXT,
     WHERE,
     WHERE_FILTERS,
+    OverBudgetError,
     template_error,
     to_json_value,
 )
@@ -140,7 +141,7 @@ _BOOLEAN = Operand(type="boolean")
 class WhereExpression:
     """A compiled `where`. `paths`: those that it reads; `required`: those that must have a value for it to hold.
 
-    `compared`: the two sides of each comparison; a part that has to be true is compared with a boolean. Raises
+    `comparisons`: the two sides of each comparison; a part that has to be true is compared with a boolean. Raises
     TemplateError with what is not allowed.
     """
 
@@ -159,8 +160,8 @@ class WhereExpression:
             (expression,) = body[0].nodes
             # Computed before the guards change the tree.
             self.paths: Final = frozenset(_context_paths(expression))
-            self.required: Final = frozenset(_context_paths(expression, _parts_of_truth))
-            self.compared: Final = ((_operand(expression), _BOOLEAN), *_compared(expression))
+            self.required: Final = frozenset(_context_paths(expression, _required_parts))
+            self.comparisons: Final = ((_operand(expression), _BOOLEAN), *_compared(expression))
             value = _guarded(_TotalGuard().visit(expression), "_true")
             assignment = nodes.Assign(nodes.Name(_VALUE, "store"), value, lineno=1)
             code = WHERE.compile(nodes.Template([assignment], lineno=1))
@@ -169,8 +170,11 @@ class WhereExpression:
     def holds(self, context: Context, at: datetime) -> bool:
         """Return whether the expression is true at a moment; never raises, whatever the values."""
         scope = self._program.new_context({BUDGET: RenderBudget(), CONTEXT: context, MOMENT: at}, shared=True)
-        for _ in self._program.root_render_func(scope):
-            continue
+        try:
+            for _ in self._program.root_render_func(scope):
+                continue
+        except OverBudgetError:
+            return False
         return scope.vars[_VALUE] is True
 
 
@@ -340,17 +344,17 @@ class _TotalGuard(_Guard):
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         NodeTransformer.generic_visit(self, node)
         others = [part for operand in node.ops for part in (nodes.Const(operand.op), operand.expr)]
-        return _guarded(node.expr, "_compare", *others)
+        return _guarded(_guarded(node.expr, "_compare", *others), "_true")  # a comparison that fails is false
 
     def generic_visit(self, node: nodes.Node, *arguments: Any, **named: Any) -> nodes.Node:
         super().generic_visit(node, *arguments, **named)
-        for name in _TRUTHS.get(type(node), ()):
+        for name in _BOOLEAN_FIELDS.get(type(node), ()):
             setattr(node, name, _guarded(getattr(node, name), "_true"))
         return node
 
 
-# The parts of a node that have to be true or false
-_TRUTHS: dict[type[nodes.Node], tuple[str, ...]] = {
+# Fields of nodes whose value must be true or false
+_BOOLEAN_FIELDS: dict[type[nodes.Node], tuple[str, ...]] = {
     nodes.And: ("left", "right"),
     nodes.Or: ("left", "right"),
     nodes.Not: ("node",),
@@ -374,7 +378,7 @@ def _always_evaluated(node: nodes.Node) -> Iterable[nodes.Node]:
             return node.iter_child_nodes()
 
 
-def _parts_of_truth(node: nodes.Node) -> Iterable[nodes.Node]:
+def _required_parts(node: nodes.Node) -> Iterable[nodes.Node]:
     """Return the parts that need their values for the node to be true."""
     match node:
         case nodes.And():
@@ -387,15 +391,15 @@ def _parts_of_truth(node: nodes.Node) -> Iterable[nodes.Node]:
             return ()
         case _:
             parts = node.iter_child_nodes()
-    return [part for part in parts if not isinstance(part, _JUDGEMENTS)]  # `(x == 1) == false` holds without x
+    return [part for part in parts if not isinstance(part, _BOOLEAN_NODES)]  # `(x == 1) == false` holds without x
 
 
-_JUDGEMENTS = nodes.Compare, nodes.And, nodes.Or, nodes.Not, nodes.Test
+_BOOLEAN_NODES = nodes.Compare, nodes.And, nodes.Or, nodes.Not, nodes.Test
 
 
 def _compared(tree: nodes.Node) -> Iterator[tuple[Operand, Operand]]:
     for node, _ in _descend(tree):
-        yield from ((_operand(getattr(node, name)), _BOOLEAN) for name in _TRUTHS.get(type(node), ()))
+        yield from ((_operand(getattr(node, name)), _BOOLEAN) for name in _BOOLEAN_FIELDS.get(type(node), ()))
         left = node.expr if isinstance(node, nodes.Compare) else node
         for side in node.ops if isinstance(node, nodes.Compare) else ():
             if side.op == "in" and isinstance(side.expr, nodes.List):
@@ -424,7 +428,9 @@ def _operand(node: nodes.Node) -> Operand:
 def _context_paths(
     tree: nodes.Node, parts: Callable[[nodes.Node], Iterable[nodes.Node]] = nodes.Node.iter_child_nodes
 ) -> Iterator[str]:
-    bound = {"loop"} | {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
+    bound = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
+    if tree.find(nodes.For) is not None:
+        bound.add("loop")
     stack = [tree]
     while stack:
         node = stack.pop()

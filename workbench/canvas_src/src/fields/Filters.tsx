@@ -17,7 +17,7 @@ interface Props {
   disabled?: boolean;
 }
 
-export function Filters({ label, value, where, operators: ofFilters, paths, samples, onChange, disabled }: Props) {
+export function Filters({ label, value, where, operators: filterOperators, paths, samples, onChange, disabled }: Props) {
   const [newPath, setNewPath] = useState("");
   const [asText, setAsText] = useState(false);
   const [moved, setMoved] = useState(-1); // the line whose operator is focused: a comparison moves below the filters
@@ -29,15 +29,16 @@ export function Filters({ label, value, where, operators: ofFilters, paths, samp
   const expression = typeof where === "string" ? where : "";
   const comparisons = asText ? null : rowsOf(expression);
   const filters = [...(Array.isArray(value) ? value.filter(isObject) : []), ...(comparisons ?? [])];
-  const operators = comparisons ? [...ofFilters, ...COMPARISONS] : ofFilters;
+  const operators = comparisons ? [...filterOperators, ...COMPARISONS] : filterOperators;
   const write = (rows: Obj[]) => {
     const written = fromRows(rows);
     onChange(written.filters, comparisons ? written.where : where);
   };
   const setOperator = (index: number, filter: Obj) => {
-    write(filters.with(index, filter));
-    const after = fromRows(filters.with(index, filter)).filters.length;
-    if (isComparison(filter.operator) !== isComparison(filters[index]?.operator)) setMoved(isComparison(filter.operator) ? filters.length - 1 : after - 1);
+    const rows = filters.with(index, filter);
+    write(rows);
+    const [before, after] = [fromRows(filters).filters.length, fromRows(rows).filters.length];
+    if (before !== after) setMoved(after < before ? filters.length - 1 : after - 1); // comparisons follow the filters
   };
   const operandOf = (name: Json | undefined) => operators.find((operator) => operator.name === name)?.operand ?? "value";
   const change = (index: number, filter: Obj) => write(filters.with(index, filter));
@@ -67,7 +68,7 @@ export function Filters({ label, value, where, operators: ofFilters, paths, samp
           onPick={(path) => { setNewPath(""); if (path.trim()) write([...filters, newFilter(path.trim(), samples(path))]); }} />
       )}
       {comparisons === null
-        ? <textarea rows={3} aria-label={`${label}: expression`} placeholder={'amountUsd > 500 and asset != "DAI"'} value={expression} disabled={disabled} autoFocus={asText}
+        ? <textarea rows={3} aria-label={`${label}: expression`} placeholder={'amountUsd > 500 and asset != "DAI"'} value={expression} disabled={disabled} autoFocus={asText} onFocus={() => setAsText(true)}
             onChange={(event) => onChange(filters, event.target.value === "" ? undefined : event.target.value)} />
         : !disabled && <button type="button" className="ewc-more" onClick={() => setAsText(true)}>write an expression</button>}
     </div>

@@ -3,7 +3,8 @@ import { displayText, isNumber, parseNumber } from "../json";
 import type { Json, Obj, Operator } from "../types";
 
 const PREFIX = "where ";
-const COMPARISON = /^([\p{L}_][\p{L}\p{N}_]*(?:\.[\p{L}_][\p{L}\p{N}_]*)*) (>=?|<=?) (-?\d+(?:\.\d+)?|"(?:[^"\\]|\\.)*")$/u;
+// An unfinished path, such as `order.`, stays a row: the check reports it.
+const COMPARISON = /^([\p{L}\p{N}_.]*) (>=?|<=?) (-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*")$/u;
 
 /** Operators that rows have in addition to those of filters; they are written into `where`. */
 export const COMPARISONS: Operator[] = [
