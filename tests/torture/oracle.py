@@ -4,6 +4,7 @@ It is written from docs/contract.md 4.5, independently of `workbench.language.co
 of their commits. That order is exact for every event that changes something, because the change is decided under locks
 that are held until the commit. An event whose identifiers and attributes are already in place takes no lock, so the
 state that it read may have changed before its commit. The oracle accepts the result of any moment of its transaction.
+An email that such an event would have stored again in the latest state is doubtful until a later event tells.
 """
 
 from collections import defaultdict
@@ -67,12 +68,13 @@ class _Change(msgspec.Struct, frozen=True):
 
 class IdentityModel:
     """The contacts of one organization after each event: the owner of each identifier and the identifiers of each
-    contact.
+    contact. `doubtful`: contacts that may be without the email that they have here.
     """
 
     def __init__(self) -> None:
         self.owners: dict[Identifier, str] = {}
         self.identifiers: dict[str, dict[IdentifierKind, str]] = {}
+        self.doubtful: set[str] = set()
         self._changes: list[_Change] = []
 
     def apply_event(self, event: EventRow, conflicts: set[Conflict]) -> str | None:
@@ -81,7 +83,15 @@ class IdentityModel:
         problem = self._differs(event, conflicts, judgement)
         if problem is not None and self._could_see_less(event, conflicts):
             return None
+        if problem is not None and judgement.contact in self.doubtful:
+            self.doubtful.remove(judgement.contact)
+            del self.identifiers[judgement.contact]["email"]
+            return self.apply_event(event, conflicts)
+        regained = any(self.owners.get(identifier) == judgement.contact for identifier in judgement.gained)
+        is_doubtful = problem is None and regained and self._could_see_less(event, conflicts)
         self._apply(event, judgement)
+        if is_doubtful:
+            self.doubtful.add(event.contact_id)
         return problem
 
     def apply_erasure(self, erasure: ErasureRow) -> None:
@@ -93,6 +103,7 @@ class IdentityModel:
         for identifier in lost:
             del self.owners[identifier]
         self.identifiers[contact] = {}
+        self.doubtful.discard(contact)
 
     def _differs(self, event: EventRow, conflicts: set[Conflict], judgement: Resolution) -> str | None:
         contact = event.contact_id if event.contact_id in self.identifiers else None
@@ -128,11 +139,14 @@ class IdentityModel:
                 self._changes.append(_Change(event.committed, event.transaction, {}, {contact: dict(identifiers)}))
             self.owners[kind, value] = contact
             identifiers[kind] = value
+            if kind == "email":
+                self.doubtful.discard(contact)
 
     def _lose(self, event: EventRow, email: str, former: str, taker: str) -> None:
         before = {contact: dict(self.identifiers[contact]) for contact in (former, taker)}
         self._changes.append(_Change(event.committed, event.transaction, {("email", email): former}, before))
         if self.identifiers[former].get("email") == email:
+            self.doubtful.discard(former)
             del self.identifiers[former]["email"]
 
 

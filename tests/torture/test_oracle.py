@@ -53,6 +53,23 @@ def test_an_email_that_returns_is_stored_again_but_an_event_during_its_absence_m
     assert people.identifiers["c1"]["email"] == "a@x.io"
 
 
+def test_an_event_that_may_have_seen_its_email_in_place_need_not_have_stored_it_again() -> None:
+    for conflicts, is_right in (({("email", "replaced")}, True), (NOTHING, True), ({("email", "moved")}, False)):
+        people, moment = IdentityModel(), 60 * SECOND
+        for contact, email in (("c1", "a@x.io"), ("c2", "b@x.io")):
+            assert people.apply_event(event(contact, contact, email, received=1, committed=1), NOTHING) is None
+        replaced, moved = {("email", "moved"), ("email", "replaced")}, {("email", "moved")}
+        taken = event("c1", "c1", "b@x.io", received=moment, committed=moment)
+        assert people.apply_event(taken, replaced) is None
+        back = event("c2", "c2", "b@x.io", received=moment, committed=moment)
+        assert people.apply_event(back, moved) is None
+        assert people.apply_event(event("c1", None, "a@x.io", received=1, committed=moment + 1), NOTHING) is None
+        assert people.doubtful == {"c1"}
+        late = moment + CLOCK_ERROR_US + 2
+        last = event("c1", "c1", "c@x.io", received=late, committed=late)
+        assert (people.apply_event(last, conflicts) is None) is is_right
+
+
 def test_a_third_contact_and_an_unrecorded_conflict_are_violations() -> None:
     moment = 60 * SECOND
     people = people_after_a_move(moment)
