@@ -30,15 +30,15 @@ WITH candidates AS (
         {{ ", (array_agg(part ORDER BY occurred_at, id) FILTER (WHERE event = :step_1))[1] AS part" if by and by != "segment" }}
     FROM reached_{{ steps[-1] }}
     GROUP BY contact_id{{ ", part" if by == "segment" }}
-    {% if not by %}
-    UNION ALL SELECT NULL{% for step in steps %}, NULL{% endfor %}    -- a row of NULLs, so that a step without contacts has its row
-
-    {% endif %}
 ), counted AS (
-    SELECT {{ "part, " if by }}s.step, s.event, count(s.took) AS contacts,
-           percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM s.took)) AS seconds
-    FROM per_contact, LATERAL (VALUES {% for step in steps %}({{ step }}, :step_{{ step }}, took_{{ step }}){{ ", " if not loop.last }}{% endfor %}) AS s (step, event, took)
-    GROUP BY {{ "part, " if by }}s.step, s.event
+    SELECT {{ "part, " if by }}s.*
+    FROM (SELECT{{ " part," if by }}
+              {% for step in steps %}
+              count(took_{{ step }}) AS contacts_{{ step }}, percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM took_{{ step }})) AS seconds_{{ step }}{{ "," if not loop.last }}
+              {% endfor %}
+          FROM per_contact
+          {{ "GROUP BY part" if by }}) t,
+         LATERAL (VALUES {% for step in steps %}({{ step }}, :step_{{ step }}, contacts_{{ step }}, seconds_{{ step }}){{ ", " if not loop.last }}{% endfor %}) AS s (step, event, contacts, seconds)
 )
 SELECT {{ "part, " if by }}step, event, contacts,
        contacts::float8 / nullif(first_value(contacts) OVER steps, 0) AS of_first,

@@ -346,7 +346,7 @@ def test_funnel_steps_without_contacts_have_rows(wb: Workbench) -> None:
         (lambda wb: wb.cohorts("story:visit", "story:trad"), "did you mean 'story:trade'?"),
         (lambda wb: wb.time_to_convert("story:visit", "story:trad"), "did you mean 'story:trade'?"),
         (lambda wb: wb.revenue("story:deposit", "amont"), "never seen in story:deposit: did you mean 'amount'?"),
-        (lambda wb: wb.revenue("story:deposit", "method"), "'method' in story:deposit was never a number, but text"),
+        (lambda wb: wb.revenue("story:deposit", "method"), "'method' in story:deposit was never a number, but a text"),
         (lambda wb: wb.revenue("story:deposit", "amount", by="methd"), "did you mean 'method'?"),
     ],
 )  # fmt: skip
