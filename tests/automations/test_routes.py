@@ -91,6 +91,8 @@ async def test_an_automation_from_draft_to_archive(acme: Org) -> None:
         ({"type": "app_event", "event": "first_deposit"}, "first_deposit"),
         ({"type": "app_event", "eventNames": ["b", "a"]}, "a, b"),
         ({"type": "app_event"}, "Every event"),
+        ({"type": "app_event", "eventNames": ["deposit", "\x1b]0;x\x07", " ", "a\u202eb"]}, "deposit"),
+        ({"type": "app_event", "event": " \n"}, "Every event"),
     ],
 )
 async def test_an_automation_is_created_without_a_name_as_in_the_contract(acme: Org, spec: Any, name: str) -> None:
