@@ -24,12 +24,13 @@ from api.store.database import Database
 from workbench.language.body import Body, Id, Moment, Number
 from workbench.language.channel import RetryPolicy
 from workbench.language.contact import ContactState, IdentifierKey
-from workbench.language.event import Event
+from workbench.language.event import LOG_NAME, Event
 from workbench.language.facts import ContactHistory
 from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.simulate import (
     EARLIEST,
     LATEST,
+    MAX_AFTER_S,
     MAX_LATER_EVENTS,
     NOT_LATER_EVENTS,
     SIMULATED_ID,
@@ -57,7 +58,20 @@ _EVENTS_SCHEMA = {
     "description": "Later events of the contact.",
     "items": {
         "type": "object",
-        "properties": {"afterSeconds": {"type": "number"}, "event": {"type": "object"}},
+        "properties": {
+            "afterSeconds": {"type": "number", "minimum": 0, "maximum": MAX_AFTER_S},
+            "event": {
+                "anyOf": [
+                    {"$ref": "#/components/schemas/EventBody"},
+                    {
+                        "type": "object",
+                        "description": "A log, by the name that waits use.",
+                        "properties": {"event": {"type": "string", "pattern": f"^{LOG_NAME.pattern}$"}},
+                        "required": ["event"],
+                    },
+                ]
+            },
+        },
         "required": ["afterSeconds", "event"],
     },
     "maxItems": MAX_LATER_EVENTS,

@@ -31,6 +31,11 @@ def test_later_events_are_read_as_they_would_be_posted() -> None:
     assert read(None) == read([]) == ((), [])
 
 
+def test_a_later_event_may_arrive_at_once() -> None:
+    [scheduled], problems = read([{"afterSeconds": 0, "event": BOUGHT}])
+    assert (scheduled.after, problems) == (timedelta(0), [])
+
+
 def test_an_event_is_validated_at_the_time_of_its_arrival() -> None:
     tomorrow = BOUGHT | {"occurredAt": "2026-11-21T10:00:00Z"}
     assert read([{"afterSeconds": 86_400, "event": tomorrow}])[1] == []
@@ -45,7 +50,7 @@ def test_an_event_is_validated_at_the_time_of_its_arrival() -> None:
         ([5], ["events[0].event"]),
         ([{"afterSeconds": 1}], ["events[0].event"]),
         ([{"event": BOUGHT}], ["events[0].afterSeconds"]),
-        ([{"afterSeconds": 0, "event": BOUGHT}], ["events[0].afterSeconds"]),
+        ([{"afterSeconds": Decimal("-0.5"), "event": BOUGHT}], ["events[0].afterSeconds"]),
         ([{"afterSeconds": True, "event": BOUGHT}], ["events[0].afterSeconds"]),
         ([{"afterSeconds": 366 * 86_400 + 1, "event": BOUGHT}], ["events[0].afterSeconds"]),
         ([{"afterSeconds": 1, "event": {}}], ["events[0].event.event", "events[0].event.contact"]),

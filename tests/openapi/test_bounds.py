@@ -43,6 +43,8 @@ BODIES: dict[str, Any] = VALID_BODIES | {
     "automations.send_unsaved_test_messages": VALID_BODIES["automations.send_unsaved_test_messages"]
     | {"graph": TESTED},
     "automations.update": VALID_BODIES["automations.create"] | {"revision": 1},
+    "automations.simulate_unsaved": VALID_BODIES["automations.simulate_unsaved"]
+    | {"events": [{"afterSeconds": 60, "event": EVENT}]},
     "contacts.explain": {"automationId": UNKNOWN_ID},
     "contacts.merge": {"keep": UNKNOWN_ID, "absorb": UNKNOWN_ID.replace("7", "8")},
     "events.ingest_batch": {"events": [EVENT]},
@@ -108,7 +110,7 @@ def variants(schema: Schema, valid: Any, name: str = "") -> Iterator[Variant]:
                 yield Variant("", [item] * (limit + 1), False)
             for path, value, is_valid in variants(schema["items"], item):
                 yield Variant(f"[0]{path}", [value], is_valid)
-        case "integer":
+        case "integer" | "number":
             for keyword, step in {"minimum": -1, "maximum": 1}.items():
                 if keyword in schema:
                     yield Variant("", schema[keyword], True)

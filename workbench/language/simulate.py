@@ -41,6 +41,7 @@ from workbench.language.trigger import Trigger, flat_context, read_later_event
 
 SIMULATED_ID = "00000000-0000-8000-8000-000000000000"
 MAX_LATER_EVENTS = 100
+MAX_AFTER_S = MAX_WAIT // timedelta(seconds=1)
 NOT_LATER_EVENTS = f"must be an array of at most {MAX_LATER_EVENTS} later events"
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 _FOREVER = datetime.max.replace(tzinfo=UTC)
@@ -269,7 +270,6 @@ def read_scheduled_events(value: Any, now_us: int, field: str, problems: list[Pr
     if not isinstance(value, list) or len(value) > MAX_LATER_EVENTS:
         problems.append(Problem(field, NOT_LATER_EVENTS))
         return ()
-    max_seconds = MAX_WAIT.total_seconds()
     scheduled: list[ScheduledEvent] = []
     for index, item in enumerate(value):
         path = f"{field}[{index}]"
@@ -278,8 +278,8 @@ def read_scheduled_events(value: Any, now_us: int, field: str, problems: list[Pr
             problems.append(Problem(f"{path}.event", "must be an event"))
             continue
         seconds = item.get("afterSeconds")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | Decimal) or not 0 < seconds <= max_seconds:
-            reason = f"must be a number of seconds up to {max_seconds:,.0f} (366 days)"
+        if isinstance(seconds, bool) or not isinstance(seconds, int | Decimal) or not 0 <= seconds <= MAX_AFTER_S:
+            reason = f"must be a number of seconds from 0 to {MAX_AFTER_S:,}"
             problems.append(Problem(f"{path}.afterSeconds", reason))
             continue
         after_us = int(seconds * 1_000_000)
