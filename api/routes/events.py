@@ -10,7 +10,8 @@ stops, when its key ends, or after `seconds`; a client that reconnects with the 
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import Annotated
+from itertools import islice
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -35,9 +36,9 @@ from api.routes.responses import Code, RequestRefusedError, answer, refusal
 from api.store.events import list_misspelt
 from workbench.language.body import Body
 from workbench.language.codec import encode, malformed_json, replace_lone_surrogates, truncate_depth
-from workbench.language.event import EventBody, unknown_field
+from workbench.language.event import MAX_UNKNOWN_FIELDS, UNKNOWN_FIELD, EventBody, unknown_field
 from workbench.language.problem import Problem, Problems
-from workbench.language.responses import EventOutcome, EventResponse, MisspeltFieldView, RecentEvent
+from workbench.language.responses import BatchResponse, EventOutcome, EventResponse, MisspeltFieldView, RecentEvent
 
 blueprint = Blueprint("events", url_prefix="/api/v1")
 
@@ -82,12 +83,14 @@ class RecentResponse(msgspec.Struct, frozen=True):
     cursor: str
 
 
-class _Batch(msgspec.Struct):
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
     events: list[msgspec.Raw]  # each is read on its own, so that one that is not valid does not affect the others
 
 
+_T = TypeVar("_T")
 _BATCH = msgspec.json.Decoder(_Batch)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @blueprint.post("/events")
@@ -110,13 +113,16 @@ async def ingest_one(request: Request) -> HTTPResponse:
 
 
 @blueprint.post("/events/batch")
-@Operation(INGEST, body=BatchBody, answer=list[EventResponse], field="results", status=202)
-async def ingest_batch(request: Request) -> list[EventResponse]:
+@Operation(INGEST, body=BatchBody, answer=BatchResponse, status=202)
+async def ingest_batch(request: Request) -> BatchResponse:
     """Ingest up to 100 events; an invalid event does not affect the others."""
     principal, body = principal_of(request), request.body
     try:
         expect_json(request)
-        events = _split(body) if len(body) < SPLIT_IN_THREAD_BYTES else await asyncio.to_thread(_split, body)
+        parts = _split(body) if len(body) < SPLIT_IN_THREAD_BYTES else await asyncio.to_thread(_split, body)
+        events, unknown = parts
+        if principal.strict and unknown:
+            raise RequestRefusedError(400, unknown)
     except RequestRefusedError as error:
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
@@ -128,7 +134,7 @@ async def ingest_batch(request: Request) -> list[EventResponse]:
             results.append(EventResponse(False, False, error=reason))
         else:
             results.append(accepted_answer(outcome))
-    return results
+    return BatchResponse(results, tuple(str(problem) for problem in unknown if problem.reason != UNKNOWN_FIELD))
 
 
 async def _ingest(request: Request, principal: Principal, events: list[bytes]) -> list[Outcome]:
@@ -166,30 +172,42 @@ def refused_answer(outcome: Refused) -> tuple[int, Problems, Code | None]:
             return 503, (Problem("", _UNAVAILABLE),), "INGEST_UNAVAILABLE"
 
 
-def _split(body: bytes) -> list[bytes]:
-    """Return the JSON text of each event of a batch.
+def _split(body: bytes) -> tuple[list[bytes], Problems]:
+    """Return the JSON text of each event of a batch, and the problems of the unknown fields beside `events`.
 
     A lone surrogate or too much nesting makes one event invalid, not the batch.
     """
     body = replace_lone_surrogates(body)  # repaired for the decoder; the event itself is refused later
+    unknown: Problems = ()
     try:
-        try:
-            events = _BATCH.decode(body).events
-        except RecursionError:
-            events = _BATCH.decode(truncate_depth(body)).events
+        events = _decode(_BATCH, body).events
     except msgspec.ValidationError:
         try:
-            fields = _FIELDS.decode(truncate_depth(body))
-        except ValueError:
+            fields = _decode(_FIELDS, body)
+        except msgspec.ValidationError:
             raise RequestRefusedError(400, "the body must be one JSON object") from None
-        is_missing = "events" not in fields or bytes(fields["events"]) == b"null"
-        raise RequestRefusedError(400, Problem("events", "is required" if is_missing else "must be an array")) from None
+        except ValueError as error:  # after an unknown field
+            raise RequestRefusedError(400, malformed_json(error)) from None
+        raw = fields.pop("events", msgspec.Raw(b"null"))
+        try:
+            events = _EVENTS.decode(raw)
+        except msgspec.ValidationError:
+            reason = "is required" if bytes(raw) == b"null" else "must be an array"
+            raise RequestRefusedError(400, Problem("events", reason)) from None
+        unknown = tuple(unknown_field(name, " of each event") for name in islice(fields, MAX_UNKNOWN_FIELDS))
     except ValueError as error:
         raise RequestRefusedError(400, malformed_json(error)) from None
     if len(events) > MAX_BATCH_EVENTS:
         reason = f"has {len(events)} events, at most {MAX_BATCH_EVENTS} are allowed"
         raise RequestRefusedError(400, Problem("events", reason))
-    return [bytes(event) for event in events]
+    return [bytes(event) for event in events], unknown
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        return decoder.decode(truncate_depth(body))
 
 
 @blueprint.get("/events/recent")

@@ -398,7 +398,10 @@ def test_an_event_has_the_values_that_were_sent() -> None:
         *[("occured_at", "occurredAt"), ("email", "contact.email"), ("contact.email", "contact.email")],
         *[("contact.userId", "contact.externalId"), ("contact.wallet_address", "contact.walletAddress")],
         *[("contact.traits", "attributes"), ("contact.id", "contact.externalId")],
-        *[(field, None) for field in ("source", "context", "type", "version", "id", "contact.name", "x" * 65)],
+        *[(field, "occurredAt") for field in ("ts", "sentAt", "createdAt", "created_at")],
+        *[("metadata", "payload"), ("meta", "payload"), ("name", "event"), ("contact.name", "attributes")],
+        *[("contact.address", "contact.walletAddress"), ("contact.metadata", "attributes")],
+        *[(field, None) for field in ("source", "context", "type", "version", "id", "x" * 65)],
     ],
 )
 def test_the_problem_of_an_unknown_field_says_what_was_meant(field: str, meant: str | None) -> None:

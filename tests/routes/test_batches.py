@@ -1,9 +1,11 @@
 """`POST /api/v1/events/batch`: docs/contract.md 4.2."""
 
+import json
 from typing import Any
 
 import pytest
 
+from api.auth import keys
 from tests.routes.conftest import Org
 
 
@@ -37,6 +39,7 @@ async def test_a7_a_batch_has_one_result_per_event_in_order(acme: Org, size: int
         (b"", None, "malformed JSON: Input data was truncated"),
         (b'{"events": [', None, "malformed JSON: Input data was truncated"),
         (b'{"events": [' + b"[" * 100_000, None, "malformed JSON: Input data was truncated"),
+        (b'{"x": 1, "events": [', None, "malformed JSON: Input data was truncated"),
         (b'{"events": []} {}', None, "malformed JSON: trailing characters (byte 16)"),
     ],
 )
@@ -60,6 +63,28 @@ async def test_c4_a_key_counts_once_within_a_batch_and_the_first_wins(acme: Org)
 async def test_items_that_are_no_objects_are_refused_without_the_others(acme: Org) -> None:
     results = await acme.post_batch(None, [], "x", 7, event("a"), {})
     assert [result.get("error", "") for result in results] == [*["must be a JSON object"] * 4, "", "event: is required"]
+
+
+async def test_fields_of_an_event_beside_the_events_are_named(acme: Org) -> None:
+    deep = event("deep", payload={"x": 0})
+    body = {"idempotencyKey": "k", "sent_at": 1, "source": "x", "events": [event("a"), deep], "test": True}
+    raw = json.dumps(body).encode().replace(b'{"x": 0}', b'{"x": ' + b"[" * 5_000 + b"]" * 5_000 + b"}")
+    response = (await acme.call("POST", "/events/batch", raw)).json()
+    assert [result["accepted"] for result in response["results"]] == [True, False]
+    assert response["warnings"] == [
+        "idempotencyKey: unknown field, did you mean idempotencyKey of each event?",
+        "sent_at: unknown field, did you mean occurredAt of each event?",
+        "test: unknown field, did you mean test of each event?",
+    ]
+    assert (await acme.call("POST", "/events/batch", {"events": [], "source": "x"})).json() == {"results": []}
+
+
+async def test_a_strict_key_refuses_a_batch_with_an_unknown_field(acme: Org) -> None:
+    secret = await keys.create(acme.service.dsn, acme.service.keyring, acme.name, "live", strict=True)
+    body, strict = {"events": [event("a")], "source": "x"}, {"authorization": f"Bearer {secret}"}
+    response = await acme.call("POST", "/events/batch", body, **strict)
+    assert (response.status_code, response.json()["error"]) == (400, "source: unknown field")
+    assert await acme.traces() == {}
 
 
 async def test_one_unreadable_event_does_not_make_the_others_unreadable(acme: Org) -> None:

@@ -322,17 +322,20 @@ _MAX_FIELD_CHARACTERS = 64  # a longer name is no misspelling
 _MEANT_FIELDS = {
     **{field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(EventBody)},
     **{field.encode_name.lower(): f"contact.{field.encode_name}" for field in msgspec.structs.fields(ContactBody)},
-    "eventname": "event",
-    **dict.fromkeys(("properties", "props", "eventproperties", "data"), "payload"),
+    **dict.fromkeys(("eventname", "name"), "event"),
+    **dict.fromkeys(("properties", "props", "eventproperties", "data", "metadata", "meta"), "payload"),
     **dict.fromkeys(("traits", "userproperties"), "attributes"),
     **dict.fromkeys(("userid", "anonymousid", "distinctid", "customerid"), "contact.externalId"),
-    "wallet": "contact.walletAddress",
+    **dict.fromkeys(("wallet", "address"), "contact.walletAddress"),
     **dict.fromkeys(("messageid", "insertid", "eventid"), "idempotencyKey"),
-    **dict.fromkeys(("timestamp", "time"), "occurredAt"),
+    **dict.fromkeys(("timestamp", "time", "ts", "sentat", "createdat"), "occurredAt"),
     "dryrun": "test",
 }
 _CONTACT = "contact."
-_MEANT_IN_CONTACT = _MEANT_FIELDS | {"id": "contact.externalId", "properties": "attributes", "data": "attributes"}
+_MEANT_IN_CONTACT = _MEANT_FIELDS | {
+    "id": "contact.externalId",
+    **dict.fromkeys(("properties", "data", "metadata", "meta", "name", "createdat"), "attributes"),
+}
 _SEPARATORS = re.compile(r"[\W_]+")
 _MIN_SIMILARITY = 0.8  # of difflib: one letter in five
 
@@ -348,12 +351,12 @@ def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(body))
 
 
-def unknown_field(path: str) -> Problem:
-    """Return the problem of an unknown field; the reason says what was probably meant."""
+def unknown_field(path: str, owner: str = "") -> Problem:
+    """Return the problem of an unknown field; the reason says what was probably meant, and of which `owner` it is."""
     if len(path) > _MAX_FIELD_CHARACTERS:
         return Problem(f"{path[:_MAX_FIELD_CHARACTERS]}…", UNKNOWN_FIELD)
     meant = _meant_field(path)
-    return Problem(path, UNKNOWN_FIELD if meant is None else f"{UNKNOWN_FIELD}, did you mean {meant}?")
+    return Problem(path, UNKNOWN_FIELD if meant is None else f"{UNKNOWN_FIELD}, did you mean {meant}{owner}?")
 
 
 @lru_cache(maxsize=1_024)

@@ -146,6 +146,13 @@ class EventResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     warnings: tuple[str, ...] = ()
 
 
+class BatchResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One result per event, in order. `warnings`: fields beside `events` that look like fields of an event."""
+
+    results: list[EventResponse]
+    warnings: tuple[str, ...] = ()
+
+
 class EventCountView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """An event name and how often it was received; only with `detail`: `firstSeen` (ever), `lastSeen`, `perDay`."""
 
