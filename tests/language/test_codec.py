@@ -57,6 +57,12 @@ def test_a_long_integer_is_accepted_by_its_value(digits: int, fits: bool) -> Non
     assert (storage_problem(decode(b"9" * digits)) is None) is fits
 
 
+def test_an_integer_that_python_does_not_convert_is_refused_like_other_numbers() -> None:
+    for function in (decode, compact):
+        with pytest.raises(MalformedJsonError, match=r"^contains a number outside ±1e308 or of more than 400 digits$"):
+            function(b'{"a": [-' + b"9" * 5_000 + b"]}")
+
+
 @pytest.mark.parametrize(("digits", "fits"), [(399, True), (400, True), (401, False), (9_000, False)])
 def test_a_decimal_has_at_most_400_digits(digits: int, fits: bool) -> None:
     assert (storage_problem(decode(b"0." + b"1" * digits)) is None) is fits

@@ -85,7 +85,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], raw: bytes | msgspec.Raw) -> Any
         return decoder.decode(raw)
     except RecursionError:
         raise MalformedJsonError("nested too deeply") from None
-    except ArithmeticError:  # an exponent of twenty digits, which is past what Decimal supports
+    except (ArithmeticError, msgspec.ValidationError):  # an exponent of twenty digits, an integer of over 4,300
         raise MalformedJsonError(_NUMBER_PROBLEM) from None
     except ValueError as error:  # includes msgspec.DecodeError and UnicodeDecodeError
         raise MalformedJsonError(str(error)) from None
