@@ -41,7 +41,6 @@ class NewAutomation(Body, frozen=True, rename="camel", kw_only=True):
         """The name, by default the names of the events of its trigger."""
         trigger = read_trigger(decode(self.trigger_spec))
         names = trigger.shown_names if isinstance(trigger, Trigger) else ()
-        # No other name belongs to an event; it may be blank or hold control characters.
         return self.name or ", ".join(filter(is_awaitable_name, names))[:MAX_NAME] or "Every event"
 
 

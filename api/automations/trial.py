@@ -52,6 +52,7 @@ def _check_event(value: Any, path: str) -> Any:
     return problems_in(path, check_sample(value, to_us(LATEST))) or value
 
 
+_LATER_LOG_SCHEMA = {"required": ["event"], "properties": {"event": {"pattern": f"^{LOG_NAME.pattern}$"}}}
 # `read_scheduled_events` names the item that is not valid.
 _EVENTS_SCHEMA = {
     "type": "array",
@@ -60,17 +61,7 @@ _EVENTS_SCHEMA = {
         "type": "object",
         "properties": {
             "afterSeconds": {"type": "number", "minimum": 0, "maximum": MAX_AFTER_S},
-            "event": {
-                "anyOf": [
-                    {"$ref": "#/components/schemas/EventBody"},
-                    {
-                        "type": "object",
-                        "description": "A log, by the name that waits use.",
-                        "properties": {"event": {"type": "string", "pattern": f"^{LOG_NAME.pattern}$"}},
-                        "required": ["event"],
-                    },
-                ]
-            },
+            "event": {"anyOf": [{"$ref": "#/components/schemas/EventBody"}, _LATER_LOG_SCHEMA]},
         },
         "required": ["afterSeconds", "event"],
     },

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 from itertools import islice
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -83,14 +83,8 @@ class RecentResponse(msgspec.Struct, frozen=True):
     cursor: str
 
 
-class _Batch(msgspec.Struct, forbid_unknown_fields=True):
-    events: list[msgspec.Raw]  # each is read on its own, so that one that is not valid does not affect the others
-
-
-_T = TypeVar("_T")
-_BATCH = msgspec.json.Decoder(_Batch)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])  # each is read on its own: one that is not valid affects no other
 
 
 @blueprint.post("/events")
@@ -119,8 +113,8 @@ async def ingest_batch(request: Request) -> BatchResponse:
     principal, body = principal_of(request), request.body
     try:
         expect_json(request)
-        parts = _split(body) if len(body) < SPLIT_IN_THREAD_BYTES else await asyncio.to_thread(_split, body)
-        events, unknown = parts
+        is_small = len(body) < SPLIT_IN_THREAD_BYTES
+        events, unknown = _split(body) if is_small else await asyncio.to_thread(_split, body)
         if principal.strict and unknown:
             raise RequestRefusedError(400, unknown)
     except RequestRefusedError as error:
@@ -178,36 +172,26 @@ def _split(body: bytes) -> tuple[list[bytes], Problems]:
     A lone surrogate or too much nesting makes one event invalid, not the batch.
     """
     body = replace_lone_surrogates(body)  # repaired for the decoder; the event itself is refused later
-    unknown: Problems = ()
     try:
-        events = _decode(_BATCH, body).events
+        try:
+            fields = _FIELDS.decode(body)
+        except RecursionError:
+            fields = _FIELDS.decode(truncate_depth(body))
     except msgspec.ValidationError:
-        try:
-            fields = _decode(_FIELDS, body)
-        except msgspec.ValidationError:
-            raise RequestRefusedError(400, "the body must be one JSON object") from None
-        except ValueError as error:  # after an unknown field
-            raise RequestRefusedError(400, malformed_json(error)) from None
-        raw = fields.pop("events", msgspec.Raw(b"null"))
-        try:
-            events = _EVENTS.decode(raw)
-        except msgspec.ValidationError:
-            reason = "is required" if bytes(raw) == b"null" else "must be an array"
-            raise RequestRefusedError(400, Problem("events", reason)) from None
-        unknown = tuple(unknown_field(name, " of each event") for name in islice(fields, MAX_UNKNOWN_FIELDS))
+        raise RequestRefusedError(400, "the body must be one JSON object") from None
     except ValueError as error:
         raise RequestRefusedError(400, malformed_json(error)) from None
+    raw = fields.pop("events", msgspec.Raw(b"null"))
+    try:
+        events = _EVENTS.decode(raw)
+    except msgspec.ValidationError:
+        reason = "is required" if bytes(raw) == b"null" else "must be an array"
+        raise RequestRefusedError(400, Problem("events", reason)) from None
     if len(events) > MAX_BATCH_EVENTS:
         reason = f"has {len(events)} events, at most {MAX_BATCH_EVENTS} are allowed"
         raise RequestRefusedError(400, Problem("events", reason))
+    unknown = tuple(unknown_field(name, " of each event") for name in islice(fields, MAX_UNKNOWN_FIELDS))
     return [bytes(event) for event in events], unknown
-
-
-def _decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    try:
-        return decoder.decode(body)
-    except RecursionError:
-        return decoder.decode(truncate_depth(body))
 
 
 @blueprint.get("/events/recent")

@@ -32,7 +32,17 @@ DEFAULT_INTERVAL_S = 3_600
 _WEEK_S = 604_800
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _RESERVED_NAMES = ("preview",)  # /segments/preview is a route
-_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\b0x[0-9a-f]{40}\b", re.IGNORECASE)
+# Local parts have nearly all characters, and a quote is doubled in SQL; `%` alone before the @ is a wildcard of LIKE.
+_ADDRESS = re.compile(
+    r"""(?!%{1,64}+[@\uff20])(?:[^\s"'(),:;<>@\uff20\[\\\]]|''){1,64}+[@\uff20][\w-]++(?:[.\u3002\uff0e\uff61][\w-]+)+"""
+    r"|\b0x[0-9a-f]{40}\b",
+    re.IGNORECASE,
+)
+_TEXT = r"(?:'(?:[^']|'')+'|\$\$.*?\$\$)"
+_WALLET = re.compile(
+    rf"(wallet_address[\s)\"]*(?:=|(?:\bNOT\s+)?\bIN\s*\()\s*(?:lower\s*\(\s*)?E?){_TEXT}(?:\s*,\s*{_TEXT})*",
+    re.IGNORECASE | re.DOTALL,
+)
 _PROVENANCE_TEXTS = ("queryHash", "watermark")
 _MAX_PROVENANCE_CHARACTERS = 1_000
 
@@ -101,12 +111,12 @@ def _read_provenance(provenance: Any, path: str) -> dict[str, Any] | Problems:
         return (Problem(path, f"must have texts of at most {_MAX_PROVENANCE_CHARACTERS} characters"),)
     sql = provenance.get("sql")
     if isinstance(sql, str) and len(sql) <= MAX_SQL_CHARACTERS:
-        stored |= {"sql": _ADDRESS.sub("…", sql), "params": provenance.get("params")}
+        stored |= {"sql": _ADDRESS.sub("…", _WALLET.sub(r"\1…", sql)), "params": provenance.get("params")}
     return stored
 
 
 def _address_problems(sql: str | None) -> Iterator[Problem]:
-    if sql is not None and _ADDRESS.search(sql):
+    if sql is not None and (_ADDRESS.search(sql) or _WALLET.search(sql)):
         reason = "contains an email address or a wallet, which would be stored and logged as it is. "
         yield Problem("sql", f'{reason}Write :address in its place, and params {{"address": ...}}')
 

@@ -18,6 +18,11 @@ WHALES: dict[str, Any] = {"name": "whales", "sql": RICH, "params": {"least": 100
         "$$Ann+1@acme.example$$",
         "'' -- ann@acme.example",
         "'0x5EED5eed5eed5eed5eed5eed5eed5eed5eed5eed'",
+        *(f"'a{character}@acme.example'" for character in "!#$%&*/=?^_`{|}~"),
+        "'''@acme.example'",
+        "'ann\uff20acme.example'",
+        "'' OR wallet_address = 'ann.eth'",
+        "'' OR lower(wallet_address) IN ('ann.eth', 'ben.eth')",
     ],
 )
 async def test_an_address_in_the_text_of_a_query_is_refused(acme: Team, literal: str) -> None:
@@ -29,6 +34,7 @@ async def test_an_address_in_the_text_of_a_query_is_refused(acme: Team, literal:
     origin = await acme.expect_success("POST", "", {"name": "some", "contactIds": [], "provenance": {"sql": sql}})
     assert literal.strip("'$- ") not in origin["provenance"]["sql"]
     domains = "SELECT id AS contact_id FROM contacts WHERE email LIKE '%@acme.example' OR metadata @> '{}'"
+    domains += " OR wallet_address IN (SELECT sent_wallet_address FROM app_events WHERE event = 'x')"
     await acme.expect_success("POST", "/preview", {"sql": domains})
 
 
