@@ -326,6 +326,9 @@ def test_a_comparison_with_a_list_of_the_contact_is_a_warning() -> None:
 def test_in_without_an_array_is_a_warning() -> None:
     trigger = Trigger(frozenset({"paid"}), (Filter("asset", "in", "USDC"),))
     assert reports(remarks([T, TAG], "t>tag", trigger=trigger), "warning", None, "needs an array of values")
+    nothing = Trigger(frozenset({"paid"}), (Filter("asset", "in", []),))
+    message = "'in' on 'asset' has an empty array: no event passes it"
+    assert remarks([T, TAG], "t>tag", trigger=nothing) == [("warning", None, message)]
     listed = Trigger(frozenset({"paid"}), (Filter("asset", "in", ["USDC"]),))
     assert remarks([T, TAG], "t>tag", trigger=listed) == []
 
@@ -342,6 +345,13 @@ def test_an_event_of_the_trigger_node_that_contradicts_the_trigger_is_a_warning(
     assert named == (
         [] if part is None else [f"names the event {name!r}, but triggerSpec decides: the automation {part}"]
     )
+
+
+def test_event_names_of_the_trigger_node_that_contradict_the_trigger_are_a_warning() -> None:
+    node = T | {"data": {"event": "paid", "eventNames": ["Paid", "refund", 5, "", "refund", "deposit"]}}
+    message = "names the event 'refund', 'deposit', but triggerSpec decides: the automation starts on paid"
+    assert remarks([node, TAG], "t>tag", trigger=PAID) == [("warning", "t", message)]
+    assert remarks([T | {"data": {"eventNames": "refund"}}, TAG], "t>tag", trigger=PAID) == []
 
 
 GUARD = condition("c", ("contact.tags", "contains", "vip"))

@@ -58,7 +58,7 @@ def test_the_contracts_in_app_flow_is_read() -> None:
         }
     )
     assert parsed == Graph(
-        (Node("t", "app_event", TriggerNode("paid")), Node("m", "send_inapp", SendInapp("Hi", "You paid"))),
+        (Node("t", "app_event", TriggerNode(("paid",))), Node("m", "send_inapp", SendInapp("Hi", "You paid"))),
         (Edge("e", "t", "m"),),
     )
 

@@ -82,9 +82,9 @@ class _Action(msgspec.Struct, frozen=True):
 
 
 class TriggerNode(_Action, frozen=True):
-    """The start of an entry. `event`: the name in its data, which only the check reads; the trigger decides."""
+    """The start of an entry. `events`: the names in its data, which only the check reads; the trigger decides."""
 
-    event: str | None = None
+    events: tuple[str, ...] = ()
 
 
 class MessageAction(_Action, frozen=True, kw_only=True):
@@ -252,8 +252,9 @@ def fields_of_type(kind: str, *types: FieldType) -> tuple[DataField, ...]:
 def read_action(kind: str, data: Mapping[str, Any], node: str) -> Action:
     """Return the action of a node; `node` is its path, such as `graph.nodes[2]`, for the problems."""
     if is_trigger(kind):
-        event = data.get("event")
-        return TriggerNode(event if isinstance(event, str) and event else None)
+        name, listed = data.get("event"), data.get("eventNames")
+        names = [name, *listed] if isinstance(listed, list) else [name]
+        return TriggerNode(tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name)))
     action = STEP_ACTIONS.get(kind)
     if action is None:
         reason = f"unknown node kind {kind!r}; the kinds are {', '.join(NODE_KINDS)}"

@@ -252,10 +252,11 @@ def _check_trigger(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
         if not EVENT_NAME.fullmatch(name):
             yield Diagnostic("warning", f"{name!r} is not a valid event name", field="triggerSpec")
     start = graph.start
-    event = start.action.event if start is not None and isinstance(start.action, TriggerNode) else None
-    if start is not None and event is not None and event.lower() not in trigger.names:
+    named = start.action.events if start is not None and isinstance(start.action, TriggerNode) else ()
+    others = ", ".join(repr(name) for name in named if name.lower() not in trigger.names)
+    if start is not None and others:
         names = ", ".join(sorted(trigger.names)) or "every event"
-        message = f"names the event {event!r}, but triggerSpec decides: the automation starts on {names}"
+        message = f"names the event {others}, but triggerSpec decides: the automation starts on {names}"
         yield Diagnostic("warning", message, start.id)
 
 
@@ -270,8 +271,9 @@ def _check_filters(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             message = f"the operator {filter_.operator!r} on {filter_.path!r} is unknown and will be dropped"
             message = f"{message}; the operators are {', '.join(OPERATORS)}"
             yield Diagnostic("warning", message, node_id, field, "accept_dropped")
-        elif OPERATORS[filter_.operator].operand == "list" and not isinstance(filter_.value, list):
-            message = f"{filter_.operator!r} on {filter_.path!r} needs an array of values: no event passes it"
+        elif OPERATORS[filter_.operator].operand == "list" and not (isinstance(filter_.value, list) and filter_.value):
+            lacks = "has an empty array" if filter_.value == [] else "needs an array of values"
+            message = f"{filter_.operator!r} on {filter_.path!r} {lacks}: no event passes it"
             yield Diagnostic("warning", message, node_id, field)
     # Only conditions and texts see `payload` and `contact`; a trigger sees the flat context (docs/contract.md 4.7.3).
     for filter_ in trigger.filters:
