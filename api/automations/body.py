@@ -11,7 +11,6 @@ from msgspec import Meta
 from workbench.language.body import Body, Name, Number
 from workbench.language.check import Diagnostic, check, errors
 from workbench.language.codec import decode
-from workbench.language.event import is_awaitable_name
 from workbench.language.graph import GRAPH_SCHEMA, Graph, read_graph
 from workbench.language.problem import Problem, Problems
 from workbench.language.simulate import SimulatedAutomation
@@ -40,8 +39,8 @@ class NewAutomation(Body, frozen=True, rename="camel", kw_only=True):
     def name_or_default(self) -> str:
         """The name, by default the names of the events of its trigger."""
         trigger = read_trigger(decode(self.trigger_spec))
-        names = trigger.shown_names if isinstance(trigger, Trigger) else ()
-        return self.name or ", ".join(filter(is_awaitable_name, names))[:MAX_NAME] or "Every event"
+        names = trigger.awaitable_names if isinstance(trigger, Trigger) else ()
+        return self.name or ", ".join(names)[:MAX_NAME] or "Every event"
 
 
 class AutomationEdit(Body, frozen=True, rename="camel"):

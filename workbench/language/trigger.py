@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from workbench.language.codec import decode, encode, storage_problem
-from workbench.language.event import LOG_NAME, Event, Identifiers, read_event
+from workbench.language.event import LOG_NAME, Event, Identifiers, is_awaitable_name, read_event
 from workbench.language.filter import MAX_WHERE, OPERATORS, Filter, Where, equated_values, matches, where_problem
 from workbench.language.onchain import (
     LOG_SOURCE_SCHEMA,
@@ -118,6 +118,11 @@ class Trigger(msgspec.Struct, frozen=True):
         """The names of the events, or of the log as waits and goals name it; empty for the wildcard."""
         source = self.source
         return tuple(sorted(self.names)) if source is None else (f"{source.contract}:{source.abi_event.name}",)
+
+    @property
+    def awaitable_names(self) -> tuple[str, ...]:
+        """Those of `shown_names` that an event can have."""
+        return tuple(filter(is_awaitable_name, self.shown_names))
 
     def matches_event(self, name: str, source: str | None = None) -> bool:
         """Return whether the trigger is for custom events of this name (in lower case), or for the logs of a source."""
