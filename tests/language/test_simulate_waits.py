@@ -101,6 +101,13 @@ def test_only_events_within_the_wait_count(after: timedelta, tag: str) -> None:
     assert run_simulation(BRANCHED, ScheduledEvent(after, event("bought"))).tags == (tag,)
 
 
+@pytest.mark.parametrize("event_id", ["", "0199a000-0000-7000-8000-000000000000"])
+def test_a_later_event_of_the_same_moment_ends_a_wait(event_id: str) -> None:
+    automation = build_automation(WAIT, YES, NO, edges="t>w w:matched>yes w:timeout>no")
+    trace = run_simulation(automation, ScheduledEvent(timedelta(0), event("bought")), event_id=event_id)
+    assert steps_of(trace)[-2:] == [("w", "matched", 0), ("yes", "tagged", 0)]
+
+
 def test_later_events_may_be_in_any_order_and_others_are_ignored() -> None:
     trace = run_simulation(
         BRANCHED,

@@ -129,7 +129,7 @@ def simulate(
     `now` must be between `EARLIEST` and `LATEST`: a thousand waits of a year after that are still valid dates.
     """
     first, trigger, visible = _record(event, now), automation.trigger, circumstances.visible_contact
-    run = Run(circumstances.entry_id, automation.id, event_id=circumstances.event_id)
+    run = Run(circumstances.entry_id, automation.id, since_id=first.id, event_id=circumstances.event_id)
     entry = SimulatedEntry(first, first.read_payload(), run)
     filters = trigger.filters
     true_verdicts = verdicts = explain(filters, _trigger_context(entry, contact), now) if filters else ()
