@@ -169,9 +169,9 @@ def test_contacts_that_are_not_kept_in_memory_are_read_page_by_page(
 ) -> None:
     wb.export(tmp_path / "kept", tables=["events"])
     for name, most in limit.items():
-        monkeypatch.setitem(export._KEPT, name, most)
+        monkeypatch.setitem(export._MEMORY_LIMITS, name, most)
     monkeypatch.setattr(export, "_PAGE_ROWS", 7)
-    kept_in_memory = export._ExportRun(wb._connection, tmp_path)._identifiers(export._KEPT, of_page=False)
+    kept_in_memory = export._ExportRun(wb._connection, tmp_path)._identifiers(export._MEMORY_LIMITS, of_page=False)
     assert kept_in_memory.height == 0
     wb.export(tmp_path / "paged", tables=["events"])
     kept, paged = (pl.read_parquet(tmp_path / name / "events").drop("attributes") for name in ("kept", "paged"))

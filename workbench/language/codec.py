@@ -185,6 +185,21 @@ def _problem(value: Json, depth: int) -> str | None:
             return None
 
 
+MISSING: Any = object()
+
+
+def value_at(path: str, context: Mapping[str, Any]) -> Any:
+    """Return the value at a path, or MISSING: first a literal key of the context, then dots descend into objects."""
+    if path in context:
+        return context[path]
+    value: Any = context
+    for part in path.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return MISSING
+        value = value[part]
+    return value
+
+
 def json_equal(left: Json, right: Json) -> bool:
     """Return whether two JSON values are equal, without coercion: `1` equals `1.0`, and neither `true` nor `"1"`."""
     if isinstance(left, bool) or isinstance(right, bool):  # True equals 1 in Python

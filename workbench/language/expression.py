@@ -33,7 +33,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 from markupsafe import escape
 
-from workbench.language.codec import Json, decode, encode, json_equal, storage_problem
+from workbench.language.codec import MISSING, Json, decode, encode, json_equal, storage_problem, value_at
 from workbench.language.event import parse_timestamp
 
 MAX_OUTPUT = 262_144  # bytes of the result, and characters of any text on the way to it
@@ -42,25 +42,12 @@ MAX_WORK = 50_000
 
 TESTS = ("defined", "undefined", "none", "string", "number", "boolean", "mapping", "sequence", "true", "false")
 
-MISSING: Any = object()
 
 BUDGET = "_budget"  # its name in the scope of a template
 CONTEXT = "_context"  # in the scope of `where`: the context in which paths are looked up
 MOMENT = "_moment"  # in the scope of `where`: the moment of the decision
 _CHARACTERS_PER_WORK = 16
 _LOOP_FIELDS = frozenset({"index", "index0", "first", "last", "length", "revindex", "revindex0"})
-
-
-def value_at(path: str, context: Mapping[str, Any]) -> Any:
-    """Return the value at a path, or MISSING: first a literal key of the context, then dots descend into objects."""
-    if path in context:
-        return context[path]
-    value: Any = context
-    for part in path.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return MISSING
-        value = value[part]
-    return value
 
 
 class TemplateError(ValueError):

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from workbench.language.codec import MISSING as MISSING
 from workbench.language.codec import json_equal
+from workbench.language.codec import value_at as value_at
 from workbench.language.template import MAX_WHERE as MAX_WHERE
-from workbench.language.template import MISSING as MISSING
 from workbench.language.template import Context, TemplateError, compile_where
-from workbench.language.template import value_at as value_at
 
 
 class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -36,11 +36,9 @@ from workbench.language.expression import (
     template_error,
     to_json_value,
 )
-from workbench.language.expression import MISSING as MISSING
 from workbench.language.expression import MissingValueError as MissingValueError
 from workbench.language.expression import RenderBudget as RenderBudget
 from workbench.language.expression import TemplateError as TemplateError
-from workbench.language.expression import value_at as value_at
 
 MAX_SOURCE = 65_536  # characters
 MAX_TOKENS = 5_000  # the time to parse grows with the tokens
