@@ -77,7 +77,7 @@ async def find_reached(
             page = await automations.list_goal_events(tx, org_id, preselection, left, limit)
             contacts = await find_contact_states(tx, org_id, keys, page)
         reached |= await asyncio.to_thread(_judge, goal, page, contacts, keys)
-        # A contact whose page of events is full may have more.
+        # A contact with a full page may have more events.
         left = [
             msgspec.structs.replace(window, after_id=rows[-1].id, after=rows[-1].created_at)
             for window in left

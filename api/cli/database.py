@@ -38,7 +38,7 @@ _Result = TypeVar("_Result")
 
 
 def read_secret(settings: Settings) -> str | None:
-    """Return `WORKBENCH_SECRET`, or the secret in the data folder, or None if there is none. Raise CommandError.
+    """Return `WORKBENCH_SECRET`, otherwise the secret in the data folder, or None. Raise CommandError.
 
     Emails are encrypted and API keys are hashed with keys derived from it, so without it they are lost.
     """

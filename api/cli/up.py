@@ -175,9 +175,8 @@ class Up:
         """Restart Postgres and the children if they have ended, then sleep briefly."""
         postgres, ended = self._postgres, False
         if postgres is not None and self._postgres_delay.is_over():
-            with contextlib.suppress(
-                OSError
-            ):  # no file descriptor is free, so it is not known; the next poll tries again
+            # Without a free file descriptor it is unknown whether Postgres runs; the next call tries again.
+            with contextlib.suppress(OSError):
                 ended = not postgres.alive()
         if postgres is not None and ended:
             delay_s = self._postgres_delay.crashed((monotonic_ns() - self._postgres_started_ns) / 1e9)

@@ -16,8 +16,8 @@ outside a transaction` is for indexes that are built during traffic: the stateme
 `Database.transaction()` handle `DatabaseUnavailableError` (Postgres cannot be reached, or the outcome of a commit is
 unknown) and, after a rollback, `TransactionConflictError` and `RefusedDataError`. Any other psycopg error is a bug.
 
-**A server that does not respond.** A frozen server ends no statement, whatever its timeouts, and its kernel goes on to
-acknowledge data. So a round trip of more than a second makes `ResponseWatch` open another connection; if that gets no
+**A server that does not respond.** A frozen server ends no statement, whatever its timeouts, while its kernel still
+acknowledges data. So a round trip of more than a second makes `ResponseWatch` open another connection; if that gets no
 answer either, all connections that wait are shut down. A server that answers may take as long as its timeouts allow.
 
 **Numbers of transactions.** A database that is dumped and restored comes to a Postgres cluster with its own transaction

@@ -542,7 +542,7 @@ _acting_org: ContextVar[str] = ContextVar("acting_org", default=NO_ORGANIZATION)
 
 @query
 async def _act_for(tx: Transaction, org: str) -> None:
-    """Set the organization whose rows the transaction sees."""
+    """Set the organization for row-level security in this transaction."""
 
 
 def act_for(org_id: int) -> None:

@@ -51,6 +51,7 @@ def holds(expression: str, context: dict[str, Any] = CONTEXT) -> bool:
         '"vip" in contact.tags and "x" not in contact.tags',
         '"00" in digits',
         "contact.tags | length == 1",
+        "time | date in [5, 'soon', '2026-10-21T10:00:00Z'] and time | date not in [5, 'soon', '2026-10-22']",
         "time | date < '2026-10-22' and time | date == '2026-10-21T10:00:00Z' and day | date < time | date",
         "time | days_since == 30 and day | days_since == 30 and '2026-11-21' | days_since == -1",
         "0.12345678901234567890123 > 0.12345678901234567890122 and tenth > -1.5e3",

@@ -65,7 +65,7 @@ async def test_items_that_are_no_objects_are_refused_without_the_others(acme: Or
     assert [result.get("error", "") for result in results] == [*["must be a JSON object"] * 4, "", "event: is required"]
 
 
-async def test_fields_of_an_event_beside_the_events_are_named(acme: Org) -> None:
+async def test_fields_of_an_event_next_to_the_events_are_named(acme: Org) -> None:
     deep = event("deep", payload={"x": 0})
     body = {"idempotencyKey": "k", "sent_at": 1, "source": "x", "events": [event("a"), deep], "test": True}
     raw = json.dumps(body).encode().replace(b'{"x": 0}', b'{"x": ' + b"[" * 5_000 + b"]" * 5_000 + b"}")

@@ -30,7 +30,7 @@ def log(**records: Any) -> Evidence:
     return msgspec.structs.replace(evidence(slack=SECOND), log=Log(**records))
 
 
-def test_what_the_product_does_is_no_violation() -> None:
+def test_correct_evidence_has_no_violation() -> None:
     good = {"F14": [REFUSED], "B22": [COMPLETE], "V25": [SURVIVED], "L10": [STOPPED], "L11": [PUT_BACK], "V26": SHOWN}
     kinds = {"F14": "commands", "B22": "commands", "V25": "attacks", "L10": "bombs", "L11": "lifted", "V26": "shown"}
     for invariant, records in good.items():

@@ -234,7 +234,7 @@ def test_a_test_send_goes_to_the_given_addresses_and_returns_results(wb: Workben
         automation.send_test(event, email="nobody")
 
 
-def test_a_test_send_saves_nothing_and_goes_on_after_a_message_that_lacks_something(wb: Workbench) -> None:
+def test_a_test_send_saves_nothing_and_continues_after_a_message_that_lacks_something(wb: Workbench) -> None:
     automation = (
         wb.automation("unsaved test")
         .on("tested:unsaved")

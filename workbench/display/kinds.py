@@ -1,4 +1,4 @@
-"""How each kind of node looks and reads: one table per kind in `kinds.toml`.
+"""The appearance and the wording of each kind of node: one table per kind in `kinds.toml`.
 
 Cards, the palette and the forms of the canvas, sentences (both ways), Python code, ids and branch labels are made from
 the table of a kind and from the types of its fields: those of a step are in `workbench.language.actions`, those of a

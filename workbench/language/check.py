@@ -330,7 +330,7 @@ def _check_where(
 def _uses_of_filters(
     trigger: Trigger, graph: Graph
 ) -> Iterator[tuple[Filter, tuple[str, ...], str | None, str | None]]:
-    """Yield every filter with the events whose payload it reads, and its node or field."""
+    """Yield every filter with the names of the events that it tests, and its node or field."""
     names, goal = tuple(sorted(trigger.names)), graph.settings.goal
     yield from ((item, names, None, _field_of(item, TRIGGER_FILTERS)) for item in trigger.filters)
     if goal is not None:
@@ -400,7 +400,7 @@ def _check_deliverable(trigger: Trigger, graph: Graph, channel: Channel) -> Iter
 
 
 def _reachable_without(start: str, graph: Graph, test: Callable[[Iterable[Filter]], bool]) -> set[str]:
-    """Return the nodes that an entry can reach without passing a condition whose filters meet the test."""
+    """Return the nodes that an entry can reach without passing a condition that satisfies `test`."""
     edges = []
     for edge in graph.edges:
         action = graph.by_id[edge.source].action if edge.source in graph.by_id else None

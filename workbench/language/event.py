@@ -315,7 +315,7 @@ def _check_text(field: str, text: str, max_length: int, problems: list[Problem])
 
 UNKNOWN_FIELD = "unknown field"
 MAX_UNKNOWN_FIELDS = 20  # of an object; what follows is dropped without a warning
-_MAX_FIELD_CHARACTERS = 64  # a longer name is no misspelling
+_MAX_FIELD_CHARACTERS = 64  # a longer name is not a misspelling
 
 # What was probably meant, by the field in lower case without separators: this contract's fields, and the words of other
 # vendors for them.

@@ -42,7 +42,6 @@ MAX_WORK = 50_000
 
 TESTS = ("defined", "undefined", "none", "string", "number", "boolean", "mapping", "sequence", "true", "false")
 
-
 BUDGET = "_budget"  # its name in the scope of a template
 CONTEXT = "_context"  # in the scope of `where`: the context in which paths are looked up
 MOMENT = "_moment"  # in the scope of `where`: the moment of the decision
@@ -216,16 +215,6 @@ class _DataEnvironment(ImmutableSandboxedEnvironment):
         return number.copy_negate() if isinstance(number, Decimal) else -number
 
 
-class _TotalEnvironment(_DataEnvironment):
-    """The environment of `where`: an operation that fails is a missing value."""
-
-    def call_binop(self, context: Scope, operator: str, left: Any, right: Any) -> Any:
-        return _total(super().call_binop)(context, operator, left, right)
-
-    def call_unop(self, context: Scope, operator: str, arg: Any) -> Any:
-        return _total(super().call_unop)(context, operator, arg)
-
-
 def _total(operation: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(operation)  # also keeps the mark of `pass_context`
     def apply(*arguments: Any, **named: Any) -> Any:
@@ -237,6 +226,13 @@ def _total(operation: Callable[..., Any]) -> Callable[..., Any]:
             return _MissingValue()
 
     return apply
+
+
+class _TotalEnvironment(_DataEnvironment):
+    """The environment of `where`: an operation that fails is a missing value."""
+
+    call_binop = _total(_DataEnvironment.call_binop)
+    call_unop = _total(_DataEnvironment.call_unop)
 
 
 def to_json_value(value: Any) -> Json:
@@ -527,8 +523,9 @@ def _compare(scope: Scope, left: Any, *others: Any) -> bool:
             if isinstance(left, Mapping | list | tuple | Undefined) or (isinstance(right, str) and not is_part):
                 return False
             members = _pay_membership(scope, right)  # raises for a value that has no members
-            if isinstance(left, datetime):
-                members = [_date(item) for item in members]  # as the other operators compare dates
+            if isinstance(left, datetime):  # as the other operators compare dates; other texts are not equal
+                to_date = WHERE.filters["date"]
+                members = [moment for item in members if isinstance(moment := to_date(item), datetime)]
             contained = left in right if is_part else any(json_equal(left, item) for item in members)
             holds = contained is (name == "in")
         else:

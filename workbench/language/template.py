@@ -351,7 +351,7 @@ class _TotalGuard(_Guard):
         return node
 
 
-# Fields of nodes whose value must be true or false
+# Fields with boolean operands, by node
 _BOOLEAN_FIELDS: dict[type[nodes.Node], tuple[str, ...]] = {
     nodes.And: ("left", "right"),
     nodes.Or: ("left", "right"),
