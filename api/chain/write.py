@@ -39,7 +39,7 @@ from api.ingest.identity import (
     ContactIdentifiers,
     ContactPlan,
     contact_writes,
-    find_leading_owners,
+    find_key_owners,
     lock_identifiers,
     recognise,
     resolve_contacts,
@@ -189,7 +189,11 @@ class PageWriter:
         wallet_events = [event for event, _ in dated_events]
         org_ids = [event.org_id for event in wallet_events]
         digests = [event.keys[0][1][:INDEX] for event in wallet_events]  # lookups use the first index
-        owners, erased = await run(tx, find_leading_owners(wallet_events), store.find_erased_wallets(org_ids, digests))
+        owners, erased = await run(
+            tx,
+            find_key_owners([(event.org_id, event.keys[0]) for event in wallet_events]),
+            store.find_erased_wallets(org_ids, digests),
+        )
         recognised = recognise(wallet_events, owners)
         contacts: Contacts = {owner.contact_id: owner for owner in recognised if owner is not None}
         for event, owner in zip(wallet_events, recognised, strict=True):

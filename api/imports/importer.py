@@ -2,7 +2,7 @@
 
 `created_at` of an imported event is the time when it occurred, so it is stored in the monthly partition of that time.
 It triggers nothing and has no rate limit. Otherwise an import is live ingest on large batches: `store_history` writes a
-batch while the next one is read. Its transaction also records the position in the file: an import that stops, for
+batch while the next one is read and prepared. Its transaction also records the position in the file: an import that stops, for
 whatever reason, continues where it stopped, and every row of a file is stored exactly once. Every event has an
 idempotency key, so files that overlap store nothing twice. Batches are committed without waiting for the disk; the
 transaction that finishes a file waits, and covers them.
@@ -30,7 +30,7 @@ from api.imports.errors import ImportReport, Rejects, ReportedRow
 from api.imports.formats import HistoryFile
 from api.imports.row import Row
 from api.ingest.parse import EventReader, ParsedEvent
-from api.ingest.store import CANNOT_BE_STORED, store_history
+from api.ingest.store import CANNOT_BE_STORED, PreparedEvents, prepare, store_history
 from api.store import imports as store
 from api.store.access import find_organization
 from api.store.database import Database, DatabaseUnavailableError, RefusedDataError, TransactionConflictError
@@ -107,12 +107,16 @@ async def import_history(
 
 
 class Batch(msgspec.Struct):
-    """Rows up to `last_line` that one transaction stores: events, their lines and texts, and rejected rows."""
+    """Rows up to `last_line` that one transaction stores: events, their lines and texts, and rejected rows.
+
+    `prepared`: the events once they are prepared.
+    """
 
     events: list[ParsedEvent] = []
     rows: list[tuple[int, bytes]] = []
     rejected: list[ReportedRow] = []
     last_line: int = 0
+    prepared: PreparedEvents | None = None
 
     def __len__(self) -> int:
         return len(self.events) + len(self.rejected)
@@ -201,6 +205,7 @@ class _Importer:
                     batch.rejected.append(self._reject(source, line, text, event))
             batch.last_line = step[-1][0]
             await asyncio.sleep(0)
+        batch.prepared = prepare(batch.events, self._clock.now())
         return batch
 
     def _reject(self, source: HistoryFile, line: int, text: bytes, problems: Problems) -> ReportedRow:
@@ -243,7 +248,7 @@ class _Importer:
         """Store events and the progress of the file in one transaction, so that every row is stored exactly once."""
         at = self._clock.now()
         async with self._database.transaction() as tx:
-            stored = await store_history(tx, self._org_id, batch.events, at, fit=fit)
+            stored = await store_history(tx, self._org_id, batch.prepared or prepare(batch.events, at), at, fit=fit)
             dated = [(event.body.name, event.occurred_us) for event in stored.events]
             late = late_imported_events((self._org_id, self._notes_source), dated, stored.counting, at)
             duplicates = len(batch.events) - len(stored.events)

@@ -78,21 +78,17 @@ class ContactPlan(msgspec.Struct):
     conflicts: list[tuple[IdentifiedEvent, str, Conflict]] = []  # with the contact of the event
 
 
-def find_leading_owners(events: Sequence[IdentifiedEvent]) -> Call[list[Owner]]:
-    """Return the call that finds the owner of each event's leading identifier and compares its attributes."""
-    leading = [event.keys[0] for event in events]
+def find_key_owners(keys: Sequence[OrgKey]) -> Call[list[Owner]]:
+    """Return the call that finds the owners of identifiers, by their positions."""
     return store.find_owners(
-        [event.org_id for event in events],
-        [key[0] for key in leading],
-        [key[1] for key in leading],
-        [event.attributes for event in events],
+        [org_id for org_id, _ in keys], [key[0] for _, key in keys], [key[1] for _, key in keys], [""] * len(keys)
     )
 
 
 def recognise(events: Sequence[IdentifiedEvent], leading_owners: Iterable[Owner]) -> list[Owner | None]:
     """Return the owner of each event's leading identifier if it has all identifiers of the event, else None.
 
-    `leading_owners` is the result of `find_leading_owners(events)`.
+    `leading_owners`: the result of `find_owners` for the leading identifiers of these events, in their order.
     """
     recognised: list[Owner | None] = [None] * len(events)
     for owner in leading_owners:
@@ -110,7 +106,7 @@ def recognise(events: Sequence[IdentifiedEvent], leading_owners: Iterable[Owner]
 async def lock_identifiers(tx: Transaction, events: Sequence[IdentifiedEvent]) -> dict[OrgKey, Owner]:
     """Lock all identifiers of `events` and return their owners; identifiers without an owner are left out."""
     keys = _distinct_keys(events)
-    _, owners = await run(tx, hold_identifiers(keys), _find_owners(keys))
+    _, owners = await run(tx, hold_identifiers(keys), find_key_owners(keys))
     return {keys[owner.position]: owner for owner in owners}
 
 
@@ -137,7 +133,10 @@ async def lock_owners(
     # All contacts are locked in one sorted statement: with two, another batch could hold a lock of the second and wait
     # for one of the first. The owners are read again, as they may have changed before their locks were granted.
     _, current, leading = await run(
-        tx, hold_contacts({*written, *contact_ids}), _find_owners(keys), find_leading_owners(known_events)
+        tx,
+        hold_contacts({*written, *contact_ids}),
+        find_key_owners(keys),
+        find_key_owners([(event.org_id, event.keys[0]) for event in known_events]),
     )
     for (_, contact_id), owner in zip(known, recognise(known_events, leading), strict=True):
         if owner is None or owner.contact_id != contact_id:
@@ -148,7 +147,7 @@ async def lock_owners(
 async def find_all_owners(tx: Transaction, events: Sequence[IdentifiedEvent]) -> dict[OrgKey, Owner]:
     """Return the owners of all identifiers of `events`, without locks: for dry runs."""
     keys = _distinct_keys(events)
-    (owners,) = await run(tx, _find_owners(keys))
+    (owners,) = await run(tx, find_key_owners(keys))
     return {keys[owner.position]: owner for owner in owners}
 
 
@@ -287,12 +286,6 @@ def contact_writes(
 
 def _distinct_keys(events: Sequence[IdentifiedEvent]) -> list[OrgKey]:
     return list(dict.fromkeys((event.org_id, key) for event in events for key in event.keys))
-
-
-def _find_owners(keys: Sequence[OrgKey]) -> Call[list[Owner]]:
-    return store.find_owners(
-        [org_id for org_id, _ in keys], [key[0] for _, key in keys], [key[1] for _, key in keys], [""] * len(keys)
-    )
 
 
 def _assign_identifiers(

@@ -21,7 +21,6 @@ from api.ingest.identity import (
     ContactPlan,
     contact_writes,
     find_all_owners,
-    find_leading_owners,
     fit_plan,
     lock_owners,
     recognise,
@@ -55,7 +54,7 @@ async def store_batch(
     offset = await transaction_offset(tx)
 
     # Claim keys.
-    batch = await _claim_keys(tx, live, list({event.org_id for event in events}), at)
+    batch = await _claim_keys(tx, prepare(live, at), list({event.org_id for event in events}), at)
     matcher = await triggers.matcher(tx, batch.orgs.epochs)
 
     # Resolve contacts.
@@ -67,7 +66,7 @@ async def store_batch(
     matches = [matcher.matches(event, contact_id, plan.identifiers[contact_id], at) for event, contact_id in placed]
 
     # Write.
-    writes = _writes(batch.events, plan, awaited, matches, at, offset)
+    writes = _writes(batch, plan, awaited, matches, at, offset)
     if batch.mismatches:
         org_ids, event_ids = zip(*batch.mismatches, strict=True)
         writes.append(store.add_mismatches(org_ids, [uuid7(to_us(at)) for _ in org_ids], event_ids, at))
@@ -89,6 +88,49 @@ async def store_batch(
     return [outcomes.get(event.event_id) or Duplicate(event.idempotency_key, event.body.warnings) for event in events]
 
 
+class PreparedEvents(msgspec.Struct, frozen=True):
+    """Events and those calls for them that need nothing from the database; `add` lacks the contacts and times."""
+
+    events: Sequence[ParsedEvent]
+    claim: Call[int]
+    find_owners: Call[list[Owner]]
+    add: Call[None]
+
+
+def prepare(events: Sequence[ParsedEvent], at: datetime) -> PreparedEvents:
+    """Prepare events received at `at`; an import does it while it stores the batch before."""
+    claims = sorted(events, key=_KEY)  # sorted like all locks: a claim waits for another claim of the same key
+    claim = store.claim_keys(
+        [event.org_id for event in claims],
+        [event.key_digest for event in claims],
+        [event.event_id for event in claims],
+        [event.body_digest for event in claims],
+        at,
+    )
+    org_ids = [event.org_id for event in events]
+    bodies = [event.body for event in events]
+    identifiers = [body.identifiers for body in bodies]
+    leading = [event.keys[0] for event in events]
+    find_owners = store.find_owners(
+        org_ids, [key[0] for key in leading], [key[1] for key in leading], [event.attributes for event in events]
+    )
+    add = store.add_events(
+        org_ids=org_ids,
+        ids=[event.event_id for event in events],
+        contact_ids=[],
+        events=[body.name for body in bodies],
+        occurred_us=[event.occurred_us for event in events],
+        payloads=[body.payload.decode() for body in bodies],
+        idempotency_keys=[event.idempotency_key for event in events],
+        wallets=[sent.wallet for sent in identifiers],
+        emails=[event.emails[0] if event.emails else None for event in events],
+        external_ids=[sent.external_id for sent in identifiers],
+        created_at=None,
+        added=0,
+    )
+    return PreparedEvents(events, claim, find_owners, add)
+
+
 class PastBatch(msgspec.Struct, frozen=True):
     """The new events of a batch of history, and the calls that write them: run these calls with the commit.
 
@@ -102,17 +144,17 @@ class PastBatch(msgspec.Struct, frozen=True):
 
 
 async def store_history(
-    tx: Transaction, org_id: int, events: Sequence[ParsedEvent], at: datetime, *, fit: bool = False
+    tx: Transaction, org_id: int, prepared: "PreparedEvents", at: datetime, *, fit: bool = False
 ) -> PastBatch:
     """Store past events of an import at `at`, all but `PastBatch.writes`; `fit` as in `store_batch`.
 
     They start no automation, and their `created_at` is the time when they occurred.
     """
     offset = await transaction_offset(tx)
-    batch = await _claim_keys(tx, events, [org_id], at)
+    batch = await _claim_keys(tx, prepared, [org_id], at)
     awaited = [False] * len(batch.events)
     plan, left_out = await _plan_contacts(tx, batch, awaited, at, fit)
-    writes = _writes(batch.events, plan, awaited, [()] * len(batch.events), at, offset, past=True)
+    writes = _writes(batch, plan, awaited, [()] * len(batch.events), at, offset, past=True)
     warnings = {
         event.event_id: problems
         for event in batch.events
@@ -135,36 +177,28 @@ def entry_rows(starts: Sequence[tuple[IdentifiedEvent, str, ActiveTrigger]], at_
 
 
 class _ClaimedBatch(msgspec.Struct, frozen=True):
-    """The events of a batch that hold their keys, and what the round trip that claimed the keys has read.
+    """The events of a batch that hold their keys, `add` them, and what the round trip that claimed the keys has read.
 
     `recognised`: the contacts of those events whose identifiers are exactly the stored ones of one contact.
     `mismatches`: (organization, stored event) where an event of the batch has the same key but another body.
     """
 
     events: Sequence[ParsedEvent]
+    add: Call[None]
     recognised: Sequence[Owner | None]
     mismatches: list[tuple[int, str]]
     orgs: OrgEpochs
 
 
-async def _claim_keys(
-    tx: Transaction, events: Sequence[ParsedEvent], org_ids: Sequence[int], at: datetime
-) -> _ClaimedBatch:
+async def _claim_keys(tx: Transaction, prepared: PreparedEvents, org_ids: Sequence[int], at: datetime) -> _ClaimedBatch:
     """Claim the idempotency keys of events, and find out which events were stored before."""
-    claims = sorted(events, key=_KEY)  # sorted like all locks: a claim waits for another claim of the same key
-    claim = store.claim_keys(
-        [event.org_id for event in claims],
-        [event.key_digest for event in claims],
-        [event.event_id for event in claims],
-        [event.body_digest for event in claims],
-        at,
-    )
     # One round trip, the claim first: by its lock, the job that counts events finds the transactions that read an older
     # `closed_until`.
-    claimed, orgs, owners = await run(tx, claim, store.read_epochs(org_ids), find_leading_owners(events))
+    claimed, orgs, owners = await run(tx, prepared.claim, store.read_epochs(org_ids), prepared.find_owners)
+    events = prepared.events
     recognised = recognise(events, owners)
     if claimed == len(events):  # two events of a batch may have one key, so duplicates always lower this number
-        return _ClaimedBatch(events, recognised, [], orgs)
+        return _ClaimedBatch(events, prepared.add, recognised, [], orgs)
     (holders,) = await run(
         tx, store.find_key_holders([event.org_id for event in events], [event.key_digest for event in events])
     )
@@ -175,9 +209,8 @@ async def _claim_keys(
             new.append(position)
         elif body_digest != event.body_digest:
             mismatches.append((event.org_id, event_id))
-    return _ClaimedBatch(
-        [events[position] for position in new], [recognised[position] for position in new], mismatches, orgs
-    )
+    events = [events[position] for position in new]
+    return _ClaimedBatch(events, prepare(events, at).add, [recognised[position] for position in new], mismatches, orgs)
 
 
 async def _plan_contacts(
@@ -202,7 +235,7 @@ async def _plan_contacts(
 
 
 def _writes(
-    events: Sequence[ParsedEvent],
+    batch: _ClaimedBatch,
     plan: ContactPlan,
     awaited: Iterable[bool],
     matches: Sequence[Sequence[ActiveTrigger]],
@@ -212,9 +245,9 @@ def _writes(
     past: bool = False,
 ) -> list[Call[None]]:
     """Return the calls that write new events, their contacts and their entries. `past`: created when they occurred."""
-    if not events:
+    if not batch.events:
         return []
-    placed = list(zip(events, plan.contact_ids, strict=True))
+    placed = list(zip(batch.events, plan.contact_ids, strict=True))
     waking = [
         (event.org_id, contact_id, event.body.name)
         for (event, contact_id), wakes in zip(placed, awaited, strict=True)
@@ -227,23 +260,7 @@ def _writes(
             if contact_id in new_contacts:
                 created_us[contact_id] = min(event.occurred_us, created_us.get(contact_id, event.occurred_us))
     writes = contact_writes(plan, at, {contact_id for _, contact_id, _ in waking}, created_us)
-    bodies = [event.body for event in events]
-    identifiers = [body.identifiers for body in bodies]
-    add_events = store.add_events(
-        org_ids=[event.org_id for event in events],
-        ids=[event.event_id for event in events],
-        contact_ids=plan.contact_ids,
-        events=[body.name for body in bodies],
-        occurred_us=[event.occurred_us for event in events],
-        payloads=[body.payload.decode() for body in bodies],
-        idempotency_keys=[event.idempotency_key for event in events],
-        wallets=[sent.wallet for sent in identifiers],
-        emails=[event.emails[0] if event.emails else None for event in events],
-        external_ids=[sent.external_id for sent in identifiers],
-        created_at=None if past else at,
-        added=offset,
-    )
-    writes.append(add_events)
+    writes.append(batch.add.replace(contact_ids=plan.contact_ids, created_at=None if past else at, added=offset))
     if waking:
         writes.append(store.wake_waiting_entries(waking, at))
     starts = [

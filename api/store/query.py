@@ -48,6 +48,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    Self,
     TypeAlias,
     TypeVar,
     Union,
@@ -243,7 +244,7 @@ class Statement(msgspec.Struct, frozen=True):
 class Call(Generic[CallResult]):
     """A statement with its encoded values, their formats (1: binary), and the function that reads its rows."""
 
-    __slots__ = ("formats", "read", "statement", "values")
+    __slots__ = ("_encoders", "formats", "read", "statement", "values")
 
     def __init__(
         self,
@@ -251,8 +252,23 @@ class Call(Generic[CallResult]):
         read: Callable[[Rows, PGresult], CallResult],
         values: Sequence[bytes | None] = (),
         formats: Sequence[int] = (),
+        encoders: Sequence[Callable[[Any], bytes | None]] = (),
     ) -> None:
-        self.statement, self.read, self.values, self.formats = statement, read, values, formats
+        self.statement, self.read, self.values, self.formats, self._encoders = (
+            statement,
+            read,
+            values,
+            formats,
+            encoders,
+        )
+
+    def replace(self, **values: Any) -> Self:
+        """Return the call with other values for some of the statement's parameters."""
+        encoded = [*self.values]
+        for name, value in values.items():
+            position = self.statement.order.index(name)
+            encoded[position] = self._encoders[position](value)
+        return type(self)(self.statement, self.read, encoded, self.formats, self._encoders)
 
 
 class Declaration(msgspec.Struct, frozen=True):
@@ -298,12 +314,12 @@ def _compiled(declared: Callable[..., Any], name: str, parameters: list[inspect.
     arguments = msgspec.defstruct(declared.__name__, fields, gc=False)
     sources = _sources([(parameter.name, hints[parameter.name]) for parameter in parameters], statement)
     plan = [sources[name] for name in statement.order]
-    formats = [is_binary for _, _, is_binary in plan]
+    encoders, formats = [encode for _, encode, _ in plan], [is_binary for _, _, is_binary in plan]
     as_tuple = msgspec.structs.astuple
 
     def build(*args: Any, **kwargs: Any) -> Call[Any]:
         bound = as_tuple(arguments(*args, **kwargs))
-        return Call(statement, read, [encode(bound[position]) for position, encode, _ in plan], formats)
+        return Call(statement, read, [encode(bound[position]) for position, encode, _ in plan], formats, encoders)
 
     return build
 
