@@ -180,9 +180,7 @@ def _open_ends(graph: Graph) -> tuple[OpenEnd, ...]:
 
     So an automation that was read continues exactly like one that was just written.
     """
-    targets: dict[OpenEnd, str] = {}
-    for edge in graph.edges:
-        targets.setdefault((edge.source, edge.handle), edge.target)
+    targets = graph.next_node_ids
     # Reversed, because the stack below takes the last element first.
     handles = {node.id: [(node.id, handle) for handle in reversed(node.handles)] for node in reversed(graph.nodes)}
     stack = [end for node_handles in handles.values() for end in node_handles]

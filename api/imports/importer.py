@@ -2,9 +2,9 @@
 
 `created_at` of an imported event is the time when it occurred, so it is stored in the monthly partition of that time.
 It triggers nothing and has no rate limit. Otherwise an import is live ingest on large batches: `store_history` writes a
-batch while the next one is read and prepared. Its transaction also records the position in the file: an import that stops, for
-whatever reason, continues where it stopped, and every row of a file is stored exactly once. Every event has an
-idempotency key, so files that overlap store nothing twice. Batches are committed without waiting for the disk; the
+batch while the next one is read and prepared. Its transaction also records the position in the file: an import that
+stops, for whatever reason, continues where it stopped, and every row of a file is stored exactly once. Every event has
+an idempotency key, so files that overlap store nothing twice. Batches are committed without waiting for the disk; the
 transaction that finishes a file waits, and covers them.
 
 If Postgres refuses a value, the batch is divided in halves, until the event is alone and can be rejected. Attributes

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.bare_page import open_canvas
-from tests.browser.test_canvas_view import card, greeting, links, wait_until_sent
+from tests.browser.test_canvas_view import card, drag, greeting, links, wait_until_sent
 from tests.running import Running
 
 pytestmark = pytest.mark.browser
@@ -128,6 +128,30 @@ def test_an_output_is_connected_to_a_card_with_the_keyboard(page: Page) -> None:
         page.keyboard.press("c")
         wait_until_sent(view)
         assert ("send_inapp", "add_tag_small") in links(automation)
+
+
+def test_an_output_gets_a_second_branch(page: Page) -> None:
+    automation = greeting()
+    with open_canvas(page, automation) as view:
+        card(view, "add_tag_small").click()
+        page.locator("[data-kind=delay]").click()
+        wait_until_sent(view)
+        drag(page, card(view, "send_inapp").locator(".ewc-out"), card(view, "delay").locator(".ewc-card"))
+        page.keyboard.down("Control")
+        drag(page, card(view, "send_inapp").locator(".ewc-out"), card(view, "add_tag_small").locator(".ewc-card"))
+        page.keyboard.up("Control")
+        edges = page.locator(".react-flow__edge")
+        labels = edges.evaluate_all(
+            "edges => edges.map(edge => edge.ariaLabel).filter(label => label.includes('branch'))"
+        )
+        second = "from send_inapp to add_tag_small, branch 2 of 2"
+        assert labels == ["from send_inapp to delay, branch 1 of 2", second]
+        page.keyboard.press("Control+z")
+        press_until_focused(page, "Tab", card(view, "send_inapp").locator(".ewc-out"))
+        page.keyboard.press("Space")
+        press_until_focused(page, "Tab", card(view, "add_tag_small"))
+        page.keyboard.press("Shift+C")
+        expect(page.locator(f'.react-flow__edge[aria-label="{second}"]')).to_contain_text("2")
 
 
 def test_the_focus_stays_on_the_canvas(page: Page) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.inapp.wallet import evm_wallet
+from workbench.language.check import check, errors
 from workbench.language.codec import encode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.filter import OPERATORS
 from workbench.language.graph import Graph, read_graph
 from workbench.language.simulate import ScheduledEvent, read_contact
+from workbench.language.trigger import Trigger
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 SIX_DAYS_AGO = (datetime.now(UTC) - timedelta(days=6)).isoformat()
@@ -140,6 +142,12 @@ def sound_graphs(draw: st.DrawFn) -> dict[str, Any]:
     leaving = {edge["source"] for edge in edges}
     kept_nodes = [node for node in written if node["id"] in reached]
     kept_nodes = [{"id": node["id"], "type": "exit"} if _has_no_edges(node, leaving) else node for node in kept_nodes]
+    for _ in range(draw(st.integers(0, 2))):  # several edges from one handle, if that can be published
+        moved, fork = draw(st.sampled_from(edges)), draw(st.sampled_from(edges))
+        ends = {key: fork[key] for key in ("source", "sourceHandle")}
+        forked = [*(edge for edge in edges if edge is not moved), moved | ends]
+        if not errors(check(Trigger(), graph_of({"nodes": kept_nodes, "edges": forked}))):
+            edges = forked
     return {"nodes": kept_nodes, "edges": edges, "settings": draw(settings)}
 
 

@@ -127,7 +127,7 @@ def test_duplicate_ids_are_refused() -> None:
         ("x>tag", "x", "no edge leaves it"),
         ("c>x", "c", "without sourceHandle"),
         ("c:maybe>x", "c", "has no branch 'maybe'"),
-        ("t>x", "t", "two edges from the same handle"),
+        ("t>tag", "t", "two edges from the same handle to 'tag'"),
         ("w>x", "w", "has an edge without sourceHandle: its branches are matched and timeout"),
         ("w:true>x", "w", "has no branch 'true'"),
         ("s:c>x", "s", "has no branch 'c': its branches are a and b"),

@@ -65,16 +65,20 @@ def test_small_groups_have_no_numbers(treated: LiftGroup, held_out: LiftGroup, v
     assert (result == Lift("too_few")) is (verdict == "too_few")
 
 
-def waiting(edges: list[tuple[str, str]], **seconds: int) -> Graph:
-    nodes: list[dict[str, Any]] = [{"id": "t", "type": "app_event"}]
+def waiting(edges: list[tuple[str, ...]], **seconds: int) -> Graph:
+    """Return a graph of delays and a condition `p`; edges are (source, target) or (source, target, handle)."""
+    pro = {"filters": [{"path": "plan", "operator": "eq", "value": "pro"}]}
+    nodes: list[dict[str, Any]] = [{"id": "t", "type": "app_event"}, {"id": "p", "type": "condition", "data": pro}]
     nodes += [{"id": node_id, "type": "delay", "data": {"seconds": number}} for node_id, number in seconds.items()]
-    parsed = read_graph({"nodes": nodes, "edges": [{"source": a, "target": b} for a, b in edges]})
+    keys = ("source", "target", "sourceHandle")
+    parsed = read_graph({"nodes": nodes, "edges": [dict(zip(keys, edge, strict=False)) for edge in edges]})
     assert isinstance(parsed, Graph)
     return parsed
 
 
 def test_the_attribution_window_is_the_longest_path_and_a_week() -> None:
-    graph = waiting([("t", "a"), ("a", "c"), ("t", "b"), ("b", "c")], a=10, b=30, c=5, unreached=1_000)
+    edges = [("t", "p"), ("p", "a", "true"), ("a", "c"), ("p", "b", "false"), ("b", "c")]
+    graph = waiting(edges, a=10, b=30, c=5, unreached=1_000)
     assert max_duration(graph) == timedelta(seconds=35)
     assert attribution_window(graph) == timedelta(days=7, seconds=35)
     assert max_duration(waiting([("t", "a"), ("a", "a")], a=10)) == timedelta(seconds=10)

@@ -66,6 +66,9 @@ class _DrawnEdge(msgspec.Struct, frozen=True):
     label_x: float
     label_y: float
     label_width: float
+    branch: int
+    branch_x: float
+    branch_y: float
     look: Literal["plain", "strong", "faded"]
 
 
@@ -127,8 +130,18 @@ def draw(
             mark = path.marks.get(node_id)
             faded, note = mark is None, path.notes.get(node_id) or words.offset(path.offsets.get(node_id, timedelta()))
         drawn[node_id] = _DrawnCard(node_id, card_of[node_id], *layout.corners[node_id], mark, faded, note)
+    branches: dict[tuple[str, Handle], list[str]] = {}
+    for edge in edges:
+        branches.setdefault((edge.source, edge.handle), []).append(edge.target)
     wires = [
-        _drawn_edge(edge, nodes[edge.source], drawn, layout.routes.get((edge.source, edge.target), ()), path)
+        _drawn_edge(
+            edge,
+            branches[edge.source, edge.handle],
+            nodes[edge.source],
+            drawn,
+            layout.routes.get((edge.source, edge.target), ()),
+            path,
+        )
         for edge in edges
     ]
     width = round(max([card.x + WIDTH for card in drawn.values()] + [0.0]) + MARGIN)
@@ -152,6 +165,7 @@ def _leaves_at(source: Node, edge: Edge) -> float:
 
 def _drawn_edge(
     edge: Edge,
+    branches: Sequence[str],
     source: Node,
     drawn: Mapping[str, _DrawnCard],
     route: Sequence[tuple[float, float, float]],
@@ -180,6 +194,9 @@ def _drawn_edge(
         label_x=start_x,
         label_y=start_y + 14,
         label_width=cards.long(label, _LABEL_SIZE) + _LABEL_PADDING,
+        branch=branches.index(edge.target) + 1 if len(branches) > 1 else 0,
+        branch_x=end.x + WIDTH / 2,
+        branch_y=end.y - _ARROW - 12,
         look=look,
     )
 

@@ -24,7 +24,7 @@ from workbench.language.filter import (
     where_problem,
     written_conditions,
 )
-from workbench.language.graph import TIMEZONE_ATTRIBUTE, SettingName, read_settings
+from workbench.language.graph import TIMEZONE_ATTRIBUTE, SettingName, find_route, read_settings
 from workbench.language.trigger import TRIGGER_FIELDS, Trigger, is_app_event, is_trigger, read_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -178,9 +178,9 @@ class _Walk:
         self._named = frozenset(named)
         self._written: set[str] = set()
         self.referred: set[str] = set()
-        self._targets: dict[tuple[str, str | None], str] = {}
-        for edge in edges:
-            self._targets.setdefault((edge["source"], edge.get("sourceHandle") or None), edge["target"])
+        handles = {node_id: handles_of(node["type"], node.get("data") or {}) for node_id, node in nodes.items()}
+        links = [(edge["source"], edge.get("sourceHandle") or None, edge["target"]) for edge in edges]
+        self._targets = find_route(handles, links).next_node_ids
 
     def after(self, start: str) -> Block:
         """Return all steps after the trigger."""

@@ -131,7 +131,7 @@ def max_duration(graph: Graph, retries: RetryPolicy = DEFAULT_POLICY) -> timedel
     """
     if graph.start is None:
         return timedelta()
-    targets = targets_by_source((edge.source, edge.target) for edge in graph.edges if edge.target in graph.by_id)
+    targets = targets_by_source(link for link in graph.links if link[1] in graph.by_id)
     longest: dict[str, timedelta] = {}
     for node_id in search_depth_first([graph.start.id], targets)[0]:
         after = max((longest.get(target, timedelta()) for target in targets.get(node_id, ())), default=timedelta())

@@ -29,7 +29,7 @@ from workbench.language.actions import (
 from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
 from workbench.language.event import EVENT_NAME, LOG_NAME
 from workbench.language.filter import OPERATORS, Filter, Where
-from workbench.language.graph import Edge, Graph, Node, search_depth_first, targets_by_source
+from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
 from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
 from workbench.language.template import TemplateError, compile_template, compile_where, required_paths
@@ -65,6 +65,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_nodes(graph),
         *_check_edges(graph),
         *_check_paths(graph),
+        *_check_branches(graph),
         *_check_settings(graph),
         *_check_trigger(trigger, graph),
         *_check_filters(trigger, graph),
@@ -130,6 +131,7 @@ def _check_nodes(graph: Graph) -> Iterator[Diagnostic]:
 
 def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
     connected: set[tuple[str, Handle]] = set()
+    drawn: set[tuple[str, Handle, str]] = set()
     for edge in graph.edges:
         source, target = graph.by_id.get(edge.source), graph.by_id.get(edge.target)
         if source is None:
@@ -149,8 +151,9 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
                 )
                 message = f"{message}: its branches are {_list(source.handles, 'and')}"
             yield Diagnostic("error", message, source.id)
-        if (edge.source, edge.handle) in connected:
-            yield Diagnostic("error", "has two edges from the same handle", source.id)
+        if (edge.source, edge.handle, edge.target) in drawn:
+            yield Diagnostic("error", f"has two edges from the same handle to {edge.target!r}", source.id)
+        drawn.add((edge.source, edge.handle, edge.target))
         connected.add((edge.source, edge.handle))
     for node in graph.nodes:
         if isinstance(node.action, InvalidAction):
@@ -171,17 +174,43 @@ def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
         yield Diagnostic("error", f"leads back to {target!r}: a graph has no loops", source)
     if graph.start is None:
         return
-    reachable = _reachable(graph.start.id, graph.edges)
+    reachable = _reachable(graph.start.id, graph.links)
     for node in graph.nodes:
         if node.id not in reachable:
             yield Diagnostic("error", "cannot be reached from the trigger", node.id)
+    for node_id, fork in graph.route.shared:
+        message = f"is in a branch of {fork!r} that another branch follows: only steps of that branch may lead to it"
+        yield Diagnostic("error", message, node_id)
     if reachable == {graph.start.id} and isinstance(graph.start.action, TriggerNode):
         yield Diagnostic("error", "nothing follows the trigger", graph.start.id)
 
 
-def _reachable(start: str, edges: Iterable[Edge]) -> set[str]:
-    order, _ = search_depth_first([start], targets_by_source((edge.source, edge.target) for edge in edges))
+def _reachable(start: str, links: Iterable[tuple[str, str]]) -> set[str]:
+    order, _ = search_depth_first([start], targets_by_source(links))
     return set(order)
+
+
+def _check_branches(graph: Graph) -> Iterator[Diagnostic]:
+    """Warn about branches that begin after a wait of an earlier branch."""
+    waiting = _waiting_nodes(graph)
+    for sequence in graph.route.sequences:
+        first_wait = None
+        for start, nodes in sequence.branches:
+            if first_wait is not None:
+                message = f"begins after {first_wait!r}, which waits: draw its edge first if it should not wait"
+                yield Diagnostic("warning", message, start)
+            else:
+                first_wait = next((node.id for node in graph.nodes if node.id in waiting & nodes), None)
+
+
+def _waiting_nodes(graph: Graph) -> set[str]:
+    has_quiet_hours = graph.settings.quiet_hours is not None
+    waiting = set()
+    for node in graph.nodes:
+        channel = node.action.channel
+        if longest_wait(node.action) or (has_quiet_hours and channel is not None and channel.to_contact):
+            waiting.add(node.id)
+    return waiting
 
 
 def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
@@ -189,16 +218,11 @@ def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
 
     Other entries of the contact pass the condition meanwhile.
     """
-    targets_of = targets_by_source((edge.source, edge.target) for edge in graph.edges)
+    targets_of = targets_by_source(graph.links)
     order, _ = search_depth_first(graph.by_id, targets_of)
     steps = [graph.by_id[node_id] for node_id in order if node_id in graph.by_id]  # each after its targets
     writing = [step for step in steps if isinstance(step.action, AddTag | RemoveTag | UpdateContact)]
-    has_quiet_hours = graph.settings.quiet_hours is not None
-    waiting = set()
-    for step in steps:
-        channel = step.action.channel
-        if longest_wait(step.action) or (has_quiet_hours and channel is not None and channel.to_contact):
-            waiting.add(step.id)
+    waiting = _waiting_nodes(graph)
     # By the steps that write: for each step from which one of them can be reached, the first step before it that waits.
     first_waits: dict[frozenset[str], dict[str, str | None]] = {}
     for node in graph.nodes:
@@ -392,7 +416,7 @@ def _check_deliverable(trigger: Trigger, graph: Graph, channel: Channel) -> Iter
         return
     excludes = partial(_excludes, recipient)
     reached: set[str] = set() if excludes(trigger.filters) else _reachable_without(graph.start.id, graph, excludes)
-    undeliverable = _reachable(graph.start.id, graph.edges) - reached
+    undeliverable = _reachable(graph.start.id, graph.links) - reached
     for node in graph.nodes:
         if node.action.channel is channel and node.id in undeliverable:
             message = f"is undeliverable: {recipient.limitation}, and its contacts have others"
@@ -401,12 +425,12 @@ def _check_deliverable(trigger: Trigger, graph: Graph, channel: Channel) -> Iter
 
 def _reachable_without(start: str, graph: Graph, test: Callable[[Iterable[Filter]], bool]) -> set[str]:
     """Return the nodes that an entry can reach without passing a condition that satisfies `test`."""
-    edges = []
-    for edge in graph.edges:
-        action = graph.by_id[edge.source].action if edge.source in graph.by_id else None
-        if not (isinstance(action, Condition) and edge.handle == "true" and test(action.filters)):
-            edges.append(edge)
-    return _reachable(start, edges)
+    links = []
+    for (source, handle), target in graph.next_node_ids.items():
+        action = graph.by_id[source].action if source in graph.by_id else None
+        if not (isinstance(action, Condition) and handle == "true" and test(action.filters)):
+            links.append((source, target))
+    return _reachable(start, links)
 
 
 def _excludes(recipient: Recipient, filters: Iterable[Filter]) -> bool:
@@ -479,7 +503,7 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
     if graph.start is None or not trigger.names:
         return ()
     start, unguarded = graph.start.id, dict[str, set[str]]()
-    reachable = _reachable(start, graph.edges)
+    reachable = _reachable(start, graph.links)
     conditions = [node.action.filters for node in graph.nodes if isinstance(node.action, Condition)]
     members = {name: Filter("contact.segments", "contains", name) for name in segments_of(graph)}
     others = {name: _reachable_without(start, graph, partial(_includes, member)) for name, member in members.items()}

@@ -131,9 +131,20 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         return {node.id: node for node in self.nodes}
 
     @cached_property
+    def route(self) -> "Route":
+        """The way that entries take. `edges` may leave several times by one handle; a route leaves once."""
+        handles = {node.id: node.handles for node in self.nodes}
+        return find_route(handles, [(edge.source, edge.handle, edge.target) for edge in self.edges])
+
+    @cached_property
     def next_node_ids(self) -> dict[tuple[str, Handle], str]:
-        """The target of each (node id, handle)."""
-        return {(edge.source, edge.handle): edge.target for edge in self.edges}
+        """The next node of each (node id, handle)."""
+        return self.route.next_node_ids
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Pairs of a node and a next node of it."""
+        return [(source, target) for (source, _), target in self.next_node_ids.items()]
 
     @cached_property
     def actions(self) -> frozenset[type[Action]]:
@@ -173,6 +184,78 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     def start(self) -> Node | None:
         """The trigger node, otherwise the first node (docs/contract.md 4.7.8)."""
         return next((node for node in self.nodes if isinstance(node.action, TriggerNode)), next(iter(self.nodes), None))
+
+
+class BranchSequence(msgspec.Struct, frozen=True):
+    """A handle of a node that several edges leave by.
+
+    `branches`: the first node of each branch, with the nodes that are run before the next branch begins.
+    """
+
+    source: str
+    branches: tuple[tuple[str, frozenset[str]], ...]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """The next node of each (node id, handle), and the branches that are run in sequence.
+
+    `shared`: nodes of a branch that another one follows, to which steps outside that branch lead, each with the source
+    of the branches. Such a node would have two ways on, so its graph cannot be published.
+    """
+
+    next_node_ids: dict[tuple[str, Handle], str]
+    sequences: tuple[BranchSequence, ...] = ()
+    shared: tuple[tuple[str, str], ...] = ()
+
+
+def find_route(handles: Mapping[str, Sequence[Handle]], edges: Iterable[tuple[str, Handle, str]]) -> Route:
+    """Return the way through nodes with these handles, given edges as (source, handle, target).
+
+    Where several edges leave by one handle, their branches are run one after the other, in the order of the edges: the
+    ends of a branch lead to the next branch. Where branches meet, the nodes from there on are run once, after the last
+    branch (docs/decisions/0067).
+    """
+    targets: dict[tuple[str, Handle], dict[str, None]] = {}
+    for source, handle, target in edges:
+        targets.setdefault((source, handle), {})[target] = None
+    next_ids = {end: next(iter(several)) for end, several in targets.items()}
+    forking = [end for end, several in targets.items() if len(several) > 1]
+    if not forking:
+        return Route(next_ids)
+
+    def reach(start: str) -> set[str]:
+        reached, queue = {start}, [start]
+        for node_id in queue:
+            ends = ((node_id, handle) for handle in handles.get(node_id, ()))
+            ahead = {next_ids[end] for end in ends if end in next_ids} - reached
+            reached |= ahead
+            queue += ahead
+        return reached
+
+    links = targets_by_source((end[0], target) for end, several in targets.items() for target in several)
+    rank = {node_id: index for index, node_id in enumerate(search_depth_first(handles, links)[0])}
+    sequences, shared = list[BranchSequence](), dict[tuple[str, str], None]()
+    for end in sorted(forking, key=lambda end: rank.get(end[0], 0)):  # inner forks first: they are part of a branch
+        branches: list[tuple[str, frozenset[str]]] = []  # from the last to the first
+        later: set[str] = set()
+        for target in reversed(targets[end]):
+            if target in later:  # a later branch leads to it, and runs it
+                continue
+            nodes = reach(target)
+            own = frozenset(nodes - later)
+            if branches:
+                following, _ = branches[-1]
+                open_ends = ((node_id, handle) for node_id in own for handle in handles.get(node_id, ()))
+                next_ids.update((own_end, following) for own_end in open_ends if next_ids.get(own_end) not in own)
+                entering = ((source, handle, to) for (source, handle), several in targets.items() for to in several)
+                for source, handle, to in entering:
+                    if to in own and source not in own and (source, handle) != end:
+                        shared[to, end[0]] = None
+            branches.append((target, own))
+            later |= nodes
+        next_ids[end] = branches[-1][0]
+        sequences.append(BranchSequence(end[0], tuple(reversed(branches))))
+    return Route(next_ids, tuple(sequences), tuple(shared))
 
 
 def targets_by_source(edges: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -122,6 +122,12 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     setSelected(pasted.keys);
   };
   const focus = (selector: string) => root.current?.querySelector<HTMLElement>(selector)?.focus();
+  const connectFocused = (isBranch: boolean) => {
+    const key = document.activeElement?.closest<HTMLElement>(".react-flow__node")?.dataset.id;
+    if (!target || !key || !mayConnect(draft, target.key, key)) return;
+    store.edit(connect(draft, target, key, isBranch));
+    setTarget(null);
+  };
   const commands: Record<Command, () => void> = {
     undo: actions.undo,
     redo: actions.redo,
@@ -137,12 +143,8 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     selectAll: () => setSelected([...draft.nodes.keys()]),
     clearSelection: () => { setSelected([]); setTarget(null); },
     duplicate: () => pasteSteps(toText(copySteps(draft, selected))),
-    connect: () => {
-      const key = document.activeElement?.closest<HTMLElement>(".react-flow__node")?.dataset.id;
-      if (!target || !key || !mayConnect(draft, target.key, key)) return;
-      store.edit(connect(draft, target, key));
-      setTarget(null);
-    },
+    connect: () => connectFocused(false),
+    connectBranch: () => connectFocused(true),
     focusPalette: () => focus(".ewc-palette button"),
     focusCard: () => (selectedKey === null ? root.current?.focus() : focus(`.react-flow__node[data-id="${CSS.escape(selectedKey)}"]`)),
     focusForm: () => focus(".ewc-panel input, .ewc-panel textarea, .ewc-panel select"),

@@ -6,6 +6,7 @@ import {
   MarkerType,
   MiniMap,
   ReactFlow,
+  useKeyPress,
   useNodesState,
   useReactFlow,
   type Connection,
@@ -15,7 +16,7 @@ import {
   type Viewport,
 } from "@xyflow/react";
 import { useCallback, useEffect, useMemo, useRef, useState, type DragEvent, type RefObject } from "react";
-import { CARD_WIDTH, addStep, connect, isTrigger, keysById, mayConnect, move, pointOf, type Cards } from "./graph";
+import { CARD_WIDTH, addStep, connect, edgesFrom, isTrigger, keysById, mayConnect, move, pointOf, type Cards } from "./graph";
 import { useCanvas, useCanvasState } from "./hooks";
 import { StepCard, type StepData, type StepNode } from "./StepCard";
 import { StepEdge, type DrawnEdge } from "./StepEdge";
@@ -82,7 +83,7 @@ export function Flow({ dark, cardOf, onAdded }: { dark: boolean; cardOf: Cards; 
   const [dragged, setDragged] = useState<ReadonlySet<string>>(NOTHING_DRAGGED);
   const edges = useMemo(() => drawEdges(draft, cardOf, simulation).map((edge) => {
     const follows = dragged.has(edge.source) || dragged.has(edge.target); // its route is out of date until the card is dropped
-    return { ...edge, data: { route: follows ? undefined : routes[edge.id] }, selected: selected.includes(edge.id) };
+    return { ...edge, data: { ...edge.data, route: follows ? undefined : routes[edge.id] }, selected: selected.includes(edge.id) };
   }), [draft.nodes, draft.edges, cardOf, simulation, routes, dragged, selected]);
 
   const applySelection = useCallback((changes: (NodeChange<StepNode> | EdgeChange<DrawnEdge>)[]) => {
@@ -97,9 +98,10 @@ export function Flow({ dark, cardOf, onAdded }: { dark: boolean; cardOf: Cards; 
     if (moves.length) store.edit(move(store.current().draft, Object.fromEntries(moves)), "moves");
   }, [store]);
 
+  const addsBranch = useKeyPress(["Control", "Meta"]);
   const onConnect = useCallback(({ source, sourceHandle, target: to }: Connection) => {
-    store.edit(connect(store.current().draft, { key: source, handle: sourceHandle }, to));
-  }, [store]);
+    store.edit(connect(store.current().draft, { key: source, handle: sourceHandle }, to, addsBranch));
+  }, [store, addsBranch]);
 
   const onConnectEnd = useCallback((_: unknown, state: FinalConnectionState) => {
     if (!state.isValid && state.fromNode && !state.toNode) setTarget({ key: state.fromNode.id, handle: state.fromHandle?.id ?? null });
@@ -218,7 +220,7 @@ function findOpenHandles(draft: Draft, cardOf: Cards): Map<string, (string | nul
 }
 
 /** The edges as React Flow takes them. An edge with an unknown handle is drawn too, so that the user can remove it. */
-function drawEdges(draft: Draft, cardOf: Cards, simulation: Simulation | null): Omit<DrawnEdge, "data">[] {
+function drawEdges(draft: Draft, cardOf: Cards, simulation: Simulation | null): (Omit<DrawnEdge, "data"> & { data: { branch: number } })[] {
   const keys = keysById(draft);
   const path = new Set(simulation?.path.map((end) => `${end.key}/${end.handle ?? ""}`));
   const drawn = [...draft.edges].flatMap(([key, edge]) => {
@@ -228,11 +230,14 @@ function drawEdges(draft: Draft, cardOf: Cards, simulation: Simulation | null): 
     const handle = edge.sourceHandle || null;
     const isKnown = handles.includes(handle);
     const isTaken = path.has(`${source}/${handle ?? ""}`) && simulation?.marks[target] !== undefined;
+    const branches = edgesFrom(draft, { key: source, handle });
+    const branch = branches.length > 1 ? branches.findIndex(([other]) => other === key) + 1 : 0;
     const look = !isKnown ? "wrong" : !simulation ? "plain" : isTaken ? "strong" : "faded";
     return [{
       id: key, type: "step" as const, source, target, sourceHandle: isKnown ? handle : (handles[0] ?? null), className: `ewc-edge-${look}`,
       markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14, color: look === "strong" ? "#2f9e63" : "#8a93a3" },
-      ariaLabel: `from ${edge.source}${edge.sourceHandle ? `, ${edge.sourceHandle},` : ""} to ${edge.target}`,
+      data: { branch },
+      ariaLabel: `from ${edge.source}${edge.sourceHandle ? `, ${edge.sourceHandle},` : ""} to ${edge.target}${branch ? `, branch ${branch} of ${branches.length}` : ""}`,
     }];
   });
   const isStrong = (edge: { className: string }) => edge.className === "ewc-edge-strong";

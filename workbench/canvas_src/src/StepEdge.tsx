@@ -2,9 +2,10 @@
 import { BaseEdge, type Edge, type EdgeProps } from "@xyflow/react";
 import type { Route } from "./types";
 
-export type DrawnEdge = Edge<{ route: Route | undefined }, "step">;
+export type DrawnEdge = Edge<{ route: Route | undefined; branch: number }, "step">; // branch: its number, 0 if it is the only one
 
 const ARROWHEAD = 5; // pixels
+const LABEL_GAP = 18; // between a label and the card
 
 export function StepEdge({ sourceX, sourceY, targetX, targetY, data, markerEnd, interactionWidth }: EdgeProps<DrawnEdge>) {
   let [x, y] = [sourceX, sourceY];
@@ -14,7 +15,8 @@ export function StepEdge({ sourceX, sourceY, targetX, targetY, data, markerEnd, 
     [x, y] = [routeX, bottom];
   }
   path += curve(x, y, targetX, targetY - ARROWHEAD);
-  return <BaseEdge path={path} markerEnd={markerEnd} interactionWidth={interactionWidth} />;
+  const label = data?.branch ? { label: data.branch, labelX: targetX, labelY: targetY - LABEL_GAP } : {};
+  return <BaseEdge path={path} markerEnd={markerEnd} interactionWidth={interactionWidth} {...label} />;
 }
 
 function curve(x: number, y: number, toX: number, toY: number): string {

@@ -58,10 +58,15 @@ export function pointOf(step: Step): { x: number; y: number } {
   return { x: Number(x) || 0, y: Number(y) || 0 };
 }
 
-/** The edge that leaves by an output. */
-export function edgeFrom(draft: Draft, end: OutputEnd): [string, Edge] | undefined {
+/** The edges that leave by an output, in the order of their branches. */
+export function edgesFrom(draft: Draft, end: OutputEnd): [string, Edge][] {
   const id = draft.nodes.get(end.key)?.id;
-  return [...draft.edges].find(([, edge]) => edge.source === id && (edge.sourceHandle || null) === end.handle);
+  return [...draft.edges].filter(([, edge]) => edge.source === id && (edge.sourceHandle || null) === end.handle);
+}
+
+/** The first edge that leaves by an output. */
+export function edgeFrom(draft: Draft, end: OutputEnd): [string, Edge] | undefined {
+  return edgesFrom(draft, end)[0];
 }
 
 /** The output at which the next step is added: an open one of the selected node, else of the last node with one. */
@@ -88,11 +93,14 @@ export function mayConnect(draft: Draft, source: string, target: string): boolea
   return !reached.has(source);
 }
 
-export function connect(draft: Draft, end: OutputEnd, target: string): Patch {
+/** Draw an edge. It replaces the edge that leaves there, unless it is one more branch. */
+export function connect(draft: Draft, end: OutputEnd, target: string, isBranch: boolean): Patch {
   const source = draft.nodes.get(end.key);
   const step = draft.nodes.get(target);
   if (!source || !step) return {};
-  const replaced = edgeFrom(draft, end);
+  const present = edgesFrom(draft, end);
+  if (isBranch && present.some(([, edge]) => edge.target === step.id)) return {};
+  const replaced = isBranch ? undefined : present[0];
   const edge = edgeBetween(source.id, end.handle, step.id);
   return { edges: { ...(replaced ? { [replaced[0]]: null } : {}), [freeKey(draft, edge.id!)]: edge } };
 }

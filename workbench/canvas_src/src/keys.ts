@@ -7,6 +7,7 @@ export const KEYS: [string, string][] = [
   ["Escape", "leave the form; clear the selection"],
   ["N", "add a step after the selected one"],
   ["C", "connect the output that was chosen last to the card"],
+  ["Shift+C, Ctrl+drag from an output", "connect one more card to the output, as a branch that follows the others"],
   ["Arrow keys", "move the selection"],
   ["Delete", "remove the selection"],
   ["Ctrl+Z, Ctrl+Shift+Z", "undo, redo"],
@@ -20,7 +21,7 @@ export const KEYS: [string, string][] = [
 ];
 
 export type Command =
-  | "undo" | "redo" | "remove" | "selectAll" | "duplicate" | "arrange" | "fit" | "test" | "help" | "clearSelection" | "focusPalette" | "focusForm" | "focusCard" | "connect";
+  | "undo" | "redo" | "remove" | "selectAll" | "duplicate" | "arrange" | "fit" | "test" | "help" | "clearSelection" | "focusPalette" | "focusForm" | "focusCard" | "connect" | "connectBranch";
 
 const WITHOUT_MODIFIER: Record<string, Command> = {
   Delete: "remove", Backspace: "remove", Escape: "clearSelection", Enter: "focusForm", "?": "help", l: "arrange", f: "fit", t: "test", n: "focusPalette", c: "connect",
@@ -37,6 +38,7 @@ export function commandOf(event: KeyboardEvent): Command | null {
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (event.ctrlKey || event.metaKey) return key === "z" && event.shiftKey ? "redo" : (WITH_CONTROL[key] ?? null);
   if (event.altKey) return null;
+  if (key === "c" && event.shiftKey) return "connectBranch";
   // Enter presses a focused button; only on a card it opens the form.
   if (key === "Enter" && target.closest("button, summary, [role=option]")) return null;
   return WITHOUT_MODIFIER[key] ?? null;

@@ -1,0 +1,106 @@
+"""Several edges from one handle: their branches are run one after the other, in the order of the edges."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import find, given
+
+from tests.language.strategies import NOW, contacts, events, graph_of, sound_graphs
+from tests.language.test_check import EXIT, WAIT, T, condition, remarks, reports
+from workbench.language.advance import max_duration
+from workbench.language.channel import RetryPolicy
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers
+from workbench.language.graph import Graph, read_graph
+from workbench.language.simulate import SimulatedAutomation, simulate
+from workbench.language.trigger import Trigger
+
+
+def tag(name: str) -> dict[str, Any]:
+    return {"id": name, "type": "add_tag", "data": {"tag": name}}
+
+
+A, B, C, D, E = map(tag, "abcde")
+PRO = condition("pro", ("plan", "eq", "pro"))
+DELAY: dict[str, Any] = {"id": "wait", "type": "delay", "data": {"seconds": 3_600}}
+
+
+def graph(nodes: list[dict[str, Any]], *edges: str) -> Graph:
+    written = []
+    for edge in edges:
+        source, _, target = edge.partition(">")
+        name, _, handle = source.partition(":")
+        written.append({"source": name, "target": target, "sourceHandle": handle or None})
+    read = read_graph({"nodes": [T, *nodes], "edges": written})
+    assert isinstance(read, Graph), read
+    return read
+
+
+def order(graph: Graph, plan: str = "pro") -> str:
+    """Return the ids of the nodes that an entry of a contact with this plan runs, without the trigger."""
+    event = Event("paid", Identifiers(), payload=f'{{"plan": "{plan}"}}'.encode())
+    trace = simulate(SimulatedAutomation(Trigger(), graph), event, ContactState("1"), NOW)
+    return " ".join(step.node_id for step in trace.steps if step.outcome != "waiting")[2:]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "expected"),
+    [
+        ([A, B, C], ["t>a", "t>b", "t>c"], "a b c"),
+        ([A, B, C], ["t>c", "t>a", "t>b"], "c a b"),
+        ([A, B, C, D], ["t>a", "t>b", "a>c", "b>d"], "a c b d"),
+        ([A, B, C, D], ["t>a", "t>b", "a>c", "b>c", "c>d"], "a b c d"),
+        ([A, B, C], ["t>a", "t>b", "a>b", "b>c"], "a b c"),
+        ([A, B, C], ["t>b", "t>a", "a>b", "b>c"], "a b c"),
+        ([A, B, C, D, E], ["t>a", "t>e", "a>b", "a>c", "b>d", "c>d"], "a b c d e"),
+        ([PRO, A, B, C], ["t>pro", "t>c", "pro:true>a", "pro:false>b"], "pro a c"),
+        ([PRO, A, C], ["t>pro", "t>c", "pro:false>a"], "pro c"),
+        ([PRO, A, B, C], ["t>a", "a>pro", "pro:true>b", "pro:true>c"], "a pro b c"),
+        ([EXIT, A], ["t>x", "t>a"], "x"),
+        ([DELAY, A, B], ["t>wait", "t>b", "wait>a"], "wait a b"),
+    ],
+)
+def test_branches_are_run_in_the_order_of_their_edges(
+    nodes: list[dict[str, Any]], edges: list[str], expected: str
+) -> None:
+    assert order(graph(nodes, *edges)) == expected
+
+
+def test_a_branch_that_a_condition_skips_leads_to_the_next_one() -> None:
+    forked = graph([PRO, A, B, C], "t>pro", "t>c", "pro:true>a", "pro:false>b")
+    assert order(forked, "free") == "pro b c"
+
+
+def test_the_waits_of_all_branches_add_up() -> None:
+    later = DELAY | {"id": "later"}
+    assert max_duration(graph([DELAY, later], "t>wait", "t>later"), RetryPolicy({})).total_seconds() == 7_200
+
+
+@given(sound_graphs(), events(), contacts)
+def test_no_node_is_run_twice(written: dict[str, Any], event: Event, contact: ContactState) -> None:
+    trace = simulate(SimulatedAutomation(Trigger(), graph_of(written)), event, contact, NOW)
+    entered = [step.node_id for step in trace.steps if step.attempt == 1]
+    changes = [node_id for node_id, following in pairwise([*entered, None]) if node_id != following]
+    assert len(changes) == len(set(changes))
+
+
+def test_random_graphs_have_several_branches_with_steps_and_waits() -> None:
+    forked = graph_of(find(sound_graphs(), lambda written: len(graph_of(written).route.sequences) == 1))
+    assert len(forked.route.sequences[0].branches) > 1
+
+
+def test_a_branch_after_a_wait_is_a_warning() -> None:
+    waiting = remarks([T, WAIT, A, B], "t>w", "t>b", "w:matched>a")
+    assert waiting == [("warning", "b", "begins after 'w', which waits: draw its edge first if it should not wait")]
+    assert remarks([T, WAIT, A, B], "t>b", "t>w", "w:matched>a") == []
+
+
+def test_a_step_of_an_earlier_branch_has_one_way_on() -> None:
+    entered = remarks([T, PRO, A, B, C], "t>pro", "pro:true>a", "pro:true>b", "pro:false>a", "a>c")
+    assert reports(entered, "error", "a", "is in a branch of 'pro' that another branch follows")
+    assert remarks([T, PRO, A, B, C], "t>pro", "pro:true>a", "pro:true>b", "pro:false>b", "a>c") == []
+
+
+def test_a_branch_after_an_exit_cannot_be_reached() -> None:
+    assert reports(remarks([T, EXIT, A], "t>x", "t>a"), "error", "a", "cannot be reached from the trigger")
