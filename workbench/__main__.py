@@ -40,7 +40,11 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
     pulling.add_argument("--name", action="append", default=[], help="only this automation; may be repeated")
     pulling.add_argument("--overwrite", action="store_true", help="also replace files that were edited here")
     for action in (planning, applying):
-        action.add_argument("--accept-dropped", action="store_true", help="drop filters with unknown operators")
+        action.add_argument(
+            "--accept-dropped",
+            action="store_true",
+            help="drop unknown operators of filters, and an unknown kind of the first step",
+        )
         action.add_argument("--every-event", action="store_true", help="an empty event name means every event")
     applying.add_argument("--overwrite", action="store_true", help="also replace changes made on the server")
     applying.add_argument("--archive-missing", action="store_true", help="archive automations without a file")

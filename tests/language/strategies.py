@@ -129,7 +129,8 @@ def ways_of(node: dict[str, Any]) -> list[str | None]:
 def sound_graphs(draw: st.DrawFn) -> dict[str, Any]:
     """Return a graph that can be published: a trigger, no cycles, every node reachable."""
     steps = draw(st.lists(nodes, min_size=1, max_size=7))
-    written = [{"id": "0", "type": "app_event"}, *(step | {"id": str(number)} for number, step in enumerate(steps, 1))]
+    first = draw(st.sampled_from(["app_event", "app_event", "app_event", "teleport"]))  # the last starts entries, too
+    written = [{"id": "0", "type": first}, *(step | {"id": str(number)} for number, step in enumerate(steps, 1))]
     edges: list[dict[str, Any]] = []
     free = [("0", None)]
     for node in written[1:]:

@@ -169,7 +169,10 @@ def test_an_invalid_node_is_dead_unless_it_replaces_the_trigger() -> None:
     invalid = InvalidAction((Problem("f", "is odd"),))
     assert advance(line(invalid), at("1"), FACTS, NOW).run.error == "node_invalid: f: is odd"
     stand_in = Graph((Node("a", "my_trigger", invalid), Node("b", "exit", Exit())), (Edge("", "a", "b"),))
-    assert advance(stand_in, START, FACTS, NOW).run.node_id == "b"
+    entered = advance(stand_in, START, FACTS, NOW)
+    assert entered.run.node_id == "b"
+    assert entered.step is not None
+    assert (entered.step.kind, entered.step.outcome) == ("app_event", "entered")
     broken = Graph((Node("a", "send_inapp", invalid),), ())
     assert advance(broken, START, FACTS, NOW).run.outcome == "node_invalid"
 

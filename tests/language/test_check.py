@@ -103,6 +103,18 @@ def test_a_graph_without_trigger_starts_at_its_first_node() -> None:
     assert "first node" in diagnostics[0][2]
 
 
+def test_a_first_node_of_an_unknown_kind_needs_consent() -> None:
+    odd = {"id": "u", "type": "teleport"}
+    graph = read_graph({"nodes": [odd, TAG], "edges": [{"source": "u", "target": "tag"}]})
+    assert isinstance(graph, Graph)
+    [diagnostic] = check(PAID, graph)
+    assert (diagnostic.level, diagnostic.node_id, diagnostic.consent) == ("warning", "u", "accept_dropped")
+    assert "the node kind 'teleport' is unknown" in diagnostic.message
+    assert reports(remarks([T, odd], "t>u"), "error", "u", "unknown node kind")
+    assert reports(remarks([odd]), "error", "u", "nothing follows")
+    assert reports(remarks([odd, TAG], "u:true>tag"), "error", "u", "does not branch")
+
+
 def test_the_trigger_should_come_first() -> None:
     assert reports(remarks([TAG, T], "t>tag"), "warning", "t", "should be the first")
 

@@ -233,7 +233,7 @@ def cards(pieces: DraftPieces, parsed: ParsedDraft) -> dict[str, JsonObject]:
             "icon": drawn.icon,
             "height": drawn.height,
             "outputs": outputs(node),
-            "valid": not isinstance(node.action, InvalidAction),
+            "valid": not isinstance(node.action, InvalidAction) or node is parsed.graph.stand_in,
         }
     return by_key
 

@@ -114,7 +114,7 @@ def _check_nodes(graph: Graph) -> Iterator[Diagnostic]:
         if node.id in ids:
             yield Diagnostic("error", "has the same id as another node", node.id)
         ids.add(node.id)
-        if isinstance(node.action, InvalidAction):
+        if isinstance(node.action, InvalidAction) and node is not graph.stand_in:
             for problem in node.action.problems:
                 yield Diagnostic("error", problem.reason, node.id, problem.field)
     triggers = [node for node in graph.nodes if isinstance(node.action, TriggerNode)]
@@ -122,7 +122,11 @@ def _check_nodes(graph: Graph) -> Iterator[Diagnostic]:
         yield Diagnostic("error", "the graph is empty: it needs a trigger node and at least one step")
     elif not triggers:
         message = "starts the entries as the first node, because the graph has no trigger node"
-        yield Diagnostic("warning", message, graph.nodes[0].id)
+        consent: Consent | None = None
+        if graph.stand_in is not None:
+            message = f"the node kind {graph.stand_in.kind!r} is unknown and will be dropped: the step only {message}"
+            consent = "accept_dropped"
+        yield Diagnostic("warning", message, graph.nodes[0].id, consent=consent)
     elif graph.nodes[0] is not triggers[0]:
         yield Diagnostic("warning", "should be the first node of the graph", triggers[0].id)
     for node in triggers[1:]:
@@ -140,7 +144,9 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
             continue
         if target is None:
             yield Diagnostic("error", f"an edge leads to node {edge.target!r}, which does not exist", source.id)
-        if edge.handle not in source.handles and not isinstance(source.action, InvalidAction):
+        if edge.handle not in source.handles and (
+            not isinstance(source.action, InvalidAction) or source is graph.stand_in
+        ):
             if isinstance(source.action, Exit):
                 message = "ends the entry: no edge leaves it"
             elif source.handles == (None,):
@@ -181,7 +187,7 @@ def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
     for node_id, fork in graph.route.shared:
         message = f"is in a branch of {fork!r} that another branch follows: only steps of that branch may lead to it"
         yield Diagnostic("error", message, node_id)
-    if reachable == {graph.start.id} and isinstance(graph.start.action, TriggerNode):
+    if reachable == {graph.start.id} and (isinstance(graph.start.action, TriggerNode) or graph.stand_in is not None):
         yield Diagnostic("error", "nothing follows the trigger", graph.start.id)
 
 

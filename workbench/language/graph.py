@@ -21,8 +21,10 @@ import msgspec
 from workbench.language.actions import (
     MAX_ID_LENGTH,
     MAX_WAIT,
+    STEP_ACTIONS,
     Action,
     Handle,
+    InvalidAction,
     TriggerNode,
     UpdateContact,
     awaited_event,
@@ -184,6 +186,13 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     def start(self) -> Node | None:
         """The trigger node, otherwise the first node (docs/contract.md 4.7.8)."""
         return next((node for node in self.nodes if isinstance(node.action, TriggerNode)), next(iter(self.nodes), None))
+
+    @cached_property
+    def stand_in(self) -> Node | None:
+        """The first node, if it is of an unknown kind and starts the entries because there is no trigger node."""
+        start = self.start
+        is_unknown = start is not None and isinstance(start.action, InvalidAction) and start.kind not in STEP_ACTIONS
+        return start if is_unknown else None
 
 
 class BranchSequence(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from workbench.language.actions import (
-    NODE_KINDS,
+    TRIGGER_KINDS,
     Action,
     AddTag,
     Branch,
@@ -252,9 +252,9 @@ def _exit(ctx: StepContext, _: Exit) -> Decision:
 
 @_handles(InvalidAction)
 def _invalid(ctx: StepContext, action: InvalidAction) -> Decision:
-    # A first node of an unknown kind takes the place of a missing trigger (docs/contract.md 4.7.8).
-    if ctx.node is ctx.graph.start and ctx.node.kind not in NODE_KINDS:
-        return follow_edge(ctx, record_step(ctx, "entered"))
+    # It takes the place of a missing trigger (docs/contract.md 4.7.8), also in the step: its kind may be any text.
+    if ctx.node is ctx.graph.stand_in:
+        return follow_edge(ctx, msgspec.structs.replace(record_step(ctx, "entered"), kind=TRIGGER_KINDS[0]))
     return fail_permanently(ctx, "node_invalid", str(action.problems[0]))
 
 
