@@ -315,8 +315,9 @@ CREATE TABLE workbench.automation_versions (
 -- Incremented by every change of an organization's automations; ingest reads it in its own transaction, so cached triggers are
 -- never stale.
 CREATE TABLE workbench.automation_epochs (
-    org_id  bigint PRIMARY KEY,
-    epoch   bigint NOT NULL
+    org_id      bigint PRIMARY KEY,
+    epoch       bigint NOT NULL,
+    stopped_at  timestamptz         -- since when everything is stopped: automations with this `paused_at` were stopped by it
 );
 
 CREATE TABLE workbench.audit_log (

@@ -18,7 +18,7 @@ from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchErr
 from workbench.events import Receipt
 from workbench.language.check import Consent, Diagnostic, check_against
 from workbench.plan import Plan, plan_publication
-from workbench.publish import AutomationRecord, Impact, SavedAutomation, Versions
+from workbench.publish import AutomationRecord, Impact, SavedAutomation, Stopped, Versions
 from workbench.send_test import TestReceivers, TestSent, send_test
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 from workbench.stats import Dashboard, Stats, stats
@@ -73,6 +73,11 @@ class Automation(AutomationVerbs):
     def name(self) -> str:
         """The name under which the automation is saved and opened."""
         return self._draft.name
+
+    @property
+    def state(self) -> str:
+        """The state of the automation: `draft` until it is published, then `live`, `paused` or `off`."""
+        return self._server.record.state if self._server.record is not None else "draft"
 
     # Writing
 
@@ -220,8 +225,9 @@ class Automation(AutomationVerbs):
     def publish(self, *, overwrite: bool = False, accept_dropped: bool = False, every_event: bool = False) -> Self:
         """Save the draft, publish it as a new version and switch the automation on.
 
-        Entries of earlier versions finish on their version; `.impact` counts them. A filter with an unknown operator is
-        dropped only with `accept_dropped=True`, and an empty event name means every event only with `every_event=True`.
+        Entries of earlier versions finish on their version; `.impact` counts them. A filter with an unknown operator,
+        and what a first step of an unknown kind would do, is dropped only with `accept_dropped=True`. An empty event
+        name means every event only with `every_event=True`.
         Raises PublishError listing the errors by node, and ConflictError if the automation was changed since it was
         opened.
         """
@@ -252,6 +258,11 @@ class Automation(AutomationVerbs):
         """The unfinished entries of earlier versions when this value was published; None if it was not."""
         return self._server.record.impact if self._server.record is not None else None
 
+    @property
+    def stopped(self) -> Stopped | None:
+        """What this value stopped when it was paused; None if it was not."""
+        return self._server.record.stopped if self._server.record is not None else None
+
     def activate(self) -> Self:
         """Switch the automation on, so that events start it again."""
         return self._change("activate")
@@ -261,7 +272,10 @@ class Automation(AutomationVerbs):
         return self._change("deactivate")
 
     def pause(self) -> Self:
-        """Pause the automation: no event starts it, and entries stop at their next step. No entry is cancelled."""
+        """Pause the automation: no event starts it, and no step of its entries takes effect. No entry is cancelled.
+
+        `.stopped` counts what was stopped, and messages that are being sent and may still arrive.
+        """
         return self._change("pause")
 
     @usage_example('.resume() or .resume(overdue="cancel")')
@@ -369,7 +383,8 @@ class Automation(AutomationVerbs):
         states = ", ".join(text for text, _ in self._status_pills())
         remarks = [f"{'✗' if diagnostic.level == 'error' else '!'} {diagnostic}" for diagnostic in self.check()]
         impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
-        return "\n".join([f"{self.name} ({states})", *sentence_lines(self._draft), *remarks, *impact])
+        stopped = [self.stopped.sentence()] if self.stopped is not None else []
+        return "\n".join([f"{self.name} ({states})", *sentence_lines(self._draft), *remarks, *impact, *stopped])
 
     def _repr_html_(self) -> str:
         trigger, graph = self._draft.language()
@@ -381,6 +396,7 @@ class Automation(AutomationVerbs):
             remarks=self.check() if graph.nodes else self._archive_remarks(),
             sentences="\n".join(sentence_lines(self._draft)),
             impact=self.impact,
+            stopped=self.stopped,
         )
 
 

@@ -26,7 +26,7 @@ from workbench.display.html import (
     table,
     table_columns,
 )
-from workbench.display.words import quantity
+from workbench.display.words import join_and, quantity
 from workbench.draft import Draft, from_json
 from workbench.errors import (
     ConflictError,
@@ -55,7 +55,7 @@ from workbench.language.check import (
 from workbench.language.codec import normalize
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem
-from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView
+from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView, StoppedView
 from workbench.language.trigger import Trigger
 from workbench.segments import count_missing, segment_names
 
@@ -119,37 +119,56 @@ class Impact(ImpactView, frozen=True):
 _IMPACT_COLUMNS = table_columns("version", "step", "state", "entries", "consequence", numbers=("entries",))
 
 
+class Stopped(StoppedView, frozen=True, rename="camel"):
+    """What a stop or a pause stopped; `stopped_at` None: what a resume started again, or what a stop would stop."""
+
+    def counts(self) -> str:
+        """Return the numbers of automations, entries and messages."""
+        automations, entries = quantity(self.automations, "automation"), quantity(self.entries, "entry", "entries")
+        return join_and([automations, entries, f"{quantity(self.unsent, 'message')} not sent yet"])
+
+    def sentence(self) -> str:
+        """Return what is stopped, or runs again, and what may still arrive."""
+        if self.stopped_at is None:
+            return f"Running again: {self.counts()}."
+        leaving = f" {quantity(self.leaving, 'message')} being sent now may still arrive." if self.leaving else ""
+        return f"Stopped: {self.counts()}.{leaving}"
+
+    @printable_text
+    def __repr__(self) -> str:
+        return self.sentence()
+
+    def _repr_html_(self) -> str:
+        state, look = ("live", "good") if self.stopped_at is None else ("paused", "warn")
+        return html("line.html.j2", text=self.sentence(), state=state, look=look, note="", block="")
+
+
 class AutomationRecord(AutomationView, frozen=True, rename="camel"):
     """An automation as the server returns it. `trigger_spec` and `graph` are the draft, not the published version.
 
-    `impact` is set in the response to a publication.
+    `impact` is set in the response to a publication, `stopped` in the response to a pause.
     """
 
     impact: Impact | None = None
+    stopped: Stopped | None = None
 
     def draft(self) -> Draft:
         return from_json({"name": self.name, "triggerSpec": self.trigger_spec, "graph": self.graph})
 
     def pills(self) -> list[tuple[str, str]]:
-        """Return the automation's states, each a short text and a colour."""
+        """Return the automation's state and version, each a short text and a colour."""
         if self.archived_at is not None:
             return [("archived", "warn")]
-        if self.published_version is None:
-            return [("draft", "warn")]
-        published = (f"published, version {self.published_version}", "busy")
-        if self.paused_at is not None:
-            return [published, ("paused", "warn")]
-        return [published, ("active", "good") if self.active else ("off", "warn")]
+        version = [] if self.published_version is None else [(f"version {self.published_version}", "busy")]
+        return [(self.state, "good" if self.state == "live" else "warn"), *version]
 
     def inactive_reason(self) -> str:
         """Return why events do not start a published automation; empty if they do, or if it was never published."""
         if self.archived_at is not None:
             return "It is archived: no event starts it."
-        if self.paused_at is not None:
+        if self.state == "paused":
             return "It is paused: no event starts it until .resume()."
-        if self.published_version is None or self.active:
-            return ""
-        return "It is off now: no event starts it until .activate() or .publish()."
+        return "It is off now: no event starts it until .activate() or .publish()." if self.state == "off" else ""
 
 
 class SavedAutomation:
@@ -433,6 +452,21 @@ def release(connection: Connection, record: AutomationRecord) -> AutomationRecor
 def change(connection: Connection, record: AutomationRecord, action: Action, **arguments: object) -> AutomationRecord:
     """Perform an action and return the automation. `rollback` takes a `version`, `resume` may take `overdue`."""
     return _record(connection.post(f"/automations/{record.id}/{action}", arguments))
+
+
+def read_stop(connection: Connection) -> Stopped:
+    """Return what is stopped, or what a stop would stop now (`stopped_at` None)."""
+    return msgspec.convert(connection.get("/stop"), Stopped)
+
+
+def stop_all(connection: Connection) -> Stopped:
+    """Stop every automation of the organization and return what was stopped."""
+    return msgspec.convert(connection.post("/stop"), Stopped)
+
+
+def resume_all(connection: Connection, overdue: Overdue = "run") -> Stopped:
+    """Resume what was stopped and return it."""
+    return msgspec.convert(connection.post("/resume", {"overdue": overdue}), Stopped)
 
 
 def unchanged(draft: Draft, record: AutomationRecord) -> bool:

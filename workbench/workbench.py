@@ -17,7 +17,7 @@ from workbench.entries import DeadLetters, Entry, dead_letters
 from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
-from workbench.publish import Automations, SavedAutomation
+from workbench.publish import Automations, SavedAutomation, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
 from workbench.sql import AsOf, Params, SqlQuery, Stream, bind_values, sql, watermark
@@ -166,6 +166,22 @@ class Workbench(Reports):
     def automations(self) -> Automations:
         """The automations of the organization, newest first, as a sequence that is displayed as a table."""
         return publish.list_automations(self._connection)
+
+    def stop_all(self) -> Stopped:
+        """Stop everything now: no step of any entry takes effect any more. Returns what was stopped.
+
+        Messages that are being sent may still arrive. Until `.resume_all()`, no event starts an automation, and one
+        that is published or activated waits with the others.
+        """
+        return publish.stop_all(self._connection)
+
+    @usage_example('wb.resume_all() or wb.resume_all(overdue="cancel")')
+    def resume_all(self, *, overdue: publish.Overdue = "run") -> Stopped:
+        """Resume what `.stop_all()` stopped; automations that were paused or off before stay so.
+
+        Steps that came due meanwhile run now. With `overdue="cancel"` the entries at these steps are cancelled instead.
+        """
+        return publish.resume_all(self._connection, overdue)
 
     @usage_example('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
     def contact(self, contact_id: str | None = None, **identifier: Unpack[ContactIdentifier]) -> Contact:

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
+from api.store.locks import hold_steps, share_steps
 from api.store.query import run
 from workbench.language.channel import INAPP, is_evm_wallet
 from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
@@ -305,10 +306,16 @@ async def _stop(database: Database, author: Author, automation_id: str, outcome:
 
 @retry_conflicts
 async def pause(database: Database, author: Author, automation_id: str) -> AutomationRow | Refusal:
-    """Start no more entries, and park existing ones when they come due. Nothing is cancelled."""
+    """Start no more entries, and park existing ones when they come due. Nothing is cancelled.
+
+    No step is recorded after this. An automation that was stopped with all others stays paused when they are resumed.
+    """
     async with database.transaction() as tx:
+        await run(tx, hold_steps(author.org_id))
         row = await _lock(tx, author, automation_id)
-        if isinstance(row, Refusal) or row.paused_at is not None:
+        if isinstance(row, Refusal) or (
+            row.paused_at is not None and row.paused_at != await store.find_stop(tx, author.org_id)
+        ):
             return row
         if not row.active:
             return conflict("the automation is not active, so there is nothing to pause")
@@ -325,18 +332,6 @@ async def resume(
     resumes the remaining entries. Overdue entries that a worker has claimed end before their next step.
     """
 
-    async def cancel_next_overdue(tx: Transaction, after: str) -> str | None:
-        # Entries that came due during the pause, whether or not an engine has parked them.
-        _, last = await _cancel(tx, author, automation_id, OVERDUE, after, due_by=author.now)
-        return last
-
-    @retry_conflicts
-    async def cancel_while_paused(after: str) -> str | None:
-        async with database.transaction() as tx:
-            row = await _lock(tx, author, automation_id)
-            is_paused = not isinstance(row, Refusal) and row.paused_at is not None
-            return await cancel_next_overdue(tx, after) if is_paused else None
-
     @retry_conflicts
     async def run_again() -> AutomationRow | Refusal:
         async with database.transaction() as tx:
@@ -344,21 +339,50 @@ async def resume(
             if isinstance(row, Refusal) or row.paused_at is None:
                 return row
             if cancel_overdue:
-                # Cancel entries that were paused since the last batch; no more are paused under this lock.
-                await _in_batches(partial(cancel_next_overdue, tx))
-                await store.cancel_claimed_entries(tx, author.org_id, automation_id, OVERDUE)
+                await cancel_last_overdue(tx, author, automation_id)
             detail = {"paused_at": row.paused_at, "overdue": "cancel" if cancel_overdue else "run"}
             resumed = msgspec.structs.replace(row, paused_at=None, live_since=author.now)
             return await _write(tx, author, resumed, "automation.resume", detail)
 
+    async with database.transaction() as tx:
+        row = _changeable(await store.find_automation(tx, author.org_id, automation_id), None)
+        stopped_at = await store.find_stop(tx, author.org_id)
+    if not isinstance(row, Refusal) and stopped_at is not None and row.paused_at == stopped_at:
+        return conflict("everything is stopped: resume everything (POST /api/v1/resume, wb.resume_all())")
     if cancel_overdue:
-        await _in_batches(cancel_while_paused)
+        await cancel_overdue_entries(database, author, automation_id)
     row = await run_again()
     if isinstance(row, Refusal) or not row.active:
         return row
     # Shielded: a client that disconnects must not interrupt it.
     await asyncio.shield(resume_rest(database, author, automation_id))
     return row
+
+
+async def cancel_overdue_entries(database: Database, author: Author, automation_id: str) -> None:
+    """Cancel the entries that came due during the pause, whether or not an engine has parked them."""
+
+    @retry_conflicts
+    async def cancel_next(after: str) -> str | None:
+        async with database.transaction() as tx:
+            row = await _lock(tx, author, automation_id)
+            if isinstance(row, Refusal) or row.paused_at is None:
+                return None
+            _, last = await _cancel(tx, author, automation_id, OVERDUE, after, due_by=author.now)
+        return last
+
+    await _in_batches(cancel_next)
+
+
+async def cancel_last_overdue(tx: Transaction, author: Author, automation_id: str) -> None:
+    """Cancel the entries that were paused since the last batch; no more are paused under the automation's lock."""
+
+    async def cancel_next(after: str) -> str | None:
+        _, last = await _cancel(tx, author, automation_id, OVERDUE, after, due_by=author.now)
+        return last
+
+    await _in_batches(cancel_next)
+    await store.cancel_claimed_entries(tx, author.org_id, automation_id, OVERDUE)
 
 
 async def cancel_rest(
@@ -442,6 +466,7 @@ async def _cancel_leftovers(tx: Transaction, author: Author, row: AutomationRow)
 async def _lock(
     tx: Transaction, author: Author, automation_id: str, revision: int | None = None
 ) -> AutomationRow | Refusal:
+    await run(tx, share_steps(author.org_id))  # `stop_all` sees all of a change, or the change sees the stop
     return _changeable(await store.lock_automation(tx, author.org_id, automation_id), revision)
 
 
@@ -458,6 +483,9 @@ def _changeable(row: AutomationRow | None, revision: int | None) -> AutomationRo
 async def _write(
     tx: Transaction, author: Author, row: AutomationRow, action: str, detail: dict[str, Any]
 ) -> AutomationRow:
+    if row.active and row.paused_at is None and (stopped_at := await store.find_stop(tx, author.org_id)) is not None:
+        # It waits until everything is resumed.
+        row, detail = msgspec.structs.replace(row, paused_at=stopped_at), {**detail, "stopped": True}
     next_row = msgspec.structs.replace(row, revision=row.revision + 1, updated_at=author.now)
     stored = await store.update_automation(tx, next_row)
     await record(tx, author, action, row.id, {**detail, "revision": stored.revision})

@@ -107,7 +107,7 @@ def automation_view(row: AutomationRow) -> AutomationView:
     """Return the view of an automation. Compiles templates: run it in a thread."""
     columns = set(AutomationView.__struct_fields__) & set(AutomationRow.__struct_fields__)
     values: dict[str, Any] = {name: getattr(row, name) for name in columns}
-    return AutomationView(**values, warnings=diagnostics(row.trigger_spec, row.graph))
+    return AutomationView(**values, state=row.state, warnings=diagnostics(row.trigger_spec, row.graph))
 
 
 def impact_view(earlier: Sequence[tuple[int | None, str | None, str, int]], *, active: bool) -> ImpactView:

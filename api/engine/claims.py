@@ -32,6 +32,7 @@ class Claims:
         self._clock = clock
         self._held: dict[int, dict[str, Claim]] = {}  # organization -> entry -> claim with its latest lease
         self._renewal: asyncio.Task[None] | None = None
+        self._paused: dict[int, set[str]] = {}  # organization -> automations that were paused at the latest renewal
 
     async def take(self, org_id: int, lane: Lane, limit: int) -> list[Claim]:
         """Claim the first due entry of up to `limit` contacts. Pass the claims to `hold` to keep their leases."""
@@ -70,6 +71,11 @@ class Claims:
                 del self._held[org_id][claim.entry_id]
         if not self._held.get(org_id):
             self._held.pop(org_id, None)
+            self._paused.pop(org_id, None)
+
+    def may_leave(self, org_id: int, claim: Claim) -> bool:
+        """Return whether a message may leave for the entry: the claim is valid, and a pause has not been noticed."""
+        return self.is_valid(org_id, claim) and claim.automation_id not in self._paused.get(org_id, ())
 
     def is_valid(self, org_id: int, claim: Claim) -> bool:
         """Return whether no other engine can have claimed the entry: only then may a message leave for it."""
@@ -91,7 +97,12 @@ class Claims:
     async def _renew(self, org_id: int, claims: list[Claim]) -> None:
         lease_until = self._clock.now() + LEASE
         async with self._database.transaction() as tx:
-            renewed_ids, _ = await run(tx, store.renew_leases(org_id, claims, lease_until), COMMIT)
+            statuses = store.read_automation_statuses(org_id, list({claim.automation_id for claim in claims}))
+            renewed_ids, automations, _ = await run(
+                tx, store.renew_leases(org_id, claims, lease_until), statuses, COMMIT
+            )
+        if org_id in self._held:
+            self._paused[org_id] = {automation_id for automation_id, status in automations.items() if status.paused}
         for claim in claims:
             if self._current(org_id, claim) is None:
                 continue  # released, or claimed again, while the statement ran

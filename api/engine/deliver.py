@@ -115,8 +115,9 @@ class Deliveries:
             context.counts.add_lost(org_id, 1)
             return None
         started_ns = monotonic_ns()
-        # Checked again at the last moment: waiting for a slot or a connection may take longer than a lease.
-        may_leave = lambda: context.claims.is_valid(org_id, claim)  # noqa: E731
+        # Checked again at the last moment: waiting for a slot or a connection may take longer than a lease, and a
+        # pause within a third of a lease keeps what still waits.
+        may_leave = lambda: context.claims.may_leave(org_id, claim)  # noqa: E731
         outcome = await attempt(context.transports, context.keyring, org_id, message, context.clock.now(), may_leave)
 
         now = context.clock.now()

@@ -11,6 +11,8 @@ Decisions are made without locks, so four races are closed here:
 - The next entry of a contact is claimed only after this one has stopped running. A claim looks at the entries of a
   contact, and puts back those that come later, under the lock of the contact's turns. So it either comes before, and
   what it puts back is released here, or it comes after, and sees that this entry has stopped.
+- A step is recorded only while its automation is not paused. A pause waits for the transactions that share the lock of
+  steps, and keeps new ones out until it commits: from then on no step takes effect.
 - An entry is paused only while its automation is share-locked as paused. A resume commits either before, and is seen
   here, or after, and then finds the paused entry.
 """
@@ -31,7 +33,7 @@ from api.process import Tally
 from api.store import entries as store
 from api.store.database import Transaction
 from api.store.events import EventRow, merge_attributes
-from api.store.locks import hold_contacts, hold_turns
+from api.store.locks import hold_contacts, hold_turns, share_steps
 from api.store.messages import (
     StoredMessage,
     abandon_outgoing,
@@ -189,10 +191,12 @@ async def _have_facts_changed(
     contact_ids: set[str],
 ) -> bool:
     """Lock what the decisions on a batch were made on; return whether it has changed since."""
-    # An entry is paused only if its automation still is; the lock keeps the automation paused until the commit.
-    if paused_ids := {progress.claim.automation_id for progress in batch if progress.run.state is State.PAUSED}:
-        (paused,) = await run(tx, store.count_paused(org_id, sorted(paused_ids)))
-        if paused < len(paused_ids):
+    # Paused or not, the locks keep an automation so until the commit.
+    automation_ids = {progress.claim.automation_id for progress in batch}
+    _, paused_ids = await run(tx, share_steps(org_id), store.find_paused(org_id, sorted(automation_ids)))
+    for claim in (progress.claim for progress in batch):
+        decided_on = facts.facts[claim.entry_id]
+        if decided_on.cancelled is None and decided_on.paused != (claim.automation_id in paused_ids):
             return True
     if not watching:
         return False

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.automations import automations, entries, goals, trial
+from api.automations import automations, entries, goals, stop, trial
 from api.automations.automations import Refusal, unknown
 from api.automations.body import AutomationEdit, NewAutomation
 from api.automations.test_send import TestBody, TestSendServices, UnsavedTestBody, send_test
@@ -34,10 +34,19 @@ from api.routes.request import (
     valid,
 )
 from api.store import automations as store
-from api.store.automations import AutomationRow, EntriesQuery, VersionRow
+from api.store.automations import STATES, AutomationRow, EntriesQuery, StateFlags, VersionRow
 from workbench.language.body import Body, LastId, Number
 from workbench.language.channel import RetryPolicy
-from workbench.language.responses import AutomationView, ChangeView, EntryView, GoalView, ImpactView, TestMessageView
+from workbench.language.responses import (
+    AutomationState,
+    AutomationView,
+    ChangeView,
+    EntryView,
+    GoalView,
+    ImpactView,
+    StoppedView,
+    TestMessageView,
+)
 
 blueprint = Blueprint("automations", url_prefix="/api/v1")
 
@@ -50,8 +59,14 @@ class LimitQuery(Body, frozen=True):
 
 class AutomationsQuery(LimitQuery, frozen=True):
     name: str | None = None
+    state: AutomationState | None = None
     archived: bool = False
     before: LastId | None = None
+
+    @property
+    def flags(self) -> StateFlags:
+        """Whether the automations are published, active and paused; None: either."""
+        return STATES[self.state] if self.state else (None, None, None)
 
 
 class GoalQuery(Body, frozen=True):
@@ -86,8 +101,9 @@ async def create(request: Request, body: NewAutomation) -> AutomationView:
 @blueprint.get("/automations")
 @Operation(READ, field="automations")
 async def list_all(request: Request, query: AutomationsQuery) -> list[AutomationView]:
-    """List automations, newest first, optionally of one `name`; `archived=true` lists the archived ones."""
-    org_id, selection = principal_of(request).org_id, (query.name, query.archived, query.limit, query.before)
+    """List automations, newest first, optionally of one `name` or `state`; `archived=true` lists the archived ones."""
+    selection = query.name, query.archived, *query.flags, query.limit, query.before
+    org_id = principal_of(request).org_id
     async with services(request).database.transaction() as tx:
         rows = await store.list_automations(tx, org_id, *selection)
     return [await _view(row) for row in rows]
@@ -142,8 +158,12 @@ async def deactivate(request: Request, automation_id: str) -> AutomationView:
 @blueprint.post("/automations/<automation_id:str>/pause")
 @Operation(SWITCH)
 async def pause(request: Request, automation_id: str) -> AutomationView:
-    """Pause the automation until it is resumed; 409 unless it is active."""
-    return await _view(await automations.pause(services(request).database, author_of(request), automation_id))
+    """Pause the automation until it is resumed; 409 unless it is active. No step takes effect after the response."""
+    database = services(request).database
+    row = unwrap(await automations.pause(database, author_of(request), automation_id))
+    async with database.transaction() as tx:
+        stopped = StoppedView(row.paused_at, *await store.count_stopped(tx, row.org_id, row.paused_at, row.id))
+    return msgspec.structs.replace(await _view(row), stopped=stopped)
 
 
 @blueprint.post("/automations/<automation_id:str>/resume")
@@ -152,6 +172,37 @@ async def resume(request: Request, automation_id: str, body: ResumeBody) -> Auto
     """Resume a paused automation; `overdue`: run or cancel the entries that came due during the pause."""
     database, author, cancels = services(request).database, author_of(request), body.overdue == "cancel"
     return await _view(await automations.resume(database, author, automation_id, cancel_overdue=cancels))
+
+
+@blueprint.get("/stop")
+@Operation(READ)
+async def read_stop(request: Request) -> StoppedView:
+    """Return what is stopped, or, if `stoppedAt` is null, what a stop would stop now."""
+    return await stop.count_stopped(services(request).database, principal_of(request).org_id)
+
+
+@blueprint.post("/stop")
+@Operation(SWITCH)
+async def stop_all(request: Request) -> StoppedView:
+    """Stop everything: pause all automations, and those that are switched on until everything is resumed.
+
+    No step of any entry takes effect after the response. `leaving` counts the messages that were being sent.
+    """
+    author = author_of(request)
+    await stop.stop_all(services(request).database, author)
+    return await stop.count_stopped(services(request).database, author.org_id)
+
+
+@blueprint.post("/resume")
+@Operation(SWITCH)
+async def resume_all(request: Request, body: ResumeBody) -> StoppedView:
+    """Resume what the stop paused, and return its numbers; automations that were paused or off before stay so."""
+    database, author = services(request).database, author_of(request)
+    stopped = await stop.count_stopped(database, author.org_id)
+    if stopped.stopped_at is None:
+        return StoppedView(None, 0, 0, 0, 0)
+    await stop.resume_all(database, author, cancel_overdue=body.overdue == "cancel")
+    return msgspec.structs.replace(stopped, stopped_at=None)
 
 
 @blueprint.post("/automations/<automation_id:str>/archive")

@@ -5,7 +5,7 @@ The engine's statements for entries (claims, decisions) are in `store.entries`.
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,7 @@ from workbench.language.body import Body, Id, LastId
 from workbench.language.codec import encode
 from workbench.language.responses import (
     AuditView,
+    AutomationState,
     ChangeView,
     DeadLetterView,
     EntryHistoryView,
@@ -31,6 +32,16 @@ LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 # --- Automations and versions
+
+
+StateFlags: TypeAlias = tuple[bool | None, bool | None, bool | None]
+STATES: Mapping[AutomationState, StateFlags] = {
+    "draft": (False, None, None),
+    "off": (True, False, None),
+    "paused": (True, True, True),
+    "live": (True, True, False),
+}
+"""Whether an automation in a state is published, active and paused; None: either."""
 
 
 class AutomationRow(msgspec.Struct, frozen=True):
@@ -54,6 +65,15 @@ class AutomationRow(msgspec.Struct, frozen=True):
     paused_at: datetime | None = None
     live_since: datetime | None = None
     earlier_confirmations: int | None = None
+
+    @property
+    def state(self) -> AutomationState:
+        flags = self.published_version is not None, self.active, self.paused_at is not None
+        return next(
+            state
+            for state, required in STATES.items()
+            if all(value in (None, flag) for value, flag in zip(required, flags, strict=True))
+        )
 
 
 class VersionRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -87,11 +107,19 @@ async def lock_automation_shared(tx: Transaction, org_id: int, automation_id: Uu
 
 @query
 async def list_automations(
-    tx: Transaction, org_id: int, name: str | None, archived: bool, limit: int, before: Uuid | None = None
+    tx: Transaction,
+    org_id: int,
+    name: str | None,
+    archived: bool,
+    published: bool | None,
+    active: bool | None,
+    paused: bool | None,
+    limit: int,
+    before: Uuid | None = None,
 ) -> list[AutomationRow]:
     """Return the newest automations, archived or not.
 
-    Only those called `name`, or created before the one with id `before`, if given.
+    Only those called `name`, with these flags (`STATES`), or created before the one with id `before`, if given.
     """
 
 
@@ -123,6 +151,41 @@ async def list_versions(tx: Transaction, org_id: int, automation_id: Uuid, limit
 @query
 async def bump_epoch(tx: Transaction, org_id: int) -> None:
     """Make ingest read an organization's automations again. Do this last in a transaction: others wait for the row."""
+
+
+@query
+async def find_stop(tx: Transaction, org_id: int) -> datetime | None:
+    """Return since when everything of an organization is stopped, or None."""
+
+
+@query
+async def set_stop(tx: Transaction, org_id: int, stopped_at: datetime | None) -> None:
+    """Note since when everything is stopped, or that it runs again. Do this last, like `bump_epoch`."""
+
+
+@query
+async def pause_automations(tx: Transaction, org_id: int, at: datetime) -> list[str]:
+    """Pause all automations that are active and not paused; return their ids."""
+
+
+@query
+async def find_stopped(tx: Transaction, org_id: int, paused_at: datetime) -> list[str]:
+    """Return the ids of the automations that were paused at this moment."""
+
+
+@query
+async def resume_automations(tx: Transaction, org_id: int, paused_at: datetime, at: datetime) -> list[str]:
+    """End the pause of the automations that were paused at `paused_at`; return their ids."""
+
+
+@query
+async def count_stopped(
+    tx: Transaction, org_id: int, paused_at: datetime | None, automation_id: Uuid | None = None
+) -> tuple[int, int, int, int]:
+    """Count what was paused at this moment (None: what is not paused), of all automations or one of them.
+
+    Active automations, their entries that have not ended, and messages that wait for another attempt or are being sent.
+    """
 
 
 # --- Audit log

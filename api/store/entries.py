@@ -263,8 +263,8 @@ def find_cancellation(org_id: int, claim: Claim) -> str | None:
 
 
 @call
-def count_paused(org_id: int, ids: Collection[Uuid]) -> int:
-    """Count the paused automations among these, and keep them paused until this transaction ends."""
+def find_paused(org_id: int, ids: Collection[Uuid]) -> set[str]:
+    """Find the paused automations among these, and keep them paused until this transaction ends."""
 
 
 @call

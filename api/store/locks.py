@@ -3,6 +3,7 @@
 The order: idempotency keys, then identifiers, then contacts, then entries; sorted within each kind. The turns of
 contacts have no place in it: a claim does not wait for a turn, and waits for nothing while it holds one. The lock of
 segment members comes after contacts; a transaction that takes it exclusively (`hold_members`) takes no other lock.
+The lock of steps comes before contacts and automations.
 """
 
 from collections.abc import Iterable
@@ -59,6 +60,16 @@ def share_members(org_id: int) -> None:
 @call
 def hold_members(org_id: int) -> None:
     """Wait until no transaction shares the lock of `share_members`, and exclude others until this transaction ends."""
+
+
+@call
+def share_steps(org_id: int) -> None:
+    """Take the shared lock under which steps are recorded and automations change."""
+
+
+@call
+def hold_steps(org_id: int) -> None:
+    """Wait until no transaction shares the lock of `share_steps`, and exclude others until this transaction ends."""
 
 
 @query

@@ -33,11 +33,14 @@ WHERE org_id = :org_id AND id = :automation_id
 FOR SHARE;
 
 -- list_automations --
--- The newest automations, archived or not; of one name, or older than one, if given.
+-- The newest automations, archived or not; of one name, in one state, or older than one, if given.
 SELECT org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
        paused_at, live_since, earlier_confirmations
 FROM automations
 WHERE org_id = :org_id AND (archived_at IS NOT NULL) = :archived AND (:name ::text IS NULL OR name = :name)
+    AND (:published ::boolean IS NULL OR (published_version IS NOT NULL) = :published)
+    AND (:active ::boolean IS NULL OR active = :active)
+    AND (:paused ::boolean IS NULL OR (paused_at IS NOT NULL) = :paused)
     AND (:before ::uuid IS NULL OR id < :before ::uuid)
 ORDER BY id DESC
 LIMIT :limit;
@@ -88,6 +91,58 @@ LIMIT :limit;
 -- Tell ingest that the automations of the organization changed.
 INSERT INTO automation_epochs (org_id, epoch) VALUES (:org_id, 1)
 ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1;
+
+-- find_stop --
+-- Since when everything is stopped; null if it is not.
+SELECT stopped_at FROM automation_epochs WHERE org_id = :org_id;
+
+-- set_stop --
+-- Note since when everything is stopped (null: it runs again), and tell ingest that automations changed.
+INSERT INTO automation_epochs (org_id, epoch, stopped_at) VALUES (:org_id, 1, :stopped_at)
+ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1, stopped_at = excluded.stopped_at;
+
+-- pause_automations --
+-- Pause all automations that are active and not paused. Their drafts do not change, so their revisions stay.
+UPDATE automations SET paused_at = :at, updated_at = :at
+WHERE org_id = :org_id AND active AND paused_at IS NULL
+RETURNING id;
+
+-- find_stopped --
+-- The automations that were paused at one moment.
+SELECT id FROM automations WHERE org_id = :org_id AND paused_at = :paused_at ORDER BY id;
+
+-- resume_automations --
+-- End the pause of the automations that were paused at one moment; logs of earlier blocks do not start them.
+UPDATE automations SET paused_at = NULL, live_since = :at, updated_at = :at
+WHERE org_id = :org_id AND paused_at = :paused_at
+RETURNING id;
+
+-- count_stopped --
+-- Of the active automations (or one of them) that were paused at a moment, or are not paused if it is null: their
+-- number, that of their entries that have not ended, and those of messages that wait for another attempt and of
+-- messages that are being sent. One SELECT per state, because each has its own index.
+WITH stopped AS MATERIALIZED (
+    SELECT id FROM automations
+    WHERE org_id = :org_id AND active AND paused_at IS NOT DISTINCT FROM :paused_at ::timestamptz
+        AND (:automation_id ::uuid IS NULL OR id = :automation_id)
+), live AS MATERIALIZED (
+    SELECT e.id, e.attempts
+    FROM (
+        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state IN ('pending', 'waiting')
+        UNION ALL
+        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state = 'retrying'
+        UNION ALL
+        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state = 'running'
+        UNION ALL
+        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state = 'paused'
+    ) e
+    JOIN stopped s ON s.id = e.automation_id
+), messages_of_live AS (
+    SELECT m.status FROM (SELECT id FROM live WHERE attempts > 0) e    -- entries without an attempt have no message
+    CROSS JOIN LATERAL (SELECT status FROM messages WHERE org_id = :org_id AND entry_id = e.id AND channel <> 'inapp') m
+)
+SELECT (SELECT count(*) FROM stopped), (SELECT count(*) FROM live),
+       (SELECT count(*) FROM messages_of_live WHERE status = 'queued'), (SELECT count(*) FROM messages_of_live WHERE status = 'sending');
 
 -- Audit log --------------------------------------------------------------------------------------------------------
 

@@ -315,20 +315,20 @@ FROM unnest(:event_ids ::uuid[]) AS k (event_id)
 JOIN entries e ON e.org_id = :org_id AND e.automation_id = :automation_id AND e.event_id = k.event_id;
 
 -- list_activation_changes --
--- When an automation was activated and deactivated, in order; while it is paused it takes no entries either.
-SELECT created_at AS at, CASE action
-           WHEN 'automation.activate' THEN true
-           WHEN 'automation.deactivate' THEN false
-           WHEN 'automation.archive' THEN false
-           WHEN 'automation.pause' THEN false
-           WHEN 'automation.resume' THEN true
+-- When an automation was activated and deactivated, in order; while it is paused it takes no entries either, nor after
+-- a change while everything was stopped.
+SELECT created_at AS at, CASE
+           WHEN detail ? 'stopped' THEN false
+           WHEN action IN ('automation.activate', 'automation.resume') THEN true
+           WHEN action IN ('automation.deactivate', 'automation.archive', 'automation.pause') THEN false
            ELSE (detail ->> 'active')::boolean
        END AS active
 FROM audit_log
 WHERE org_id = :org_id AND subject_id = :automation_id
     AND (action IN ('automation.activate', 'automation.deactivate', 'automation.archive', 'automation.pause',
                     'automation.resume')
-         OR (action IN ('automation.create', 'automation.update') AND detail ? 'active'))
+         OR (action IN ('automation.create', 'automation.update') AND detail ? 'active')
+         OR detail ? 'stopped')
 ORDER BY created_at, id;
 
 -- Export -----------------------------------------------------------------------------------------------------------

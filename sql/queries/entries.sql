@@ -339,14 +339,12 @@ SELECT outcome FROM entries
 WHERE org_id = :org_id ::bigint AND id = :entry_id ::uuid AND lease_token = :token ::bigint AND state || '' = 'running'
 FOR UPDATE;
 
--- count_paused --
--- How many of these automations are paused; it stays so until commit.
-SELECT count(*) FROM (
-    SELECT FROM automations
-    WHERE org_id = :org_id ::bigint AND id = ANY(:ids ::uuid[]) AND paused_at IS NOT NULL
-    ORDER BY id
-    FOR SHARE
-) AS paused;
+-- find_paused --
+-- Which of these automations are paused; they stay so until commit.
+SELECT id::text FROM automations
+WHERE org_id = :org_id ::bigint AND id = ANY(:ids ::uuid[]) AND paused_at IS NOT NULL
+ORDER BY id
+FOR SHARE;
 
 -- has_step --
 -- A row if a step is logged under a claim: then everything that was written with it is stored, too.

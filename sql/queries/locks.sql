@@ -12,6 +12,14 @@ SELECT pg_advisory_xact_lock_shared(7300454, (:org_id ::bigint % 2147483647) ::i
 -- Exclusive lock: wait for all transactions that share it, and keep new ones out.
 SELECT pg_advisory_xact_lock(7300454, (:org_id ::bigint % 2147483647) ::integer);
 
+-- share_steps --
+-- Shared lock: record steps of entries, or change an automation, while other transactions do the same.
+SELECT pg_advisory_xact_lock_shared(7300458, (:org_id ::bigint % 2147483647) ::integer);
+
+-- hold_steps --
+-- Exclusive lock: wait for all transactions that share it, and keep new ones out.
+SELECT pg_advisory_xact_lock(7300458, (:org_id ::bigint % 2147483647) ::integer);
+
 -- take_turn --
 -- Wait for an organization's turn at a kind of work.
 SELECT pg_advisory_xact_lock(:work ::integer, (:org_id ::bigint % 2147483647) ::integer);

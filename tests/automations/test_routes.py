@@ -85,6 +85,43 @@ async def test_an_automation_from_draft_to_archive(acme: Org) -> None:
     assert (await acme.call("POST", f"{here}/publish"))[0] == 409
 
 
+async def test_the_state_is_one_word_that_lists_can_be_filtered_by(acme: Org) -> None:
+    ids = {}
+    for state, verbs in {
+        "draft": (),
+        "live": ("publish",),
+        "paused": ("publish", "pause"),
+        "off": ("publish", "deactivate"),
+    }.items():
+        ids[state] = (await acme.call("POST", "/automations", DRAFT))[1]["id"]
+        for verb in verbs:
+            await acme.call("POST", f"/automations/{ids[state]}/{verb}")
+    for state, automation_id in ids.items():
+        [listed] = (await acme.call("GET", f"/automations?state={state}"))[1]["automations"]
+        assert (listed["id"], listed["state"]) == (automation_id, state)
+        assert (await acme.call("GET", f"/automations/{automation_id}"))[1]["state"] == state
+    assert (await acme.call("GET", "/automations?state=active"))[0] == 400
+
+
+async def test_everything_is_stopped_and_resumed(acme: Org) -> None:
+    here = f"/automations/{(await acme.call('POST', '/automations', DRAFT))[1]['id']}"
+    await acme.call("POST", f"{here}/publish")
+    nothing = {"stoppedAt": None, "automations": 0, "entries": 0, "unsent": 0, "leaving": 0}
+    assert await acme.call("POST", "/resume") == (200, nothing)
+    assert await acme.call("GET", "/stop", key=("workbench", "events:read")) == (200, nothing | {"automations": 1})
+    assert (await acme.call("POST", "/stop", key=("workbench", "events:read")))[0] == 403
+    status, stopped = await acme.call("POST", "/stop", key=("workbench", "automations:publish"))
+    assert (status, stopped | {"stoppedAt": None}) == (200, nothing | {"automations": 1})
+    assert await acme.call("GET", "/stop") == await acme.call("POST", "/stop") == (200, stopped)
+    shown = (await acme.call("GET", here))[1]
+    assert (shown["state"], shown["pausedAt"]) == ("paused", stopped["stoppedAt"])
+    assert "everything is stopped" in (await acme.call("POST", f"{here}/resume"))[1]["error"]
+    assert await acme.call("POST", "/resume", {"overdue": "cancel"}) == (200, nothing | {"automations": 1})
+    assert (await acme.call("GET", here))[1]["state"] == "live"
+    paused = (await acme.call("POST", f"{here}/pause"))[1]
+    assert paused["stopped"] == nothing | {"automations": 1, "stoppedAt": paused["pausedAt"]}
+
+
 @pytest.mark.parametrize(
     ("spec", "name"),
     [

@@ -29,7 +29,7 @@ def test_an_automation_is_built_tested_and_published_in_twelve_actions(page: Pag
         mouse.click(page.get_by_role("dialog").get_by_role("button", name="Publish"))
         expect(page.get_by_test_id("notice")).to_contain_text("Published")
         assert mouse.actions <= 12, mouse.actions
-        assert "published, version 1, active" in repr(view.automation)
+        assert "live, version 1" in repr(view.automation)
 
 
 def test_publishing_shows_the_entries_in_progress(page: Page, running: Running) -> None:
@@ -165,6 +165,27 @@ def test_the_menu_shows_what_a_notebook_displays(page: Page, running: Running, p
         dialog.get_by_role("button", name="Send the test").click()
         close_display(dialog, dialog.get_by_role("row").filter(has_text="sent"))
         assert page.evaluate("window.hurt") is None
+
+
+def test_everything_is_stopped_and_resumed_after_a_question_with_the_numbers(page: Page, running: Running) -> None:
+    automation = running.workbench().automation("Canvas: stop").on("canvas:stop").delay(days=1).publish()
+    with open_canvas(page, automation):
+
+        def answer(verb: str) -> None:
+            page.get_by_text("More", exact=True).press("Enter")
+            page.get_by_role("button", name="Stop everything", exact=True).press("Enter")
+            dialog = page.get_by_role("dialog", name=f"{verb} everything?")
+            expect(dialog).to_contain_text(re.compile(r"\d+ automations?, "))
+            dialog.get_by_role("button", name=f"{verb} everything").press("Enter")
+
+        answer("Stop")
+        try:
+            expect(page.get_by_test_id("notice")).to_contain_text("Stopped: ")
+            expect(page.locator(".ewc-pill", has_text="paused")).to_be_visible()
+        finally:
+            answer("Resume")
+        expect(page.get_by_test_id("notice")).to_contain_text("Running again: ")
+        expect(page.locator(".ewc-pill", has_text="live")).to_be_visible()
 
 
 def test_the_sample_event_follows_the_trigger(page: Page, running: Running) -> None:

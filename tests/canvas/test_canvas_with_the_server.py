@@ -98,3 +98,17 @@ def test_a_masked_address_is_not_taken_for_the_address(wb: Workbench, canvas: Re
     (row,) = wb.sql("SELECT contact_id::text AS id FROM app_events WHERE event = 'canvas:masked'").rows()
     contact = canvas.request("contact", query=row[0])
     assert contact["described"]["email"] == "address-hidden@example.com"
+
+
+def test_everything_is_stopped_and_resumed_on_the_canvas(wb: Workbench) -> None:
+    canvas = RecordingCanvas(wb.automation("Canvas: stopped").on("canvas:stopped").delay(days=1).publish())
+    asked = canvas.request("stop")
+    assert (asked["stopped"], " automation" in asked["text"]) == (False, True)
+    try:
+        assert "messages not sent yet." in canvas.request("stop_all")
+        assert canvas.status["state"] == "paused"
+        assert canvas.request("stop")["stopped"]
+    finally:
+        canvas.request("resume_all")
+    assert (canvas.status["state"], canvas.status["stale"]) == ("live", "")
+    assert "Stopped: 1 automation" in canvas.request("pause")

@@ -44,7 +44,7 @@ def test_the_tutorial_shows_the_results_it_describes(
         assert "data:image/svg+xml;base64," in cells["write"]
         assert "Approval" in cells["abi"]
         assert "1000000000000000000000 tokens for you" in cells["simulate"]
-        assert "active" in cells["publish"]
+        assert "live" in cells["publish"]
         assert "Completed." in cells["mint"]
         assert "1000000000000000000000 tokens for you" in cells["mint"]
         assert "Transfer" in cells["sql"]

@@ -80,6 +80,19 @@ async def test_an_event_is_explained_by_the_automation_of_its_time(acme: Org) ->
     ]
 
 
+async def test_an_automation_that_is_published_while_everything_is_stopped_is_inactive_until_it_is_resumed(
+    acme: Org,
+) -> None:
+    contact_id, automation_id = await arrived(acme), await automation(acme, publish=False)
+    await author(acme, "POST", "/stop")
+    await author(acme, "POST", f"/automations/{automation_id}/publish")
+    await acme.post({"event": "deposit", "contact": ANN})
+    await author(acme, "POST", "/resume")
+    await acme.post({"event": "deposit", "contact": ANN})
+    taken, missed, _ = await explained(acme, contact_id, automation_id)
+    assert [(event["matched"], event["reasons"]) for event in (taken, missed)] == [(True, []), (False, ["inactive"])]
+
+
 async def test_a_dry_run_starts_nothing(acme: Org) -> None:
     automation_id = await automation(acme)
     contact_id = await arrived(acme)

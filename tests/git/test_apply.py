@@ -142,7 +142,7 @@ def test_an_edit_is_planned_and_applied(wb: Workbench, command: Command) -> None
     assert command("pull")[1].startswith("kept: thanks.json (Thanks)\n  edited here, not applied yet")
     assert command("apply") == (0, "updated: thanks.json (Thanks)\n", "")
     assert command("plan")[0] == 0
-    assert "published, version 2, active" in repr(wb.automation("Thanks"))
+    assert "live, version 2" in repr(wb.automation("Thanks"))
     assert "dollars" in wb.automation("Thanks").describe()
     assert command("apply")[1] == "Nothing to do.\n"
 
@@ -160,7 +160,7 @@ def test_new_files_renames_and_states_reach_the_server(wb: Workbench, command: C
         "No automations.\n",
     )
     assert command("apply")[0] == 0
-    assert "published, version 1, off" in repr(wb.automation("New one"))
+    assert "off, version 1" in repr(wb.automation("New one"))
     edit("any.json", '"off"', '"live"')
     edit("any.json", '"New one"', '"Newer one"')
     Path(HERE, "any.json").rename(Path(HERE, "other.json"))
@@ -181,7 +181,7 @@ def test_a_state_of_live_publishes_a_draft_and_cannot_be_undone(wb: Workbench, c
     edit("thanks.json", '"draft"', '"live"')
     assert "will be published and switched on" in command("plan")[1]
     assert command("apply")[0] == 0
-    assert "published, version 1, active" in repr(wb.automation("Thanks"))
+    assert "live, version 1" in repr(wb.automation("Thanks"))
     assert command("plan")[0] == 0
     edit("thanks.json", '"live"', '"draft"')
     assert "it is published on the server, which cannot be undone" in command("apply")[2]
@@ -276,7 +276,7 @@ def test_what_needs_consent_is_applied_only_with_its_option(wb: Workbench, comma
     assert command("apply")[0] == 1
     assert command("apply", "--every-event")[0] == 1
     assert command("apply", "--accept-dropped")[0] == 0
-    assert "published, version 1" in repr(wb.automation("Thanks"))
+    assert "live, version 1" in repr(wb.automation("Thanks"))
 
 
 def test_files_and_automations_with_the_same_name(

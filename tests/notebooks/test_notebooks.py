@@ -72,7 +72,7 @@ def test_the_first_automation(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "Your USDC are here" in cells["sample"]
         assert "Welcome aboard!" in cells["simulate-other"]
         assert "a text; true is a yes/no value" in cells["simulate-miss"]
-        assert "published, version 1" in cells["publish"]
+        assert "live, version 1" in cells["publish"]
         assert "Accepted." in cells["send"]
         assert "Completed." in cells["watch"]
         assert "250 USD have arrived. With pro you trade without fees" in cells["watch"]
@@ -81,7 +81,7 @@ def test_the_first_automation(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "Welcome aboard!" in cells["curl-watch"]
         assert "0xc0ffee" in cells["messages"]
         assert "completed" in cells["entries"]
-    assert "published, version 1, active" in runs["01"][1]["write"]
+    assert "live, version 1" in runs["01"][1]["write"]
 
 
 def test_the_catalog(runs: dict[str, tuple[Cells, Cells]]) -> None:
@@ -161,7 +161,7 @@ def test_testing_before_sending(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "5 passed" in cells["tests-run"]
         assert "sent: nothing" in cells["tests-draft"]
         assert "1 failed" in cells["tests-draft"]
-    assert "published, version 1, off" in runs["06"][1]["draft"]
+    assert "off, version 1" in runs["06"][1]["draft"]
 
 
 def test_publishing_and_watching(runs: dict[str, tuple[Cells, Cells]]) -> None:

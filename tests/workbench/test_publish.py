@@ -46,7 +46,7 @@ def test_publishing_an_inactive_automation_activates_it_and_shows_the_impact(wb:
     automation = create_delayed(wb, "impact-off").publish().deactivate()
     published = automation.add_tag("more").publish()
     assert published.impact == Impact()
-    assert "active" in repr(published)
+    assert "live" in repr(published)
 
 
 def test_an_impact_without_entries_is_one_sentence() -> None:
@@ -77,7 +77,7 @@ def test_rolling_back_publishes_the_old_version_again(wb: Workbench) -> None:
     assert back.to_json() == first.to_json() == wb.automation("back").to_json()
     assert [version.version for version in back.versions()] == [3, 2, 1]
     assert back.impact == Impact(1, (EarlierEntries(1, "delay_1_day", "waiting", 1, "finishes"),))
-    assert "published, version 3, active" in repr(back)
+    assert "live, version 3" in repr(back)
     assert "unsaved changes" not in repr(back)
 
 
@@ -87,14 +87,14 @@ def test_rolling_back_keeps_unpublished_changes(wb: Workbench) -> None:
     draft = published.add_tag("still writing")
     back = draft.rollback(1)
     assert back.to_json() == draft.to_json()
-    assert "published, version 3" in repr(back)
+    assert "live, version 3" in repr(back)
     assert "unsaved changes" in repr(back)
 
 
 def test_rolling_back_does_not_activate(wb: Workbench) -> None:
     create_delayed(wb, "back-off").publish()
     back = create_delayed(wb, "back-off").add_tag("more").publish().deactivate().rollback(1)
-    assert "published, version 3, off" in repr(back)
+    assert "off, version 3" in repr(back)
 
 
 def test_an_unknown_version_is_refused(wb: Workbench) -> None:
@@ -132,7 +132,22 @@ def test_a_filter_that_would_be_dropped_is_published_only_with_consent(wb: Workb
         automation.publish()
     with pytest.raises(PublishError, match="accept_dropped=True"):
         automation.publish(every_event=True)
-    assert "published, version 1" in repr(automation.publish(accept_dropped=True))
+    assert "live, version 1" in repr(automation.publish(accept_dropped=True))
+
+
+def test_a_first_node_of_an_unknown_kind_is_published_only_with_consent(wb: Workbench) -> None:
+    payload = wb.automation("odd-start").on("odd:start").add_tag("odd").to_json()
+    payload["graph"]["nodes"][0] |= {"type": "teleport"}
+    wb._connection.post("/automations", payload)
+    automation = wb.automation("odd-start")
+    with pytest.raises(PublishError, match=r"kind 'teleport' is unknown and will be dropped.*accept_dropped=True"):
+        automation.publish()
+    record = next(record for record in wb.automations if record.name == "odd-start")
+    published = wb._connection.post(f"/automations/{record.id}/publish")
+    assert [warning["consent"] for warning in published["warnings"]] == ["accept_dropped"]
+    entry = automation.wait_for_entry(wb.events.send("odd:start", external_id="odd"))
+    assert [(step.kind, step.outcome) for step in entry.steps] == [("app_event", "entered"), ("add_tag", "tagged")]
+    assert automation.simulate({"contact": {"externalId": "odd"}}).outcome == entry.outcome
 
 
 def test_an_empty_event_name_is_published_only_with_consent(wb: Workbench) -> None:
@@ -141,7 +156,7 @@ def test_an_empty_event_name_is_published_only_with_consent(wb: Workbench) -> No
         automation.publish()
     published = automation.publish(every_event=True)
     deliberate = wb.automation("any-event").on_any_event().add_tag("x").publish()
-    assert ["active" in repr(published), "active" in repr(deliberate)] == [True, True]
+    assert [published.state, deliberate.state] == ["live", "live"]
     for automation in (published, deliberate):
         automation.deactivate()  # other tests send events, too
 

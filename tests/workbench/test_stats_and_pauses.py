@@ -8,7 +8,7 @@ from tests.inapp.wallet import evm_wallet
 from tests.installation import until
 from tests.running import Running
 from workbench import Automation, InvalidArgumentError, InvalidRequestError, NotFoundError, Workbench
-from workbench.display.words import entry_counts
+from workbench.display.words import entry_counts, quantity
 from workbench.language.lift import Lift, LiftGroup, lift
 from workbench.language.responses import DayView
 from workbench.stats import GoalRate
@@ -33,13 +33,31 @@ def ended(automation: Automation, how_many: int) -> None:
 
 def test_an_automation_is_paused_and_resumed(wb: Workbench) -> None:
     automation = wb.automation("pausing").on("pausing:event").delay(minutes=10).publish().pause()
-    assert "paused" in repr(automation)
+    assert "(paused, version 1)" in repr(automation)
     assert wb.automation("pausing").simulate({"contact": {"walletAddress": WALLET}}).note.startswith("It is paused")
     send(wb, "pausing:event", "p1")
-    assert "(published, version 1, active)" in repr(automation.resume())
+    assert "(live, version 1)" in repr(automation.resume())
     send(wb, "pausing:event", "p2")
     until(lambda: len(automation.entries(state="waiting")) == 1, "the second waits")
     assert len(automation.entries()) == 1
+
+
+def test_everything_is_stopped_and_resumed(wb: Workbench) -> None:
+    automation = wb.automation("stopping").on("stopping:event").delay(minutes=10).publish()
+    send(wb, "stopping:event", "s1")
+    until(lambda: len(automation.entries(state="waiting")) == 1, "it waits")
+    stopped = wb.stop_all()
+    try:
+        assert wb.automation("stopping").state == "paused"
+        for shown in (repr(stopped), stopped._repr_html_()):
+            assert f"Stopped: {stopped.counts()}." in shown
+        with pytest.raises(InvalidRequestError, match="everything is stopped"):
+            automation.resume()
+    finally:
+        resumed = wb.resume_all()
+    assert repr(resumed).startswith(f"Running again: {quantity(stopped.automations, 'automation')}, ")
+    assert wb.automation("stopping").state == "live"
+    assert "Stopped: 1 automation, 1 entry and 0 messages not sent yet." in repr(automation.pause())
 
 
 def test_entries_from_before_the_first_publication_are_left_out(wb: Workbench) -> None:

@@ -224,7 +224,7 @@ def test_a_simulation_notes_that_the_automation_is_off(wb: Workbench) -> None:
     simulation = automation.deactivate().simulate(event)
     assert "It is off now" in repr(simulation)
     assert "It is off now" in simulation._repr_html_()
-    assert "published, version 1, off" in repr(automation)
+    assert "off, version 1" in repr(automation)
 
 
 def test_a_simulation_with_a_contact_also_runs_on_the_server(wb: Workbench) -> None:

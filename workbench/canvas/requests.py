@@ -21,8 +21,10 @@ from workbench.canvas.suggestions import (
     find_contact,
     sample_events,
 )
+from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.graph import LOOKS, explanations
+from workbench.display.html import moment
 from workbench.display.kinds import handle_words
 from workbench.draft import Draft, JsonObject
 from workbench.language.actions import InvalidAction, TriggerNode
@@ -34,7 +36,7 @@ from workbench.language.graph import Graph, Node
 from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation, SimulationInput, Trace
 from workbench.language.simulate import simulate as run_simulation
 from workbench.language.trigger import Trigger
-from workbench.publish import SavedAutomation, unchanged
+from workbench.publish import SavedAutomation, Stopped, unchanged
 from workbench.simulate import Simulation, read_sample_event
 
 # What a preview assumes for a contact without a wallet or an email address, so that the message can still be shown.
@@ -50,6 +52,9 @@ class CanvasAutomation(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
 
     def simulate(self, event: Mapping[str, Any], contact: Mapping[str, Any] | None = None) -> Simulation: ...
 
@@ -72,6 +77,11 @@ class CanvasAutomation(Protocol):
     def pause(self) -> object: ...
 
     def resume(self) -> object: ...
+
+    @property
+    def stopped(self) -> Stopped | None: ...
+
+    def _connected(self) -> Connection: ...
 
     def _status_pills(self) -> list[tuple[str, str]]: ...
 
@@ -226,7 +236,7 @@ def preview(request: CanvasRequest) -> Any:
     described, sample = request.sample()
     now = environment.now()
     event = read_sample_event(described, parsed.trigger, now)
-    if not isinstance(node.action, TriggerNode):
+    if not isinstance(node.action, TriggerNode) and node is not parsed.graph.stand_in:
         record = request.server.record
         return msgspec.to_builtins(preview_node(node, event, sample, now, record.id if record else SIMULATED_ID))
     trace = run_simulation(SimulatedAutomation(parsed.trigger, None), event, sample.contact(), now)
@@ -285,7 +295,7 @@ def impact(request: CanvasRequest) -> JsonObject:
         summary = f"Publishing creates a new version only if the draft differs from version {version}."
     else:
         summary = f"Version {version + 1} replaces version {version} for new entries."
-    if version is not None and not record.active:
+    if record.state == "off":
         summary += " It is off; publishing switches it on."
     columns, rows = publication.table()
     return {
@@ -294,6 +304,17 @@ def impact(request: CanvasRequest) -> JsonObject:
         "columns": [column.title for column in columns],
         "rows": [[*row] for row in rows],
     }
+
+
+def stop(request: CanvasRequest) -> JsonObject:
+    """Return what is stopped, or what a stop would stop."""
+    stopped = publishing.read_stop(request.automation._connected())
+    if stopped.stopped_at is None:
+        text = f"This stops {stopped.counts()}, until everything is resumed. A message being sent may still arrive."
+    else:
+        since = moment(stopped.stopped_at)
+        text = f"Stopped since {since} UTC: {stopped.counts()}. What was paused or off before stays so."
+    return {"stopped": stopped.stopped_at is not None, "text": text}
 
 
 def arrange(request: CanvasRequest) -> JsonObject:
@@ -329,6 +350,7 @@ READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {
     "preview": preview,
     "simulate": simulate,
     "impact": impact,
+    "stop": stop,
     "arrange": arrange,
     "display": display,
 }

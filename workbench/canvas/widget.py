@@ -36,7 +36,7 @@ from workbench.display.words import entry_counts, outcome
 from workbench.draft import Draft, JsonObject, start_draft
 from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
 from workbench.language.check import Consent, Diagnostic
-from workbench.publish import SavedAutomation
+from workbench.publish import AutomationRecord, SavedAutomation, Stopped
 
 _READ_ONLY = "this canvas is read-only; .canvas() without read_only=True opens one that can be changed"
 _LOCK = threading.RLock()  # one for all canvases, because two of them may edit the same automation
@@ -130,17 +130,20 @@ class Canvas(AnyWidget):
     def _poll(self, server: SavedAutomation) -> None:
         """Read the counts and the revision of the automation, unless they were read a moment ago."""
         started_s = environment.monotonic_s()
-        if server.connection is None or server.record is None or started_s < self._next_poll_s:
+        record = server.record
+        if server.connection is None or record is None or started_s < self._next_poll_s:
             return
-        path = f"/automations/{server.record.id}"
-        newest = server.connection.get(path)["revision"]
+        path = f"/automations/{record.id}"
+        newest = msgspec.convert(server.connection.get(path), AutomationRecord)
         stats = server.connection.get(f"{path}/stats")
         elapsed_s = environment.monotonic_s() - started_s
         self._next_poll_s = started_s + max(_MIN_POLL_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
-        own = server.record.revision
-        revisions = f"yours is revision {own}, the server's is {newest}"
+        own = record.revision
+        if newest.revision == own and server.record is record:  # a stop of everything changes its state, not its draft
+            server.record = msgspec.structs.replace(newest, impact=record.impact, stopped=record.stopped)
+        revisions = f"yours is revision {own}, the server's is {newest.revision}"
         message = f"Someone changed this automation after you opened it: {revisions}."
-        self._stale = message if newest > own else ""
+        self._stale = message if newest.revision > own else ""
         live, outcomes = stats["live"], stats["nodes"]
         with _LOCK:
             keys = self._pieces.keys()
@@ -178,8 +181,8 @@ class Canvas(AnyWidget):
 
     def _respond(self, content: JsonObject) -> None:
         response: JsonObject = {"kind": "response", "id": content.get("id")}
+        name = str(content.get("name"))
         try:
-            name = str(content["name"])
             if name in READ_REQUESTS:
                 with _LOCK:
                     self._reopen_if_changed()
@@ -191,11 +194,11 @@ class Canvas(AnyWidget):
                 response["value"] = READ_REQUESTS[name](request)
             else:
                 response["value"] = self._change(name, content)
-        except ConflictError as error:
-            self._stale = str(error)
-            response |= {"error": str(error), "stale": True}
         except WorkbenchError as error:
             response |= {"error": str(error)}
+            if isinstance(error, ConflictError) and name in ("save", "publish"):  # only these name a revision
+                self._stale = str(error)
+                response["stale"] = True
         except Exception as error:  # noqa: BLE001  a view that gets no response waits until it declares the kernel lost
             response |= {"error": f"Error in the kernel: {type(error).__name__}: {error}"}
         self._show_status()
@@ -217,24 +220,28 @@ class Canvas(AnyWidget):
             ),
             "pause": (automation.pause, "Paused: no event starts it, and its entries wait until you resume it."),
             "resume": (automation.resume, "Resumed: new events start it, and paused entries continue."),
+            "stop_all": (lambda: publishing.stop_all(automation._connected()), "Everything waits until it is resumed."),
+            "resume_all": (lambda: publishing.resume_all(automation._connected()), "New events start entries again."),
             "reload": (self._reload, "Loaded the version from the server."),
         }
         if name not in changes:
             raise InvalidAutomationError(f"unknown action {name!r}")
         change, message = changes[name]
-        change()
-        if name == "publish" and self._is_paused():
+        result = change()
+        if name == "publish" and automation.state == "paused":
             message = "Published. It is paused: events start it after you resume it."
+        stopped = automation.stopped if name == "pause" else result
+        if isinstance(stopped, Stopped):
+            message = f"{message} {stopped.sentence()}"
         self._stale = ""
         self._next_poll_s = 0.0  # the counts change with the status, and users look at them now
+        if isinstance(result, Stopped):  # it has no record of this automation
+            with suppress(WorkbenchError):
+                self._poll(automation._server)
         with _LOCK:
             self._show_diagnostics()
         self._draw_picture()
         return message
-
-    def _is_paused(self) -> bool:
-        record = self._automation._server.record
-        return record is not None and record.paused_at is not None
 
     def _reload(self) -> None:
         server = self._automation._server
@@ -307,9 +314,7 @@ class Canvas(AnyWidget):
         self.status = {
             "name": self._automation.name,
             "pills": [{"text": text, "look": look} for text, look in self._automation._status_pills()],
-            "published": record is not None and record.published_version is not None,
-            "active": record is not None and record.active,
-            "paused": self._is_paused(),
+            "state": self._automation.state,
             "archived": record is not None and record.archived_at is not None,
             "connected": self._automation._server.connection is not None,
             "stale": self._stale,

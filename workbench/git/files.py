@@ -198,7 +198,7 @@ def server_automations(connection: Connection) -> list[ServerAutomation]:
         if version is None:
             automations.append(ServerAutomation(record, AutomationFile.of(record, "draft")))
             continue
-        state: State = "live" if record.active else "off"
+        state: State = "off" if record.state == "off" else "live"  # a pause is not part of a file
         content = AutomationFile(record.name, state, version.trigger_spec, version.graph)
         # Digests, because the server may return keys in another order.
         unpublished = AutomationFile.of(record, state).digest() != content.digest()

@@ -16,6 +16,7 @@ from workbench.language.lift import Lift, LiftGroup
 from workbench.language.payload_schema import PropertyPath, SchemaChange
 from workbench.language.run import State, Step
 
+AutomationState: TypeAlias = Literal["draft", "live", "paused", "off"]
 SegmentKind: TypeAlias = Literal["query", "audience"]
 EventOutcome: TypeAlias = Literal["accepted", "deduplicated", "dry_run", "rejected"]
 KeyStatus: TypeAlias = Literal["active", "ending", "ended", "revoked"]
@@ -92,11 +93,14 @@ class GoalView(msgspec.Struct, frozen=True, rename="camel"):
 class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     """An automation with its draft; `warnings` are the errors and warnings of the draft, errors first.
 
-    `impact`, only after a publication: the entries that it leaves on earlier versions.
+    `state`: `draft` until a version is published, then `off` unless it is active, `paused`, or else `live`.
+    `impact`, only after a publication: the entries that it leaves on earlier versions. `stopped`, only after a pause:
+    what it stopped.
     """
 
     id: str
     name: str
+    state: Annotated[str, _values(AutomationState)]
     active: bool
     published_version: int | None
     revision: int
@@ -108,6 +112,22 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     archived_at: datetime | None
     paused_at: datetime | None
     impact: "ImpactView | UnsetType | None" = UNSET
+    stopped: "StoppedView | UnsetType | None" = UNSET
+
+
+class StoppedView(msgspec.Struct, frozen=True, rename="camel"):
+    """What a stop or a pause stopped, or would stop.
+
+    `stoppedAt`: since when everything is stopped; null: it is not. `automations`: those that start entries. `entries`:
+    their entries that have not ended. `unsent`: messages that wait for another attempt. `leaving`: messages that are
+    being sent, which may still arrive.
+    """
+
+    stopped_at: datetime | None
+    automations: int
+    entries: int
+    unsent: int
+    leaving: int
 
 
 class EarlierView(msgspec.Struct, frozen=True, rename="camel"):

@@ -8,7 +8,7 @@ import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, connect, copySteps, even
 import { CanvasContext, useCanvasState, useDark, useDebounced, type CanvasContextValue, type SampleInput } from "./hooks";
 import { commandOf, type Command } from "./keys";
 import { Palette } from "./Palette";
-import { Help, PublishDialog, Question } from "./panels/Dialogs";
+import { Help, PublishDialog, Question, StopDialog } from "./panels/Dialogs";
 import { DISPLAYS, DisplayDialog, type DisplayName } from "./panels/Displays";
 import { Overview } from "./panels/Overview";
 import { StepPanel } from "./panels/StepPanel";
@@ -17,7 +17,7 @@ import type { CanvasState, CanvasStore } from "./store";
 import { Toolbar, type ToolbarActions } from "./Toolbar";
 import type { Card, Draft, Kind, Sample, Simulation } from "./types";
 
-type DialogName = "publish" | "pause" | "reload" | "overwrite" | "help" | DisplayName;
+type DialogName = "publish" | "pause" | "stop" | "reload" | "overwrite" | "help" | DisplayName;
 
 const ANIMATION_MS = 200;
 const RENDER_MS = 60; // React Flow knows the size of a new card only after it has rendered it
@@ -98,8 +98,8 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     setBusy(false);
   };
   const toggleActive = () => {
-    if (status.active && !status.paused) setDialog("pause");
-    else void store.change(status.paused ? "resume" : "activate");
+    if (status.state === "live") setDialog("pause");
+    else void store.change(status.state === "paused" ? "resume" : "activate");
   };
   const actions: ToolbarActions = {
     undo: () => store.undo(),
@@ -112,6 +112,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     publish: () => setDialog("publish"),
     toggleActive,
     help: () => setDialog("help"),
+    stop: () => setDialog("stop"),
     display: setDialog,
   };
   const pasteSteps = (text: string) => {
@@ -210,6 +211,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
             alternative="Switch off" onAlternative={() => void store.change("deactivate")}
             text="No event starts it until you resume it, and its entries wait until then. Switching it off cancels them instead." />
         )}
+        {dialog === "stop" && <StopDialog close={closeDialog} />}
         {dialog === "reload" && (
           <Question title="Load the version from the server?" close={closeDialog} yes="Load" onYes={() => void store.change("reload")}
             text="Your changes since you opened it are lost." />

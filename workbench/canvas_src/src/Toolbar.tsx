@@ -14,8 +14,11 @@ export interface ToolbarActions {
   publish: () => void;
   toggleActive: () => void;
   help: () => void;
+  stop: () => void;
   display: (name: DisplayName) => void;
 }
+
+const SWITCHES = { live: "Pause", paused: "Resume", off: "Activate" };
 
 export function Toolbar({ state, actions, testing, showOverview }: { state: CanvasState; actions: ToolbarActions; testing: boolean; showOverview: () => void }) {
   const { status, diagnostics, readOnly } = state;
@@ -37,12 +40,12 @@ export function Toolbar({ state, actions, testing, showOverview }: { state: Canv
         <Tool label="Full screen" keys="" onPress={actions.fullScreen}><path d="M1-1 7-7M2-7H7V-2M-1 1-7 7M-7 2V7H-2" /></Tool>
         <Tool label="Keyboard shortcuts" keys="?" onPress={actions.help}><path d="M-3-4a3 3 0 1 1 4 3q-1 .6-1 2.5M0 6V6.4" /></Tool>
       </span>
-      {status.connected && <More readOnly={readOnly} display={actions.display} />}
+      {status.connected && <More readOnly={readOnly} display={actions.display} stop={actions.stop} />}
       <button type="button" className="ewc-button" aria-pressed={testing} onClick={actions.test}>Test</button>
       {!readOnly && status.connected && (
         <>
           <button type="button" className="ewc-button" onClick={actions.save}>Save</button>
-          {status.published && <button type="button" className="ewc-button" onClick={actions.toggleActive}>{status.paused ? "Resume" : status.active ? "Pause" : "Activate"}</button>}
+          {status.state !== "draft" && <button type="button" className="ewc-button" onClick={actions.toggleActive}>{SWITCHES[status.state]}</button>}
           <button type="button" className="ewc-button ewc-primary" onClick={actions.publish}>Publish</button>
         </>
       )}
@@ -50,8 +53,8 @@ export function Toolbar({ state, actions, testing, showOverview }: { state: Canv
   );
 }
 
-/** A menu of what a notebook displays for an automation. */
-function More({ readOnly, display }: { readOnly: boolean; display: (name: DisplayName) => void }) {
+/** A menu of what a notebook displays for an automation, and the stop of everything. */
+function More({ readOnly, display, stop }: { readOnly: boolean; display: (name: DisplayName) => void; stop: () => void }) {
   const menu = useRef<HTMLDetailsElement>(null);
   const close = () => menu.current?.removeAttribute("open");
   const onBlur = (event: FocusEvent) => { if (!menu.current?.contains(event.relatedTarget)) close(); };
@@ -68,7 +71,10 @@ function More({ readOnly, display }: { readOnly: boolean; display: (name: Displa
   return (
     <details ref={menu} className="ewc-more-menu" onBlur={onBlur} onKeyDown={onKeyDown}>
       <summary className="ewc-button">More</summary>
-      <div>{names.map((name) => <button key={name} type="button" onClick={() => { leave(); display(name); }}>{DISPLAYS[name]}</button>)}</div>
+      <div>
+        {names.map((name) => <button key={name} type="button" onClick={() => { leave(); display(name); }}>{DISPLAYS[name]}</button>)}
+        {!readOnly && <button type="button" onClick={() => { leave(); stop(); }}>Stop everything</button>}
+      </div>
     </details>
   );
 }

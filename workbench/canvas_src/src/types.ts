@@ -103,12 +103,16 @@ export interface Diagnostic {
 export interface Status {
   name: string;
   pills: { text: string; look: string }[];
-  published: boolean;
-  active: boolean;
-  paused: boolean;
+  state: "draft" | "live" | "paused" | "off";
   archived: boolean;
   connected: boolean;
   stale: string;
+}
+
+/** Whether everything is stopped, and what that stopped or would stop, in words. */
+export interface Stop {
+  stopped: boolean;
+  text: string;
 }
 
 export interface Count {

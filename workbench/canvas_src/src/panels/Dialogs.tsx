@@ -1,7 +1,7 @@
 // Dialogs: the impact of publishing, questions before work is lost, and the keyboard shortcuts.
 import { useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 import { KEYS } from "../keys";
-import type { Impact } from "../types";
+import type { Impact, Stop } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
 import { DiagnosticList } from "./StepPanel";
 
@@ -22,7 +22,7 @@ export function Dialog({ title, close, wide, children }: { title: string; close:
 
 const CONSENTS = {
   every_event: "Start on every event",
-  accept_dropped: "Drop the filters with unknown operators",
+  accept_dropped: "Drop what is unknown: operators of filters, the kind of the first step",
 };
 
 export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: string) => void }) {
@@ -94,6 +94,21 @@ export function Question({ title, text, yes, onYes, alternative, onAlternative, 
         <button type="button" className="ewc-button ewc-primary" onClick={() => { onYes(); close(); }}>{yes}</button>
       </div>
     </Dialog>
+  );
+}
+
+/** Stops all automations of the organization, or resumes them. */
+export function StopDialog({ close }: { close: () => void }) {
+  const { store } = useCanvas();
+  const [stop, setStop] = useState<Stop | null>(null);
+  useEffect(() => {
+    store.request<Stop>("stop").then(setStop, (error: Error) => { close(); store.notify("bad", error.message); });
+  }, [store]);
+  if (!stop) return null;
+  const verb = stop.stopped ? "Resume" : "Stop";
+  return (
+    <Question title={`${verb} everything?`} close={close} yes={`${verb} everything`} text={stop.text}
+      onYes={() => void store.change(stop.stopped ? "resume_all" : "stop_all")} />
   );
 }
 

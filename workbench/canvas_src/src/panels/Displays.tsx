@@ -52,7 +52,7 @@ export function DisplayDialog({ name, close }: { name: DisplayName; close: () =>
             <>
               <p className="ewc-soft">What this draft would have done with the stored events. Nothing is sent.</p>
               <label className="ewc-row">Days <input type="number" min={1} required value={days} onChange={(event) => setDays(Number(event.target.value))} /></label>
-              {status.published && <label className="ewc-switch"><input type="checkbox" checked={compares} onChange={(event) => setCompares(event.target.checked)} /> Compare with the published version</label>}
+              {status.state !== "draft" && <label className="ewc-switch"><input type="checkbox" checked={compares} onChange={(event) => setCompares(event.target.checked)} /> Compare with the published version</label>}
             </>
           )}
           {name === "send_test" && (
