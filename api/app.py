@@ -38,6 +38,7 @@ from api.contacts.merge import keep_settled
 from api.crypto import Keyring
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
+from api.ingest.clicks import Clicks
 from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
 from api.ingest.rejected import Notices
@@ -52,6 +53,7 @@ from api.routes import (
     automations,
     catalog,
     chain,
+    clicks,
     contacts,
     entries,
     events,
@@ -116,6 +118,7 @@ BLUEPRINTS = (
     keys.blueprint,
     webhooks.blueprint,
     unsubscribe.blueprint,
+    clicks.blueprint,
     inapp.blueprint,
     health.blueprint,
     document.blueprint,
@@ -163,6 +166,7 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         clock,
         Verifier(service, keyring, clock),
         pipeline,
+        Clicks(service, keyring, clock, pipeline),
         notices,
         Followers(),
         gateway,
@@ -219,6 +223,7 @@ def _register_start_and_stop(app: App, standby: Database | None) -> None:
     async def stop(app: App) -> None:
         for job in app.ctx.jobs:
             job.cancel()
+        await services.clicks.stop()
         await services.pipeline.stop()
         await services.notices.stop()
         await services.feed.stop()

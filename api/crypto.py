@@ -182,10 +182,10 @@ class Keyring:
         digest = hmac.digest(self._api_key(later), key_hash, "sha256")
         return bytes([later.number << 4 | digest[0] & 15]) + digest[1:]
 
-    def unsubscribe_mac(self, message: bytes, index: str) -> bytes:
-        """Return the 16-byte MAC of an unsubscribe token, made with the generation of its index."""
-        generation = self.chain.of(int(index[0], 16)) or self.chain.current
-        return hmac.digest(expand(generation.indexes, b"unsubscribe"), message, "sha256")[:16]
+    def link_mac(self, purpose: bytes, message: bytes, number: int) -> bytes:
+        """Return the 16-byte MAC of a token in a link, made with the generation of this number."""
+        generation = self.chain.of(number) or self.chain.current
+        return hmac.digest(expand(generation.indexes, purpose), message, "sha256")[:16]
 
     def inapp_session_mac(self, message: bytes) -> bytes:
         """Return the 32-byte MAC of an in-app session token."""

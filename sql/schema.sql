@@ -435,6 +435,7 @@ CREATE TABLE workbench.messages (
     created_at      timestamptz NOT NULL,
     sent_at         timestamptz,
     delivered_at    timestamptz,
+    track_clicks    boolean NOT NULL DEFAULT false,     -- links are replaced by tracked ones when it leaves; `body` keeps them
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, entry_id, node_id, visit)
 );

@@ -71,12 +71,22 @@ class StepVerbs(MethodHints):
         return self._add("send_inapp", message | more | _missing(on_missing), node)
 
     @usage_example('.send_email(subject="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
-    def send_email(self, subject: str, body: str, *, on_missing: OnMissing = "skip", node: str | None = None) -> Self:
+    def send_email(
+        self,
+        subject: str,
+        body: str,
+        *,
+        track_clicks: bool = False,
+        on_missing: OnMissing = "skip",
+        node: str | None = None,
+    ) -> Self:
         """Send the contact an email. A body that begins with `<` is HTML, in which values are escaped.
 
-        `on_missing` as for `.send_inapp`: without an email address, or without a value of a text.
+        `track_clicks`: a click on a link of the email is an event `link.clicked` of the contact. `on_missing` as for
+        `.send_inapp`: without an email address, or without a value of a text.
         """
-        return self._add("send_email", {"subject": subject, "body": body} | _missing(on_missing), node)
+        data = {"subject": subject, "body": body} | ({"trackClicks": True} if track_clicks else {})
+        return self._add("send_email", data | _missing(on_missing), node)
 
     @usage_example('.send_webhook("https://example.com/hook", body={"amount": "{{ amountUsd }}"})')
     def send_webhook(

@@ -266,7 +266,12 @@ class _TestSend:
         secrets = self._secrets.get(channel.name, ())
         message_id = f"{'test_' if secrets else ''}{uuid7(services.clock.unique_now_us())}"
         texts = (address, "" if subject is None else MARK + subject, body, html)
-        delivery = Delivery(author.org_id, message_id, author.now, *texts, secrets=secrets, test=True)
+        delivery = Delivery(
+            *(author.org_id, message_id, author.now, *texts),
+            secrets=secrets,
+            test=True,
+            track_clicks=columns.get("track_clicks", False),
+        )
         outcome = await services.transports.send(
             channel.name, services.keyring, delivery, services.clock.now(), lambda: not self._is_over
         )

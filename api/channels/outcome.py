@@ -91,7 +91,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     `created_at` is the time of the message, not of an attempt. `html`: the body is HTML. `unsubscribe_url`: a POST to
     it unsubscribes the address. `secrets`: the secrets that sign the message, newest first. `test`: mark the message as
-    a test in a header.
+    a test in a header. `track_clicks`: the links of the body have yet to be replaced by tracked ones.
     """
 
     org_id: int
@@ -104,6 +104,7 @@ class Delivery(msgspec.Struct, frozen=True):
     unsubscribe_url: str = ""
     secrets: tuple[str, ...] = ()
     test: bool = False
+    track_clicks: bool = False
 
 
 class Sender(Protocol):

@@ -9,6 +9,7 @@ from datetime import datetime
 import msgspec
 
 from api.channels.email import EMAILS
+from api.channels.links import track_links
 from api.channels.outcome import Delivery, MayLeave, Outcome, OutgoingChannel, Sender
 from api.channels.signing import Unsubscription, unsubscribe_url
 from api.channels.webhook import WEBHOOKS
@@ -37,6 +38,8 @@ class Transports(msgspec.Struct, frozen=True):
             digest = keyring.of(delivery.org_id).digest(outgoing.address.index, delivery.address)
             url = unsubscribe_url(self.public_url, keyring, Unsubscription(delivery.org_id, digest))
             delivery = msgspec.structs.replace(delivery, unsubscribe_url=url)
+        if delivery.track_clicks:
+            delivery = msgspec.structs.replace(delivery, body=track_links(self.public_url, keyring, delivery))
         return await self.senders[channel].send(delivery, now, may_leave)
 
     async def close(self) -> None:

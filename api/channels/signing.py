@@ -76,7 +76,7 @@ def unsubscribe_url(public_url: str, keyring: Keyring, unsubscription: Unsubscri
 def unsubscribe_token(keyring: Keyring, unsubscription: Unsubscription) -> str:
     """Return the token of an address; it is the same every time."""
     org_id, digest = unsubscription.org_id, bytes.fromhex(unsubscription.address_digest)
-    mac = keyring.unsubscribe_mac(_signed_bytes(org_id, digest), unsubscription.address_digest)
+    mac = _unsubscribe_mac(keyring, org_id, digest)
     return base64.urlsafe_b64encode(_TOKEN.pack(org_id, digest, mac)).rstrip(b"=").decode()
 
 
@@ -86,10 +86,11 @@ def read_unsubscribe_token(keyring: Keyring, text: str) -> Unsubscription | None
         org_id, digest, mac = _TOKEN.unpack(base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except (binascii.Error, ValueError, struct.error):
         return None
-    if not hmac.compare_digest(mac, keyring.unsubscribe_mac(_signed_bytes(org_id, digest), digest.hex())):
+    if not hmac.compare_digest(mac, _unsubscribe_mac(keyring, org_id, digest)):
         return None
     return Unsubscription(org_id, keyring.of(org_id).digests_from(digest.hex()))
 
 
-def _signed_bytes(org_id: int, digest: bytes) -> bytes:
-    return b"%b/%d/%b" % (_TOKEN_VERSION, org_id, digest)
+def _unsubscribe_mac(keyring: Keyring, org_id: int, digest: bytes) -> bytes:
+    # The upper four bits of an index are the number of its generation.
+    return keyring.link_mac(b"unsubscribe", b"%b/%d/%b" % (_TOKEN_VERSION, org_id, digest), digest[0] >> 4)

@@ -178,7 +178,8 @@ async def attempt(
     if message.closed:
         return OUTGOING[stored.channel].closed
     texts = (address_of(keyring.of(org_id), stored), stored.subject or "", stored.body, stored.html)
-    delivery = Delivery(org_id, stored.id, stored.created_at, *texts, secrets=message.secrets)
+    content = (org_id, stored.id, stored.created_at, *texts)
+    delivery = Delivery(*content, secrets=message.secrets, track_clicks=stored.track_clicks)
     return await transports.send(stored.channel, keyring, delivery, now, may_leave)
 
 

@@ -134,6 +134,7 @@ def collect_api(parts: Services, lag: Lag) -> Iterator[Metric]:
     pipeline, notices, sockets = parts.pipeline, parts.notices, parts.feed.sockets
     yield tally("http_requests", "Responses by method, route and status.", parts.access_log.answers)
     yield tally("events", "Valid events by outcome.", pipeline.meters.events)
+    yield tally("clicks", "Clicks on tracked links by outcome; `lost` were never stored.", parts.clicks.outcomes)
     yield tally("events_rejected", "Rejected events by the invalid field.", notices.refused)
     yield histogram(
         "ingest_seconds", "Time from receiving the events of a request to the response.", pipeline.meters.waits

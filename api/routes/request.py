@@ -31,6 +31,7 @@ from api.clock import Clock
 from api.crypto import EmailDisplay, Keyring
 from api.inapp.feed import Feed
 from api.inapp.sessions import Sessions
+from api.ingest.clicks import Clicks
 from api.ingest.pipeline import Pipeline
 from api.ingest.rejected import Notices
 from api.query.gateway import Gateway
@@ -87,6 +88,7 @@ class Services(msgspec.Struct, frozen=True):
     clock: Clock
     verifier: Verifier
     pipeline: Pipeline
+    clicks: Clicks
     notices: Notices
     followers: Followers
     gateway: Gateway

@@ -41,6 +41,7 @@ class NewMessage(msgspec.Struct, frozen=True):
     subject: str | None = None
     body: str | None = None
     html: bool = False
+    track_clicks: bool = False
     data: str | None = None
     cause: str | None = None
 
@@ -54,6 +55,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     subject: str | None
     body: str
     html: bool
+    track_clicks: bool
     created_at: datetime
     opted_out: bool
 
@@ -100,7 +102,7 @@ def add_skipped_messages(org_id: int, rows: Sequence[NewMessage], at: datetime) 
 class MessageRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One message; `recipient` is a sealed email address or the URL of a webhook.
 
-    `html` is read for a message of an entry; `automation` (its name) and `reason` (why it was not sent or delivered)
+    `html` and `track_clicks` are read for a message of an entry; `automation` (its name) and `reason` (why it was not sent or delivered)
     for the timeline of a contact.
     """
 
@@ -119,12 +121,28 @@ class MessageRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     sent_at: datetime | None
     delivered_at: datetime | None
     html: bool = False
+    track_clicks: bool = False
     automation: str | None = None
     reason: str | None = None
 
 
 @query
 async def list_messages(tx: Transaction, org_id: int, entry_id: Uuid) -> list[MessageRow]: ...
+
+
+class MessageContact(msgspec.Struct, frozen=True):
+    """A message, and the identifiers of its contact; the email is sealed."""
+
+    automation_id: str
+    node_id: str
+    wallet_address: str | None
+    email: str | None
+    external_id: str | None
+
+
+@query
+async def find_message_contact(tx: Transaction, org_id: int, message_id: Uuid) -> MessageContact | None:
+    """Return a message with its contact; None if the contact was erased or has no identifiers."""
 
 
 # --- In-app messages

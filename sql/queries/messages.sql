@@ -7,12 +7,13 @@
 -- add_outgoing --
 -- Store messages to send; a message that is stored already stays as it is.
 INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, recipient, subject, body,
-                      html, created_at)
+                      html, track_clicks, created_at)
 SELECT :org_id ::bigint, id, contact_id, automation_id, entry_id, node_id, 1, channel, 'queued', recipient, subject, body, html,
-       :at ::timestamptz
+       track_clicks, :at ::timestamptz
 FROM unnest(:id ::uuid[], :contact_id ::uuid[], :automation_id ::uuid[], :entry_id ::uuid[], :node_id ::text[],
-            :channel ::text[], :recipient ::text[], :subject ::text[], :body ::text[], :html ::boolean[])
-    AS m (id, contact_id, automation_id, entry_id, node_id, channel, recipient, subject, body, html)
+            :channel ::text[], :recipient ::text[], :subject ::text[], :body ::text[], :html ::boolean[],
+            :track_clicks ::boolean[])
+    AS m (id, contact_id, automation_id, entry_id, node_id, channel, recipient, subject, body, html, track_clicks)
 ON CONFLICT (org_id, id) DO NOTHING;
 
 -- claim_outgoing --
@@ -22,7 +23,7 @@ UPDATE messages m
 SET status = 'sending', lease_token = k.token, in_doubt = m.in_doubt OR m.status IN ('sending', 'unknown')
 FROM unnest(:id ::uuid[], :token ::bigint[]) AS k (id, token)
 WHERE m.org_id = :org_id ::bigint AND m.id = k.id AND m.status IN ('queued', 'sending', 'unknown', 'failed')
-RETURNING m.id, m.channel, m.recipient, m.subject, m.body, m.html, m.created_at, EXISTS (
+RETURNING m.id, m.channel, m.recipient, m.subject, m.body, m.html, m.track_clicks, m.created_at, EXISTS (
     SELECT FROM contacts c WHERE c.org_id = :org_id ::bigint AND c.id = m.contact_id AND m.channel = ANY (c.opted_out)) AS opted_out;
 
 -- settle_outgoing --
@@ -82,10 +83,19 @@ RETURNING true;
 -- list_messages --
 -- The messages of an entry, in order; skipped and erased messages have no text.
 SELECT id, automation_id, entry_id, node_id, channel, status, wallet_address, recipient, subject, body, extra AS data, created_at,
-       sent_at, delivered_at, html
+       sent_at, delivered_at, html, track_clicks
 FROM messages
 WHERE org_id = :org_id AND entry_id = :entry_id
 ORDER BY created_at, id;
+
+-- find_message_contact --
+-- A message, and the identifiers of its contact or of the one it was merged into; no row if that was erased or has none.
+SELECT m.automation_id, m.node_id, s.wallet_address, s.email, s.external_id
+FROM messages m
+JOIN contacts c ON c.org_id = :org_id AND c.id = m.contact_id
+JOIN contacts s ON s.org_id = :org_id AND s.id = coalesce(c.merged_into, c.id)
+WHERE m.org_id = :org_id AND m.id = :message_id ::uuid AND s.erased_at IS NULL
+    AND coalesce(s.wallet_address, s.email, s.external_id) IS NOT NULL;
 
 -- In-app messages --------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,20 @@ def test_a_message_is_skipped_or_fails_as_the_form_says(page: Page) -> None:
         assert data_of(automation, "send_inapp")["onMissing"] == "skip"
 
 
+def test_the_links_of_an_email_are_tracked_as_the_form_says(page: Page) -> None:
+    automation = greeting().send_email("Hi", "https://a.example")
+    with open_canvas(page, automation) as view:
+        card(view, "send_email").click()
+        choice = page.get_by_label("Track clicks")
+        expect(choice).not_to_be_checked()
+        choice.press("Space")
+        wait_until_sent(view)
+        assert data_of(automation, "send_email")["trackClicks"] is True
+        choice.uncheck()
+        wait_until_sent(view)
+        assert "trackClicks" not in data_of(automation, "send_email")
+
+
 def test_concurrent_edits_in_python_and_the_browser_are_both_kept(page: Page) -> None:
     automation = greeting()
     with open_canvas(page, automation) as view:

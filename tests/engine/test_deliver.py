@@ -1,11 +1,15 @@
 """Emails and webhooks are stored before they are sent, under one id, and each outcome has its effect."""
 
 import asyncio
+import email
 from datetime import timedelta
+from email.policy import default
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from api.channels.links import Link, click_url
 from api.channels.outcome import Reason
 from api.channels.signing import Unsubscription
 from api.engine import deliver
@@ -67,6 +71,23 @@ async def test_an_email_leaves_and_its_address_is_stored_sealed(bench: EngineBen
     assert bench.keyring.of(bench.org_id).open_email(recipient) == "ann@example.com"
     assert (subject, body) == ("Thanks", "5 in")
     assert await bench.steps() == ["entered", "sent", "tagged"]
+
+
+async def test_the_links_of_an_email_are_tracked_when_it_leaves(bench: EngineBench, tmp_path: Path) -> None:
+    body = '<p>Hi</p><a href="https://shop.example/sale?a=1&amp;b=2">Sale</a>'
+    data = {"subject": "Thanks", "body": body, "trackClicks": True}
+    await bench.automation([TRIGGER, EMAIL | {"data": data}], [("t", "e")])
+    await bench.send("k", ANN)
+    await bench.drive()
+    ((message_id, stored),) = await bench.fetch("SELECT id::text, body FROM messages")
+    (sent,) = (tmp_path / "mail" / "new").iterdir()
+    message = email.message_from_bytes(sent.read_bytes(), policy=default)
+    link = Link(bench.org_id, message_id, "https://shop.example/sale?a=1&b=2")
+    tracked = click_url("http://localhost:8000", bench.keyring, link)
+    assert stored == body
+    html = message.get_body(("html",))
+    assert html is not None
+    assert html.get_content().strip() == f'<p>Hi</p><a href="{tracked}">Sale</a>'
 
 
 async def test_a_retry_sends_the_stored_text_again(bench: EngineBench) -> None:

@@ -42,8 +42,11 @@ def _data(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
     return st.fixed_dictionaries(fields)
 
 
-def _message(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries(fields, optional={"onMissing": st.sampled_from(["fail", "skip", "skip"])})
+def _message(
+    optional: dict[str, st.SearchStrategy[Any]] | None = None, **fields: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    missing = st.sampled_from(["fail", "skip", "skip"])
+    return st.fixed_dictionaries(fields, optional={"onMissing": missing} | (optional or {}))
 
 
 filters = st.lists(
@@ -80,7 +83,7 @@ def _filtering(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, 
 
 STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "send_inapp": _message(title=TEXTS, body=TEXTS),
-    "send_email": _message(subject=TEXTS, body=TEXTS),
+    "send_email": _message({"trackClicks": st.booleans()}, subject=TEXTS, body=TEXTS),
     "send_webhook": _message(
         url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]), body=st.none() | TEXTS | _data(a=TEXTS)
     ),

@@ -244,7 +244,7 @@ def test_messages_in_a_trace_have_their_channel() -> None:
     ]
     assert written == [
         {"channel": "inapp", "walletAddress": evm_wallet("a"), "title": "Hi", "body": "?", "data": None},
-        {"channel": "email", "email": "a@b.co", "subject": "s", "body": "b", "html": False},
+        {"channel": "email", "email": "a@b.co", "subject": "s", "body": "b", "html": False, "trackClicks": False},
         {"channel": "webhook", "url": "https://a.co", "body": '{"n":1}'},
     ]
 

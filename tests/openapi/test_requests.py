@@ -67,6 +67,8 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
 }
 """Valid bodies; a value that is the name of an id below is replaced by that id."""
 NEVER_SUCCESSFUL = {
+    "clicks.follow",
+    "clicks.look",
     "entries.replay",
     "inapp.session",
     "contacts.undo_merge",

@@ -95,6 +95,16 @@ def test_a_message_is_skipped_by_default_and_fails_as_the_contract_says_if_asked
     assert str(problem) == "send_email: must be fail or skip"
 
 
+def test_the_links_of_an_email_are_tracked_if_asked() -> None:
+    automation = new().on("deposit").send_email("Hi", "https://a.example", track_clicks=True)
+    assert automation.to_json()["graph"]["nodes"][1]["data"]["trackClicks"] is True
+    sentence = "  • Send the email “Hi” with tracked links if nothing is missing: “https://a.example”."
+    assert automation.describe().splitlines()[1] == sentence
+    assert "track_clicks=True" in automation.to_python()
+    (problem,) = new().on("x").step("send_email", {"subject": "a", "body": "b", "trackClicks": 1}).check()
+    assert str(problem) == "send_email: must be true or false"
+
+
 def test_branches_join_in_the_step_after_them() -> None:
     assert edges(branching()) == {
         ("trigger", None, "if_plan"),

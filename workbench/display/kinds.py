@@ -5,7 +5,7 @@ the table of a kind and from the types of its fields: those of a step are in `wo
 trigger are the controls of its form. Templates name fields in braces:
 
 `sentence`: `Wait up to {timeoutSeconds} for {event}[, where {filters}]`. A part in brackets is left out if its field is
-empty. A template ends with `: {key}` if the field is a text of several lines.
+empty or off. A template ends with `: {key}` if the field is a text of several lines.
 `call`: `wait_for({event}, within={timeoutSeconds}, where={filters})`, the verb with its arguments.
 `card`: the title of the card, and the lines below it. A line whose fields are empty is left out.
 `stem`: the id of a new node. The kind is used if it is empty or a value does not fit.
@@ -176,7 +176,7 @@ def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
             return words.join_and([f"{branch.percent} % {words.value(branch.handle)}" for branch in value])
         case "branches":
             return f"{len(value)} branches"
-        case "body" | "object" | "recipient" | "missing":
+        case "body" | "object" | "recipient" | "missing" | "switch":
             return ""
 
 

@@ -167,6 +167,8 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
             return "triggering_profile"
         case "missing":
             return value if value == "skip" else None  # a message fails by default
+        case "switch":
+            return True if value is True else None
 
 
 class _Walk:

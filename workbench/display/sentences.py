@@ -219,6 +219,8 @@ def _field(field_type: FieldType, content: Any) -> str:
             return join_and(_shares(content))
         case "missing":
             return NOTHING_MISSING
+        case "switch":
+            return ""  # the words before it say that it is on
 
 
 def _headings(step: OutlineStep) -> list[str]:

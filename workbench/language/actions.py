@@ -52,6 +52,7 @@ FieldType: TypeAlias = Literal[
     "branches",
     "recipient",
     "missing",
+    "switch",
 ]
 Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
 Text: TypeAlias = Annotated[str, "text"]  # a template
@@ -67,6 +68,7 @@ EventName: TypeAlias = Annotated[str, "event"]  # an event that the node waits f
 Branches: TypeAlias = Annotated[tuple["Branch", ...], "branches"]  # the handles of the node
 RecipientMode: TypeAlias = Annotated[Literal["triggering_profile"], "recipient"]  # the only mode in the contract
 OnMissing: TypeAlias = Annotated[Literal["fail", "skip"], "missing"]  # the message, if something it needs is missing
+Switch: TypeAlias = Annotated[bool, "switch"]  # off by default
 
 
 class _Action(msgspec.Struct, frozen=True):
@@ -108,11 +110,15 @@ class SendInapp(MessageAction, frozen=True, tag="send_inapp"):
 
 
 class SendEmail(MessageAction, frozen=True, tag="send_email"):
-    """Send an email. A body that begins with `<` is HTML, and its values are escaped."""
+    """Send an email. A body that begins with `<` is HTML, and its values are escaped.
+
+    `track_clicks`: a click on a link of the email is an event of the contact.
+    """
 
     channel = EMAIL
     subject: Line
     body: Text
+    track_clicks: Switch = msgspec.field(name="trackClicks", default=False)
 
     @property
     def html(self) -> bool:
@@ -364,6 +370,10 @@ def _read_field(declared: DataField, data: Mapping[str, Any], node: str, problem
         case "missing":
             if value not in ("fail", "skip"):
                 problems.append(Problem(field, "must be fail or skip"))
+            return value
+        case "switch":
+            if not isinstance(value, bool):
+                problems.append(Problem(field, "must be true or false"))
             return value
 
 

@@ -38,7 +38,10 @@ class InappMessage(msgspec.Struct, frozen=True, gc=False, rename="camel", tag_fi
 
 
 class EmailMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="email"):
-    """An email. `html`: the body is HTML with escaped values; otherwise it is plain text."""
+    """An email. `html`: the body is HTML with escaped values; otherwise it is plain text.
+
+    `track_clicks`: its links are replaced by tracked ones when it leaves; `body` keeps those that were written.
+    """
 
     id: str
     node_id: str
@@ -46,6 +49,7 @@ class EmailMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="chann
     subject: str
     body: str
     html: bool = False
+    track_clicks: bool = False
 
 
 class WebhookMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="webhook"):
@@ -145,7 +149,13 @@ EMAIL = Channel(
     title="{subject}",
     destination="email to {email}",
     message=EmailMessage,
-    columns={"email": "recipient", "subject": "subject", "body": "body", "html": "html"},
+    columns={
+        "email": "recipient",
+        "subject": "subject",
+        "body": "body",
+        "html": "html",
+        "track_clicks": "track_clicks",
+    },
     texts=("subject", "body"),
     address="email",
     is_sealed=True,

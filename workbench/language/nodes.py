@@ -148,7 +148,8 @@ def _compose_email(ctx: StepContext, action: SendEmail, email: str) -> Message |
     if _UNSAFE_SUBJECT.search(subject):
         reason = "the subject contains a line break, a control character or an encoded word"
         return Failure("invalid_header", reason, permanent=True)
-    return EmailMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, email, subject, body, action.html)
+    id_ = message_id(ctx.run.entry_id, ctx.node.id)
+    return EmailMessage(id_, ctx.node.id, email, subject, body, action.html, action.track_clicks)
 
 
 @_sends(SendWebhook, SendWebhook.channel)

@@ -439,6 +439,8 @@ def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
         case "missing":
             scanner.take(NOTHING_MISSING)
             return "skip"
+        case "switch":
+            return True
 
 
 def _share(scanner: Scanner) -> JsonObject:

@@ -129,7 +129,9 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return _where(content)
         case "branches":
             return {branch["handle"]: branch["percent"] for branch in content}
-        case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event" | "recipient" | "missing":
+        case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event":
+            return content
+        case "recipient" | "missing" | "switch":
             return content
 
 

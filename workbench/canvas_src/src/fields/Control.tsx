@@ -37,7 +37,7 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, missing: id }[field.control]; // a label names a single input
+  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, switch: id, missing: id }[field.control]; // a label names a single input
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={labelled} diagnostics={props.diagnostics}>
       {control()}
@@ -66,6 +66,9 @@ export function Control(props: Props) {
         return <IntegerInput id={id} value={value} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "checkbox":
         return <input id={id} type="checkbox" checked={value === true} disabled={disabled} onChange={(event) => onChange(event.target.checked)} />;
+      case "switch":
+        // Off without the field: other builders write none.
+        return <input id={id} type="checkbox" checked={value === true} disabled={disabled} aria-invalid={invalid || undefined} onChange={(event) => onChange(event.target.checked || undefined)} />;
       case "missing":
         // A message without the field fails: other builders write none.
         return (

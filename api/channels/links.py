@@ -1,0 +1,111 @@
+"""Tracked links: in an email with `trackClicks`, each link leads through a redirect of this service to its target.
+
+The target is in the link, with a MAC, so the redirect needs no database and cannot be made to lead elsewhere. A link
+does not expire, and outlives a rotation of the secret. Links are replaced when the email leaves: the stored text keeps
+those that were written, as simulations show it.
+"""
+
+import base64
+import binascii
+import hmac
+import html
+import re
+import struct
+from html.parser import HTMLParser
+from uuid import UUID
+
+import msgspec
+
+from api.channels.outcome import Delivery
+from api.crypto import Keyring
+
+CLICK_PATH = "/api/v1/click"
+MAX_URL_BYTES = 2_048  # longer links stay as they are: a request line has at most 8 KB
+
+_TOKEN_VERSION = b"c1"
+_TOKEN = struct.Struct(">Bq16s16s")  # generation of the secret, organization, message, MAC; then the URL
+_URL = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
+_URL_IN_TEXT = re.compile(r"https?://[^\s<>\"\x00-\x1f\x7f]+", re.IGNORECASE)
+# The value is optional, so that a name without one is not searched again from each of its letters.
+_ATTRIBUTE = re.compile(r"""([^\s"'<>/=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s"'>]++))?""")
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A link of a message. Each message of an organization has links of its own."""
+
+    org_id: int
+    message_id: str
+    url: str
+
+
+def click_url(public_url: str, keyring: Keyring, link: Link) -> str:
+    """Return the URL that redirects to the target of a link."""
+    number, message, url = keyring.chain.current.number, UUID(link.message_id).bytes, link.url.encode()
+    token = _TOKEN.pack(number, link.org_id, message, _mac(keyring, number, link.org_id, message, url)) + url
+    return f"{public_url}{CLICK_PATH}?token={base64.urlsafe_b64encode(token).rstrip(b'=').decode()}"
+
+
+def read_click_token(keyring: Keyring, text: str) -> Link | None:
+    """Return the link in a token, or None if the token is malformed or its MAC is wrong."""
+    try:
+        token = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        number, org_id, message, mac = _TOKEN.unpack_from(token)
+    except (binascii.Error, ValueError, struct.error):
+        return None
+    url = token[_TOKEN.size :]
+    if not hmac.compare_digest(mac, _mac(keyring, number, org_id, message, url)):
+        return None
+    return Link(org_id, str(UUID(bytes=message)), url.decode())
+
+
+def track_links(public_url: str, keyring: Keyring, delivery: Delivery) -> str:
+    """Return the body of a delivery with tracked links: of HTML the targets of `<a>` and `<area>`, of text all URLs."""
+
+    def tracked(url: str) -> str | None:
+        if len(url.encode()) > MAX_URL_BYTES or _URL.fullmatch(url) is None:
+            return None
+        return click_url(public_url, keyring, Link(delivery.org_id, delivery.id, url))
+
+    def track_attribute(attribute: re.Match[str]) -> str:
+        name, value = attribute[1], attribute[2] or ""
+        quote = value[:1] if value[:1] in ("'", '"') else ""
+        url = tracked(html.unescape(value.strip(quote) if quote else value).strip())
+        return f'{name}="{url}"' if name.lower() == "href" and url is not None else attribute[0]
+
+    def track_text(found: re.Match[str]) -> str:
+        if len(found[0]) > MAX_URL_BYTES:
+            return found[0]
+        url = found[0].rstrip(".,;:!?'")  # punctuation of the sentence around it
+        while url.endswith(")") and url.count(")") > url.count("("):
+            url = url[:-1].rstrip(".,;:!?'")
+        return (tracked(url) or url) + found[0][len(url) :]
+
+    body = delivery.body
+    if not delivery.html:
+        return _URL_IN_TEXT.sub(track_text, body)
+    parser = _LinkParser()
+    parser.feed(body)
+    parser.close()
+    line_starts = [0, *(line.end() for line in re.finditer("\n", body))]
+    pieces, end = [], 0
+    for line_number, column, tag in parser.tags:
+        start = line_starts[line_number - 1] + column
+        pieces += [body[end:start], _ATTRIBUTE.sub(track_attribute, tag)]
+        end = start + len(tag)
+    return "".join([*pieces, body[end:]])
+
+
+class _LinkParser(HTMLParser):
+    """Finds the tags of links: line, column, and text of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[int, int, str]] = []
+
+    def handle_starttag(self, tag: str, _: list[tuple[str, str | None]]) -> None:
+        if tag in ("a", "area"):
+            self.tags.append((*self.getpos(), self.get_starttag_text() or ""))
+
+
+def _mac(keyring: Keyring, number: int, org_id: int, message: bytes, url: bytes) -> bytes:
+    return keyring.link_mac(b"click", b"%b/%d/%d/%b/%b" % (_TOKEN_VERSION, number, org_id, message, url), number)
