@@ -51,6 +51,7 @@ from api.query.limits import ConcurrencyLimits, QuerySlots
 from api.routes import (
     account,
     automations,
+    bounces,
     catalog,
     chain,
     clicks,
@@ -119,6 +120,7 @@ BLUEPRINTS = (
     webhooks.blueprint,
     unsubscribe.blueprint,
     clicks.blueprint,
+    bounces.blueprint,
     inapp.blueprint,
     health.blueprint,
     document.blueprint,

@@ -188,6 +188,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ingest_burst: Annotated[int, "WORKBENCH_INGEST_BURST", whole_number] = 100
     smtp: Annotated[SmtpServer | None, "WORKBENCH_SMTP_URL", smtp_server] = None
     email_from: Annotated[str, "WORKBENCH_EMAIL_FROM", sender] = "workbench@localhost"
+    return_path: Annotated[str | None, "WORKBENCH_RETURN_PATH", sender] = None  # where mail servers send bounces
     retry_delays: Annotated[tuple[float, ...] | None, "WORKBENCH_RETRY_DELAYS", delays] = None  # seconds
     webhook_allow: Annotated[tuple[IPv4Network | IPv6Network, ...], "WORKBENCH_WEBHOOK_ALLOW", networks] = ()
     test_receivers: Annotated[tuple[str, ...], "WORKBENCH_TEST_RECEIVERS", receivers] = ()  # in addition to contacts

@@ -436,6 +436,7 @@ CREATE TABLE workbench.messages (
     sent_at         timestamptz,
     delivered_at    timestamptz,
     track_clicks    boolean NOT NULL DEFAULT false,     -- links are replaced by tracked ones when it leaves; `body` keeps them
+    feedback        text,                       -- bounced, complained: reported after an email was sent
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, entry_id, node_id, visit)
 );
@@ -464,6 +465,7 @@ CREATE TABLE workbench.suppressions (
     address_digest  uuid NOT NULL,
     reason          text NOT NULL CHECK (reason IN ('unsubscribed', 'opted_out')),
     created_at      timestamptz NOT NULL,
+    cause           text,                       -- bounced, complained: the reason in place of `opted_out`
     PRIMARY KEY (org_id, channel, address_digest)
 );
 
@@ -735,7 +737,10 @@ CREATE VIEW analyst.messages WITH (security_invoker = true, security_barrier = t
     FROM workbench.messages;
 
 CREATE VIEW analyst.message_outcomes WITH (security_invoker = true, security_barrier = true) AS
-    SELECT message_id, channel, outcome, reason, at FROM workbench.message_outcomes;
+    SELECT message_id, channel,
+           CASE WHEN reason IN ('bounced', 'complained') THEN reason ELSE outcome END AS outcome,
+           CASE WHEN reason NOT IN ('bounced', 'complained') THEN reason END AS reason, at
+    FROM workbench.message_outcomes;
 
 CREATE VIEW analyst.automations WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, name, active, published_version, created_at, updated_at, archived_at FROM workbench.automations;

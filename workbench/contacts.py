@@ -37,6 +37,7 @@ class Contact:
     `id`: as in `contacts.id`. `email`: masked unless your key has pii:read. `wallet_address`: in lower case.
     `external_id`: its id in your own system. `attributes`: those that events and automations set, by name. `tags`.
     `segments`: the names of those that contain it. `opted_out`: channels that it opted out of (inapp, email, webhook).
+    `suppressed`: why its address gets no emails: bounced, complained, unsubscribed or opted_out; None if it gets them.
     """
 
     def __init__(self, connection: Connection, row: ContactView) -> None:
@@ -48,7 +49,7 @@ class Contact:
         self.id = row.id  # changes when the contact is merged into another one
         self.email, self.wallet_address, self.external_id = row.email, row.wallet_address, row.external_id
         self.attributes, self.tags = row.attributes, row.tags
-        self.segments, self.opted_out = row.segments, row.opted_out
+        self.segments, self.opted_out, self.suppressed = row.segments, row.opted_out, row.suppressed
         return self
 
     if not TYPE_CHECKING:  # so that a type checker still reports unknown fields
@@ -65,7 +66,10 @@ class Contact:
 
     @usage_example('.opt_in("email")')
     def opt_in(self, *channels: str) -> Self:
-        """Opt the contact in again, even if it unsubscribed from emails. Only do this if the person asked for it."""
+        """Opt the contact in again, also if it unsubscribed from emails, an email bounced or the recipient complained.
+
+        Only do this if the person asked for it, or if the address works again.
+        """
         return self._set_opt_outs(channels, opted_out=False)
 
     @usage_example('.tag("vip")')
@@ -167,6 +171,7 @@ class Contact:
             "tags": ", ".join(row.tags),
             "segments": ", ".join(row.segments),
             "opted out of": ", ".join(row.opted_out),
+            "emails suppressed": _SUPPRESSED.get(row.suppressed or ""),
             "since (UTC)": moment(row.created_at),
         }
         return [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
@@ -207,6 +212,10 @@ class Contact:
 
 
 _CONTACT_COLUMNS = table_columns("field", "value")
+_SUPPRESSED = {  # an opt-out is in its own row
+    "bounced": 'an email bounced; .opt_in("email") tries again',
+    "complained": "the recipient complained about an email",
+}
 _TIMELINE_COLUMNS = table_columns("at (UTC)", "kind", "what happened")
 
 

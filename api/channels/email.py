@@ -55,7 +55,7 @@ def open_mailer(settings: Settings) -> "MaildirMailer | SmtpMailer":
     """Return the mailer that the settings describe; the caller closes it."""
     if settings.smtp is None:
         return MaildirMailer(settings.data_dir / MAILDIR, settings.email_from)
-    return SmtpMailer(settings.smtp, settings.email_from)
+    return SmtpMailer(settings.smtp, settings.email_from, return_path=settings.return_path)
 
 
 class MaildirMailer:
@@ -92,7 +92,10 @@ class MaildirMailer:
 
 
 class SmtpMailer:
-    """Sends emails through one mail server. `tls`: the trusted certificates; by default those of the system."""
+    """Sends emails through one mail server. `tls`: the trusted certificates; by default those of the system.
+
+    `return_path`: the address for reports of mail servers; by default that of the sender.
+    """
 
     is_local = False
 
@@ -102,9 +105,11 @@ class SmtpMailer:
         sender: str,
         tls: ssl.SSLContext | None = None,
         *,
+        return_path: str | None = None,
         response_timeout_s: float = RESPONSE_TIMEOUT_S,
     ) -> None:
         self._server, self._sender = server, sender_address(sender)
+        self._return_path = sender_address(return_path or sender)
         self._tls = tls or ssl.create_default_context()
         self._timeout_s = response_timeout_s
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
@@ -202,7 +207,7 @@ class SmtpMailer:
 
     async def _transmit(self, client: SMTP, recipient: str, content: bytes, may_leave: MayLeave) -> Outcome:
         try:
-            await client.mail(self._sender.addr_spec)
+            await client.mail(self._return_path.addr_spec)
             await client.rcpt(recipient)
         except SMTPResponseException as error:
             return _rejected(error)

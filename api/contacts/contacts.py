@@ -73,12 +73,15 @@ async def opt_out(
     """
     async with database.transaction() as tx:
         await run(tx, hold_contacts([contact_id]))
-        contact = await store.find_contact(tx, author.org_id, contact_id)
-        if contact is None:
+        if await store.find_contact(tx, author.org_id, contact_id) is None:
             return unknown("contact")
+        # Its own choices only: a bounce that suppressed its address must not become one.
+        (contact,) = await store.find_contacts(tx, author.org_id, [contact_id])
         by_channel = {**dict.fromkeys(contact.opted_out, True), **opt_outs}  # other channels do not change
         opted_out = [channel for channel, is_out in by_channel.items() if is_out]
         await store.set_opted_out(tx, author.org_id, contact_id, opted_out, author.now)
+        if opt_outs.get("email") is False:
+            await store.lift_suppressions_of(tx, author.org_id, contact_id)
         await record(tx, author, "contact.opt_out", contact_id, dict(opt_outs))
         return await _view(tx, author.org_id, contact_id, show)
 

@@ -80,10 +80,7 @@ class Clicks:
             return None
         if message is None:
             return "unknown"
-        email = None if message.email is None else self._keyring.of(link.org_id).open_email(message.email)
-        identifiers = {"walletAddress": message.wallet_address, "email": email, "externalId": message.external_id}
-        # One identifier is enough to find the contact again, and changes nothing about it.
-        contact = next({name: value} for name, value in identifiers.items() if value is not None)
+        contact = message.identifier(self._keyring.of(link.org_id))
         payload = {
             "url": link.url,
             "messageId": link.message_id,

@@ -105,15 +105,10 @@ async def find_contacts(tx: Transaction, org_id: int, ids: Collection[Uuid]) -> 
 
 
 async def set_opted_out(tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], at: datetime) -> None:
-    """Set the channels that a contact opted out of.
-
-    If `channels` contains email, the contact's addresses are suppressed, otherwise released.
-    """
+    """Set the channels that a contact opted out of. If email is one of them, its addresses are suppressed."""
     await _set_opted_out(tx, org_id, contact_id, sorted(channels), at)
     if "email" in channels:
         await suppress_emails_of(tx, org_id, contact_id, at)
-    else:
-        await lift_suppressions_of(tx, org_id, contact_id)
 
 
 @query

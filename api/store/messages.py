@@ -13,13 +13,14 @@ import msgspec
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from api.crypto import Keyring
+from api.crypto import Keyring, OrgKeys
 from api.store.database import Transaction, load
 from api.store.query import Digests, Json, RowCount, Uuid, call, query, run
 from workbench.language.channel import ChannelName
 
 # --- Outgoing emails and webhooks
 
+Feedback: TypeAlias = Literal["bounced", "complained"]
 DeliveryStatus: TypeAlias = Literal["queued", "sent", "failed", "skipped", "unknown"]
 
 
@@ -102,8 +103,8 @@ def add_skipped_messages(org_id: int, rows: Sequence[NewMessage], at: datetime) 
 class MessageRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One message; `recipient` is a sealed email address or the URL of a webhook.
 
-    `html` and `track_clicks` are read for a message of an entry; `automation` (its name) and `reason` (why it was not sent or delivered)
-    for the timeline of a contact.
+    `html` and `track_clicks` are read for a message of an entry; `automation` (its name) and `reason` (why it was not
+    sent or delivered) for the timeline of a contact.
     """
 
     id: str
@@ -131,13 +132,20 @@ async def list_messages(tx: Transaction, org_id: int, entry_id: Uuid) -> list[Me
 
 
 class MessageContact(msgspec.Struct, frozen=True):
-    """A message, and the identifiers of its contact; the email is sealed."""
+    """A message, and the identifiers of its contact; emails are sealed."""
 
     automation_id: str
     node_id: str
+    recipient: str | None
     wallet_address: str | None
     email: str | None
     external_id: str | None
+
+    def identifier(self, keys: OrgKeys) -> dict[str, str]:
+        """Return one identifier of the contact, as in an event: it finds the contact again, and changes nothing."""
+        email = None if self.email is None else keys.open_email(self.email)
+        identifiers = {"walletAddress": self.wallet_address, "email": email, "externalId": self.external_id}
+        return next({name: value} for name, value in identifiers.items() if value is not None)
 
 
 @query
@@ -284,8 +292,14 @@ async def suppress(
     address_digests: Digests,
     created_at: datetime,
     reason: str = "unsubscribed",
+    cause: Feedback | None = None,
 ) -> None:
-    """Stop messages of a channel to an address, because its owner unsubscribed."""
+    """Stop messages of a channel to an address, because its owner unsubscribed, or because of feedback."""
+
+
+@call
+def note_feedback(org_id: int, message_id: Uuid, feedback: Feedback, at: datetime) -> None:
+    """Record that an email that was sent bounced, or that its recipient complained."""
 
 
 @query

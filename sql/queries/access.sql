@@ -141,8 +141,8 @@ ORDER BY address_digest LIMIT :limit FOR UPDATE;
 
 -- rotate_suppressions --
 -- Add a later index to suppressed addresses.
-INSERT INTO suppressions (org_id, channel, address_digest, reason, created_at)
-SELECT s.org_id, s.channel, r.later, s.reason, s.created_at
+INSERT INTO suppressions (org_id, channel, address_digest, reason, cause, created_at)
+SELECT s.org_id, s.channel, r.later, s.reason, s.cause, s.created_at
 FROM unnest(:digests ::uuid[], :later ::uuid[]) AS r (digest, later)
 JOIN suppressions s ON s.org_id = :org_id AND s.channel = :kind AND s.address_digest = r.digest
 ON CONFLICT (org_id, channel, address_digest) DO NOTHING;

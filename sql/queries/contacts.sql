@@ -14,6 +14,10 @@ SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attribute
              JOIN suppressions s ON s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
              WHERE i.org_id = :org_id AND i.contact_id = c.id AND i.kind = 2
              ORDER BY 1) AS opted_out,
+       (SELECT coalesce(s.cause, s.reason) FROM identities i
+        JOIN suppressions s ON s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
+        WHERE i.org_id = :org_id AND i.contact_id = c.id AND i.kind = 2
+        ORDER BY s.created_at LIMIT 1) AS suppressed,
        c.created_at, c.updated_at
 FROM contacts c
 WHERE c.org_id = :org_id AND c.id = :contact_id AND c.erased_at IS NULL AND c.merged_into IS NULL;

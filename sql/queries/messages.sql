@@ -90,7 +90,7 @@ ORDER BY created_at, id;
 
 -- find_message_contact --
 -- A message, and the identifiers of its contact or of the one it was merged into; no row if that was erased or has none.
-SELECT m.automation_id, m.node_id, s.wallet_address, s.email, s.external_id
+SELECT m.automation_id, m.node_id, m.recipient, s.wallet_address, s.email, s.external_id
 FROM messages m
 JOIN contacts c ON c.org_id = :org_id AND c.id = m.contact_id
 JOIN contacts s ON s.org_id = :org_id AND s.id = coalesce(c.merged_into, c.id)
@@ -204,10 +204,24 @@ GROUP BY part;
 
 -- Suppressions, webhook secrets and endpoints ----------------------------------------------------------------------
 
+-- note_feedback --
+-- Record that an email bounced, or that its recipient complained; the same feedback again changes nothing.
+WITH noted AS (
+    UPDATE messages SET feedback = :feedback ::text, status = CASE :feedback ::text WHEN 'bounced' THEN 'failed' ELSE status END
+    WHERE org_id = :org_id ::bigint AND id = :message_id ::uuid AND channel = 'email' AND status IN ('sent', 'unknown', 'failed')
+        AND feedback IS DISTINCT FROM :feedback ::text
+    RETURNING id, channel
+)
+INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)
+SELECT :org_id ::bigint, :at ::timestamptz, id, CASE :feedback ::text WHEN 'bounced' THEN 'failed' ELSE 'delivered' END, channel,
+       :feedback ::text
+FROM noted
+RETURNING true;
+
 -- suppress --
 -- Stop messages of a channel to an address; the first reason stays.
-INSERT INTO suppressions (org_id, channel, address_digest, reason, created_at)
-SELECT :org_id, :channel, digest, :reason, :created_at FROM unnest(CAST(:address_digests AS uuid[])) AS digest
+INSERT INTO suppressions (org_id, channel, address_digest, reason, cause, created_at)
+SELECT :org_id, :channel, digest, :reason, :cause, :created_at FROM unnest(CAST(:address_digests AS uuid[])) AS digest
 ON CONFLICT (org_id, channel, address_digest) DO NOTHING;
 
 -- find_suppressed --

@@ -86,11 +86,15 @@ async def mail_server(
 
 @contextlib.asynccontextmanager
 async def transport(
-    server: MailServer, encryption: Any = "offered", tls: ssl.SSLContext | None = None, **rest: Any
+    server: MailServer,
+    encryption: Any = "offered",
+    tls: ssl.SSLContext | None = None,
+    return_path: str | None = None,
+    **rest: Any,
 ) -> AsyncIterator[SmtpMailer]:
     """Return a mailer for a server, with a short `timeout`."""
     where = SmtpServer("localhost", server.port, encryption, **rest)
-    made = SmtpMailer(where, "Acme <news@acme.example>", tls, response_timeout_s=2)
+    made = SmtpMailer(where, "Acme <news@acme.example>", tls, return_path=return_path, response_timeout_s=2)
     yield made
     await made.close()
 
@@ -109,6 +113,15 @@ async def test_an_email_arrives_as_it_was_composed() -> None:
     message = email.message_from_bytes(envelope.content, policy=default)
     assert message["Message-ID"] == "<0193-1@acme.example>"
     assert message["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
+
+
+async def test_bounces_are_sent_to_the_return_path() -> None:
+    async with mail_server() as server, transport(server, return_path="bounces@acme.example") as smtp:
+        assert await smtp.send(MAIL, AT) == Sent("SMTP 250")
+    (envelope,) = server.envelopes
+    assert envelope.mail_from == "bounces@acme.example"
+    assert isinstance(envelope.content, bytes)
+    assert email.message_from_bytes(envelope.content, policy=default)["From"] == "Acme <news@acme.example>"
 
 
 @pytest.mark.parametrize(

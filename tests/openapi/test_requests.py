@@ -48,6 +48,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "automations.rollback": {"version": 1},
     "automations.simulate": {"event": EVENT},
     "automations.simulate_unsaved": AUTOMATION | {"event": EVENT},
+    "bounces.report": {"type": "bounced", "email": "a@example.com"},
     "contacts.find": {"contact": {"externalId": "u1"}},
     "contacts.opt_out": {"email": True},
     "contacts.tag": {"add": ["a"]},

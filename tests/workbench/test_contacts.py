@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import httpx
 import polars as pl
 import pytest
 
@@ -56,6 +57,20 @@ def test_tags_and_opt_outs_are_added_and_removed(wb: Workbench) -> None:
     assert ben.opt_in("email").refresh().opted_out == ("inapp",)
     frame = wb.sql("SELECT tags, opted_out FROM contacts WHERE id = :id", id=ben.id)
     assert frame.rows() == [(["vip"], ["inapp"])]
+
+
+def test_the_address_of_a_bounced_email_is_suppressed_until_the_contact_is_opted_in(
+    wb: Workbench, running: Running
+) -> None:
+    lea = create_contact(wb, "lea")
+    report = {"type": "bounced", "email": lea.email, "status": "5.1.1"}
+    headers = {"authorization": f"Bearer {running.keys['live']}"}
+    httpx.post(f"{running.url}/api/v1/bounces", json=report, headers=headers).raise_for_status()
+    assert (lea.refresh().suppressed, lea.opted_out) == ("bounced", ("email",))
+    assert "emails suppressed" in repr(lea)
+    assert lea.events()["event"][0] == "email.bounced"
+    assert lea.opt_in("email").suppressed is None
+    assert "suppressed" not in repr(lea)
 
 
 def test_an_opted_out_contact_is_skipped_and_the_simulation_predicts_it(wb: Workbench) -> None:

@@ -477,7 +477,11 @@ class TestMessageView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ContactView(msgspec.Struct, frozen=True, rename="camel"):
-    """A contact. `walletRaw` is the wallet in the case in which it was first sent, `optedOut` lists channels."""
+    """A contact. `walletRaw` is the wallet in the case in which it was first sent, `optedOut` lists channels.
+
+    `suppressed`: why its address gets no emails (bounced, complained, unsubscribed, opted_out); null if it does, and
+    in lists.
+    """
 
     # The store reads `email` sealed; it is replaced before a caller sees it.
 
@@ -492,6 +496,7 @@ class ContactView(msgspec.Struct, frozen=True, rename="camel"):
     opted_out: tuple[str, ...]
     created_at: datetime
     updated_at: datetime
+    suppressed: str | None = None
 
 
 class ContactCounts(msgspec.Struct, frozen=True):

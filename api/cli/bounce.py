@@ -1,0 +1,48 @@
+"""`workbench bounce < REPORT`: record the report of a mail server about an email (a bounce or a complaint).
+
+For the pipe of a mail server, with these exit codes: 0 also for emails that are no reports, so that they are not
+bounced themselves; 75 (EX_TEMPFAIL) if the database is unavailable, so that the server tries again.
+"""
+
+import argparse
+import os
+import sys
+
+from api.channels.bounce import read_bounce
+from api.cli.database import run_with_keyring
+from api.cli.errors import add_database, note
+from api.clock import Clock
+from api.contacts.bounces import BounceOutcome, record_bounce
+from api.crypto import Keyring
+from api.settings import Settings
+from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
+
+MAX_REPORT_BYTES = 1_048_576  # the headers of the email are at the end of a report, but reports are short
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_database(parser)
+    parser.set_defaults(run=run)
+
+
+def run(_: argparse.Namespace, settings: Settings) -> int:
+    try:
+        outcome = run_with_keyring(settings, _record, sys.stdin.buffer.read(MAX_REPORT_BYTES))
+    except (DatabaseUnavailableError, TransactionConflictError) as error:
+        note(f"try again later: {error}")
+        return os.EX_TEMPFAIL
+    note(outcome)
+    return 0
+
+
+async def _record(dsn: str, keyring: Keyring, raw: bytes) -> BounceOutcome:
+    bounce = read_bounce(keyring, raw)
+    if bounce is None:
+        return "unknown"
+    database, clock = Database(dsn), Clock()
+    await database.open()
+    try:
+        await database.calibrate(clock)
+        return await record_bounce(database, keyring, clock, bounce)
+    finally:
+        await database.close()

@@ -1,0 +1,65 @@
+"""Bounces and complaints: the address gets no more emails, and the contact gets an event.
+
+A permanent bounce and a complaint suppress the address, also for contacts that get it later. A temporary bounce is
+only an event. Recording the same report again changes nothing.
+"""
+
+from typing import Literal, TypeAlias
+
+from api.automations.automations import retry_conflicts
+from api.channels.bounce import Bounce
+from api.clock import Clock, token
+from api.crypto import INDEX, Keyring
+from api.ingest.match import Triggers
+from api.ingest.parse import EventReader, ParsedEvent
+from api.ingest.store import store_batch
+from api.store import messages as store
+from api.store.contacts import find_email_owner
+from api.store.database import Database
+from api.store.query import run
+from workbench.language.channel import EMAIL
+from workbench.language.codec import encode
+
+BounceOutcome: TypeAlias = Literal["suppressed", "recorded", "unknown"]
+
+
+@retry_conflicts
+async def record_bounce(database: Database, keyring: Keyring, clock: Clock, bounce: Bounce) -> BounceOutcome:
+    """Record a bounce or a complaint; `unknown`: nothing was stored, because no contact has or had the address."""
+    org_id, keys, now = bounce.org_id, keyring.of(bounce.org_id), clock.now()
+    async with database.transaction() as tx:
+        message = None
+        if bounce.message_id is not None:
+            message = await store.find_message_contact(tx, org_id, bounce.message_id)
+        # The message id of a report is not signed: it must be of an email to this address.
+        if message is not None and (
+            message.recipient is None
+            or keys.digest(EMAIL.name, keys.open_email(message.recipient)) not in bounce.address_digests
+        ):
+            message = None
+        is_owned = await find_email_owner(tx, org_id, bounce.address_digests[:INDEX]) is not None
+        if bounce.is_permanent:
+            digests, cause = bounce.address_digests, bounce.feedback
+            await store.suppress(tx, org_id, EMAIL.name, digests, now, "opted_out", cause)
+            if message is not None and bounce.message_id is not None:
+                await run(tx, store.note_feedback(org_id, bounce.message_id, bounce.feedback, now))
+    payload = {"status": bounce.status} if bounce.feedback == "bounced" else {}
+    if message is not None:
+        about, contact = bounce.message_id, message.identifier(keys)
+        payload |= {"messageId": about, "automationId": message.automation_id, "nodeId": message.node_id}
+    elif is_owned and bounce.address is not None:
+        # Senders of reports repeat them for some hours.
+        about, contact = f"{bounce.address_digests[:INDEX]}/{now:%Y-%m-%d}", {"email": bounce.address}
+    else:
+        return "suppressed" if bounce.is_permanent else "unknown"
+    event = {
+        "event": f"email.{bounce.feedback}",
+        "contact": contact,
+        "payload": payload | {"permanent": bounce.is_permanent},
+        "idempotencyKey": f"email.{bounce.feedback}/{about}/{bounce.status}",
+    }
+    parsed = EventReader(clock, token(8).hex()).read(org_id, keys, encode(event))
+    assert isinstance(parsed, ParsedEvent), "an event of stored values is valid"
+    async with database.transaction() as tx:
+        await store_batch(tx, [parsed], Triggers(keyring), clock.now())
+    return "suppressed" if bounce.is_permanent else "recorded"
