@@ -307,7 +307,7 @@ CREATE TABLE workbench.automation_versions (
     graph          jsonb NOT NULL,
     published_at   timestamptz NOT NULL,
     published_by   uuid,
-    awaits         text[] NOT NULL DEFAULT '{}',    -- the events that its entries can wait for or have as their goal
+    awaits         text[] NOT NULL DEFAULT '{}',    -- the events, and with @ the attributes, that its entries can wait for or have as their goal
     PRIMARY KEY (org_id, automation_id, version),
     FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
 );
@@ -357,7 +357,7 @@ CREATE TABLE workbench.entries (
     since               timestamptz,                    -- when the wait at this node began
     since_id            uuid,                           -- of the events at `since`, those with a later id came after
     turn_at             timestamptz,                    -- when it was due, while other entries of its contact come first
-    awaits              text[],                         -- the events that wake it early while it waits
+    awaits              text[],                         -- the events, and with @ the attributes, that wake it early while it waits
     created_at          timestamptz NOT NULL,
     updated_at          timestamptz NOT NULL,
     merged_from         uuid,                           -- as in events

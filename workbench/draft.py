@@ -16,7 +16,7 @@ from workbench.display.kinds import TRIGGER_ARGUMENTS, free_id
 from workbench.display.layout import Point, chosen_positions, grid_positions, position_below
 from workbench.display.outline import TRIGGER_ID
 from workbench.errors import InvalidAutomationError
-from workbench.language.actions import MAX_ID_LENGTH, is_valid_id
+from workbench.language.actions import MAX_ID_LENGTH, is_valid_id, side_handles
 from workbench.language.check import Diagnostic, check
 from workbench.language.codec import encode, exactness_problem, normalize
 from workbench.language.event import EVENT_NAME, is_awaitable_name
@@ -192,7 +192,7 @@ def _open_ends(graph: Graph) -> tuple[OpenEnd, ...]:
         visited.add(end)
         if end in targets:
             stack += handles.get(targets[end], ())
-        else:
+        elif end[1] not in side_handles(graph.by_id[end[0]].kind):
             ends.append(end)
     return tuple(ends)
 
@@ -231,7 +231,7 @@ def with_filter(draft: Draft, filter_: JsonObject) -> Draft:
     return msgspec.structs.replace(draft, trigger=spec, fork=None, as_read=False)
 
 
-def with_setting(draft: Draft, name: str, value: JsonObject | int) -> Draft:
+def with_setting(draft: Draft, name: str, value: JsonObject | int | str) -> Draft:
     """Return the draft with a setting such as `goal`; raise InvalidAutomationError if its value is not valid."""
     if not draft.nodes:
         raise InvalidAutomationError('start with the event: .on("deposit")')

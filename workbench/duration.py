@@ -6,7 +6,7 @@ A period is the last `days`, or from one time to another; dates, and texts witho
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeAlias, TypedDict
+from typing import Literal, TypeAlias, TypedDict, get_args
 
 from workbench.errors import InvalidArgumentError
 
@@ -91,3 +91,24 @@ def seconds_of(span: object, argument: str) -> int:
             f'{argument}={span!r} is not a duration: write "30s", "15m", "2h", "3d", "1w" or "1h 30m"'
         )
     return round(duration.total_seconds())
+
+
+def signed_seconds_of(span: object, argument: str) -> int:
+    """Return a duration that may be negative, like `"-3d"`, in whole seconds; raise as `seconds_of` does."""
+    if isinstance(span, str) and span.startswith("-"):
+        return -seconds_of(span[1:], argument)
+    return (
+        -seconds_of(-span, argument)
+        if isinstance(span, timedelta) and span < timedelta()
+        else seconds_of(span, argument)
+    )
+
+
+Weekday: TypeAlias = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
+def weekday_number(day: object) -> int:
+    """Return the number of a weekday, from 1 (Monday) to 7; raise InvalidArgumentError for anything else."""
+    if day not in get_args(Weekday):
+        raise InvalidArgumentError(f"weekdays has {day!r}: write a list of {', '.join(get_args(Weekday))}")
+    return get_args(Weekday).index(day) + 1

@@ -5,7 +5,7 @@ it follows all of its branches.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Generic, Literal, Self, TypeAlias, TypeVar, Unpack
 
@@ -32,9 +32,9 @@ from workbench.draft import (
     with_node,
     with_setting,
 )
-from workbench.duration import seconds_of
+from workbench.duration import Weekday, seconds_of, signed_seconds_of, weekday_number
 from workbench.errors import InvalidAutomationError, MethodHints, usage_example
-from workbench.language.actions import OnMissing, handles_of
+from workbench.language.actions import OnMissing, handles_of, side_handles
 
 
 class StepVerbs(MethodHints):
@@ -152,6 +152,41 @@ class StepVerbs(MethodHints):
         data = {"event": name, **condition_fields(read_where(where)), "timeoutSeconds": seconds_of(within, "within")}
         return self._add("wait_for_event", data, node)
 
+    @usage_example(
+        '.wait_until("09:00"), .wait_until("09:00", weekdays=["mon", "fri"])'
+        ' or .wait_until("09:00", date="contact.trial_ends", shift="-3d")'
+    )
+    def wait_until(
+        self,
+        time: str | None = None,
+        *,
+        date: str | None = None,
+        shift: str | timedelta | None = None,
+        weekdays: Sequence[Weekday] | None = None,
+        timezone: str | None = None,
+        node: str | None = None,
+    ) -> Self:
+        """Wait for a time of day, or for a date of the contact (`contact.trial_ends`) or the event (`payload.due`).
+
+        A date may be shifted: `shift="-3d"` is 3 days earlier, `"2h"` 2 hours later. With `time`, the step ends at that
+        time of the day. `weekdays` moves it to the next of these days. A date that changes meanwhile is followed.
+        Times are those of the contact: `timezone` is the attribute with its time zone, `timezone` by default, and
+        `.timezone("Europe/Zurich")` sets that of contacts without one.
+
+        The steps written after it are for contacts that reach the date. `.otherwise(lambda b: …)` adds steps for those
+        without a date, or whose date has passed; they lead to the steps written after that, too.
+        """
+        data: JsonObject = {} if time is None else {"time": time}
+        if weekdays is not None:
+            data["weekdays"] = [weekday_number(day) for day in weekdays]
+        if date is not None:
+            data["attribute"] = date
+        if shift is not None:
+            data["offsetSeconds"] = signed_seconds_of(shift, "shift")
+        if timezone is not None:
+            data["timezoneAttribute"] = timezone
+        return self._add("wait_until", data, node)
+
     # Branching
 
     @usage_example(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); operators: {OPERATOR_USAGE}')
@@ -180,14 +215,14 @@ class StepVerbs(MethodHints):
 
     @usage_example('.then(lambda b: b.add_tag("buyer"))')
     def then(self, steps: "Branch") -> Self:
-        """Add the steps for contacts that sent the awaited event."""
+        """Add the steps for contacts that sent the awaited event, or reached the date."""
         return self._along(
             FIRST_BRANCHES, steps, '.then(…) comes right after .wait_for("purchase", within="2d") or .when(…)'
         )
 
     @usage_example('.otherwise(lambda b: b.add_tag("others"))')
     def otherwise(self, steps: "Branch") -> Self:
-        """Add the steps for contacts for which the condition was false, or the wait timed out."""
+        """Add the steps for contacts for which the condition was false, the wait timed out, or there is no date."""
         return self._along(SECOND_BRANCHES, steps, ".otherwise(…) comes right after .when(…).then(…) or .wait_for(…)")
 
     @usage_example('.branch("a", lambda b: b.add_tag("a"))')
@@ -218,8 +253,10 @@ class StepVerbs(MethodHints):
         return self._add(kind, dict(data), node)
 
     def _add(self, kind: str, data: JsonObject, node: str | None) -> Self:
-        draft = with_node(self._draft, kind, data, handles_of(kind, data), node)
-        handles = tuple(handle for _, handle in draft.ends if handle is not None)
+        all_handles = handles_of(kind, data)
+        followed = tuple(handle for handle in all_handles if handle not in side_handles(kind))
+        draft = with_node(self._draft, kind, data, followed, node)
+        handles = tuple(handle for handle in all_handles if handle is not None)
         if not handles:  # a kind that does not branch
             return self._with(draft)
         return self._with(msgspec.structs.replace(draft, fork=Fork(draft.nodes[-1]["id"], handles)))
@@ -247,7 +284,7 @@ class StepVerbs(MethodHints):
             raise InvalidAutomationError('a branch function must return its steps: .then(lambda b: b.add_tag("vip"))')
         branch = result._draft
         # The ends of the branch take the place of its handle, so that edges are in the order of the branches.
-        index = draft.ends.index(end)
+        index = draft.ends.index(end) if end in draft.ends else len(draft.ends)
         ends = (*draft.ends[:index], *branch.ends, *draft.ends[index + 1 :])
         rest = Fork(fork.node_id, tuple(other for other in fork.handles if other != handle))
         return self._with(msgspec.structs.replace(branch, ends=ends, fork=rest))
@@ -359,9 +396,15 @@ class AutomationVerbs(StepVerbs):
     def quiet_hours(self, start: str, end: str, *, timezone: str = "timezone") -> Self:
         """Hold in-app messages and emails during these hours of the contact's local time, and send them afterwards.
 
-        `timezone` is the attribute with the contact's time zone, like `Europe/Zurich`. Contacts without it have UTC.
+        `timezone` is the attribute with the contact's time zone, like `Europe/Zurich`. Contacts without it have that of
+        `.timezone(…)`, or UTC.
         """
         return self._with_setting("quietHours", {"from": start, "to": end, "timezoneAttribute": timezone})
+
+    @usage_example('.timezone("Europe/Zurich")')
+    def timezone(self, zone: str) -> Self:
+        """Set the time zone of contacts without one, for `.quiet_hours` and `.wait_until`. The default is UTC."""
+        return self._with_setting("timezone", zone)
 
     @usage_example('.frequency_cap(3, per="1d")')
     def frequency_cap(self, messages: int, *, per: str | timedelta) -> Self:
@@ -376,7 +419,7 @@ class AutomationVerbs(StepVerbs):
         """Leave out `percent` (1 to 50) of the contacts, always the same ones. `.stats()` compares the two groups."""
         return self._with_setting("holdout", percent)
 
-    def _with_setting(self, name: str, value: JsonObject | int) -> Self:
+    def _with_setting(self, name: str, value: JsonObject | int | str) -> Self:
         return self._with(with_setting(self._draft, name, value))
 
 

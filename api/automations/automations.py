@@ -32,6 +32,7 @@ from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
 from api.store.locks import hold_steps, share_steps
 from api.store.query import run
+from workbench.language.actions import WaitUntil
 from workbench.language.channel import INAPP, is_evm_wallet
 from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
 from workbench.language.codec import decode
@@ -497,18 +498,23 @@ async def _write(
 async def _add_version(
     tx: Transaction, author: Author, row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow
 ) -> AutomationRow | Refusal:
-    # An older process ignores `where`, and would let every event in.
-    has_where = b'"where"' in bytes(source.trigger_spec) + bytes(source.graph)
-    if has_where and await store.has_older_process(tx, "0008_where"):
-        return conflict(
-            "`where` cannot be published while a process of an older version runs: finish the upgrade first"
-        )
     version = (row.published_version or 0) + 1
     new = VersionRow(version, source.trigger_spec, source.graph, author.now, author.key_id)
     # In a thread: templates that the cache does not hold are compiled again, which may take seconds.
     graph = await asyncio.to_thread(read_graph, decode(source.graph))
     assert isinstance(graph, Graph), "publishing refuses other graphs"
-    await store.insert_version(tx, author.org_id, row.id, new, sorted(graph.awaited))
+    # An older process ignores `where`, and would let every event in; other news would end its entries.
+    used = {
+        ("where", "0008_where"): b'"where"' in bytes(source.trigger_spec) + bytes(source.graph),
+        ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,
+        ("timezone", "0009_wait_until"): graph.settings.timezone is not None,
+    }
+    for name, migration in [news for news, is_used in used.items() if is_used]:
+        if await store.has_older_process(tx, migration):
+            return conflict(
+                f"`{name}` cannot be published while a process of an older version runs: finish the upgrade first"
+            )
+    await store.insert_version(tx, author.org_id, row.id, new, sorted(graph.wakes))
     since: datetime | None = author.now
     earlier: int | None = None
     before, after = _trigger(live), _trigger(source)

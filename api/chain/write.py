@@ -160,14 +160,14 @@ class PageWriter:
         ]
         entries = entry_rows(starts, to_us(at))
         awaited = [
-            (log.org_id, log.contact_id, log.name)
+            (log.org_id, log.contact_id, log.name, at)
             for log in logs.changed
             if log.contact_id is not None and (log.org_id, log.name) in watches.awaited
         ]
         numbers, hashes = zip(*page.blocks, strict=True)
         await run(
             tx,
-            *contact_writes(contacts.plan, at, {contact_id for _, contact_id, _ in awaited}),
+            *contact_writes(contacts.plan, at, {contact_id for _, contact_id, *_ in awaited}),
             *_log_writes(lease.chain_id, logs, at),
             *([events.wake_waiting_entries(awaited, at)] if awaited else []),
             *([events.add_entries(at, *zip(*entries, strict=True))] if entries else []),

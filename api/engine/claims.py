@@ -124,4 +124,5 @@ def run_of(claim: Claim) -> Run:
         since=claim.since,
         since_id=claim.since_id or (claim.event_id if claim.is_first_walk else None),
         event_id=claim.event_id,
+        resumed=claim.resumed,
     )

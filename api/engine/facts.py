@@ -20,12 +20,12 @@ from api.store import entries as store
 from api.store.contacts import contact_state, identifiers_of
 from api.store.database import Database, Transaction
 from api.store.entries import Claim, EntryPosition, OtherEntries, joined_names
-from api.store.events import EventRow
+from api.store.events import EventRow, read_attributes
 from api.store.query import run
 from workbench.language.abi import AbiEvent, read_signature
 from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, RequiredFacts, required_facts
 from workbench.language.channel import RetryPolicy
-from workbench.language.codec import decode
+from workbench.language.codec import Json, decode
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
 from workbench.language.facts import ContactHistory, Facts, LaterEvent
@@ -73,7 +73,8 @@ class FactsRequest(msgspec.Struct, frozen=True):
     def is_watched(self) -> bool:
         """Whether the decisions depend on facts that change concurrently, including the absence of an awaited event."""
         required = self.required
-        return required.entries or required.messages is not None or bool(required.later_events)
+        changing = required.later_events or required.attributes
+        return required.entries or required.messages is not None or bool(changing)
 
 
 class WatchedFacts(msgspec.Struct, frozen=True):
@@ -82,6 +83,7 @@ class WatchedFacts(msgspec.Struct, frozen=True):
     other_entries: dict[str, OtherEntries]
     message_times: dict[str, list[datetime]]
     later_events: dict[str, list[EventRow]]
+    attributes: dict[str, dict[str, Json]]
 
     def of(self, entry_ids: Iterable[str]) -> "WatchedFacts":
         ids = set(entry_ids)
@@ -89,7 +91,9 @@ class WatchedFacts(msgspec.Struct, frozen=True):
         def part(values: dict[str, T]) -> dict[str, T]:
             return {entry_id: value for entry_id, value in values.items() if entry_id in ids}
 
-        return WatchedFacts(part(self.other_entries), part(self.message_times), part(self.later_events))
+        return WatchedFacts(
+            part(self.other_entries), part(self.message_times), part(self.later_events), part(self.attributes)
+        )
 
 
 class BatchFacts(msgspec.Struct, frozen=True):
@@ -115,6 +119,8 @@ async def read_facts(
     now: datetime,
 ) -> BatchFacts:
     requests = [_request(claim, graphs.of(org_id, claim)) for claim in claims]
+    # Before the contacts: an attribute that changes in between differs in the second read.
+    watched = await read_watched(tx, org_id, requests, now)
     # Most batches need only these three reads.
     event_rows, contact_rows, automations = await run(
         tx,
@@ -132,7 +138,6 @@ async def read_facts(
     logs: dict[str, EventRow] = {}
     if log_claims := [claim for claim in claims if claim.event_id not in events]:
         (logs,) = await run(tx, store.load_logs(org_id, log_claims))
-    watched = await read_watched(tx, org_id, requests, now)
     recent_entries = await _count_recent(tx, org_id, requests)
 
     open_email = cache(org_keys.open_email)  # most events of a batch carry the address of their contact
@@ -180,7 +185,8 @@ async def past_of(
         node_id=None,
     )
     required = required_facts(graph, Run(_NEW_ID, automation_id, State.RUNNING, attempt=1))
-    requests = [FactsRequest(entry, msgspec.structs.replace(required, later_events=frozenset()), now)]
+    required = msgspec.structs.replace(required, later_events=frozenset(), attributes=frozenset())
+    requests = [FactsRequest(entry, required, now)]
     watched = await read_watched(tx, org_id, requests, now)
     history = _history(_NEW_ID, watched, await _count_recent(tx, org_id, requests))
     # `now` may be a past time: what came after it is left out.
@@ -223,23 +229,29 @@ async def read_watched(tx: Transaction, org_id: int, requests: list[FactsRequest
         if request.required.messages is not None
     ]
     waiting = [request for request in requests if request.required.later_events]
-    if not (reentrant or capped or waiting):
-        return WatchedFacts({}, {}, {})
-    return WatchedFacts(
-        *await run(
-            tx,
-            store.read_other_entries(org_id, reentrant),
-            store.read_message_times(org_id, [entry for entry, _ in capped], [since for _, since in capped]),
-            store.read_later_events(
-                org_id,
-                [request.entry for request in waiting],
-                [joined_names(request.required.later_events) for request in waiting],
-                [request.required.since for request in waiting],
-                [request.required.since_id for request in waiting],
-                [request.moment for request in waiting],
-            ),
-        )
+    following = [request for request in requests if request.required.attributes]
+    if not (reentrant or capped or waiting or following):
+        return WatchedFacts({}, {}, {}, {})
+    contact_ids = [request.entry.contact_id for request in following]
+    other_entries, message_times, later_events, attributes = await run(
+        tx,
+        store.read_other_entries(org_id, reentrant),
+        store.read_message_times(org_id, [entry for entry, _ in capped], [since for _, since in capped]),
+        store.read_later_events(
+            org_id,
+            [request.entry for request in waiting],
+            [joined_names(request.required.later_events) for request in waiting],
+            [request.required.since for request in waiting],
+            [request.required.since_id for request in waiting],
+            [request.moment for request in waiting],
+        ),
+        read_attributes([org_id] * len(contact_ids), contact_ids),
     )
+    followed: dict[str, dict[str, Json]] = {}
+    for request in following:
+        of_contact = decode(attributes.get(request.entry.contact_id, "{}").encode())
+        followed[request.entry.entry_id] = {name: of_contact.get(name) for name in request.required.attributes}
+    return WatchedFacts(other_entries, message_times, later_events, followed)
 
 
 @lru_cache(maxsize=1_024)

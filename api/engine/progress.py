@@ -24,6 +24,7 @@ from workbench.language.advance import required_facts, walk
 from workbench.language.channel import ExternalMessage, InappMessage, Message, channel_of
 from workbench.language.codec import Json, encode
 from workbench.language.decision import Decision
+from workbench.language.event import attribute_key
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph
 from workbench.language.run import ContactUpdated, Effect, Run, State, TagAdded, TagRemoved, message_id
@@ -45,8 +46,8 @@ class PendingDelivery(msgspec.Struct, frozen=True):
 class EntryProgress(msgspec.Struct, frozen=True, dict=True):
     """How far one claimed entry got: its new state, its steps and the effects to write.
 
-    `awaits`: names of the events that wake it while it waits. `pending`: the delivery that it needs to continue; the
-    entry is still running. `skipped`: messages that are not sent at all.
+    `awaits`: names of the events, and keys of the attributes, that wake it while it waits. `pending`: the delivery that
+    it needs to continue; the entry is still running. `skipped`: messages that are not sent at all.
     """
 
     claim: Claim
@@ -145,7 +146,10 @@ def progress_of(
                 )
         run = decision.run
     effects = tuple(effect for decision in decisions for effect in decision.effects)
-    awaits = required_facts(graph, run).later_events if run.state is State.WAITING else frozenset()
+    awaits = frozenset[str]()
+    if run.state is State.WAITING:
+        required = required_facts(graph, run)
+        awaits = required.later_events.union(map(attribute_key, required.attributes))
     return EntryProgress(claim, run, tuple(steps), effects, awaits, pending, tuple(skipped))
 
 
@@ -176,14 +180,14 @@ def tag_changes(batch: Iterable[EntryProgress]) -> list[TagChange]:
     ]
 
 
-def attribute_changes(batch: Iterable[EntryProgress]) -> dict[str, str]:
-    """Return the JSON objects to merge into the attributes of contacts, by contact; later entries win."""
+def attribute_changes(batch: Iterable[EntryProgress]) -> dict[str, dict[str, Json]]:
+    """Return the attributes to merge into those of contacts, by contact; later entries win."""
     changes: dict[str, dict[str, Json]] = {}
     for progress in batch:
         for effect in progress.effects:
             if isinstance(effect, ContactUpdated):
                 changes.setdefault(progress.claim.contact_id, {}).update(effect.attributes)
-    return {contact_id: encode(attributes).decode() for contact_id, attributes in changes.items()}
+    return changes
 
 
 def advance_slice(org_id: int, claims: list[Claim], graphs: Graphs, facts: BatchFacts) -> list[EntryProgress]:

@@ -7,7 +7,8 @@ Decisions are made without locks, so four races are closed here:
   under the advisory lock of its contact, and the facts that it looked at are read again under that lock.
 - Ingest stores an event that an entry may wait for under the same lock. If the event is committed before the second
   read, that read sees it; if after, ingest finds the entry waiting and wakes it: no wake-up is lost. An entry did
-  not look at events before it began to wait, so an event that arrived since its decision makes it due at once.
+  not look at events before it began to wait, so an event that arrived since its decision makes it due at once. An
+  attribute that an entry follows is changed under the same lock, too, by ingest or by another entry, which wakes it.
 - The next entry of a contact is claimed only after this one has stopped running. A claim looks at the entries of a
   contact, and puts back those that come later, under the lock of the contact's turns. So it either comes before, and
   what it puts back is released here, or it comes after, and sees that this entry has stopped.
@@ -32,7 +33,7 @@ from api.engine.progress import EntryProgress, PendingDelivery, attribute_change
 from api.process import Tally
 from api.store import entries as store
 from api.store.database import Transaction
-from api.store.events import EventRow, merge_attributes
+from api.store.events import EventRow, merge_attributes, wake_waiting_entries
 from api.store.locks import hold_contacts, hold_turns, share_steps
 from api.store.messages import (
     StoredMessage,
@@ -45,6 +46,8 @@ from api.store.messages import (
 )
 from api.store.query import COMMIT, Call, run
 from workbench.language.channel import CHANNELS
+from workbench.language.codec import encode
+from workbench.language.event import attribute_key
 from workbench.language.run import TERMINAL, State
 
 EFFECTS_PER_LINE = 16  # about 4,000 bytes
@@ -149,8 +152,14 @@ async def record(
     # Everything else, in one round trip.
     calls: list[Call[Any]] = [store.release_turns(org_id, stopped_ids)]
     if attributes:
-        texts = list(attributes.values())
+        texts = [encode(changed).decode() for changed in attributes.values()]
         calls.append(merge_attributes([org_id] * len(texts), list(attributes), texts, at))
+        moments = {
+            progress.claim.contact_id: progress.claim.due_at for progress in batch
+        }  # a contact has one entry here
+        keys = [(contact_id, attribute_key(name)) for contact_id, changed in attributes.items() for name in changed]
+        rows = [(org_id, contact_id, key, moments[contact_id]) for contact_id, key in keys]
+        calls.append(wake_waiting_entries(rows, at))
     if tags:
         calls.append(store.change_tags(org_id, tags, at))
     calls.append(

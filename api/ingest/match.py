@@ -5,7 +5,7 @@ an automation and is read in the transaction that stores the events, so a cached
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -19,7 +19,7 @@ from api.store.database import Transaction
 from api.store.events import Owner, find_awaited_events, list_active_automations
 from workbench.language.codec import decode
 from workbench.language.contact import merge_identifiers
-from workbench.language.event import Identifiers
+from workbench.language.event import Identifiers, attribute_key
 from workbench.language.trigger import Trigger, fires, flat_context, needs_email, read_trigger
 
 
@@ -35,7 +35,8 @@ class ActiveTrigger(msgspec.Struct, frozen=True):
 class OrgTriggers(msgspec.Struct, frozen=True):
     """The triggers of an organization at an epoch, those of older automations first.
 
-    `by_name`: those that name an event, with the wildcards. `awaited`: the names of events that an entry can wait for.
+    `by_name`: those that name an event, with the wildcards. `awaited`: what an entry can wait for, as
+    `find_awaited_events` returns it.
     """
 
     epoch: int
@@ -80,9 +81,18 @@ class Matcher:
         context = trigger_context(self._keyring, event, contact_id, contact, payload, triggers)
         return [active for active in candidates if fires(active.trigger, event.body.name, context, at)]
 
-    def is_awaited(self, event: ParsedEvent) -> bool:
-        """Return whether an entry can be waiting for an event of this name."""
-        return event.body.name in self._orgs[event.org_id].awaited
+    def awaited_names(self, event: ParsedEvent, owner: Owner | None) -> list[str]:
+        """Return what entries can be waiting for: the name of the event, and keys of attributes that it may change."""
+        awaited = self._orgs[event.org_id].awaited
+        names = [event.body.name] if event.body.name in awaited else []
+        return names + awaited_attributes(event, owner, awaited)
+
+
+def awaited_attributes(event: ParsedEvent, owner: Owner | None, awaited: Collection[str]) -> list[str]:
+    """Return the keys of the attributes among `awaited` that an event may change; `owner`: its recognised contact."""
+    if not awaited or (owner is not None and owner.has_attributes):
+        return []
+    return [key for name in event.body.attributes if (key := attribute_key(name)) in awaited]
 
 
 def trigger_context(

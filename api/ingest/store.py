@@ -9,7 +9,7 @@ sorted. So batches may wait for each other, but they never deadlock. An event th
 the lock of its contact; `api.engine.record` explains why no wake-up is lost.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -26,7 +26,7 @@ from api.ingest.identity import (
     recognise,
     resolve_contacts,
 )
-from api.ingest.match import ActiveTrigger, Matcher, Triggers
+from api.ingest.match import ActiveTrigger, Matcher, Triggers, awaited_attributes
 from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, IdentifiedEvent, Outcome, ParsedEvent
 from api.store import events as store
 from api.store.database import Transaction, transaction_offset
@@ -58,7 +58,8 @@ async def store_batch(
     matcher = await triggers.matcher(tx, batch.orgs.epochs)
 
     # Resolve contacts.
-    awaited = [matcher.is_awaited(event) for event in batch.events]
+    recognised = zip(batch.events, batch.recognised, strict=True)
+    awaited = [matcher.awaited_names(event, owner) for event, owner in recognised]
     plan, left_out = await _plan_contacts(tx, batch, awaited, at, fit)
 
     # Match.
@@ -152,7 +153,9 @@ async def store_history(
     """
     offset = await transaction_offset(tx)
     batch = await _claim_keys(tx, prepared, [org_id], at)
-    awaited = [False] * len(batch.events)
+    can_be_awaited = await store.find_awaited_events(tx, org_id)
+    recognised = zip(batch.events, batch.recognised, strict=True)
+    awaited = [awaited_attributes(event, owner, can_be_awaited) for event, owner in recognised]
     plan, left_out = await _plan_contacts(tx, batch, awaited, at, fit)
     writes = _writes(batch, plan, awaited, [()] * len(batch.events), at, offset, past=True)
     warnings = {
@@ -214,7 +217,7 @@ async def _claim_keys(tx: Transaction, prepared: PreparedEvents, org_ids: Sequen
 
 
 async def _plan_contacts(
-    tx: Transaction, batch: _ClaimedBatch, awaited: Sequence[bool], at: datetime, fit: bool
+    tx: Transaction, batch: _ClaimedBatch, awaited: Sequence[Collection[str]], at: datetime, fit: bool
 ) -> tuple[ContactPlan, dict[str, Problems]]:
     """Lock what the events of unknown contacts may change, and resolve the contacts of all events.
 
@@ -237,7 +240,7 @@ async def _plan_contacts(
 def _writes(
     batch: _ClaimedBatch,
     plan: ContactPlan,
-    awaited: Iterable[bool],
+    awaited: Iterable[Collection[str]],
     matches: Sequence[Sequence[ActiveTrigger]],
     at: datetime,
     offset: int,
@@ -249,9 +252,9 @@ def _writes(
         return []
     placed = list(zip(batch.events, plan.contact_ids, strict=True))
     waking = [
-        (event.org_id, contact_id, event.body.name)
-        for (event, contact_id), wakes in zip(placed, awaited, strict=True)
-        if wakes
+        (event.org_id, contact_id, name, at)
+        for (event, contact_id), names in zip(placed, awaited, strict=True)
+        for name in names
     ]
     created_us: dict[str, int] = {}
     if past:  # a contact is as old as the earliest of its events
@@ -259,7 +262,7 @@ def _writes(
         for event, contact_id in placed:
             if contact_id in new_contacts:
                 created_us[contact_id] = min(event.occurred_us, created_us.get(contact_id, event.occurred_us))
-    writes = contact_writes(plan, at, {contact_id for _, contact_id, _ in waking}, created_us)
+    writes = contact_writes(plan, at, {contact_id for _, contact_id, *_ in waking}, created_us)
     writes.append(batch.add.replace(contact_ids=plan.contact_ids, created_at=None if past else at, added=offset))
     if waking:
         writes.append(store.wake_waiting_entries(waking, at))

@@ -50,7 +50,7 @@ class Claim(EntryPosition, frozen=True):
     """An entry claimed by this worker, with the token that its writes must carry.
 
     `due_at`: the moment at which it is decided, however late the engine is. `cancelled_outcome`: the entry is to end at
-    once, with this outcome.
+    once, with this outcome. `resumed`: it was paused, or replayed.
     """
 
     version: int | None
@@ -64,6 +64,7 @@ class Claim(EntryPosition, frozen=True):
     activation: int
     request_id: str | None = None
     cancelled_outcome: str | None = None
+    resumed: bool = False
 
     @property
     def is_first_walk(self) -> bool:

@@ -272,14 +272,21 @@ def add_entries(
 def wake_engine() -> None: ...
 
 
-def wake_waiting_entries(rows: Sequence[tuple[int, str, str]], at: datetime) -> Call[None]:
-    """Make due the entries that wait for these (organization, contact, event) triples. Needs the contacts' locks."""
+def wake_waiting_entries(rows: Sequence[tuple[int, str, str, datetime]], at: datetime) -> Call[None]:
+    """Make entries due. Needs the contacts' locks.
+
+    Each row: the organization, the contact, the event or attribute that they wait for, and the moment of the change.
+    """
     return _wake_waiting_entries(at, *zip(*rows, strict=True))
 
 
 @call
 def _wake_waiting_entries(
-    at: datetime, org_ids: Sequence[int], contact_ids: Sequence[Uuid], events: Sequence[str]
+    at: datetime,
+    org_ids: Sequence[int],
+    contact_ids: Sequence[Uuid],
+    events: Sequence[str],
+    moments: Sequence[datetime],
 ) -> None: ...
 
 

@@ -112,7 +112,8 @@ WITH due AS MATERIALIZED (
     RETURNING true
 )
 SELECT id AS entry_id, automation_id, event_id, event_created_at, contact_id, node_id, automation_version AS version, step,
-       attempts AS attempt, lease_token AS token, lease_until, due_at, since, since_id, activation, request_id, outcome AS cancelled_outcome
+       attempts AS attempt, lease_token AS token, lease_until, due_at, since, since_id, activation, request_id, outcome AS cancelled_outcome,
+       came_from = 'pending' AND node_id IS NOT NULL AS resumed
 FROM claimed;
 
 -- release_turns --

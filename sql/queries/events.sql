@@ -25,7 +25,7 @@ WHERE a.org_id = :org_id AND a.active AND a.paused_at IS NULL AND a.archived_at 
 ORDER BY a.id;
 
 -- find_awaited_events --
--- The events that entries of any version of the active automations can wait for.
+-- The events, and keys of the attributes, that entries of any version of the active automations can wait for.
 SELECT DISTINCT awaited.event
 FROM automations a
 JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id
@@ -164,24 +164,26 @@ ON CONFLICT (org_id, automation_id, event_id) DO NOTHING;
 SELECT pg_notify('workbench_entries', '');
 
 -- wake_waiting_entries --
--- Make entries due that wait for these events of their contacts, and notify the engines; the contacts' locks are
--- held.
+-- Make entries due at these moments that wait for events of their contacts, or for changes of attributes, and notify the
+-- engines; the contacts' locks are held. An entry that was put back until its turn keeps its place there.
 -- The entries are found first, contact by contact, and made due afterwards: a plan that joins both at once may scan
 -- all entries that wait.
 WITH w AS MATERIALIZED (
-    SELECT DISTINCT * FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], :events ::text[]) AS w (org_id, contact_id, event)
+    SELECT DISTINCT * FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], :events ::text[], :moments ::timestamptz[])
+        AS w (org_id, contact_id, event, moment)
 ), waiting AS MATERIALIZED (
-    SELECT e.* FROM w CROSS JOIN LATERAL (
+    SELECT e.*, w.moment FROM w CROSS JOIN LATERAL (
         SELECT e.org_id, e.id FROM entries e
         WHERE e.org_id = w.org_id AND e.contact_id = w.contact_id AND e.state = 'waiting' AND e.awaits IS NOT NULL
             AND w.event = ANY(e.awaits)
         ORDER BY e.id    -- the order of the index on waiting entries, and of no other index
     ) AS e
 ), woken AS (
-    UPDATE entries e SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
+    UPDATE entries e SET due_at = waiting.moment, updated_at = :at ::timestamptz,
+        turn_at = CASE WHEN e.turn_at > waiting.moment THEN waiting.moment ELSE e.turn_at END
     FROM waiting
     WHERE e.org_id = waiting.org_id AND e.id = waiting.id AND e.state || '' = 'waiting'    -- keeps the planner from an index on states
-        AND greatest(e.due_at, e.due_at) > :at ::timestamptz
+        AND greatest(e.due_at, e.due_at) > waiting.moment
     RETURNING e.id
 )
 SELECT pg_notify('workbench_entries', '') WHERE EXISTS (SELECT FROM woken);

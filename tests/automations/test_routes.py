@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from api.app import create_app
@@ -11,6 +12,7 @@ from api.auth import keys
 from api.clock import token
 from api.crypto import Keyring
 from api.settings import Settings
+from api.store.database import APPLICATION_NAME, libpq_dsn
 from tests.in_process import served
 from tests.inapp.wallet import evm_wallet
 from workbench.language.codec import decode, encode
@@ -120,6 +122,25 @@ async def test_everything_is_stopped_and_resumed(acme: Org) -> None:
     assert (await acme.call("GET", here))[1]["state"] == "live"
     paused = (await acme.call("POST", f"{here}/pause"))[1]
     assert paused["stopped"] == nothing | {"automations": 1, "stoppedAt": paused["pausedAt"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "step", "settings", "name"),
+    [
+        (SPEC, {"type": "wait_until", "data": {"time": "09:00"}}, {}, "wait_until"),
+        (SPEC, {"type": "exit"}, {"timezone": "Europe/Zurich"}, "timezone"),
+        (SPEC | {"where": "n > 1"}, {"type": "exit"}, {}, "where"),
+    ],
+)
+async def test_news_are_not_published_while_an_older_process_is_connected(
+    acme: Org, database_url: str, spec: dict[str, Any], step: dict[str, Any], settings: dict[str, Any], name: str
+) -> None:
+    nodes, edges = [{"id": "t1", "type": "app_event"}, step | {"id": "m1"}], GRAPH["edges"]
+    graph = {"nodes": nodes, "edges": edges, "settings": settings}
+    _, made = await acme.call("POST", "/automations", {"name": "n", "triggerSpec": spec, "graph": graph})
+    with psycopg.connect(libpq_dsn(database_url), application_name=f"{APPLICATION_NAME}0007_former_turn_indexes"):
+        status, body = await acme.call("POST", f"/automations/{made['id']}/publish")
+    assert (status, body["error"].partition(" while")[0]) == (409, f"`{name}` cannot be published")
 
 
 @pytest.mark.parametrize(

@@ -354,6 +354,32 @@ def test_settings_are_edited_at_the_trigger(page: Page) -> None:
         }
 
 
+def test_a_date_gives_a_wait_a_second_way_out(page: Page) -> None:
+    automation = greeting().wait_until("09:00", node="wait").add_tag("x", node="after")
+    with open_canvas(page, automation) as view:
+        card(view, "wait").click()
+        page.get_by_label("Date", exact=True).select_option("date")
+        page.get_by_role("combobox", name="Date, the value").fill("contact.trial_ends")
+        page.get_by_label("Earlier or later").select_option("-1")
+        page.get_by_label("Mon").check()
+        expect(card(view, "wait")).to_contain_text("1 day earlier")
+        expect(card(view, "wait")).to_contain_text("No date, or passed")
+        wait_until_sent(view)
+        assert data_of(automation, "wait") == {
+            "actionType": "wait_until",
+            "time": "09:00",
+            "attribute": "contact.trial_ends",
+            "offsetSeconds": -86_400,
+            "weekdays": [1],
+        }
+        assert links(automation) >= {("wait", "after")}
+        assert automation.to_json()["graph"]["edges"][-1]["sourceHandle"] == "reached"
+        page.get_by_label("Date", exact=True).select_option("time")
+        expect(card(view, "wait")).not_to_contain_text("No date, or passed")
+        wait_until_sent(view)
+        assert "sourceHandle" not in automation.to_json()["graph"]["edges"][-1]
+
+
 def test_an_edge_with_an_unknown_handle_can_be_removed(page: Page) -> None:
     payload = greeting().to_json()
     payload["graph"]["nodes"].append({"id": "exit", "type": "exit", "data": {}})

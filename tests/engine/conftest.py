@@ -85,7 +85,7 @@ class EngineBench:
         if version is not None:
             row = VersionRow(version, spec, graph, self.clock.now(), None)
             async with self.database.transaction() as tx:
-                await insert_version(tx, self.org_id, automation_id, row, sorted(graph_of(decode(graph)).awaited))
+                await insert_version(tx, self.org_id, automation_id, row, sorted(graph_of(decode(graph)).wakes))
         await self.execute(
             "INSERT INTO automation_epochs VALUES (%s, 1)"
             " ON CONFLICT (org_id) DO UPDATE SET epoch = automation_epochs.epoch + 1",

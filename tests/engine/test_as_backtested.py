@@ -16,7 +16,7 @@ from tests.engine.conftest import EngineBench, MovedClock
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
-from tests.language.strategies import EVENTS, SIX_DAYS_AGO, WHERES, graph_of, sound_graphs
+from tests.language.strategies import DATES, EVENTS, WHERES, graph_of, sound_graphs
 from workbench.language import advance, timeline
 from workbench.language.channel import Message
 from workbench.language.contact import ContactState
@@ -46,7 +46,7 @@ STREAMS = st.lists(
             optional={
                 "plan": st.sampled_from(["pro", 1, 2.5, None]),
                 "size": st.sampled_from(["pro", 1, 2.5, None]),
-                "since": st.sampled_from([SIX_DAYS_AGO, "yesterday"]),
+                "since": st.sampled_from(DATES),
             },
         ),
     ),

@@ -242,6 +242,19 @@ async def test_waiting_time_passes_during_a_pause_as_simulated(bench: EngineBenc
     assert trace.steps[-1].outcome == handle
 
 
+async def test_a_date_that_came_in_a_pause_is_reached_when_it_is_resumed(bench: EngineBench) -> None:
+    until = {"id": "w", "type": "wait_until", "data": {"attribute": "payload.due"}}
+    automation_id = await bench.automation([TRIGGER, until], [("t", "w")])
+    await bench.send("k", due=(bench.clock.now() + timedelta(hours=1)).isoformat())
+    await bench.drive()
+    await pause(bench, automation_id)
+    bench.clock.ahead += timedelta(hours=3)
+    await bench.drive()
+    await resume(bench, automation_id)
+    await bench.drive()
+    assert await bench.steps() == ["entered", "waiting", "waited"]
+
+
 async def test_a_message_resumed_in_quiet_hours_waits_until_they_end(bench: EngineBench) -> None:
     now = bench.clock.now()
     night = {"from": f"{now:%H:%M}", "to": f"{now + timedelta(hours=2):%H:%M}"}

@@ -219,6 +219,72 @@ async def test_an_entry_of_an_old_version_is_woken_by_the_events_of_that_version
     assert await tags(bench) == ["came"]
 
 
+def by_date(days: int, bench: EngineBench) -> str:
+    return (bench.clock.now() + timedelta(days=days)).isoformat()
+
+
+UNTIL = {"id": "w", "type": "wait_until", "data": {"attribute": "contact.ends"}}
+BY_DATE = [("t", "w"), ("w", "a", "reached"), ("w", "b", "missed")]
+AHEAD = "state, due_at - now() > interval '4 days', awaits"
+
+
+async def test_an_event_that_moves_a_date_moves_the_wait(bench: EngineBench) -> None:
+    await bench.automation([TRIGGER, UNTIL, TAG, LATE], BY_DATE)
+    await bench.ingest({"event": "deposit", "attributes": {"ends": by_date(5, bench)}})
+    await bench.drive()
+    assert await bench.entries(AHEAD) == [("waiting", True, ["@ends", "@timezone"])]
+    await bench.ingest({"event": "visit", "attributes": {"ends": by_date(5, bench), "other": 1}})
+    await bench.ingest({"event": "visit", "attributes": {"ends": by_date(1, bench)}})
+    assert await bench.drive() == 1
+    assert await bench.entries(AHEAD) == [("waiting", False, ["@ends", "@timezone"])]
+    bench.clock.ahead += 24 * HOUR
+    await bench.drive()
+    assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
+    assert await tags(bench) == ["came"]
+
+
+async def test_another_automation_that_moves_a_date_moves_the_wait(bench: EngineBench) -> None:
+    await bench.automation([TRIGGER, UNTIL, TAG, LATE], BY_DATE)
+    written = {"attributes": {"ends": "{{ ends }}"}}
+    update = {"id": "u", "type": "update_contact", "data": written}
+    await bench.automation([TRIGGER, update], [("t", "u")], trigger={"type": "app_event", "event": "moved"})
+    await bench.ingest({"event": "deposit", "attributes": {"ends": by_date(5, bench)}})
+    await bench.drive()
+    await bench.ingest({"event": "moved", "payload": {"ends": by_date(-1, bench)}})
+    await bench.drive()
+    assert await tags(bench) == ["late"]
+    assert await bench.steps() == ["entered", "waiting", "missed", "tagged", "entered", "updated"]
+
+
+async def test_a_date_that_moves_during_the_recording_of_a_wait_is_followed(bench: EngineBench) -> None:
+    await bench.automation([TRIGGER, UNTIL, TAG, LATE], BY_DATE)
+    await bench.ingest({"event": "deposit", "attributes": {"ends": by_date(5, bench)}})
+    async with bench.database.transaction() as blocker:
+        await blocker.execute(STEPS)  # the wait is decided, and its contact locked
+        driving = asyncio.create_task(bench.drive())
+        await _until_a_transaction_waits(bench)
+        taking_in = asyncio.create_task(bench.ingest({"event": "visit", "attributes": {"ends": by_date(1, bench)}}))
+        await _until_a_transaction_waits(bench, 2)
+    await asyncio.gather(driving, taking_in)
+    await bench.drive()
+    assert await bench.entries(AHEAD) == [("waiting", False, ["@ends", "@timezone"])]
+
+
+@pytest.mark.plain
+async def test_a_date_that_moves_during_a_decision_is_noticed_when_it_is_recorded(bench: EngineBench) -> None:
+    await bench.automation([TRIGGER, UNTIL, TAG, LATE], BY_DATE)
+    await bench.ingest({"event": "deposit", "attributes": {"ends": by_date(5, bench)}})
+    await _hold_up_events(bench)
+    async with bench.database.transaction() as blocker:
+        await blocker.execute(EVENTS)
+        taking_in = asyncio.create_task(bench.ingest({"event": "visit", "attributes": {"ends": by_date(1, bench)}}))
+        await _until_a_transaction_waits(bench)
+        driving = asyncio.create_task(bench.drive())
+        await _until_a_transaction_waits(bench, 2)
+    await asyncio.gather(driving, taking_in)
+    assert await bench.entries(AHEAD) == [("waiting", False, ["@ends", "@timezone"])]
+
+
 async def test_quiet_hours_hold_a_message_until_they_end(bench: EngineBench) -> None:
     now = bench.clock.now()
     quiet = {"from": f"{now - HOUR:%H:%M}", "to": f"{now + HOUR:%H:%M}"}

@@ -18,9 +18,17 @@ from workbench.language.trigger import Trigger
 
 NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 SIX_DAYS_AGO = (datetime.now(UTC) - timedelta(days=6)).isoformat()
+# Dates around both clocks: NOW, and the real one, at which engines are tested
+DATES = (
+    SIX_DAYS_AGO,
+    "yesterday",
+    *((at + timedelta(days=days, hours=5)).isoformat() for at in (NOW, datetime.now(UTC)) for days in (0, 2, 9)),
+    *(f"{at + timedelta(days=1):%Y-%m-%d}" for at in (NOW, datetime.now(UTC))),
+)
 EVENTS = ("paid", "bought", "sold")
 PATHS = ("plan", "size", "payload.size", "contact.plan", "contact.tags", "email", "nope")
 VALUES = st.sampled_from([None, True, 0, 1, 2.5, "pro", "1", [1, "pro"]])
+SINCE = st.sampled_from([{"since": date} for date in DATES])
 TEXTS = st.sampled_from(
     (
         "Hi",
@@ -35,6 +43,8 @@ TEXTS = st.sampled_from(
     )
 )
 TAGS = st.sampled_from(["a", "b", "vip"])
+CLOCKS = st.sampled_from(["00:00", "02:30", "09:00", "23:59"])
+WEEKDAYS = st.sampled_from([[1], [6, 7], [1, 2, 3, 4, 5]])
 SECONDS = st.sampled_from([1, 60, 3_600, 86_400, 5 * 86_400])
 
 
@@ -91,10 +101,21 @@ STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "remove_tag": _data(tag=TAGS),
     "update_contact": _data(
         attributes=st.dictionaries(st.sampled_from(["plan", "size"]), TEXTS | st.integers(0, 2), min_size=1)
+        | _data(since=st.sampled_from(DATES))
     ),
     "condition": _filtering(),
     "delay": _data(seconds=SECONDS),
     "wait_for_event": _filtering(event=st.sampled_from(EVENTS), timeoutSeconds=SECONDS),
+    "wait_until": st.fixed_dictionaries({"time": CLOCKS}, optional={"weekdays": WEEKDAYS})
+    | st.fixed_dictionaries(
+        {"attribute": st.sampled_from(["since", "contact.plan", "payload.since"])},
+        optional={
+            "time": CLOCKS,
+            "offsetSeconds": st.sampled_from([-3 * 86_400, 86_400]),
+            "weekdays": WEEKDAYS,
+            "timezoneAttribute": st.just("plan"),
+        },
+    ),
     "split": _data(branches=splits),
     "exit": st.just({}),
 }  # fmt: skip
@@ -108,6 +129,7 @@ settings = st.fixed_dictionaries(
         "goal": _filtering(event=st.sampled_from(EVENTS)),
         "quietHours": st.sampled_from([{"from": "22:00", "to": "08:00"}, {"from": "09:30", "to": "10:30"}]),
         "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS),
+        "timezone": st.sampled_from(["Europe/Zurich", "America/New_York"]),
         "holdout": st.sampled_from([30, 50]),
     },
 )  # fmt: skip
@@ -120,6 +142,8 @@ def ways_of(node: dict[str, Any]) -> list[str | None]:
             return ["true", "false"]
         case "wait_for_event":
             return ["matched", "timeout"]
+        case "wait_until":
+            return ["reached", "missed"] if "attribute" in node["data"] else [None]
         case "split":
             return [branch["handle"] for branch in node["data"]["branches"]]
         case "exit":
@@ -174,7 +198,7 @@ def any_graphs(draw: st.DrawFn) -> dict[str, Any]:
     )
     written = [draw(kinds) | {"id": draw(st.sampled_from([node_id, node_id, node_id, ids[0]]))} for node_id in ids]
     ends = st.sampled_from([*ids, "?"])
-    handles = st.sampled_from([None, "true", "false", "matched", "timeout", "way0", "way1"])
+    handles = st.sampled_from([None, "true", "false", "matched", "timeout", "reached", "missed", "way0", "way1"])
     edges = draw(st.lists(_data(source=ends, target=ends, sourceHandle=handles), max_size=10)) if ids else []
     return {"nodes": written, "edges": edges, "settings": draw(settings | st.just({"goal": 5}))}
 
@@ -190,7 +214,9 @@ contacts = st.tuples(
     st.sampled_from(["c1", "c2", "c3"]),
     st.sampled_from([Identifiers(evm_wallet("a"), "ann@b.co")] * 4 + [Identifiers(evm_wallet("a")), Identifiers()]),
     st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, True]), max_size=2).flatmap(
-        lambda attributes: st.sampled_from([attributes, attributes | {"timezone": "Asia/Tokyo"}])
+        lambda attributes: st.sampled_from(
+            [attributes, attributes | {"timezone": "Asia/Tokyo"}, attributes | {"since": DATES[3]}]
+        )
     ),
     st.lists(TAGS, max_size=2, unique=True).map(tuple),
 ).map(lambda parts: ContactState(*parts))  # fmt: skip
@@ -205,7 +231,7 @@ def events(draw: st.DrawFn) -> Event:
             st.sampled_from(["pro", 1, 2.5, None, ["pro"], "2026-11-14T09:00:00Z"]),
         )
     )
-    attributes = draw(st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])))
+    attributes = draw(st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])) | SINCE)
     body = {
         "event": draw(st.sampled_from(EVENTS)),
         "contact": {"externalId": "u"},

@@ -1,6 +1,6 @@
 """The data of a node is read as the action of its kind, or as problems."""
 
-from datetime import timedelta
+from datetime import time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +22,7 @@ from workbench.language.actions import (
     TriggerNode,
     UpdateContact,
     WaitForEvent,
+    WaitUntil,
     read_action,
     templates_in,
 )
@@ -48,6 +49,12 @@ HOOK = "https://example.com/hook"
         ("condition", {"filters": [{"path": "a", "operator": "exists"}]}, Condition((Filter("a", "exists"),))),
         ("delay", {"seconds": 60}, Delay(timedelta(minutes=1))),
         ("wait_for_event", {"event": "Paid", "timeoutSeconds": 1}, WaitForEvent("paid", (), timedelta(seconds=1))),
+        ("wait_until", {"time": "09:00", "weekdays": [1, 7]}, WaitUntil(time(9), (1, 7))),
+        (
+            "wait_until",
+            {"attribute": "trial_ends", "offsetSeconds": -86_400, "timezoneAttribute": "tz"},
+            WaitUntil(date="contact.trial_ends", shift=timedelta(days=-1), zone="tz"),
+        ),
         ("split", {"branches": HALVES}, Split((Branch("a", 50), Branch("b", 50)))),
         ("exit", {}, Exit()),
     ],
@@ -69,6 +76,7 @@ def test_every_kind_has_a_case_above() -> None:
         "condition",
         "delay",
         "wait_for_event",
+        "wait_until",
         "split",
         "exit",
     )
@@ -80,6 +88,8 @@ def test_every_kind_has_a_case_above() -> None:
         (AddTag("a"), (None,)),
         (Condition(()), ("true", "false")),
         (WaitForEvent("e", (), timedelta(1)), ("matched", "timeout")),
+        (WaitUntil(time(9)), (None,)),
+        (WaitUntil(date="payload.due"), ("reached", "missed")),
         (Split((Branch("a", 1), Branch("b", 99))), ("a", "b")),
         (Exit(), ()),
         (InvalidAction(()), (None,)),
@@ -126,6 +136,16 @@ def split(*percents: Any) -> dict[str, Any]:
         ("wait_for_event", {"timeoutSeconds": 1}, ["n.data.event"]),
         ("wait_for_event", {"event": "a"}, ["n.data.timeoutSeconds"]),
         ("wait_for_event", {"event": "a", "timeoutSeconds": 1, "filters": [5]}, ["n.data.filters[0]"]),
+        ("wait_until", {}, ["n.data.time"]),
+        ("wait_until", {"time": "9:00"}, ["n.data.time"]),
+        ("wait_until", {"time": "24:00", "weekdays": [0]}, ["n.data.time", "n.data.weekdays"]),
+        ("wait_until", {"time": "09:00", "weekdays": []}, ["n.data.weekdays"]),
+        ("wait_until", {"time": "09:00", "weekdays": [1, 1]}, ["n.data.weekdays"]),
+        ("wait_until", {"time": "09:00", "offsetSeconds": 86_400}, ["n.data.offsetSeconds"]),
+        ("wait_until", {"time": "09:00", "attribute": "a", "offsetSeconds": 3_600}, ["n.data.offsetSeconds"]),
+        ("wait_until", {"attribute": "a", "offsetSeconds": 367 * 86_400}, ["n.data.offsetSeconds"]),
+        ("wait_until", {"attribute": "a,b"}, ["n.data.attribute"]),
+        ("wait_until", {"attribute": 5, "timezoneAttribute": ""}, ["n.data.attribute", "n.data.timezoneAttribute"]),
         ("split", {}, ["n.data.branches"]),
         ("split", split(100), ["n.data.branches"]),
         ("split", split(50, 51), ["n.data.branches"]),

@@ -141,11 +141,11 @@ class MinimalEngine:
         while self.run.state not in TERMINAL:
             due_at = self.run.due_at or self.now
             if self.scheduled_events and NOW + self.scheduled_events[0].after <= due_at:
+                before = self.contact.attributes
                 self.receive(self.scheduled_events.pop(0))
-                woken = (
-                    self.run.state is State.WAITING
-                    and self.arrivals[-1].event in required_facts(self.graph, self.run).later_events
-                )
+                required, after = required_facts(self.graph, self.run), self.contact.attributes
+                moved = any(before.get(name) != after.get(name) for name in required.attributes)
+                woken = self.run.state is State.WAITING and (moved or self.arrivals[-1].event in required.later_events)
                 due_at = self.arrivals[-1].at
                 if not woken:
                     continue

@@ -238,6 +238,17 @@ def test_a_message_needs_its_address_and_the_values_that_its_texts_always_read()
     assert needs_of(Trigger(), path_to(webhook)) == ()
 
 
+def test_a_wait_needs_its_date() -> None:
+    waits = path_to({"type": "wait_until", "data": {"attribute": "ends"}})
+    (need,) = needs_of(trigger(), waits)
+    catalog = msgspec.structs.replace(SEEN, missing={need: (12, 340)})
+    assert warnings(trigger(), waits, catalog) == [
+        ("1", None, "takes 'missed' for 12 of the 340 contacts of the newest events: contact.ends is missing")
+    ]
+    unknown = path_to({"type": "wait_until", "data": {"attribute": "payload.nope"}})
+    assert "'nope' was never seen" in warnings(trigger(), unknown, SEEN)[0][2]
+
+
 def test_a_value_that_a_condition_or_the_trigger_requires_is_not_needed() -> None:
     conditions = [{"path": "contact.plan", "operator": "exists"}, {"path": "email", "operator": "exists"}, IN_SEGMENT]
     needs = needs_of(trigger("deposit", "pair", "walletAddress"), path_to(EMAIL, *conditions))

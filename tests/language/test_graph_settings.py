@@ -26,6 +26,7 @@ def test_settings_are_part_of_the_graph() -> None:
         "goal": {"event": "Paid", "filters": [{"path": "plan", "operator": "eq", "value": "pro"}]},
         "quietHours": {"from": "22:00", "to": "08:00", "timezoneAttribute": "tz"},
         "frequencyCap": {"messages": 3, "seconds": 86_400},
+        "timezone": "Europe/Zurich",
     }
     graph = read_graph({"nodes": [], "edges": [], "settings": written})
     assert isinstance(graph, Graph)
@@ -34,6 +35,7 @@ def test_settings_are_part_of_the_graph() -> None:
         Goal("paid", (Filter("plan", "eq", "pro"),)),
         QuietHours(time(22), time(8), "tz"),
         FrequencyCap(3, timedelta(days=1)),
+        timezone="Europe/Zurich",
     )
 
 
@@ -70,6 +72,8 @@ def test_the_attribute_with_the_zone_is_called_timezone() -> None:
         ({"quietHours": {"from": "22:00", "to": "22:00"}}, ["s.quietHours.to"]),
         ({"quietHours": {"from": 22, "to": "08:00"}}, ["s.quietHours.from"]),
         ({"quietHours": {"from": "22:00", "to": "08:00", "timezoneAttribute": 1}}, ["s.quietHours.timezoneAttribute"]),
+        ({"timezone": "Europe/Nowhere"}, ["s.timezone"]),
+        ({"timezone": {"name": "UTC"}}, ["s.timezone"]),
         ({"frequencyCap": {}}, ["s.frequencyCap.messages", "s.frequencyCap.seconds"]),
         (
             {"frequencyCap": {"messages": 0, "seconds": 366 * 86_400 + 1}},

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.language.graph import QuietHours
-from workbench.language.nodes import quiet_until, time_zone
+from workbench.language.local_time import time_zone
+from workbench.language.nodes import quiet_until
 
 NIGHT = QuietHours(time(22), time(8))
 LUNCH = QuietHours(time(12), time(13, 30))
@@ -37,7 +38,7 @@ def at(text: str) -> datetime:
     ],
 )
 def test_quiet_hours_follow_the_contacts_clock(hours: QuietHours, zone: Any, now: str, until: str | None) -> None:
-    assert quiet_until(hours, zone, at(now)) == (None if until is None else at(until))
+    assert quiet_until(hours, time_zone(zone), at(now)) == (None if until is None else at(until))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_quiet_hours_follow_the_contacts_clock(hours: QuietHours, zone: Any, now
     ],
 )
 def test_quiet_hours_end_when_clocks_change(end: time, now: str, until: str) -> None:
-    assert quiet_until(QuietHours(time(0, 5), end), "Europe/Zurich", at(now)) == at(until)
+    assert quiet_until(QuietHours(time(0, 5), end), time_zone("Europe/Zurich"), at(now)) == at(until)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_quiet_hours_end_at_their_end(start: time, end: time, zone: str, now: da
     if start == end:
         return
     hours = QuietHours(start, end)
-    until = quiet_until(hours, zone, now)
+    until = quiet_until(hours, time_zone(zone), now)
     if until is not None:
         assert now < until <= now + timedelta(hours=50)  # Apia once left out a day
-        assert quiet_until(hours, zone, until) is None
+        assert quiet_until(hours, time_zone(zone), until) is None

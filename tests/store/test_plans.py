@@ -158,7 +158,7 @@ def calls() -> list[Call[Any]]:
         entries.next_due(),
         entries.renew_leases(1, CLAIMS, LATER),
         entries.record_entries(1, UPDATES, NOW),
-        wake_waiting_entries([(1, id_, "purchase") for id_ in IDS], NOW),
+        wake_waiting_entries([(1, id_, "purchase", NOW) for id_ in IDS], NOW),
         abandon_outgoing(1, IDS, NOW),
         entries.change_tags(1, [TagChange(id_, "[]", "[]") for id_ in IDS], NOW),
         entries.load_events(1, CLAIMS),

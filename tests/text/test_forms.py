@@ -176,6 +176,30 @@ def test_the_position_of_a_removed_step_is_ignored() -> None:
     assert "send_inapp" not in places
 
 
+def test_a_wait_for_a_date_reads_as_a_sentence() -> None:
+    automation = (
+        new("Trial")
+        .on("signup")
+        .timezone("Europe/Zurich")
+        .wait_until("09:00", weekdays=["mon", "tue"])
+        .wait_until("09:00", date="contact.trial_ends", shift="-3d")
+        .then(lambda b: b.add_tag("ending"))
+        .otherwise(lambda b: b)
+        .add_tag("asked")
+    )
+    assert automation.describe() == (
+        "When a signup event arrives:\n"
+        "  (by the clock of Europe/Zurich if the contact has no time zone)\n"
+        "  • Wait until: at 09:00 on Monday or Tuesday.\n"
+        "  • Wait until: the date contact.trial_ends, 3 days earlier at 09:00. If reached:\n"
+        "    • Add the tag “ending”.\n"
+        "  • Add the tag “asked”."
+    )
+    assert Automation.from_sentences(automation.describe(), name="Trial").to_json() == automation.to_json()
+    assert rebuilt(automation).to_json() == automation.to_json()
+    assert ".otherwise(lambda b: b)" in automation.to_python()
+
+
 def test_branches_that_join_and_end_are_written_with_verbs() -> None:
     automation = (
         new("Knots")

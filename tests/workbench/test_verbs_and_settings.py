@@ -78,6 +78,25 @@ def node(automation: Automation, number: int = -1) -> dict[str, Any]:
             },
         ),
         (
+            lambda a: a.wait_until("09:00", weekdays=["mon", "fri"]),
+            {"id": "wait_until", "type": "wait_until", "time": "09:00", "weekdays": [1, 5]},
+        ),
+        (
+            lambda a: a.wait_until("09:00", date="contact.trial_ends", shift="-3d", timezone="tz"),
+            {
+                "id": "wait_until_trial_ends",
+                "type": "wait_until",
+                "time": "09:00",
+                "attribute": "contact.trial_ends",
+                "offsetSeconds": -259_200,
+                "timezoneAttribute": "tz",
+            },
+        ),
+        (
+            lambda a: a.wait_until(date="payload.due", shift=timedelta(hours=2)),
+            {"id": "wait_until_payload_due", "type": "wait_until", "attribute": "payload.due", "offsetSeconds": 7_200},
+        ),
+        (
             lambda a: a.split({"a": 30, "b": 70}),
             {
                 "id": "split",
@@ -109,6 +128,7 @@ def test_each_verb_writes_the_node_of_the_design(write: Any, written: dict[str, 
         ),
         (lambda a: a.frequency_cap(3, per="1d"), "frequencyCap", {"messages": 3, "seconds": 86_400}),
         (lambda a: a.goal("paid").holdout(10), "holdout", 10),
+        (lambda a: a.timezone("Europe/Zurich"), "timezone", "Europe/Zurich"),
     ],
 )
 def test_a_rule_is_a_setting_of_the_graph(write: Any, name: str, written: dict[str, Any]) -> None:
@@ -152,6 +172,15 @@ def test_both_handles_of_a_wait_without_branches_lead_to_the_next_step() -> None
     assert edges(automation) >= {("wait_for_b", "matched", "add_tag_c"), ("wait_for_b", "timeout", "add_tag_c")}
 
 
+def test_steps_after_a_date_are_for_contacts_that_reach_it() -> None:
+    dated = new().on("a").wait_until(date="contact.ends")
+    only = dated.add_tag("c")
+    assert edges(only) == {("trigger", None, "wait_until_ends"), ("wait_until_ends", "reached", "add_tag_c")}
+    assert edges(Automation.from_json(dated.to_json()).add_tag("c")) == edges(only)
+    both = dated.otherwise(lambda b: b).add_tag("c")
+    assert edges(both) == {*edges(only), ("wait_until_ends", "missed", "add_tag_c")}
+
+
 def test_branches_can_be_written_in_any_order() -> None:
     automation = new().on("a").wait_for("b", within="1h").otherwise(lambda b: b.exit()).then(lambda b: b.add_tag("c"))
     assert edges(automation) >= {("wait_for_b", "matched", "add_tag_c"), ("wait_for_b", "timeout", "exit")}
@@ -180,6 +209,9 @@ def test_branches_can_be_written_in_any_order() -> None:
         (lambda a: a.reentry(every="3651d"), "reentry.days must be"),
         (lambda a: a.reentry(every="12h"), "must be whole days"),
         (lambda a: a.reentry(), "write one of"),
+        (lambda a: a.timezone("Zurich"), "timezone must be the name of a time zone"),
+        (lambda a: a.wait_until("09:00", weekdays=["monday"]), "weekdays has 'monday'"),
+        (lambda a: a.wait_until(date="contact.a", shift="3"), "shift='3' is not a duration"),
         (lambda a: a.quiet_hours("22", "08:00"), "quietHours.from must be a time of day"),
         (lambda a: a.quiet_hours("22:00", "22:00"), "must differ"),
         (lambda a: a.frequency_cap(0, per="1d"), "frequencyCap.messages must be"),

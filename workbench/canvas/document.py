@@ -18,7 +18,7 @@ from workbench.display.layout import Box, Point, Route, arrange, lowered, point_
 from workbench.display.words import OPERATOR_PHRASES
 from workbench.draft import Draft, JsonObject, from_json
 from workbench.errors import InvalidAutomationError
-from workbench.language.actions import FIELDS, FieldType, InvalidAction, read_action
+from workbench.language.actions import FIELDS, STEP_ACTIONS, FieldType, InvalidAction, read_action
 from workbench.language.check import NO_EVENT_NAME, Diagnostic
 from workbench.language.codec import decode, normalize
 from workbench.language.filter import OPERATORS
@@ -188,11 +188,16 @@ def _palette_entry(name: str, row: NodeKind) -> JsonObject:
     required = [field for field in fields if not field.optional or field.type in _BLANK]
     blank = {"actionType": name, **{field.key: _BLANK.get(field.type, "") for field in required}, **row.blank}
     controls: dict[str, Control] = {field.key: field.type for field in fields}
+    action = STEP_ACTIONS.get(name)
+    fork = None
+    if action is not None and action.FORK is not None:
+        fork = {"field": action.FORK, "outputs": outputs(Node(name, name, InvalidAction((), action.HANDLES)))}
     return {
         "kind": name,
         **{key: getattr(row, key) for key in ("label", "group", "about", "color", "icon")},
         "blank": blank,
         "outputs": outputs(Node(name, name, read_action(name, blank, ""))),
+        "fork": fork,
         "fields": [
             {"name": key, "control": control or controls[key], "label": text, "hint": hint}
             for key, text, hint, control, _ in map(msgspec.structs.astuple, row.fields)

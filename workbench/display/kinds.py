@@ -23,6 +23,7 @@ import msgspec
 from workbench.display import words
 from workbench.language.actions import FIELDS, NODE_KINDS, FieldType, Handle, InvalidAction, TriggerNode, handles_of
 from workbench.language.graph import Node
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 from workbench.language.problem import DeclarationError
 from workbench.language.trigger import Trigger
 
@@ -176,6 +177,16 @@ def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
             return words.join_and([f"{branch.percent} % {words.value(branch.handle)}" for branch in value])
         case "branches":
             return f"{len(value)} branches"
+        case "clock":
+            return "" if value is None else f"{value:%H:%M}"
+        case "weekdays":
+            return words.weekdays(value)
+        case "date":
+            return value or ""
+        case "shift":
+            return words.shift(value) if value else ""
+        case "zone":
+            return "" if value == TIMEZONE_ATTRIBUTE else str(value)
         case "body" | "object" | "recipient" | "missing" | "switch":
             return ""
 
@@ -266,6 +277,8 @@ def _stem_text(field_type: FieldType, value: Any) -> str:
     match field_type, value:
         case "tag" | "event", str():
             return str(value)
+        case "date", str():
+            return value.removeprefix("contact.")
         case "duration", int() if 0 < value < _MAX_STEM_SECONDS:
             return words.duration(timedelta(seconds=value))
         case "filters", [{"path": str(path)}, *_]:

@@ -14,7 +14,15 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from workbench.display.kinds import STEPS, TRIGGERS, FormField, free_id, parts
-from workbench.language.actions import FIELDS, MAX_ID_LENGTH, MAX_WAIT, FieldType, handles_of
+from workbench.language.actions import (
+    FIELDS,
+    MAX_ID_LENGTH,
+    MAX_WAIT,
+    STEP_ACTIONS,
+    FieldType,
+    handles_of,
+    timing_problem,
+)
 from workbench.language.event import EVENT_NAME, is_awaitable_name
 from workbench.language.filter import (
     OPERATORS,
@@ -24,7 +32,8 @@ from workbench.language.filter import (
     where_problem,
     written_conditions,
 )
-from workbench.language.graph import TIMEZONE_ATTRIBUTE, SettingName, find_route, read_settings
+from workbench.language.graph import SettingName, find_route, read_settings
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 from workbench.language.trigger import TRIGGER_FIELDS, Trigger, is_app_event, is_trigger, read_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -129,7 +138,7 @@ def canonical(kind: str, data: Mapping[str, Any]) -> JsonObject | None:
         content = _conditions(data) if field.type == "filters" else _canonical_value(field.type, data.get(field.key))
         if content is not None and (content != [] or field.key in may_be_empty or field.type == "body"):
             written[field.key] = content
-        elif not field.optional:
+        elif not field.optional or (field.key == STEP_ACTIONS[kind].FORK and data.get(field.key) is not None):
             return None
     return written
 
@@ -169,6 +178,8 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
             return value if value == "skip" else None  # a message fails by default
         case "switch":
             return True if value is True else None
+        case "clock" | "weekdays" | "date" | "shift" | "zone":
+            return None if timing_problem(field_type, value) else value
 
 
 class _Walk:
@@ -319,6 +330,6 @@ def _settings(settings: JsonObject) -> dict[SettingName, Any]:
                 written[name] = {"from": value["from"], "to": value["to"], "timezoneAttribute": timezone}
             case "frequencyCap":
                 written[name] = {"messages": value["messages"], "seconds": value["seconds"]}
-            case "holdout":
+            case "holdout" | "timezone":
                 written[name] = value
     return written

@@ -7,6 +7,7 @@ each line after a `|`. If a step has an id other than the default, its line ends
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -18,7 +19,8 @@ from workbench.display.words import join_and, quantity
 from workbench.language.actions import FIELDS, FieldType, fields_of_type
 from workbench.language.codec import encode
 from workbench.language.filter import WHERE, Filter, Where
-from workbench.language.graph import TIMEZONE_ATTRIBUTE, AutomationSettings, Graph, SettingName, read_settings
+from workbench.language.graph import AutomationSettings, Graph, SettingName, read_settings
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 from workbench.language.trigger import Trigger, is_trigger
 
 # The parser uses the same patterns and phrases.
@@ -98,6 +100,8 @@ def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str]
     if (hours := settings.quiet_hours) is not None:
         timezone = f", in the time zone of {path(hours.attribute)}" if hours.attribute != TIMEZONE_ATTRIBUTE else ""
         texts.append(f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}{timezone}")
+    if settings.timezone is not None:
+        texts.append(f"by the clock of {settings.timezone} if the contact has no time zone")
     if (cap := settings.frequency_cap) is not None:
         texts.append(f"at most {count(cap.messages, 'message')} in {span_text(int(cap.period.total_seconds()))}")
     if settings.holdout:
@@ -221,6 +225,14 @@ def _field(field_type: FieldType, content: Any) -> str:
             return NOTHING_MISSING
         case "switch":
             return ""  # the words before it say that it is on
+        case "clock":
+            return str(content)
+        case "weekdays":
+            return words.weekdays(content)
+        case "date" | "zone":
+            return path(content)
+        case "shift":
+            return words.shift(timedelta(seconds=content))
 
 
 def _headings(step: OutlineStep) -> list[str]:

@@ -35,6 +35,7 @@ OUTCOME_WORDS, CAUSE_WORDS = WORDS["outcomes"], WORDS["causes"]
 
 _SEGMENTS_PATH = "contact.segments"
 _MAX_COUNTED_ENTRIES = 100_000  # the server counts the states of the newest 100,000 entries only
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -79,6 +80,17 @@ def join_or(texts: Sequence[str]) -> str:
 def duration(span: timedelta) -> str:
     """Return a duration in its two largest units: `3 days`, `1 hour 30 minutes`."""
     return " ".join(quantity(*part) for part in units_of(round(span.total_seconds()))[:2]) or "no time"
+
+
+def weekdays(numbers: Iterable[int]) -> str:
+    """Return weekdays from 1 to 7 as alternatives: `Monday or Friday`."""
+    return join_or([WEEKDAYS[number - 1] for number in numbers])
+
+
+def shift(span: timedelta) -> str:
+    """Return the distance of a moment from a date, in all units: `3 days earlier`, `1 day 2 hours later`."""
+    parts = units_of(abs(span) // timedelta(seconds=1))
+    return f"{' '.join(quantity(*part) for part in parts)} {'earlier' if span < timedelta() else 'later'}"
 
 
 def units_of(seconds: int) -> list[tuple[int, str]]:
@@ -295,7 +307,7 @@ def step_detail(step: Step) -> str:
             return f"{CAUSE_WORDS.get(detail.get('cause', ''), '')} until {to_minute(detail['until'])} UTC".strip()
         case "matched" | "timed_out" | "goal":
             return str(detail.get("event", ""))
-        case "skipped" | "refused":
+        case "skipped" | "refused" | "missed":
             return str(detail.get("error") or CAUSE_WORDS.get(detail.get("cause", ""), ""))
         case _:
             return ""

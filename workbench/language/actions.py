@@ -8,7 +8,7 @@ that a draft can be stored and checked while it is wrong.
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import time, timedelta
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_type_hints
 
@@ -18,6 +18,7 @@ from workbench.language.channel import EMAIL, INAPP, WEBHOOK, Channel
 from workbench.language.codec import Json
 from workbench.language.event import MAX_ATTRIBUTES, attribute_problems, is_awaitable_name
 from workbench.language.filter import Filter
+from workbench.language.local_time import MAX_CLOCK_SETBACK, TIMEZONE_ATTRIBUTE
 from workbench.language.problem import Problem, Problems
 from workbench.language.template import TemplateError, compile_template
 from workbench.language.trigger import is_trigger, read_filters
@@ -53,6 +54,11 @@ FieldType: TypeAlias = Literal[
     "recipient",
     "missing",
     "switch",
+    "clock",
+    "weekdays",
+    "date",
+    "shift",
+    "zone",
 ]
 Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
 Text: TypeAlias = Annotated[str, "text"]  # a template
@@ -69,18 +75,34 @@ Branches: TypeAlias = Annotated[tuple["Branch", ...], "branches"]  # the handles
 RecipientMode: TypeAlias = Annotated[Literal["triggering_profile"], "recipient"]  # the only mode in the contract
 OnMissing: TypeAlias = Annotated[Literal["fail", "skip"], "missing"]  # the message, if something it needs is missing
 Switch: TypeAlias = Annotated[bool, "switch"]  # off by default
+Clock: TypeAlias = Annotated[time, "clock"]  # a time of day; `09:00` in `data`
+Weekdays: TypeAlias = Annotated[tuple[int, ...], "weekdays"]  # from 1 (Monday) to 7 (Sunday); empty: every day
+DatePath: TypeAlias = Annotated[str, "date"]  # of a date; a name alone in `data` is that of an attribute of the contact
+Shift: TypeAlias = Annotated[timedelta, "shift"]  # between a date and the moment; whole seconds in `data`
+ZoneAttribute: TypeAlias = Annotated[str, "zone"]  # the attribute of the contact with its time zone
 
 
 class _Action(msgspec.Struct, frozen=True):
-    """The base of actions. The `tag` of a struct is the kind of its nodes. `channel`: the one the node sends by."""
+    """The base of actions. The `tag` of a struct is the kind of its nodes. `channel`: the one the node sends by.
+
+    FORK: the key of the field without which a node does not branch; None: it branches by all `HANDLES` in any case.
+    SIDE_HANDLES: those that the steps written after the node in Python follow only if the author says so.
+    """
 
     HANDLES: ClassVar[tuple[Handle, ...]] = (None,)
+    FORK: ClassVar[str | None] = None
+    SIDE_HANDLES: ClassVar[tuple[Handle, ...]] = ()
     channel: ClassVar[Channel | None] = None
 
     @property
     def handles(self) -> tuple[Handle, ...]:
         """The handles, in the order in which they are drawn."""
         return self.HANDLES
+
+    @property
+    def problem(self) -> Problem | None:
+        """What is wrong with its fields together, with the key of one of them."""
+        return None
 
 
 class TriggerNode(_Action, frozen=True):
@@ -173,6 +195,50 @@ class WaitForEvent(_Action, frozen=True, tag="wait_for_event"):
     timeout: Duration = msgspec.field(name="timeoutSeconds")
 
 
+class WaitUntil(_Action, frozen=True, tag="wait_until"):
+    """Continue at a time of day, or at a date of the contact or of the event that started the entry.
+
+    With a date: follow `reached` at its moment, `missed` if there is no date, if the moment has passed, or if it is
+    later than `MAX_WAIT` after the node was reached.
+    """
+
+    HANDLES = ("reached", "missed")
+    FORK = "attribute"
+    SIDE_HANDLES = ("missed",)
+    clock: Clock | None = msgspec.field(name="time", default=None)
+    weekdays: Weekdays = ()
+    date: DatePath | None = msgspec.field(name="attribute", default=None)
+    shift: Shift = msgspec.field(name="offsetSeconds", default=timedelta())
+    zone: ZoneAttribute = msgspec.field(name="timezoneAttribute", default=TIMEZONE_ATTRIBUTE)
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        return (None,) if self.date is None else self.HANDLES
+
+    @property
+    def problem(self) -> Problem | None:
+        if self.date is None and self.clock is None:
+            return Problem("time", "is missing: write a time of day, or an attribute with a date")
+        if self.date is None and self.shift:
+            return Problem("offsetSeconds", "needs an attribute with a date")
+        if self.clock is not None and self.shift % timedelta(days=1):
+            return Problem("offsetSeconds", "must be whole days (86,400 seconds each) if there is a time of day")
+        return None
+
+    @property
+    def longest(self) -> timedelta:
+        """The longest time from when the node is reached."""
+        if self.date is not None:
+            return MAX_WAIT
+        return timedelta(days=7 if self.weekdays else 1) + MAX_CLOCK_SETBACK
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes of the contact on which the end of the wait depends."""
+        first, _, rest = (self.date or "").partition(".")
+        return frozenset({self.zone, rest.partition(".")[0]} if first == "contact" else {self.zone})
+
+
 class Branch(msgspec.Struct, frozen=True):
     """One branch of a split, with its share of the contacts."""
 
@@ -214,6 +280,7 @@ StepAction: TypeAlias = (
     | Condition
     | Delay
     | WaitForEvent
+    | WaitUntil
     | Split
     | Exit
 )
@@ -271,7 +338,12 @@ def read_action(kind: str, data: Mapping[str, Any], node: str) -> Action:
         for field in FIELDS[kind]
         if field.key in data or not field.optional
     }
-    return InvalidAction(tuple(problems), handles_of(kind, data)) if problems else action(**values)
+    if not problems:
+        read = action(**values)
+        if read.problem is None:
+            return read
+        problems.append(Problem(f"{node}.data.{read.problem.field}", read.problem.reason))
+    return InvalidAction(tuple(problems), handles_of(kind, data))
 
 
 def handles_of(kind: str, data: Mapping[str, Any]) -> tuple[Handle, ...]:
@@ -282,7 +354,15 @@ def handles_of(kind: str, data: Mapping[str, Any]) -> tuple[Handle, ...]:
         items = listed if isinstance(listed, list | tuple) else ()
         names = [item.get("handle") for item in items if isinstance(item, dict)]
         return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name)) or (None,)
-    return STEP_ACTIONS[kind].HANDLES if kind in STEP_ACTIONS else (None,)
+    action = STEP_ACTIONS.get(kind)
+    if action is None or (action.FORK is not None and data.get(action.FORK) is None):
+        return (None,)
+    return action.HANDLES
+
+
+def side_handles(kind: str) -> tuple[Handle, ...]:
+    """Return the handles of a kind that the steps written after it in Python follow only if the author says so."""
+    return STEP_ACTIONS[kind].SIDE_HANDLES if kind in STEP_ACTIONS else ()
 
 
 def templates_in(action: Action) -> Iterator[str]:
@@ -303,7 +383,7 @@ def awaited_event(action: Action) -> str | None:
 
 def longest_wait(action: Action) -> timedelta:
     """Return the longest wait that an action itself asks for: the sum of its durations."""
-    return sum(_values(action, "duration"), timedelta())
+    return action.longest if isinstance(action, WaitUntil) else sum(_values(action, "duration"), timedelta())
 
 
 def _values(action: Action, *types: FieldType) -> Iterator[Any]:
@@ -374,6 +454,52 @@ def _read_field(declared: DataField, data: Mapping[str, Any], node: str, problem
         case "switch":
             if not isinstance(value, bool):
                 problems.append(Problem(field, "must be true or false"))
+            return value
+        case "clock" | "weekdays" | "date" | "shift" | "zone":
+            if (problem := timing_problem(declared.type, value)) is not None:
+                problems.append(Problem(field, problem))
+                return None
+            return _read_timing(declared.type, value)
+
+
+_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
+
+
+def is_clock(value: Any) -> bool:
+    """Return whether a value is a time of day such as 09:00."""
+    return isinstance(value, str) and _CLOCK.fullmatch(value) is not None
+
+
+def timing_problem(field_type: FieldType, value: Any) -> str | None:
+    """Return why a value cannot be that of a field about times, or None."""
+    match field_type:
+        case "clock":
+            return None if is_clock(value) else "must be a time of day from 00:00 to 23:59, like 09:00"
+        case "weekdays":
+            is_list = isinstance(value, list) and value and all(type(day) is int and 1 <= day <= 7 for day in value)
+            valid = is_list and len(set(value)) == len(value)
+            return None if valid else "must be an array of different weekdays from 1 (Monday) to 7 (Sunday)"
+        case "shift":
+            most = MAX_WAIT // timedelta(seconds=1)
+            valid = type(value) is int and -most <= value <= most and value != 0
+            return None if valid else f"must be a whole number of seconds, not 0, up to {most:,} (366 days) either way"
+        case _:
+            # Engine and ingest write the names of attributes into lists with commas.
+            valid = isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and "," not in value
+            return None if valid else f"must be a name of 1 to {MAX_ID_LENGTH} characters without commas"
+
+
+def _read_timing(field_type: FieldType, value: Any) -> Any:
+    match field_type:
+        case "clock":
+            return time.fromisoformat(value)
+        case "weekdays":
+            return tuple(value)
+        case "shift":
+            return timedelta(seconds=value)
+        case "date":
+            return value if value.startswith(("contact.", "payload.")) else f"contact.{value}"
+        case _:
             return value
 
 

@@ -17,6 +17,7 @@ from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
 from workbench.language.decision import Decision, Failure, StepContext, end_entry, fail, fail_permanently, record_step
 from workbench.language.facts import Facts, apply_effects, event_reference
 from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
+from workbench.language.local_time import MAX_CLOCK_SETBACK
 from workbench.language.nodes import HOLDOUT_NODE_ID, bucket, run_node
 from workbench.language.run import JITTER, Run, State
 
@@ -24,7 +25,6 @@ LOOP_WINDOW = timedelta(minutes=1)
 LOOP_LIMIT = 100  # entries of one contact in one automation within the window
 
 ATTRIBUTION_TAIL = timedelta(days=7)
-MAX_CLOCK_SETBACK = timedelta(hours=7)  # the largest step back of any zone's clocks since 1970
 
 
 class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
@@ -33,8 +33,8 @@ class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
     `entries`: ContactHistory.entered_at and running. `recent`: ContactHistory.recent. `messages`:
     ContactHistory.messages_at, for this period. `later_events`: Facts.later_events with these names, which also wake
     the run while it waits. `since`, `since_id`: only later events after them (`LaterEvent.follows`) are needed; None:
-    all since the event that started the entry. `unsubscribed`: ContactState.opted_out must include addresses that
-    unsubscribed.
+    all since the event that started the entry. `attributes`: those of the contact that can move the end of a wait when
+    they change, which wakes the run. `unsubscribed`: ContactState.opted_out must include addresses that unsubscribed.
     """
 
     entries: bool = False
@@ -43,6 +43,7 @@ class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
     later_events: frozenset[str] = frozenset()
     since: datetime | None = None
     since_id: str | None = None
+    attributes: frozenset[str] = frozenset()
     unsubscribed: bool = False
 
 
@@ -114,6 +115,7 @@ def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
         # A wait ignores events before it began; a goal may have been reached before.
         since=None if settings.goal is not None else run.since,
         since_id=None if settings.goal is not None or run.since is None else run.since_id,
+        attributes=graph.followed_attributes,
         unsubscribed=to_subscribers,
     )
 

@@ -21,6 +21,7 @@ from workbench.language.actions import (
     RemoveTag,
     TriggerNode,
     UpdateContact,
+    WaitUntil,
     awaited_event,
     filters_in,
     longest_wait,
@@ -95,6 +96,8 @@ def without_consent(
 def context_paths(node: Node) -> set[str]:
     """Return the paths that a node reads in the event that started the entry, and in the contact."""
     paths = {path for filter_ in _filters_on_entry(node) for path in filter_.paths}
+    if isinstance(node.action, WaitUntil) and node.action.date is not None:
+        paths.add(node.action.date)
     for text in templates_in(node.action):
         try:
             paths |= compile_template(text).paths
@@ -164,6 +167,11 @@ def _check_edges(graph: Graph) -> Iterator[Diagnostic]:
     for node in graph.nodes:
         if isinstance(node.action, InvalidAction):
             continue
+        if isinstance(node.action, WaitUntil) and node.action.date is not None:
+            targets = [graph.next_node_ids.get((node.id, handle)) for handle in node.handles]
+            if targets[0] is not None and targets[0] == targets[1]:
+                message = f"contacts without the date, or whose date has passed, reach {targets[0]!r}, too"
+                yield Diagnostic("warning", message, node.id)
         if len(node.handles) > 1 and not any((node.id, handle) in connected for handle in node.handles):
             yield Diagnostic("error", f"connect {_list(node.handles, 'or')} to a step", node.id)
 
@@ -469,7 +477,7 @@ class ChainFacts(msgspec.Struct, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A value that a message to contacts in `segments` needs: an identifier, an attribute, or a path in the payload."""
+    """A value that a step for contacts in `segments` needs: an identifier, an attribute, or a path in the payload."""
 
     node_id: str
     path: str
@@ -505,7 +513,7 @@ def segments_of(graph: Graph) -> tuple[str, ...]:
 
 
 def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
-    """Return what the messages of an automation need, unless a condition before them, or the trigger, requires it."""
+    """Return what messages and dates to wait for need, unless a condition before them, or the trigger, requires it."""
     if graph.start is None or not trigger.names:
         return ()
     start, unguarded = graph.start.id, dict[str, set[str]]()
@@ -515,11 +523,15 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
     others = {name: _reachable_without(start, graph, partial(_includes, member)) for name, member in members.items()}
     needs = []
     for node in graph.nodes:
-        if not isinstance(node.action, MessageAction):
-            continue
-        paths = {path for text in templates_in(node.action) for path in required_paths(text)} - _ALWAYS_THERE
-        if (recipient := node.action.channel.recipient) is not None:
-            paths.add(recipient.field)
+        match node.action:
+            case MessageAction(channel=channel) as action:
+                paths = {path for text in templates_in(action) for path in required_paths(text)} - _ALWAYS_THERE
+                if channel.recipient is not None:
+                    paths.add(channel.recipient.field)
+            case WaitUntil(date=str() as date):
+                paths = {date}
+            case _:
+                continue
         segments = tuple(name for name, node_ids in others.items() if node.id not in node_ids)
         for path in sorted(paths):
             first, _, name = path.partition(".")
@@ -571,8 +583,9 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
         action = graph.by_id[need.node_id].action
         of_contact = need.path in _IDENTIFIERS or need.path.startswith("contact.")
         # A path that no payload has is reported above as unknown.
-        if isinstance(action, MessageAction) and count and (count < sampled or of_contact):
-            verb = "is skipped" if action.on_missing == "skip" else "fails"
+        if count and (count < sampled or of_contact):
+            verb = "fails" if isinstance(action, MessageAction) and action.on_missing == "fail" else "is skipped"
+            verb = "takes 'missed'" if isinstance(action, WaitUntil) else verb
             message = f"{verb} for {count:,} of the {sampled:,} contacts of the newest events: {need.path} is missing"
             yield Diagnostic("warning", message, need.node_id)
     if catalog.segments is not None:

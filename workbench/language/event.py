@@ -81,6 +81,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     warnings: Problems = ()
 
 
+def attribute_key(name: str) -> str:
+    """Return the name under which entries wait for a change of an attribute. No event has it."""
+    return f"@{name}"
+
+
 def is_awaitable_name(name: str) -> bool:
     """Return whether a wait or a goal can name this event: a custom event, or a contract log such as `0x…:Transfer`."""
     return EVENT_NAME.fullmatch(name) is not None or LOG_NAME.fullmatch(name) is not None

@@ -7,10 +7,10 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 `goal` {event, filters?, where?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: the hours without in-app messages and emails, in the contact's time zone.
 `frequencyCap` {messages, seconds}: the maximum number of these that a contact gets in a period, from all automations.
+`timezone` (an IANA name): the time zone of contacts whose attribute has none, for quiet hours and `wait_until`.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from functools import cached_property
@@ -27,14 +27,18 @@ from workbench.language.actions import (
     InvalidAction,
     TriggerNode,
     UpdateContact,
+    WaitUntil,
     awaited_event,
     filters_in,
+    is_clock,
     is_valid_id,
     read_action,
     read_event_name,
 )
 from workbench.language.codec import storage_problem
+from workbench.language.event import attribute_key
 from workbench.language.filter import Filter, matches
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE, find_zone
 from workbench.language.problem import Problem, Problems
 from workbench.language.trigger import read_filters
 
@@ -42,11 +46,9 @@ MAX_ITEMS = 1_000  # nodes, and edges
 MAX_REENTRY_DAYS = 3_650  # ten years
 MAX_CAP_MESSAGES = 1_000
 MAX_HOLDOUT_PERCENT = 50
-TIMEZONE_ATTRIBUTE = "timezone"
 
 ReentryPolicy: TypeAlias = Literal["always", "once", "once_per", "not_while_running"]
-SettingName: TypeAlias = Literal["reentry", "goal", "quietHours", "frequencyCap", "holdout"]
-_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
+SettingName: TypeAlias = Literal["reentry", "goal", "quietHours", "timezone", "frequencyCap", "holdout"]
 
 
 class Reentry(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class AutomationSettings(msgspec.Struct, frozen=True):
     quiet_hours: QuietHours | None = None
     frequency_cap: FrequencyCap | None = None
     holdout: int = 0
+    timezone: str | None = None
     problems: Problems = ()
 
 
@@ -166,6 +169,18 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         for node_id, name in self.waits.items():
             awaited.setdefault(name, []).append(filters_in(self.by_id[node_id].action))
         return awaited
+
+    @cached_property
+    def followed_attributes(self) -> frozenset[str]:
+        """The attributes of the contact on which the end of a `wait_until` depends."""
+        return frozenset(
+            name for node in self.nodes if isinstance(node.action, WaitUntil) for name in node.action.attributes
+        )
+
+    @cached_property
+    def wakes(self) -> frozenset[str]:
+        """What can wake entries: the names of awaited events, and the keys of followed attributes."""
+        return frozenset(self.awaited).union(map(attribute_key, self.followed_attributes))
 
     @cached_property
     def awaits_steadily(self) -> bool:
@@ -401,7 +416,7 @@ def read_settings(value: Any, field: str) -> AutomationSettings:
             problems.append(Problem(path, f"unknown setting; the settings are {', '.join(_SETTINGS)}"))
         elif written is None:
             continue
-        elif name != "holdout" and not isinstance(written, dict):
+        elif name not in ("holdout", "timezone") and not isinstance(written, dict):
             problems.append(Problem(path, "must be an object"))
         else:
             attribute, read = _SETTINGS[name]
@@ -445,7 +460,7 @@ def _read_quiet_hours(value: dict[str, Any], field: str, problems: list[Problem]
     clocks: dict[str, time] = {}
     for name in ("from", "to"):
         written = value.get(name)
-        if isinstance(written, str) and _CLOCK.fullmatch(written):
+        if isinstance(written, str) and is_clock(written):
             clocks[name] = time.fromisoformat(written)
         else:
             problems.append(Problem(f"{field}.{name}", "must be a time of day from 00:00 to 23:59, like 22:00"))
@@ -457,6 +472,14 @@ def _read_quiet_hours(value: dict[str, Any], field: str, problems: list[Problem]
     if not isinstance(attribute, str) or not attribute:
         problems.append(Problem(f"{field}.timezoneAttribute", "must be the name of an attribute of the contact"))
     return QuietHours(clocks.get("from", time()), clocks.get("to", time()), attribute)
+
+
+@_reads("timezone", "timezone")
+def _read_timezone(value: Any, field: str, problems: list[Problem]) -> str | None:
+    if find_zone(value) is None:
+        problems.append(Problem(field, "must be the name of a time zone, like Europe/Zurich"))
+        return None
+    return str(value)
 
 
 @_reads("frequencyCap", "frequency_cap")

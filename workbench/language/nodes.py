@@ -8,13 +8,12 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from workbench.language.actions import (
+    MAX_WAIT,
     TRIGGER_KINDS,
     Action,
     AddTag,
@@ -32,6 +31,7 @@ from workbench.language.actions import (
     TriggerNode,
     UpdateContact,
     WaitForEvent,
+    WaitUntil,
     is_webhook_url,
 )
 from workbench.language.channel import Channel, EmailMessage, InappMessage, Message, WebhookMessage
@@ -50,8 +50,9 @@ from workbench.language.decision import (
 )
 from workbench.language.event import attribute_problems, mask_email
 from workbench.language.facts import event_reference
-from workbench.language.filter import Where, explain, matches
+from workbench.language.filter import Where, explain, matches, value_at
 from workbench.language.graph import QuietHours
+from workbench.language.local_time import date_moment, next_moment, time_zone
 from workbench.language.problem import DeclarationError
 from workbench.language.run import ContactUpdated, State, TagAdded, TagRemoved, message_id
 from workbench.language.template import MissingValueError, RenderBudget, TemplateError, evaluate, render
@@ -240,6 +241,32 @@ def _wait_for_event(ctx: StepContext, action: WaitForEvent) -> Decision:
     return follow_edge(ctx, record_step(ctx, "timed_out", "timeout", {"event": action.event}))
 
 
+@_handles(WaitUntil)
+def _wait_until(ctx: StepContext, action: WaitUntil) -> Decision:
+    # The moment is computed again whenever the run is decided, so it follows a date or a time zone that has changed.
+    facts, now, since = ctx.facts, ctx.now, ctx.run.since or ctx.now
+    earliest = since if ctx.run.resumed else now  # what came due in a pause has not been missed
+    zone = time_zone(facts.contact.attributes.get(action.zone), ctx.graph.settings.timezone)
+    if action.date is None:
+        assert action.clock is not None, "a node has a time of day or a date"
+        until = next_moment(action.clock, action.weekdays, zone, earliest)
+        if now < until:
+            return wait(ctx, until, "time")
+        return follow_edge(ctx, record_step(ctx, "waited"))
+    moment = date_moment(value_at(action.date, facts.context), action.shift, action.clock, action.weekdays, zone)
+    if moment is None:
+        cause = "no_date"
+    elif moment < earliest:
+        cause = "date_passed"
+    elif moment > since + MAX_WAIT:
+        cause = "date_too_far"
+    elif now < moment:
+        return wait(ctx, moment, "date")
+    else:
+        return follow_edge(ctx, record_step(ctx, "waited", "reached"))
+    return follow_edge(ctx, record_step(ctx, "missed", "missed", {"cause": cause}))
+
+
 @_handles(Split)
 def _split(ctx: StepContext, action: Split) -> Decision:
     number = bucket(ctx.run.automation_id, ctx.node.id, ctx.facts.contact.id)
@@ -270,7 +297,8 @@ def _withhold(ctx: StepContext) -> Decision | None:
         return None
     now = ctx.facts.real_time(ctx.now)  # a late engine must not send at night, or more than the cap allows
     if hours is not None:
-        until = quiet_until(hours, ctx.facts.contact.attributes.get(hours.attribute), now)
+        zone = time_zone(ctx.facts.contact.attributes.get(hours.attribute), ctx.graph.settings.timezone)
+        until = quiet_until(hours, zone, now)
         if until is not None:
             return wait(ctx, until, "quiet_hours")
     if cap is not None:
@@ -325,16 +353,9 @@ def branch_for(branches: Iterable[Branch], number: int) -> str:
     raise ValueError(f"the branches end at {upper} percent")
 
 
-_ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
-_MAX_ZONE_LENGTH = 64  # characters; the longest IANA name has 32
-
-
-def quiet_until(hours: QuietHours, zone_name: Json, now: datetime) -> datetime | None:
-    """Return when the quiet hours around `now` end, in UTC, or None outside quiet hours.
-
-    `zone_name` is the contact's time zone, such as `Europe/Zurich`; any other value means UTC.
-    """
-    local = now.astimezone(time_zone(zone_name))
+def quiet_until(hours: QuietHours, zone: tzinfo, now: datetime) -> datetime | None:
+    """Return when the quiet hours around `now` end, in UTC, or None outside quiet hours. `zone`: the contact's."""
+    local = now.astimezone(zone)
     clock, over_midnight = local.time(), hours.start >= hours.end
     after_start, before_end = clock >= hours.start, clock < hours.end
     if not (after_start or before_end if over_midnight else after_start and before_end):
@@ -344,20 +365,3 @@ def quiet_until(hours: QuietHours, zone_name: Json, now: datetime) -> datetime |
     if end.astimezone(UTC) <= now:  # the hour that occurs twice when clocks are set back: take its second occurrence
         end = end.replace(fold=1)
     return end.astimezone(UTC)
-
-
-def time_zone(name: Json) -> tzinfo:
-    """Return the time zone with an IANA name; UTC for any other value."""
-    # `name` is data of a contact. The pattern keeps paths such as `../x` away from the zone files on disk.
-    if isinstance(name, str) and len(name) <= _MAX_ZONE_LENGTH and _ZONE.fullmatch(name):
-        return _load_zone(name)
-    return UTC
-
-
-# The zone files are the only thing that the language reads from disk: data of the installation, the same at every call.
-@lru_cache(maxsize=1_024)
-def _load_zone(name: str) -> tzinfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return UTC

@@ -62,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     `since`: when the wait at the current node began; None at a node where the run has not waited. `since_id`: the event
     that brought the run to this node; of the events of that same moment, those with a later id come after it. None: all
     events of that moment came before. `event_id`: the event that started the entry; "" for an event that has not
-    happened.
+    happened. `resumed`: the run came due while its automation was paused.
     """
 
     entry_id: str
@@ -77,6 +77,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     since: datetime | None = None
     since_id: str | None = None
     event_id: str = ""
+    resumed: bool = False
 
     @property
     def jitter_key(self) -> str:
@@ -97,7 +98,14 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         """Return the run at the next node, still running."""
         since_id = self.since_id if self.since is None else None
         return msgspec.structs.replace(
-            self, node_id=node_id, step=self.step + 1, attempt=1, error=None, since=None, since_id=since_id
+            self,
+            node_id=node_id,
+            step=self.step + 1,
+            attempt=1,
+            error=None,
+            since=None,
+            since_id=since_id,
+            resumed=False,
         )
 
 

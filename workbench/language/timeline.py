@@ -134,10 +134,11 @@ class Timeline(msgspec.Struct):
         for event in events:
             if self._due:
                 yield from self._process_due(event.at)
+            before = self.contact
             if event.attributes is not None:
                 self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
             if self._open and event.source is None:
-                yield from self._wake_entries(event)
+                yield from self._wake_entries(event, before)
             entry = start(event)
             if entry is not None:
                 if not self._open:
@@ -166,23 +167,35 @@ class Timeline(msgspec.Struct):
             if entry is not None and entry.run.due_at == at:
                 yield self._process(number, entry, at)
 
-    def _wake_entries(self, event: EventRecord) -> Iterator[Walk]:
-        """Advance the entries that wait for an event of this name."""
+    def _wake_entries(self, event: EventRecord, before: ContactState) -> Iterator[Walk]:
+        """Advance the entries that wait for an event of this name, or follow an attribute that it has changed."""
         graph = self.graph
-        if graph is None or event.name not in graph.awaited:
+        if graph is None:
+            return
+        changed = self._changed_attributes(before)
+        if event.name not in graph.awaited and not changed:
             return
         is_stored = event.attributes is None
         arrival = LaterEvent(event.at, event.name, event.sent, event.read_payload(), event.id or None, is_stored)
-        filters = graph.awaited[event.name]
+        filters = graph.awaited.get(event.name, [])
         # Most stored events pass no filter; an event that can never pass one wakes no entry.
         if event.attributes is None and graph.awaits_steadily and all(filters):
             context = Facts(arrival.event, arrival.sent, arrival.payload, self.contact).context
             if not any(matches(alternative, context, event.at) for alternative in filters):
                 return
-        self._arrivals.append(arrival)
+        if filters:
+            self._arrivals.append(arrival)
         for number, entry in list(self._open.items()):
-            if entry.run.state is State.WAITING and event.name in entry.required.later_events:
+            required, is_waiting = entry.required, entry.run.state is State.WAITING
+            if is_waiting and (event.name in required.later_events or not changed.isdisjoint(required.attributes)):
                 yield self._process(number, entry, event.at, arrival)
+
+    def _changed_attributes(self, before: ContactState) -> set[str]:
+        """Return the attributes that an entry can follow and that differ from those of the contact before."""
+        if self.graph is None or before.attributes is self.contact.attributes:
+            return set()
+        then, now = before.attributes, self.contact.attributes
+        return {name for name in self.graph.followed_attributes if then.get(name) != now.get(name)}
 
     def _process(self, number: int, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None = None) -> Walk:
         """Advance an entry until it waits or ends."""
@@ -199,6 +212,12 @@ class Timeline(msgspec.Struct):
         entry.run = run = decisions[-1].run
         entry.decisions += decisions
         self.contact = after.contact
+        if changed := self._changed_attributes(facts.contact):  # as `record` of the engine wakes them
+            for other_number, other in self._open.items():
+                is_waiting = other_number != number and other.run.state is State.WAITING
+                if is_waiting and not changed.isdisjoint(other.required.attributes):
+                    other.run = msgspec.structs.replace(other.run, due_at=now)
+                    heapq.heappush(self._due, (now, other_number))
         if after.history is not facts.history:
             self._sent_at += after.history.messages_at[len(facts.history.messages_at) :]
         if run.state in TERMINAL:

@@ -26,9 +26,9 @@ from workbench.display.sentences import (
     PLAIN_PATH,
     PLAIN_URL,
 )
-from workbench.display.words import OPERATOR_PHRASES, UNITS_S
+from workbench.display.words import OPERATOR_PHRASES, UNITS_S, WEEKDAYS
 from workbench.errors import InvalidAutomationError
-from workbench.language.actions import FIELDS, FieldType
+from workbench.language.actions import FIELDS, FieldType, handles_of
 from workbench.language.filter import OPERATORS, WHERE, condition_fields
 
 _RAW = "Run "
@@ -48,6 +48,7 @@ _SPAN = re.compile(r"(\d+) (day|hour|minute|second)s?", re.ASCII)
 _SPANS = re.compile(rf"{_SPAN.pattern}(?: {_SPAN.pattern})*", re.ASCII)
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d", re.ASCII)
+_ZONE_NAME = re.compile(r"[\w+/-]+", re.ASCII)
 _LABEL = re.compile(r"[\w.:-]+", re.ASCII)
 _SHOWN_CHARACTERS = 40
 
@@ -340,7 +341,7 @@ class _Parser:
                 return self._shares(kind, part.key, scanner, line)
             if part.key:
                 data[part.key] = _field(types[part.key], nouns[part.key], scanner)
-        if not row.branches:
+        if len(handles_of(kind, data)) < 2:
             return OutlineStep(kind, data, scanner.last_label("."))
         (first, second), (heading, other_heading) = row.branches, row.headings
         label = scanner.last_label(f"{heading}:")
@@ -441,6 +442,18 @@ def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
             return "skip"
         case "switch":
             return True
+        case "clock":
+            return scanner.pattern(_TIME_OF_DAY, "a time of day, like 09:00")
+        case "weekdays":
+            days = [scanner.take(*WEEKDAYS)]
+            while scanner.maybe(", ", " or "):
+                days.append(scanner.take(*WEEKDAYS))
+            return [WEEKDAYS.index(day) + 1 for day in days]
+        case "date" | "zone":
+            return scanner.path()
+        case "shift":
+            seconds = scanner.span()
+            return seconds if scanner.take(" earlier", " later") == " later" else -seconds
 
 
 def _share(scanner: Scanner) -> JsonObject:
@@ -459,6 +472,7 @@ def _rule(line: Scanner) -> JsonObject:
         "not while it runs for the contact",
         "until ",
         "quiet from ",
+        "by the clock of ",
         "at most ",
         "hold out ",
     )
@@ -482,6 +496,9 @@ def _rule(line: Scanner) -> JsonObject:
             end = line.pattern(_TIME_OF_DAY, "a time of day, like 08:00")
             timezone = line.path() if line.maybe(", in the time zone of ") else "timezone"
             setting = {"quietHours": {"from": start, "to": end, "timezoneAttribute": timezone}}
+        case "by the clock of ":
+            setting = {"timezone": line.pattern(_ZONE_NAME, "a time zone, like Europe/Zurich")}
+            line.take(" if the contact has no time zone")
         case "at most ":
             messages = line.integer()
             line.take(" messages in ", " message in ")

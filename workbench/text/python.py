@@ -13,10 +13,10 @@ import msgspec
 
 from workbench.display.kinds import KINDS, STEPS, TRIGGERS
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, Outline, OutlineStep
-from workbench.display.words import units_of
+from workbench.display.words import WEEKDAYS, units_of
 from workbench.draft import KEYWORDS, Draft
 from workbench.errors import InvalidArgumentError, InvalidAutomationError
-from workbench.language.actions import FIELDS, FieldType
+from workbench.language.actions import FIELDS, FieldType, side_handles
 from workbench.language.codec import encode
 from workbench.language.filter import OPERATORS, WHERE, written_conditions
 from workbench.language.graph import SettingName
@@ -59,7 +59,7 @@ def calls_of(outline: Outline) -> list[VerbCall]:
     start = VerbCall(verb, events, named | label, outline.line)
     filters = [VerbCall("where", *_filter_arguments(item)) for item in data["filters"]]
     rules = [_rule(name, value) for name, value in outline.settings.items()]
-    return [start, *filters, *rules, *_block(outline.steps)]
+    return [start, *filters, *rules, *_block(outline.steps, followed=False)]
 
 
 def build(outline: Outline) -> Draft:
@@ -81,7 +81,8 @@ def _execute(builder: Any, calls: Iterable[VerbCall]) -> Any:
     return builder
 
 
-def _block(block: Block) -> list[VerbCall]:
+def _block(block: Block, *, followed: bool) -> list[VerbCall]:
+    """Return the calls of a block; `followed`: steps come after it."""
     calls: list[VerbCall] = []
     for step in block:
         match step:
@@ -90,15 +91,19 @@ def _block(block: Block) -> list[VerbCall]:
             case End():
                 calls.append(VerbCall("end"))
             case OutlineStep():
-                first, *others = _step(step)
+                first, *others = _step(step, followed=followed or step is not block[-1])
                 calls += [msgspec.structs.replace(first, line=step.line), *others]
     return calls
 
 
-def _step(step: OutlineStep) -> list[VerbCall]:
+def _step(step: OutlineStep, *, followed: bool) -> list[VerbCall]:
     data = step.data
     label = {} if step.id is None else {"node": step.id}
-    branches = [VerbCall("branch", (handle, _branch(block))) for handle, block in step.branches if block]
+    branches = [
+        VerbCall("branch", (handle, _branch(block, followed=followed)))
+        for handle, block in step.branches
+        if block or (followed and handle in side_handles(step.kind))
+    ]
     if step.raw:
         return [VerbCall("step", (step.kind, data), label), *branches]
     if step.kind == "condition":
@@ -106,7 +111,7 @@ def _step(step: OutlineStep) -> list[VerbCall]:
         more = [VerbCall("and_", *_filter_arguments(item)) for item in others]
         path, operator = _filter_arguments(first)
         when = VerbCall("when", path, operator | label)
-        return [when, *more, *_yes_no(step, even_empty=True)]
+        return [when, *more, *_yes_no(step, even_empty=True, followed=followed)]
     row = STEPS[step.kind]
     types = {field.key: field.type for field in FIELDS[step.kind]}
     if "onMissing" in types:  # Python skips by default; in the language a message without the field fails
@@ -118,7 +123,7 @@ def _step(step: OutlineStep) -> list[VerbCall]:
     ]
     positional = tuple(argument for name, argument in arguments if not name)
     call = VerbCall(row.call.partition("(")[0], positional, {name: item for name, item in arguments if name} | label)
-    return [call, *(_yes_no(step, even_empty=False) if row.branches else branches)]
+    return [call, *(_yes_no(step, even_empty=False, followed=followed) if step.branches and row.branches else branches)]
 
 
 def _argument(field_type: FieldType, content: Any) -> Any:
@@ -129,20 +134,25 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return _where(content)
         case "branches":
             return {branch["handle"]: branch["percent"] for branch in content}
+        case "shift":
+            return f"{'-' if content < 0 else ''}{_span(abs(content))}"
+        case "weekdays":
+            return [WEEKDAYS[day - 1][:3].lower() for day in content]
         case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event":
             return content
-        case "recipient" | "missing" | "switch":
+        case "recipient" | "missing" | "switch" | "clock" | "date" | "zone":
             return content
 
 
-def _yes_no(step: OutlineStep, *, even_empty: bool) -> list[VerbCall]:
-    (_, yes), (_, no) = step.branches
-    then = [VerbCall("then", (_branch(yes),))] if yes or even_empty else []
-    return [*then, *([VerbCall("otherwise", (_branch(no),))] if no else [])]
+def _yes_no(step: OutlineStep, *, even_empty: bool, followed: bool) -> list[VerbCall]:
+    (_, yes), (other, no) = step.branches
+    then = [VerbCall("then", (_branch(yes, followed=followed),))] if yes or even_empty else []
+    is_written = no or (followed and other in side_handles(step.kind))
+    return [*then, *([VerbCall("otherwise", (_branch(no, followed=followed),))] if is_written else [])]
 
 
-def _branch(block: Block) -> BranchFunction:
-    return BranchFunction(tuple(_block(block)))
+def _branch(block: Block, *, followed: bool) -> BranchFunction:
+    return BranchFunction(tuple(_block(block, followed=followed)))
 
 
 def _rule(name: SettingName, value: Any) -> VerbCall:
@@ -158,8 +168,8 @@ def _rule(name: SettingName, value: Any) -> VerbCall:
             attribute = value["timezoneAttribute"]
             timezone = {"timezone": attribute} if attribute != "timezone" else {}
             return VerbCall("quiet_hours", (value["from"], value["to"]), timezone)
-        case "holdout":
-            return VerbCall("holdout", (value,))
+        case "holdout" | "timezone":
+            return VerbCall(name, (value,))
         case "frequencyCap":
             return VerbCall("frequency_cap", (value["messages"],), {"per": _span(value["seconds"])})
 

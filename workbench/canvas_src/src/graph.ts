@@ -21,6 +21,7 @@ export type Cards = (key: string) => Card;
 export function cardNow(card: Card | undefined, kinds: Kind[], step: Step | undefined): Card {
   const kind = kinds.find((kind) => kind.kind === step?.type);
   const current = card ?? blankCard(kind, step);
+  if (kind?.fork) return { ...current, outputs: isForked(kind, step) ? kind.fork.outputs : [{ handle: null, label: "" }] };
   // The outputs of a split follow its form immediately: the edges of a renamed branch are drawn before Python answers.
   const field = kind?.fields.find((field) => field.control === "branches");
   const listed = field && step?.data?.[field.name];
@@ -29,6 +30,10 @@ export function cardNow(card: Card | undefined, kinds: Kind[], step: Step | unde
   if (!names.length || names.join("\n") === current.outputs.map((output) => output.handle).join("\n")) return current;
   const labels = new Map(current.outputs.map((output) => [output.handle, output.label]));
   return { ...current, outputs: names.map((handle) => ({ handle, label: labels.get(handle) ?? handle })) };
+}
+
+function isForked(kind: Kind, step: Step | undefined): boolean {
+  return kind.fork !== null && (step?.data?.[kind.fork.field] ?? null) !== null;
 }
 
 function blankCard(kind: Kind | undefined, step: Step | undefined): Card {
@@ -230,6 +235,22 @@ export function setBranches(draft: Draft, key: string, name: string, branches: O
     patch.edges ??= {};
     if (renamed && edge.sourceHandle === renamed.from) patch.edges[edgeKey] = { ...edge, sourceHandle: renamed.to };
     else if (!handles.has(edge.sourceHandle)) patch.edges[edgeKey] = null;
+  }
+  return patch;
+}
+
+/** Replace a step of a kind that branches only with a value. Edges move to its first output; those of other outputs are removed without it. */
+export function setForking(draft: Draft, key: string, kind: Kind, step: Step): Patch {
+  const patch: Patch = { nodes: { [key]: step } };
+  const first = kind.fork?.outputs[0]?.handle ?? null;
+  const forked = isForked(kind, step);
+  if (forked === isForked(kind, draft.nodes.get(key))) return patch;
+  patch.edges = {};
+  for (const [edgeKey, edge] of draft.edges) {
+    if (edge.source !== step.id) continue;
+    const { sourceHandle, ...rest } = edge;
+    if (forked) patch.edges[edgeKey] = { ...rest, sourceHandle: first };
+    else patch.edges[edgeKey] = sourceHandle && sourceHandle !== first ? null : rest;
   }
   return patch;
 }

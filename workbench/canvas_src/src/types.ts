@@ -82,6 +82,7 @@ export interface Kind {
   icon: string;
   blank: Obj;
   outputs: Output[];
+  fork: { field: string; outputs: Output[] } | null; // the outputs of a step that has a value in this field
   fields: Field[];
 }
 

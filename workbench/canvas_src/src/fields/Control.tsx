@@ -6,6 +6,7 @@ import { Combo, type Option } from "./Combo";
 import { Filters, pathsOf, samplesOf, walletsOf } from "./Filters";
 import { Attributes, JsonInput, IntegerInput, eventOptions } from "./Inputs";
 import { DurationInput } from "./Duration";
+import { DatePath, Shift, Weekdays } from "./Times";
 import { Template } from "./Template";
 
 interface Props {
@@ -37,12 +38,20 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, switch: id, missing: id }[field.control]; // a label names a single input
+  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, switch: id, missing: id, clock: id, date: id, shift: id }[field.control]; // a label names a single input
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={labelled} diagnostics={props.diagnostics}>
       {control()}
     </Labelled>
   );
+
+  function dates(): Option[] {
+    const inEvents = props.events.flatMap((name) => choices.paths[name] ?? []);
+    return [
+      ...choices.attributes.map(({ name }) => ({ value: `contact.${name}`, detail: "attribute" })),
+      ...inEvents.map(({ path, types }) => ({ value: `payload.${path}`, detail: types.join(", ") })),
+    ];
+  }
 
   function control(): ReactNode {
     switch (field.control) {
@@ -78,6 +87,16 @@ export function Control(props: Props) {
             <option value="fail">Fail the entry</option>
           </select>
         );
+      case "clock":
+        return <input id={id} type="time" value={text} disabled={disabled} aria-invalid={invalid || undefined} onChange={(event) => onChange(event.target.value || undefined)} />;
+      case "weekdays":
+        return <Weekdays label={field.label} value={value} disabled={disabled} onChange={onChange} />;
+      case "date":
+        return <DatePath id={id} label={field.label} value={value} options={dates()} disabled={disabled} invalid={invalid} onChange={onChange} />;
+      case "shift":
+        return <Shift id={id} label={field.label} value={value} disabled={disabled} onChange={onChange} />;
+      case "zone":
+        return <Combo label={field.label} value={text} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} placeholder="timezone" disabled={disabled} invalid={invalid} onChange={(name) => onChange(name || undefined)} />;
       case "filters":
         return <Filters label={field.label} value={value} where={props.where} operators={props.operators} paths={paths} samples={(path) => samplesOf(choices, props.events, path)} disabled={disabled} onChange={onChange} />;
       case "branches":

@@ -1,10 +1,11 @@
-// The settings of the automation (`graph.settings`): re-entry, goal, quiet hours, frequency cap, holdout.
+// The settings of the automation (`graph.settings`): re-entry, goal, quiet hours, time zone, frequency cap, holdout.
 import { useId } from "react";
 import { Combo } from "../fields/Combo";
 import { Labelled } from "../fields/Control";
 import { Filters, pathsOf, samplesOf } from "../fields/Filters";
 import { eventOptions } from "../fields/Inputs";
 import { DurationInput } from "../fields/Duration";
+import { ZoneName } from "../fields/Times";
 import { isObject } from "../json";
 import { withField } from "../graph";
 import type { Json, Obj } from "../types";
@@ -23,7 +24,7 @@ export function SettingsForm() {
   const id = useId();
   const settings = isObject(draft.extra.settings) ? draft.extra.settings : {};
   const ofSetting = (name: string) => diagnostics.filter((diagnostic) => diagnostic.field === `settings.${name}` || diagnostic.field.startsWith(`settings.${name}.`));
-  const set = (name: string, value: Obj | number | undefined) => {
+  const set = (name: string, value: Json | undefined) => {
     const current = store.current().draft.extra.settings;
     store.edit({ extra: { settings: withField(isObject(current) ? current : {}, name, value) } }, `settings/${name}`);
   };
@@ -50,11 +51,16 @@ export function SettingsForm() {
         </Labelled>
       </OptionalSetting>
       <OptionalSetting label="Quiet hours" on={quiet} set={(on) => set("quietHours", on ? { from: "22:00", to: "08:00" } : undefined)} disabled={readOnly}>
-        <Labelled label="No in-app messages or emails" diagnostics={ofSetting("quietHours")} hint="In the contact's time zone, from an attribute with a value like Europe/Zurich; UTC if it is not set.">
+        <Labelled label="No in-app messages or emails" diagnostics={ofSetting("quietHours")} hint="In the contact's time zone, from an attribute with a value like Europe/Zurich.">
           <span className="ewc-row">
             {(["from", "to"] as const).map((name) => <input key={name} type="time" aria-label={name} value={String(quiet?.[name] ?? "")} disabled={readOnly} onChange={(event) => set("quietHours", { ...quiet, [name]: event.target.value })} />)}
           </span>
           <Combo label="Attribute with the time zone" value={String(quiet?.timezoneAttribute ?? "timezone")} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} disabled={readOnly} onChange={(name) => set("quietHours", { ...quiet, timezoneAttribute: name })} />
+        </Labelled>
+      </OptionalSetting>
+      <OptionalSetting label="Time zone" on={settings.timezone ?? undefined} set={(on) => set("timezone", on ? Intl.DateTimeFormat().resolvedOptions().timeZone : undefined)} disabled={readOnly}>
+        <Labelled label="Of contacts without one" diagnostics={ofSetting("timezone")} hint="For quiet hours and steps that wait until a time. Without this setting it is UTC.">
+          <ZoneName label="Time zone of contacts without one" value={settings.timezone} disabled={readOnly} onChange={(zone) => set("timezone", zone)} />
         </Labelled>
       </OptionalSetting>
       <OptionalSetting label="Frequency cap" on={cap} set={(on) => set("frequencyCap", on ? { messages: 3, seconds: 86_400 } : undefined)} disabled={readOnly}>

@@ -2,9 +2,9 @@
 import { useEffect, useRef } from "react";
 import { Control, Labelled } from "../fields/Control";
 import { Events } from "../fields/Inputs";
-import { eventsOf, isTrigger, remove, setBranches, setEvents, triggerKind, withField } from "../graph";
+import { eventsOf, isTrigger, remove, setBranches, setEvents, setForking, triggerKind, withField } from "../graph";
 import { Icon } from "../Icon";
-import type { Count, Field, Json, Obj, Diagnostic, Step } from "../types";
+import type { Count, Field, Json, Kind, Obj, Diagnostic, Step } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
 import { PreviewBox } from "./Preview";
 import { SettingsForm } from "./Settings";
@@ -39,7 +39,7 @@ export function StepPanel({ id, step, focus, testAgain }: Props) {
       </h3>
       <p className="ewc-soft">{kind ? kind.about : "This kind of step is unknown; it is kept unchanged."} <code>{step.id}</code></p>
       <DiagnosticList diagnostics={rest} />
-      {fields.map((field) => <StepField key={field.name} id={id} step={step} field={field} awaits={fields.find((other) => other.control === "event")?.name} diagnostics={ofField(field)} />)}
+      {fields.map((field) => <StepField key={field.name} id={id} step={step} kind={kind} field={field} awaits={fields.find((other) => other.control === "event")?.name} diagnostics={ofField(field)} />)}
       {counts.nodes?.[id] && <Outcomes count={counts.nodes[id]} />}
       {trigger && <SettingsForm />}
       <PreviewBox id={id} step={step} />
@@ -47,7 +47,7 @@ export function StepPanel({ id, step, focus, testAgain }: Props) {
   );
 }
 
-function StepField({ id, step, field, awaits, diagnostics }: { id: string; step: Step; field: Field; awaits?: string; diagnostics: Diagnostic[] }) {
+function StepField({ id, step, kind, field, awaits, diagnostics }: { id: string; step: Step; kind?: Kind; field: Field; awaits?: string; diagnostics: Diagnostic[] }) {
   const { store } = useCanvas();
   const { draft, choices, operators, readOnly } = useCanvasState(store);
   const trigger = isTrigger(step);
@@ -65,7 +65,8 @@ function StepField({ id, step, field, awaits, diagnostics }: { id: string; step:
     const current = store.current().draft;
     const owner: Obj = (trigger ? current.trigger : current.nodes.get(id)?.data) ?? {};
     const changed = withField(field.control === "filters" ? withField(owner, "where", where) : owner, field.name, value);
-    const patch = trigger ? { trigger: changed } : { nodes: { [id]: { ...(current.nodes.get(id) ?? step), data: changed } } };
+    const changedStep = { ...(current.nodes.get(id) ?? step), data: changed };
+    const patch = trigger ? { trigger: changed } : kind?.fork ? setForking(current, id, kind, changedStep) : { nodes: { [id]: changedStep } };
     store.edit(patch, `${id}/${field.name}`);
   };
   return (

@@ -1,0 +1,2 @@
+-- Changes nothing. Processes whose newest migration is this one or a later one know the node kind `wait_until` and the setting
+-- `timezone`; the API publishes neither while an older process is connected.
