@@ -177,6 +177,7 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
         segments = row.absorbed.segments
         await store.join_segments(tx, author.org_id, row.absorbed_id, segments.keys(), segments.values())
         await store.move_live_entries(tx, author.org_id, move)
+        await store.wake_entries_of_contact(tx, author.org_id, row.keep_id, author.now)
         await store.reopen_conflicts(tx, author.org_id, row.id)
         await store.unmark_merged(tx, author.org_id, row.absorbed_id, members)
         await store.mark_merge_undone(tx, author.org_id, row.id, author.now, author.now + SETTLE_DELAY)

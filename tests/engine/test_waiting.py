@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from api.ingest.parse import EventReader
+from api.ingest.store import store_history
+from api.store.query import COMMIT, run
 from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
+from workbench.language.codec import encode
 
 TRIGGER = {"id": "t", "type": "app_event", "data": {}}
 TAG = {"id": "a", "type": "add_tag", "data": {"tag": "came"}}
@@ -241,6 +245,20 @@ async def test_an_event_that_moves_a_date_moves_the_wait(bench: EngineBench) -> 
     await bench.drive()
     assert await bench.steps() == ["entered", "waiting", "waited", "tagged"]
     assert await tags(bench) == ["came"]
+
+
+async def test_an_import_that_moves_a_date_moves_the_wait(bench: EngineBench) -> None:
+    await bench.automation([TRIGGER, UNTIL, TAG, LATE], BY_DATE)
+    await bench.ingest({"event": "deposit", "attributes": {"ends": by_date(5, bench)}})
+    await bench.drive()
+    past = {"event": "visit", "contact": {"walletAddress": evm_wallet("A")}, "attributes": {"ends": by_date(1, bench)}}
+    event = EventReader(bench.clock, "n").read(bench.org_id, bench.keyring.of(bench.org_id), encode(past), False)
+    assert not isinstance(event, tuple), event
+    async with bench.database.transaction() as tx:
+        history = await store_history(tx, bench.org_id, [event], bench.clock.now())
+        await run(tx, *history.writes, COMMIT)
+    assert await bench.drive() == 1
+    assert await bench.entries(AHEAD) == [("waiting", False, ["@ends", "@timezone"])]
 
 
 async def test_another_automation_that_moves_a_date_moves_the_wait(bench: EngineBench) -> None:
