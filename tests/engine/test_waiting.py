@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.ingest.parse import EventReader
-from api.ingest.store import store_history
+from api.ingest.store import prepare, store_history
 from api.store.query import COMMIT, run
 from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
@@ -255,7 +255,8 @@ async def test_an_import_that_moves_a_date_moves_the_wait(bench: EngineBench) ->
     event = EventReader(bench.clock, "n").read(bench.org_id, bench.keyring.of(bench.org_id), encode(past), False)
     assert not isinstance(event, tuple), event
     async with bench.database.transaction() as tx:
-        history = await store_history(tx, bench.org_id, [event], bench.clock.now())
+        at = bench.clock.now()
+        history = await store_history(tx, bench.org_id, prepare([event], at), at)
         await run(tx, *history.writes, COMMIT)
     assert await bench.drive() == 1
     assert await bench.entries(AHEAD) == [("waiting", False, ["@ends", "@timezone"])]
