@@ -625,6 +625,27 @@ CREATE VIEW workbench.log_events WITH (security_invoker = true) AS
                               'blockNumber', block_number, 'args', args) AS log, removed
     FROM workbench.onchain_events;
 
+-- Starts: a row for each contact that entered or left a segment while an automation started from that.
+CREATE TABLE workbench.starts (
+    org_id       bigint NOT NULL,
+    id           uuid NOT NULL,
+    contact_id   uuid NOT NULL,
+    event        text NOT NULL,                 -- the type of the trigger: segment_entered, segment_left
+    payload      jsonb NOT NULL DEFAULT '{}',   -- {"segment": …}
+    created_at   timestamptz NOT NULL,          -- the moment of the refresh, as `entered_at` of its members
+    merged_from  uuid,                          -- as in events
+    PRIMARY KEY (org_id, id)
+);
+CREATE INDEX starts_by_contact ON workbench.starts (org_id, contact_id, created_at);
+
+-- Logs and starts, in the shape of logs: the engine and explanations read both alike.
+CREATE VIEW workbench.starting_events WITH (security_invoker = true) AS
+    SELECT * FROM workbench.log_events
+    UNION ALL
+    SELECT org_id, id, contact_id, event, created_at, created_at, payload, event || ':' || id, NULL::text, NULL::text, NULL::text, event,
+           event || ':' || coalesce(payload ->> 'segment', ''), jsonb_build_object('args', payload), false
+    FROM workbench.starts;
+
 -- Watches: contract events that are kept although no automation starts from them.
 CREATE TABLE workbench.chain_watches (
     org_id      bigint NOT NULL REFERENCES workbench.organizations (id),

@@ -147,7 +147,7 @@ class Automation(AutomationVerbs):
     @usage_example('.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})')
     def simulate(
         self,
-        event: Mapping[str, Any],
+        event: Mapping[str, Any] | None = None,
         contact: Mapping[str, Any] | None = None,
         now: datetime | None = None,
         *,
@@ -155,7 +155,8 @@ class Automation(AutomationVerbs):
     ) -> Simulation:
         """Return what would happen with `event`, without doing it. Delays and waits pass at once.
 
-        `event` is written as it would be posted; its name may be omitted if only one event starts this automation.
+        `event` is written as it would be posted; its name may be omitted if only one event starts this automation. An
+        automation that starts from a segment needs only `contact`, or `{"contact": {…}}` for a stored one.
         `contact` (`walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`) replaces the stored
         contact.
         `now` is the time of the event. `events` are later events of the same contact:
@@ -168,7 +169,7 @@ class Automation(AutomationVerbs):
         if connection is not None and not connection.has_key:
             connection = None  # without a key the server would refuse; this process can still simulate
         automation_id, note = (None, "") if record is None else (record.id, record.inactive_reason())
-        arguments = SimulationArguments(event, contact, now, events, automation_id=automation_id)
+        arguments = SimulationArguments(event or {}, contact, now, events, automation_id=automation_id)
         return simulate_draft(self._draft, arguments, connection, note)
 
     @usage_example('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')

@@ -213,7 +213,7 @@ def start_draft(name: str, spec: JsonObject, node_id: str | None = None) -> Draf
     _require_json(spec)
     problems = read_trigger(normalize(spec))
     if isinstance(problems, tuple):
-        arguments = [TRIGGER_ARGUMENTS.get(problem.field.rpartition(".")[2], "trigger") for problem in problems]
+        arguments = [TRIGGER_ARGUMENTS.get(problem.field.rpartition(".")[2]) or "trigger" for problem in problems]
         reasons = [f"{argument} {problem.reason}" for argument, problem in zip(arguments, problems, strict=True)]
         raise InvalidAutomationError("; ".join(reasons))
     trigger_id = TRIGGER_ID if node_id is None else _new_id(node_id, set())

@@ -209,7 +209,7 @@ class SavedAutomation:
             counts = undeliverable.values()
             undeliverable[EVERY_EVENT] = sum(foreign for foreign, _ in counts), sum(sampled for _, sampled in counts)
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
-        segments = segment_names(self.connection) if segments_of(graph) else None
+        segments = segment_names(self.connection) if segments_of(trigger, graph) else None
         missing = {}
         if needs := needs_of(trigger, graph)[:_MAX_NEEDS]:
             with suppress(PermissionDeniedError, SqlError):  # the key may not run SQL, or there are too many contacts

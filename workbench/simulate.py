@@ -39,7 +39,8 @@ from workbench.language.simulate import (
     read_scheduled_events,
     simulate,
 )
-from workbench.language.trigger import Trigger
+from workbench.language.starts import StartSource
+from workbench.language.trigger import Trigger, read_typed_sample
 
 if TYPE_CHECKING:
     import polars as pl
@@ -313,16 +314,23 @@ def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[
 
     The name of the event may be omitted if the trigger has one name, and its contact if `contact` is given. For a
     trigger on a contract's logs the event is a sample of a log: its parameters alone, or
-    `{"args": {…}, "blockNumber": …}`. Raises InvalidArgumentError for anything else.
+    `{"args": {…}, "blockNumber": …}`. For a start it is `{"contact": {…}}`. Raises InvalidArgumentError for anything
+    else.
     """
     if not isinstance(event, Mapping):
         raise InvalidArgumentError(
             'an event is written like {"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}}'
         )
     described = dict(event)
-    if trigger.source is not None:
+    if isinstance(trigger.source, StartSource):
+        if unknown := sorted(map(str, described.keys() - {"type", "contact"})):
+            raise InvalidArgumentError(f'{unknown[0]} is not a field of a start: write {{"contact": {{…}}}}')
+        if "contact" not in described and contact is None:
+            raise InvalidArgumentError('a start has a contact: pass contact={"walletAddress": "0x…"}')
+        return {"type": trigger.type} | described
+    if trigger.log_source is not None:
         sample = log_sample(described) | (described if "args" in described else {})
-        log = read_log_sample(_to_json(sample), trigger.source)
+        log = read_log_sample(_to_json(sample), trigger.log_source)
         if isinstance(log, tuple):
             raise InvalidArgumentError("the contract cannot log this: " + "; ".join(map(str, log)))
         return sample
@@ -349,10 +357,12 @@ def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[
 
 
 def read_sample_event(event: JsonObject, trigger: Trigger, now: datetime) -> Event:
-    """Return an event or a sample of a log as the interpreter reads it; raise InvalidArgumentError if it is invalid."""
-    body = _to_json(event)
-    sample = read_log_sample(body, trigger.source) if trigger.source is not None else None
-    result = sample or read_event(encode(body), round(now.timestamp() * 1_000_000))
+    """Return an event, or a sample of a log or a start, as the interpreter reads it.
+
+    Raises InvalidArgumentError if it is invalid.
+    """
+    body, now_us = _to_json(event), round(now.timestamp() * 1_000_000)
+    result = read_event(encode(body), now_us) if trigger.source is None else read_typed_sample(body, trigger, now_us)
     if isinstance(result, tuple):
         raise InvalidArgumentError("this event would be refused: " + "; ".join(map(str, result)))
     return result

@@ -55,7 +55,7 @@ def problems(automation: Automation) -> list[str]:
 
 def simulate(
     automation: Automation,
-    event: str | Mapping[str, Any],
+    event: str | Mapping[str, Any] | None = None,
     payload: Mapping[str, Any] | None = None,
     *,
     contact: Mapping[str, Any] = DEFAULT_CONTACT,
@@ -64,12 +64,14 @@ def simulate(
 ) -> "TestRun":
     """Return the run of one entry, started by an event.
 
-    `event` is its name, or the event as it would be posted. `contact` may have `walletAddress`, `email`, `externalId`,
-    `attributes`, `tags` and `segments`. `events` are later events of that contact:
-    `[{"event": "purchase", "after": "2h"}]`. Raises InvalidArgumentError for an event or contact that is not valid.
+    `event` is its name, or the event as it would be posted; None if the automation starts from a segment. `contact` may
+    have `walletAddress`, `email`, `externalId`, `attributes`, `tags` and `segments`. `events` are later events of that
+    contact: `[{"event": "purchase", "after": "2h"}]`. Raises InvalidArgumentError for an event or contact that is not
+    valid.
     """
     draft = from_json(automation.to_json())  # without a connection, so that the interpreter runs in this process
-    return TestRun(simulate_draft(draft, SimulationArguments(_event(event, payload), contact, now, events), None))
+    described = _event({} if event is None else event, payload)
+    return TestRun(simulate_draft(draft, SimulationArguments(described, contact, now, events), None))
 
 
 class SentMessages(ItemSequence[Message]):

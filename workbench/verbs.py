@@ -347,6 +347,20 @@ class AutomationVerbs(StepVerbs):
         }
         return self._with(start_draft(self._draft.name, spec, node))
 
+    @usage_example('.on_segment_entered("vip")')
+    def on_segment_entered(self, segment: str, *, node: str | None = None) -> Self:
+        """Start the automation when a contact enters a segment. Filters and steps written before are dropped.
+
+        The entry begins in the refresh that makes the contact a member. Filters and texts can use `segment`,
+        `contactId` and the contact's identifiers; `.when("contact.plan", …)` tests its attributes.
+        """
+        return self._with(start_draft(self._draft.name, {"type": "segment_entered", "segment": segment}, node))
+
+    @usage_example('.on_segment_left("vip")')
+    def on_segment_left(self, segment: str, *, node: str | None = None) -> Self:
+        """Start the automation when a contact leaves a segment, as for `.on_segment_entered`."""
+        return self._with(start_draft(self._draft.name, {"type": "segment_left", "segment": segment}, node))
+
     @usage_example(f'.where("amountUsd", gt=500) or .where("amountUsd > 500"); operators: {OPERATOR_USAGE}')
     def where(self, path: str, **operator: Unpack[FilterArguments]) -> Self:
         """Start only if a value of the event passes this filter. With several filters, all must pass.

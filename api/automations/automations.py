@@ -38,6 +38,7 @@ from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
 from workbench.language.codec import decode
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem, Problems
+from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger, read_trigger
 
 INACTIVE, ARCHIVED, OVERDUE = "automation_inactive", "automation_archived", "overdue"  # outcomes of cancelled entries
@@ -498,16 +499,19 @@ async def _write(
 async def _add_version(
     tx: Transaction, author: Author, row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow
 ) -> AutomationRow | Refusal:
+    before, after = _trigger(live), _trigger(source)
     version = (row.published_version or 0) + 1
     new = VersionRow(version, source.trigger_spec, source.graph, author.now, author.key_id)
     # In a thread: templates that the cache does not hold are compiled again, which may take seconds.
     graph = await asyncio.to_thread(read_graph, decode(source.graph))
     assert isinstance(graph, Graph), "publishing refuses other graphs"
-    # An older process ignores `where`, and would let every event in; other news would end its entries.
+    # An older process ignores `where`, and would let every event in. It starts nothing when it refreshes a segment, and other
+    # news would end its entries.
     used = {
         ("where", "0008_where"): b'"where"' in bytes(source.trigger_spec) + bytes(source.graph),
         ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,
         ("timezone", "0009_wait_until"): graph.settings.timezone is not None,
+        (after.type, "0012_starts"): isinstance(after.source, StartSource),
     }
     for name, migration in [news for news, is_used in used.items() if is_used]:
         if await store.has_older_process(tx, migration):
@@ -517,7 +521,6 @@ async def _add_version(
     await store.insert_version(tx, author.org_id, row.id, new, sorted(graph.wakes))
     since: datetime | None = author.now
     earlier: int | None = None
-    before, after = _trigger(live), _trigger(source)
     if after.continues(before):
         # With the same log source, the new version continues where the live version is. If it needs fewer
         # confirmations, it must not skip the logs that the live version was still waiting for.

@@ -217,7 +217,7 @@ async def read_watches(tx: Transaction, chain_id: int, previous: ChainWatches = 
             continue
         trigger = read_trigger(decode(automation.trigger_spec))
         # A spec that this release cannot read is skipped: it must not stop the chain for the other automations.
-        if not isinstance(trigger, Trigger) or (source := trigger.source) is None:
+        if not isinstance(trigger, Trigger) or (source := trigger.log_source) is None:
             continue
         active = None
         if not automation.paused:

@@ -163,7 +163,7 @@ def _explain_stored(
     is_named = trigger.matches_event(event.event, event.source) and trigger.concerns(payload, own.wallet)
     # Blocks are dated to the second.
     live_since = history.live_since(at).replace(microsecond=0)
-    is_early = is_named and event.source is not None and event.occurred_at < live_since
+    is_early = is_named and trigger.log_source is not None and event.occurred_at < live_since
     shown_payload = trigger.payload_of(payload, event.source)
     context = flat_context(event.event, history.contact.id, merge_identifiers(sent, own), shown_payload)
     observed = ObservedEvent(is_named, context, at, event.dry, event.removed, is_early)

@@ -4,10 +4,10 @@ A merge is one transaction, under the locks of both contacts and of all their id
 identifiers find the contact that is kept. This contact gains the attributes, tags and segments that it did not have,
 and live entries follow it. The absorbed contact keeps its own data, and points at the other; that makes undo possible.
 
-Rows (events, messages, entries, on-chain events) are moved afterwards, page by page. Ingest recognises a contact
-without a lock, so an event can be committed to the absorbed contact just after the merge. No ingest transaction lasts
-longer than a few seconds, so everything is moved once more a minute later, by any process; `contact_merges.due_at`
-schedules that, even if the first process dies. An undo moves rows back in the same way.
+Rows (events, starts, messages, entries, on-chain events) are moved afterwards, page by page. Ingest recognises a
+contact without a lock, so an event can be committed to the absorbed contact just after the merge. No ingest transaction
+lasts longer than a few seconds, so everything is moved once more a minute later, by any process;
+`contact_merges.due_at` schedules that, even if the first process dies. An undo moves rows back in the same way.
 """
 
 from datetime import datetime, timedelta
@@ -44,7 +44,7 @@ PAGE_ROWS = 1_000  # of one transaction; 195,000 events in three months of parti
 PAGES_PER_REQUEST = 20  # moved before the response to a merge or undo
 MERGES_PER_RUN = 100
 
-_PARTS: tuple[MergePart, ...] = ("entries", "messages", "events", "onchain")
+_PARTS: tuple[MergePart, ...] = ("entries", "messages", "events", "onchain", "starts")
 _BUSY = "an automation is working on this contact right now; try again in a few seconds"
 
 

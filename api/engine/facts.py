@@ -135,15 +135,16 @@ async def read_facts(
         for contact_id in unsubscribed_ids & contacts.keys():
             contact = contacts[contact_id]
             contacts[contact_id] = msgspec.structs.replace(contact, opted_out=(*contact.opted_out, "email"))
-    logs: dict[str, EventRow] = {}
-    if log_claims := [claim for claim in claims if claim.event_id not in events]:
-        (logs,) = await run(tx, store.load_logs(org_id, log_claims))
+    other_events: dict[str, EventRow] = {}
+    if other_claims := [claim for claim in claims if claim.event_id not in events]:
+        (other_events,) = await run(tx, store.load_starting_events(org_id, other_claims))
     recent_entries = await _count_recent(tx, org_id, requests)
 
     open_email = cache(org_keys.open_email)  # most events of a batch carry the address of their contact
     facts = {}
     for claim in claims:
-        event, contact_row = events.get(claim.event_id) or logs.get(claim.entry_id), contacts.get(claim.contact_id)
+        event = events.get(claim.event_id) or other_events.get(claim.entry_id)
+        contact_row = contacts.get(claim.contact_id)
         if event is None or contact_row is None:
             facts[claim.entry_id] = Facts("", Identifiers(), {}, ContactState(""), cancelled="contact_erased")
             continue

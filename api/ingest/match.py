@@ -119,7 +119,7 @@ async def _load_triggers(tx: Transaction, org_id: int, epoch: int) -> OrgTrigger
     # In a thread: compiling a long `where` takes 50 ms.
     read = await asyncio.to_thread(lambda: [read_trigger(decode(row.trigger_spec)) for row in rows])
     for row, trigger in zip(rows, read, strict=True):
-        if not isinstance(trigger, Trigger):
+        if not isinstance(trigger, Trigger) or trigger.source is not None:
             continue
         active = ActiveTrigger(row.id, row.published_version, row.activation, trigger)
         if not trigger.names:

@@ -25,12 +25,12 @@ from workbench.language.body import Body, Number, is_id
 from workbench.language.codec import Json, decode
 from workbench.language.event import normalize_email
 from workbench.language.problem import Problem, Problems
+from workbench.language.starts import SEGMENT_NAME
 
 MAX_IDS_PER_REQUEST = 200_000
 
 DEFAULT_INTERVAL_S = 3_600
 _WEEK_S = 604_800
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _RESERVED_NAMES = ("preview",)  # /segments/preview is a route
 # Local parts have nearly all characters, and a quote is doubled in SQL; `%` alone before the @ is a wildcard of LIKE.
 _ADDRESS = re.compile(
@@ -48,7 +48,7 @@ _MAX_PROVENANCE_CHARACTERS = 1_000
 
 
 def is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None and text not in _RESERVED_NAMES
+    return SEGMENT_NAME.fullmatch(text) is not None and text not in _RESERVED_NAMES
 
 
 def _read_name(name: Any, path: str) -> str | Problems:
@@ -59,7 +59,7 @@ def _read_name(name: Any, path: str) -> str | Problems:
     if name in _RESERVED_NAMES:
         return (Problem(path, f"{name!r} is reserved; choose another name"),)
     similar = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:64]
-    example = similar if _NAME.fullmatch(similar) else "big-spenders"
+    example = similar if SEGMENT_NAME.fullmatch(similar) else "big-spenders"
     return (Problem(path, f"must be 1 to 64 characters of a-z, 0-9, _ and -, such as {example!r}"),)
 
 
@@ -123,7 +123,7 @@ def _address_problems(sql: str | None) -> Iterator[Problem]:
 
 _IDS_SCHEMA = {"type": "array", "items": {"type": "string", "format": "uuid"}, "maxItems": MAX_IDS_PER_REQUEST}
 SegmentName = Annotated[
-    str, Meta(max_length=64, extra={"read": _read_name}, extra_json_schema={"pattern": f"^{_NAME.pattern}$"})
+    str, Meta(max_length=64, extra={"read": _read_name}, extra_json_schema={"pattern": f"^{SEGMENT_NAME.pattern}$"})
 ]
 Params = Annotated[Json, Meta(extra={"read": _read_params})]
 Interval = Annotated[

@@ -13,13 +13,16 @@ were merged into; ids of no contact, or of an erased one, are left out and count
 import asyncio
 import re
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from api.automations.automations import Author, Refusal, conflict, invalid, record, retry_conflicts, unknown
+from api.automations.body import read_specs
 from api.clock import monotonic_ns, uuid7
 from api.crypto import EmailDisplay
+from api.ingest.starts import find_starter
 from api.segments.candidates import SegmentServices, load_candidates, query_candidates
 from api.segments.definition import (
     DEFAULT_INTERVAL_S,
@@ -39,9 +42,11 @@ from api.store.query import run
 from api.store.segments import RefreshResult, SegmentKey, SegmentRow
 from workbench.language.check import segments_of
 from workbench.language.codec import decode, encode
-from workbench.language.graph import Graph, read_graph
+from workbench.language.graph import Graph
 from workbench.language.problem import Problem
 from workbench.language.responses import CandidateCounts, MembersChange, SegmentPreview, SegmentView
+from workbench.language.simulate import SimulatedAutomation
+from workbench.language.starts import START_TYPES, StartSource
 
 AUDIENCE_INTERVAL = timedelta(hours=1)  # audiences are recounted: erasures and merges change them
 
@@ -89,7 +94,7 @@ async def create(services: SegmentServices, author: Author, draft: SegmentBody) 
         if row is None:  # another request was faster while the query ran
             return _name_taken(draft.name)
         await record(tx, author, "segment.create", row.id, {"name": row.name, "size": counts.size})
-        change = await replace_members(tx, row, counts, author.now)
+        change = await replace_members(services, tx, row, counts, author.now)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
@@ -115,7 +120,7 @@ async def update(services: SegmentServices, author: Author, name: str, edit: Seg
         if isinstance(locked, Refusal):
             return locked
         await _write(tx, author, edited, "segment.update", {"changed": ["sql"], "size": counts.size})
-        change = await replace_members(tx, edited, counts, author.now)
+        change = await replace_members(services, tx, edited, counts, author.now)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
@@ -131,7 +136,7 @@ async def refresh(services: SegmentServices, row: SegmentRow, now: datetime) -> 
             return conflict("the segment was changed by another request; try again")
         if locked.refreshed_at is not None and locked.refreshed_at > now:
             return SegmentResult(locked)  # a refresh that began later was faster
-        change = await replace_members(tx, row, counts, now)
+        change = await replace_members(services, tx, row, counts, now)
     return SegmentResult(await repair(services.database, row, now), counts, change)
 
 
@@ -195,7 +200,7 @@ async def save_audience(services: SegmentServices, author: Author, draft: Segmen
         await store.delete_audience_parts(tx, row.org_id, row.id)  # of an upload that was never finished
         if draft.more:
             return await _store_part(tx, row, counts)
-        change = await replace_members(tx, row, counts, author.now)
+        change = await replace_members(services, tx, row, counts, author.now)
     return SegmentResult(await repair(services.database, row, author.now), counts, change)
 
 
@@ -219,7 +224,7 @@ async def add_part(services: SegmentServices, author: Author, name: str, part: A
         if part.more:
             return result
         all_parts = msgspec.structs.replace(counts, size=await store.use_audience_parts(tx, row.org_id, row.id))
-        change = await replace_members(tx, row, all_parts, author.now)
+        change = await replace_members(services, tx, row, all_parts, author.now)
     return SegmentResult(await repair(services.database, row, author.now), all_parts, change)
 
 
@@ -227,9 +232,22 @@ def interval(row: SegmentRow) -> timedelta:
     return AUDIENCE_INTERVAL if row.every_seconds is None else timedelta(seconds=row.every_seconds)
 
 
-async def replace_members(tx: Transaction, row: SegmentRow, counts: CandidateCounts, at: datetime) -> MembersChange:
-    """Make the candidates the members of a locked segment. Call `repair` after the commit."""
-    change = await store.change_members(tx, SegmentKey(row.org_id, row.name), at)
+async def replace_members(
+    services: SegmentServices, tx: Transaction, row: SegmentRow, counts: CandidateCounts, at: datetime
+) -> MembersChange:
+    """Make the candidates the members of a locked segment, and start the entries that this change begins.
+
+    Call `repair` after the commit. Its changes start nothing: a merge or an erasure is no change of the person.
+    """
+    key = SegmentKey(row.org_id, row.name)
+    entering, leaving = [
+        await find_starter(tx, services.keyring, row.org_id, StartSource(start_type, row.name), at)
+        for start_type in START_TYPES
+    ]
+    change = await store.change_members(tx, key, at, partial(leaving.start, tx))
+    if entering.automations:
+        async for contact_ids in store.read_entered(tx, key, at):
+            await entering.start(tx, contact_ids)
     refreshed = RefreshResult(counts.size, change.entered, change.departed, at, at + interval(row))
     await store.record_refresh(tx, row.org_id, row.id, refreshed)
     return change
@@ -300,11 +318,15 @@ async def _recount_audience(database: Database, row: SegmentRow, now: datetime) 
 
 
 async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
-    graphs = await store.find_published_graphs(tx, org_id)
+    published = await store.find_published_specs(tx, org_id)
 
     def automations_using_it() -> list[str]:
-        parsed = [(automation, read_graph(decode(graph))) for automation, graph in graphs]
-        return [automation for automation, graph in parsed if isinstance(graph, Graph) and name in segments_of(graph)]
+        users = []
+        for automation, spec, graph in published:
+            parsed = read_specs(spec, graph)
+            if isinstance(parsed, SimulatedAutomation) and name in segments_of(parsed.trigger, parsed.graph or Graph()):
+                users.append(automation)
+        return users
 
     users = [f"the automation {automation!r}" for automation in await asyncio.to_thread(automations_using_it)]
     for row in await store.list_segments(tx, org_id):

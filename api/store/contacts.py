@@ -190,6 +190,7 @@ _CLEARINGS = [
         "clear_merges",
         "leave_all_segments",
         "unlink_logs",
+        "clear_starts",
         "erase_dry_runs",
     )
 ]

@@ -135,8 +135,8 @@ def load_events(org_id: int, claims: Sequence[Claim]) -> list[EventRow]:
 
 
 @call
-def load_logs(org_id: int, claims: Sequence[Claim]) -> dict[str, EventRow]:
-    """Load the logs that started claimed entries, by entry id."""
+def load_starting_events(org_id: int, claims: Sequence[Claim]) -> dict[str, EventRow]:
+    """Load the logs and starts that started claimed entries, by entry id."""
 
 
 @call

@@ -482,9 +482,9 @@ class CountedEvent(msgspec.Struct, frozen=True):
 class EventRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """An event with the identifiers that it was sent with; `email` is sealed.
 
-    A statement that also reads logs sets `source`: that of a log, None for others. `removed`: a reorganization dropped
-    the log. `dry`: a dry run. `signature`: of the log that started an entry, in the version that the entry runs; None
-    if it runs none.
+    A statement that also reads logs and starts sets `source`: that of a log or a start, None for others. `removed`: a
+    reorganization dropped the log. `dry`: a dry run. `signature`: of the log that started an entry, in the version that
+    the entry runs; None if it runs none.
     """
 
     id: str

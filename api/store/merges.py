@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -11,7 +11,7 @@ from api.store.events import wake_engine
 from api.store.query import RowCount, Uuid, query, run
 from workbench.language.contact import ContactRecord, IdentifierKey, IdentifierKind
 
-MergePart: TypeAlias = Literal["events", "messages", "entries", "onchain"]
+MergePart: TypeAlias = Literal["events", "messages", "entries", "onchain", "starts"]
 
 
 # --- Contacts and their identifiers
@@ -204,7 +204,7 @@ async def move_live_entries(tx: Transaction, org_id: int, move: RowMove) -> None
 async def _move(tx: Transaction, org_id: int, move: RowMove, limit: int) -> RowCount: ...
 
 
-_MOVE = {part: query(_move, f"move_{part}") for part in ("events", "messages", "entries", "onchain")}
+_MOVE = {part: query(_move, f"move_{part}") for part in get_args(MergePart)}
 
 
 async def move_rows(tx: Transaction, org_id: int, part: MergePart, move: RowMove, limit: int) -> int:

@@ -5,8 +5,9 @@ second one (`wanted`), and makes the members equal to it, all in one transaction
 of ids at a time.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import msgspec
 
@@ -91,8 +92,8 @@ async def archive_segment(tx: Transaction, row: SegmentRow, key_id: Uuid, at: da
 
 
 @query
-async def find_published_graphs(tx: Transaction, org_id: int) -> list[tuple[str, Json]]:
-    """Return names and published graphs (JSON text) of automations that mention segments."""
+async def find_published_specs(tx: Transaction, org_id: int) -> list[tuple[str, Json, Json]]:
+    """Return names, published triggers and graphs (JSON text) of automations that mention segments."""
 
 
 # --- Refreshes
@@ -166,6 +167,7 @@ async def delete_old_sizes(
 # --- Members
 
 _BLOCK_IDS = 10_000
+ContactsChanged: TypeAlias = Callable[[list[str]], Awaitable[None]]
 
 
 class SegmentKey(msgspec.Struct, frozen=True):
@@ -217,15 +219,27 @@ async def compare_members(tx: Transaction, key: SegmentKey) -> MembersChange:
 async def _compare_members(tx: Transaction, key: SegmentKey) -> MembersChange: ...
 
 
-async def change_members(tx: Transaction, key: SegmentKey, at: datetime) -> MembersChange:
-    """Make the resolved contacts the members."""
+async def change_members(tx: Transaction, key: SegmentKey, at: datetime, left: ContactsChanged) -> MembersChange:
+    """Make the resolved contacts the members; `left` gets the ids of those that leave, block by block."""
     await _join_by_hash(tx)
     entered = await enter_members(tx, key, at)
-    return MembersChange(entered, await _drop_leaving(tx, key))
+    return MembersChange(entered, await _drop_leaving(tx, key, left))
 
 
 @query
 async def enter_members(tx: Transaction, key: SegmentKey, at: datetime) -> RowCount: ...
+
+
+async def read_entered(tx: Transaction, key: SegmentKey, at: datetime) -> AsyncIterator[list[str]]:
+    """Yield the members that entered at this moment, block by block."""
+    after = "00000000-0000-0000-0000-000000000000"
+    while block := await list_entered(tx, key, at, after, _BLOCK_IDS):
+        yield block
+        after = block[-1]
+
+
+@query
+async def list_entered(tx: Transaction, key: SegmentKey, at: datetime, after: Uuid, limit: int) -> list[Uuid]: ...
 
 
 @query
@@ -239,17 +253,21 @@ async def remove_all_members(tx: Transaction, key: SegmentKey) -> None:
     await _drop_leaving(tx, key)
 
 
-async def _drop_leaving(tx: Transaction, key: SegmentKey) -> int:
+async def _drop_leaving(tx: Transaction, key: SegmentKey, left: ContactsChanged | None = None) -> int:
     dropped = 0
     async with tx.cursor("leaving") as leaving:  # server-side, so that only one block of ids is held here
         await leaving.execute(_SQL["list_leaving"], msgspec.structs.asdict(key))
         while rows := await leaving.fetchmany(_BLOCK_IDS):
-            dropped += await drop_members(tx, key, [contact_id for (contact_id,) in rows])
+            ids = await drop_members(tx, key, [contact_id for (contact_id,) in rows])
+            dropped += len(ids)
+            if left is not None:
+                await left(ids)
     return dropped
 
 
 @query
-async def drop_members(tx: Transaction, key: SegmentKey, ids: list[Uuid]) -> RowCount: ...
+async def drop_members(tx: Transaction, key: SegmentKey, ids: list[Uuid]) -> list[str]:
+    """Delete members, except those that another transaction is changing now; return the ids of the deleted ones."""
 
 
 @query

@@ -340,11 +340,12 @@ ORDER BY k.contact_id, g.created_at, g.id;
 
 -- list_entries --
 -- The newest entries of the organization.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event, s.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
 LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+LEFT JOIN starts s ON s.org_id = e.org_id AND s.id = e.event_id
 WHERE e.org_id = :org_id
     AND (:state ::text IS NULL OR e.state = :state)
     AND (:after ::uuid IS NULL OR e.id < :after)
@@ -353,11 +354,12 @@ LIMIT :limit;
 
 -- list_entries_of_automation --
 -- The newest entries of one automation.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event, s.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
 LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+LEFT JOIN starts s ON s.org_id = e.org_id AND s.id = e.event_id
 WHERE e.org_id = :org_id AND e.automation_id = :automation_id
     AND (:state ::text IS NULL OR e.state = :state)
     AND (:after ::uuid IS NULL OR e.id < :after)
@@ -366,16 +368,17 @@ LIMIT :limit;
 
 -- list_entries_of_event --
 -- The entries of one event. The index is by (automation, event), so every automation is looked up.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event, s.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, coalesce(e.turn_at, e.due_at) AS due_at, e.created_at, e.updated_at
 FROM automations a
 JOIN entries e ON e.org_id = a.org_id AND e.automation_id = a.id AND e.event_id = :event_id ::uuid
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
 LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+LEFT JOIN starts s ON s.org_id = e.org_id AND s.id = e.event_id
 WHERE a.org_id = :org_id
     AND (:state ::text IS NULL OR e.state = :state)
     AND (:after ::uuid IS NULL OR e.id < :after)
-    AND (:event ::text IS NULL OR coalesce(v.event, o.event) = :event)
+    AND (:event ::text IS NULL OR coalesce(v.event, o.event, s.event) = :event)
 ORDER BY e.id DESC
 LIMIT :limit;
 
@@ -387,6 +390,8 @@ FROM (
     (SELECT id, event FROM events WHERE org_id = :org_id AND event = :event ORDER BY created_at DESC LIMIT 1000)
     UNION ALL
     (SELECT id, event FROM onchain_events WHERE org_id = :org_id AND event = :event ORDER BY id DESC LIMIT 1000)
+    UNION ALL
+    (SELECT id, event FROM starts WHERE org_id = :org_id AND event = :event ORDER BY id DESC LIMIT 1000)
 ) v
 CROSS JOIN (SELECT id FROM automations WHERE org_id = :org_id) a
 JOIN entries e ON e.org_id = :org_id AND e.automation_id = a.id AND e.event_id = v.id
@@ -413,7 +418,7 @@ SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, co
        coalesce(v.payload, o.payload) AS payload
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
-LEFT JOIN log_events o ON o.org_id = e.org_id AND o.id = e.event_id
+LEFT JOIN starting_events o ON o.org_id = e.org_id AND o.id = e.event_id
 WHERE e.org_id = :org_id AND e.id = :entry_id;
 
 -- list_steps --

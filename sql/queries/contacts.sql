@@ -144,6 +144,10 @@ WHERE m.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.mer
 -- Remove it from all segments.
 DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;
 
+-- clear_starts --
+-- Erase what its starts say.
+UPDATE starts SET payload = '{}' WHERE org_id = :org_id AND contact_id = :contact_id AND payload <> '{}';
+
 -- unlink_logs --
 -- Remove the contact from its logs: the logs are public, their contact is not.
 UPDATE onchain_events SET contact_id = NULL WHERE org_id = :org_id AND contact_id = :contact_id;
@@ -271,8 +275,8 @@ DELETE FROM erasures WHERE org_id = :org_id AND contact_id = :contact_id AND due
 -- Read-only. SQL only finds the rows; the language decides what they mean.
 
 -- list_recent_events --
--- The newest events of a contact, with dry runs and logs of chains; emails are sealed. The payload of a log is its
--- parameters.
+-- The newest events of a contact, with dry runs, logs of chains and starts; emails are sealed. The payload of a log or a
+-- start is its parameters.
 SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, source, removed, dry
 FROM (
     (SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, NULL AS source,
@@ -287,7 +291,7 @@ FROM (
      ORDER BY created_at DESC, id DESC LIMIT :limit)
     UNION ALL
     (SELECT id, contract_event, occurred_at, created_at, log, idempotency_key, NULL, NULL, NULL, source, removed, false
-     FROM log_events
+     FROM starting_events
      WHERE org_id = :org_id AND contact_id = :contact_id
      ORDER BY created_at DESC, id DESC LIMIT :limit)
 ) e
@@ -295,7 +299,7 @@ ORDER BY created_at DESC, id DESC
 LIMIT :limit;
 
 -- find_event_of_contact --
--- One event of a contact; it may be a dry run or a log.
+-- One event of a contact; it may be a dry run, a log or a start.
 SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, NULL AS source,
        false AS removed, false AS dry
 FROM events
@@ -306,7 +310,7 @@ FROM dry_runs
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id
 UNION ALL
 SELECT id, contract_event, occurred_at, created_at, log, idempotency_key, NULL, NULL, NULL, source, removed, false
-FROM log_events
+FROM starting_events
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id;
 
 -- find_entries_of_events --
@@ -339,16 +343,24 @@ ORDER BY created_at, id;
 -- Everything stored about one contact, page by page.
 
 -- export_events --
--- The next events; emails are sealed.
-SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
-FROM events
-WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
+-- The next events and starts; emails are sealed.
+(SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
+ FROM events
+ WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
+ ORDER BY created_at, id
+ LIMIT :limit)
+UNION ALL
+(SELECT id, event, created_at, created_at, payload, event || ':' || id, NULL, NULL, NULL
+ FROM starts
+ WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
+ ORDER BY created_at, id
+ LIMIT :limit)
 ORDER BY created_at, id
 LIMIT :limit;
 
 -- export_entries --
 -- The next entries, with their steps.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event, s.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at,
        (SELECT coalesce(jsonb_agg(jsonb_build_object('nodeId', s.node_id, 'kind', s.kind, 'at', s.at, 'outcome', s.outcome,
                                                      'handle', s.handle, 'detail', s.detail) ORDER BY s.claim, s.step), '[]')
@@ -356,6 +368,7 @@ SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, co
 FROM entries e
 LEFT JOIN events v ON v.org_id = e.org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
 LEFT JOIN onchain_events o ON o.org_id = e.org_id AND o.id = e.event_id
+LEFT JOIN starts s ON s.org_id = e.org_id AND s.id = e.event_id
 WHERE e.org_id = :org_id AND e.contact_id = :contact_id AND (e.created_at, e.id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY e.created_at, e.id
 LIMIT :limit;
@@ -398,16 +411,24 @@ SELECT (SELECT count(*) FROM events WHERE org_id = :org_id AND contact_id = :con
 FROM (SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)) family;
 
 -- timeline_events --
--- Events.
-SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
-FROM events
-WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
+-- Events and starts.
+(SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
+ FROM events
+ WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
+ ORDER BY created_at DESC, id DESC
+ LIMIT :limit)
+UNION ALL
+(SELECT id, event, created_at, created_at, payload, event || ':' || id, NULL, NULL, NULL
+ FROM starts
+ WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) < (:at ::timestamptz, :id ::uuid)
+ ORDER BY created_at DESC, id DESC
+ LIMIT :limit)
 ORDER BY created_at DESC, id DESC
 LIMIT :limit;
 
 -- timeline_entries --
 -- Entries, with the names of automation and event. Those of an automation that was not published did nothing.
-SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event) AS event, e.state, e.outcome, e.node_id,
+SELECT e.id, e.automation_id, e.automation_version, e.contact_id, e.event_id, coalesce(v.event, o.event, s.event) AS event, e.state, e.outcome, e.node_id,
        e.attempts, e.last_error, e.due_at, e.created_at, e.updated_at, a.name AS automation
 FROM (
     SELECT * FROM entries
@@ -419,6 +440,7 @@ FROM (
 JOIN automations a ON a.org_id = :org_id AND a.id = e.automation_id
 LEFT JOIN events v ON v.org_id = :org_id AND v.id = e.event_id AND v.created_at = e.event_created_at
 LEFT JOIN onchain_events o ON o.org_id = :org_id AND o.id = e.event_id
+LEFT JOIN starts s ON s.org_id = :org_id AND s.id = e.event_id
 ORDER BY e.created_at DESC, e.id DESC;
 
 -- timeline_messages --

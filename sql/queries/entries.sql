@@ -178,16 +178,16 @@ CROSS JOIN LATERAL (
     ORDER BY e.id LIMIT 1    -- a range and an order that only the primary key has: in a new month all indexes look alike
 ) AS v;
 
--- load_logs --
--- The logs that started claimed entries, by entry, with the wallet in the parameter that the entry's version names,
--- and that version's signature.
+-- load_starting_events --
+-- The logs and starts that started claimed entries, by entry, with the wallet in the parameter that the entry's version
+-- names, and that version's signature.
 SELECT k.id AS entry_id, o.id, o.contract_event AS event, o.occurred_at, o.created_at, o.log AS payload, o.idempotency_key,
        o.log -> 'args' ->> (v.trigger_spec ->> 'walletArg') AS wallet_address, NULL AS email, NULL AS external_id,
        o.source, v.trigger_spec ->> 'signature' AS signature
 FROM unnest(:entry_id ::uuid[], :event_id ::uuid[], :automation_id ::uuid[], :version ::integer[])
     AS k (id, event_id, automation_id, version)
 CROSS JOIN LATERAL (
-    SELECT * FROM log_events WHERE org_id = :org_id ::bigint AND id = k.event_id LIMIT 1    -- key by key
+    SELECT * FROM starting_events WHERE org_id = :org_id ::bigint AND id = k.event_id LIMIT 1    -- key by key
 ) AS o
 LEFT JOIN LATERAL (
     SELECT trigger_spec FROM automation_versions

@@ -14,7 +14,8 @@ SELECT org_id, NULL, counted_until, closed_until FROM event_counting WHERE org_i
 
 -- list_active_automations --
 -- All automations that take entries now from events, with the trigger of the published version, or of the draft if none is
--- published. Those that start from logs belong to the followers of chains (chain.chain_automations).
+-- published. Those that start from logs belong to the followers of chains (chain.chain_automations), and ingest leaves out
+-- those that start from changes of segments.
 SELECT a.org_id, a.id::text, a.published_version, a.activation, COALESCE(v.trigger_spec, a.trigger_spec) AS trigger_spec,
        COALESCE(a.live_since, a.created_at) AS live_since
 FROM automations a

@@ -209,3 +209,17 @@ SET contact_id = :to_id,
     merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(o.merged_from, :from_id) ELSE nullif(o.merged_from, :to_id) END
 FROM page p
 WHERE o.org_id = :org_id AND o.id = p.id;
+
+-- move_starts --
+-- Move the next starts.
+WITH page AS (
+    SELECT id FROM starts
+    WHERE org_id = :org_id AND contact_id = :from_id
+        AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
+    ORDER BY id LIMIT :limit
+)
+UPDATE starts s
+SET contact_id = :to_id,
+    merged_from = CASE WHEN :origins ::uuid[] IS NULL THEN coalesce(s.merged_from, :from_id) ELSE nullif(s.merged_from, :to_id) END
+FROM page p
+WHERE s.org_id = :org_id AND s.id = p.id;

@@ -49,12 +49,13 @@ SET archived_at = :at, updated_at = :at, updated_by = :key_id, revision = revisi
     lease_until = NULL
 WHERE org_id = :org_id AND id = :id;
 
--- find_published_graphs --
+-- find_published_specs --
 -- The published versions of automations that mention segments; the language decides which segments they use.
-SELECT a.name, v.graph
+SELECT a.name, v.trigger_spec, v.graph
 FROM automations a
 JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-WHERE a.org_id = :org_id AND a.archived_at IS NULL AND strpos(v.graph ::text, 'contact.segments') > 0
+WHERE a.org_id = :org_id AND a.archived_at IS NULL
+    AND (strpos(v.graph ::text, 'contact.segments') > 0 OR v.trigger_spec ? 'segment')
 ORDER BY a.name;
 
 -- Refreshes --------------------------------------------------------------------------------------------------------
@@ -224,7 +225,15 @@ DELETE FROM segment_members
 WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (ARRAY(
     SELECT contact_id FROM segment_members
     WHERE org_id = :org_id AND segment = :segment AND contact_id = ANY (:ids ::uuid[])
-    FOR UPDATE SKIP LOCKED));
+    FOR UPDATE SKIP LOCKED))
+RETURNING contact_id;
+
+-- list_entered --
+-- The next members that entered with a refresh.
+SELECT contact_id FROM segment_members
+WHERE org_id = :org_id AND segment = :segment AND entered_at = :at AND contact_id > :after ::uuid
+ORDER BY contact_id
+LIMIT :limit;
 
 -- count_members --
 -- The number of members.

@@ -387,6 +387,21 @@ def test_an_on_chain_trigger_is_completed_field_by_field() -> None:
     assert (shown["title"], shown["lines"]) == (["Transfer"], ["0xc0c0c0…c0c0 on chain 1", "wallet in to"])
 
 
+def test_a_trigger_on_a_segment_is_completed_and_tested() -> None:
+    canvas = RecordingCanvas(Automation(Draft("Welcome")))
+    trigger = {"type": "segment_entered"}
+    canvas.edit(1, nodes={"trigger": {"id": "trigger", "type": "segment_entered", "data": {}}}, trigger=trigger)
+    assert canvas.cards["trigger"]["title"] == ["which segment?"]
+    errors = [error for error in canvas.diagnostics if error["level"] == "error" and error["key"] == "trigger"]
+    assert [error["field"] for error in errors] == ["segment"]
+    canvas.edit(2, trigger=trigger | {"segment": "vip", "where": "segment == 'vip'"})
+    assert canvas.cards["trigger"]["title"] == ["enters vip"]
+    assert canvas.request("choices")["paths"]["segment_entered"][0]["path"] == "segment"
+    [event] = canvas.request("samples")
+    sample = {"event": event["event"], "payload": event["payload"]}
+    assert "This event starts the automation." in canvas.request("preview", key="trigger", sample=sample)["text"]
+
+
 def test_a_log_is_tested_like_any_event() -> None:
     canvas = RecordingCanvas(on_chain())
     [event] = canvas.request("samples")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from api.channels.outcome import Outcome, Sent
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us
+from api.ingest.starts import find_starter
 from tests.engine.conftest import EngineBench, MovedClock
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.inapp.wallet import evm_wallet
@@ -20,6 +21,7 @@ from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.run import TERMINAL
 from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, simulate
+from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger
 
 CASES = int(os.environ.get("COMPARED_CASES", "60"))
@@ -83,16 +85,36 @@ async def play_events(
     raise AssertionError("the entry never ends")
 
 
+async def enter_segment(bench: EngineBench, contact: dict[str, str]) -> ContactState:
+    """Let a new contact enter the segment `vip`, as a refresh does; return the contact."""
+    await bench.ingest({"event": "hello", "contact": contact})
+    ((contact_id,),) = await bench.fetch("SELECT id FROM contacts WHERE org_id = %s", bench.org_id)
+    now, source = bench.clock.now(), StartSource("segment_entered", "vip")
+    async with bench.database.transaction() as tx:
+        values = bench.org_id, source.segment, contact_id, now
+        await tx.execute("INSERT INTO segment_members VALUES (%s, %s, %s, %s)", values)
+        starter = await find_starter(tx, bench.keyring, bench.org_id, source, now)
+        await starter.start(tx, [str(contact_id)])
+    identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"))
+    return ContactState(str(contact_id), identifiers, segments=(source.segment,))
+
+
 def simulate_entry(
-    written: dict[str, Any], ids: tuple[str, str, str, str], events: list[Event], seconds: list[int], start: timedelta
+    written: dict[str, Any],
+    ids: tuple[str, str, str, str],
+    events: list[Event],
+    seconds: list[int],
+    start: timedelta,
+    entered: ContactState | None = None,
 ) -> Trace:
     automation_id, contact_id, entry_id, event_id = ids
+    trigger, contact = Trigger(frozenset({"deposit"})), ContactState(contact_id, Identifiers())
+    if entered is not None:
+        trigger, contact = Trigger(source=StartSource("segment_entered", "vip")), entered
     later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
     simulation_input = SimulationInput(later=later, retries=RETRIES, entry_id=entry_id, event_id=event_id)
-    automation = SimulatedAutomation(Trigger(frozenset({"deposit"})), graph_of(written), automation_id)
-    return simulate(
-        automation, events[0], ContactState(contact_id, Identifiers()), from_us(0) + start, simulation_input
-    )
+    automation = SimulatedAutomation(trigger, graph_of(written), automation_id)
+    return simulate(automation, events[0], contact, from_us(0) + start, simulation_input)
 
 
 @settings(
@@ -102,7 +124,14 @@ def simulate_entry(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(written=sound_graphs(), body=BODIES, contact=CONTACTS, later=LATER, kills=KILLS | st.just([]))
+@given(
+    written=sound_graphs(),
+    body=BODIES,
+    contact=CONTACTS,
+    later=LATER,
+    kills=KILLS | st.just([]),
+    enters=st.sampled_from([False, False, True]),
+)
 async def test_the_engine_does_what_was_simulated(
     bench: EngineBench,
     written: dict[str, Any],
@@ -110,7 +139,9 @@ async def test_the_engine_does_what_was_simulated(
     contact: dict[str, str],
     later: list[tuple[int, dict[str, Any]]],
     kills: list[Kill],
+    enters: bool,
 ) -> None:
+    """`enters`: the contact enters a segment, instead of sending an event."""
     if kills:  # after a kill the engine lags: it finds the contact of then, and caps and retries follow the real time
         later = [(at, event | {"attributes": {}}) for at, event in later]
         contact = {"walletAddress": evm_wallet("a"), "email": "ann@b.co"}
@@ -125,20 +156,28 @@ async def test_the_engine_does_what_was_simulated(
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
     engines = KilledEngines(bench, kills)
-    for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
+    for table in ("entries", "entry_steps", "messages", "events", "starts", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
     edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in written["edges"]]
-    automation_id = await bench.automation(written["nodes"], edges, **written["settings"])
+    trigger = {"type": "segment_entered", "segment": "vip"} if enters else None
+    automation_id = await bench.automation(written["nodes"], edges, trigger=trigger, **written["settings"])
     start = clock.ahead
     bodies = [body | {"event": "deposit", "contact": contact}, *(event | {"contact": contact} for _, event in later)]
-    await bench.ingest(bodies[0])
+    entered = None
+    if enters:
+        entered = await enter_segment(bench, contact)
+    else:
+        await bench.ingest(bodies[0])
     ((entry_id, contact_id, event_id),) = await bench.entries("id, contact_id, event_id::text")
     events = [read_event(encode(body), clock.now_us()) for body in bodies]
+    if entered is not None:
+        source = StartSource("segment_entered", "vip")
+        events[0] = Event(source.type, Identifiers(), payload=encode(source.payload), source=source.key)
     await play_events(bench, engines, [(at, body) for (at, _), body in zip(later, bodies[1:], strict=True)], entry_id)
     valid_events = [event for event in events if isinstance(event, Event)]
     ids = (automation_id, contact_id, entry_id, event_id)
-    trace = simulate_entry(written, ids, valid_events, [at for at, _ in later], start)
+    trace = simulate_entry(written, ids, valid_events, [at for at, _ in later], start, entered)
     steps = await bench.fetch(
         "SELECT node_id, outcome, handle, step, claim, attempt, at FROM entry_steps ORDER BY claim, step"
     )

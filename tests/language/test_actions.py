@@ -37,6 +37,8 @@ HOOK = "https://example.com/hook"
     [
         ("app_event", {}, TriggerNode()),
         ("onchain_event", {}, TriggerNode()),
+        ("segment_entered", {}, TriggerNode()),
+        ("segment_left", {}, TriggerNode()),
         ("send_inapp", {"title": "t", "body": "b", "data": {"k": 1}}, SendInapp("t", "b", {"k": 1})),
         ("send_email", {"subject": "s", "body": "b"}, SendEmail("s", "b")),
         ("send_email", {"subject": "s", "body": "b", "onMissing": "skip"}, SendEmail("s", "b", on_missing="skip")),
@@ -67,6 +69,8 @@ def test_every_kind_has_a_case_above() -> None:
     assert NODE_KINDS == (
         "app_event",
         "onchain_event",
+        "segment_entered",
+        "segment_left",
         "send_inapp",
         "send_email",
         "send_webhook",

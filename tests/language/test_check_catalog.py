@@ -157,7 +157,7 @@ def test_an_undefined_segment_is_reported_with_the_nearest_name() -> None:
         ("2", None, "unknown segment 'x': no contact is in it"),
     ]
     assert warnings(trigger(), shape) == []  # without a catalog any segment may exist
-    assert segments_of(shape) == ("wales", "whales", "x")
+    assert segments_of(trigger(), shape) == ("wales", "whales", "x")
 
 
 TOKEN = f"0x{'c0' * 20}"

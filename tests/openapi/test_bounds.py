@@ -19,6 +19,7 @@ from workbench.language import event as language
 from workbench.language.actions import MAX_ID_LENGTH
 from workbench.language.graph import MAX_ITEMS
 from workbench.language.onchain import LOG_SOURCE_SCHEMA, MAX_CHAIN_ID, MAX_CONFIRMATIONS
+from workbench.language.starts import START_SOURCE_SCHEMA, START_TYPES
 from workbench.language.trigger import ALIASES, ONCHAIN_EVENT
 
 Schema = dict[str, Any]
@@ -31,6 +32,7 @@ LOG_TRIGGER = {
     "signature": "Transfer(address indexed from, address indexed to, uint256 value)",
     "walletArg": "to",
 }
+START_TRIGGER = {"type": "segment_entered", "segment": "vip"}
 LONGEST_ID = "x" * MAX_ID_LENGTH  # as `text_variants` writes it
 TESTED = {
     "nodes": [
@@ -121,7 +123,11 @@ def variants(schema: Schema, valid: Any, name: str = "") -> Iterator[Variant]:
 
 def object_variants(schema: Schema, valid: dict[str, Any]) -> Iterator[Variant]:
     for name, field in schema.get("properties", {}).items():
-        rest = LOG_TRIGGER if name in LOG_SOURCE_SCHEMA and "walletArg" in schema["properties"] else valid
+        of_trigger = {
+            **dict.fromkeys(LOG_SOURCE_SCHEMA, LOG_TRIGGER),
+            **dict.fromkeys(START_SOURCE_SCHEMA, START_TRIGGER),
+        }
+        rest = of_trigger.get(name, valid) if "walletArg" in schema["properties"] else valid
         for path, value, is_valid in variants(field, rest.get(name, example(field, name)), name):
             yield Variant(f".{name}{path}", rest | {name: value}, is_valid)
         if name in schema.get("required", ()):
@@ -281,7 +287,7 @@ async def test_triggers_and_graphs_have_the_bounds_of_the_language(service: Serv
     schemas = (await document(service))["components"]["schemas"]
     for name in ("NewAutomation", "AutomationEdit", "UnsavedTrialBody"):
         trigger, graph = (schemas[name]["properties"][field]["properties"] for field in ("triggerSpec", "graph"))
-        assert set(trigger["type"]["enum"]) == {*ALIASES, ONCHAIN_EVENT}
+        assert set(trigger["type"]["enum"]) == {*ALIASES, ONCHAIN_EVENT, *START_TYPES}
         assert "eventNames" in trigger
         assert trigger["chainId"]["maximum"] == MAX_CHAIN_ID
         assert trigger["confirmations"]["maximum"] == MAX_CONFIRMATIONS

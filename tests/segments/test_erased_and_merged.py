@@ -66,7 +66,7 @@ async def before_commit(team: Team, name: str) -> AsyncIterator[None]:
     row = await row_of(team, name)
     now = team.org.service.services.clock.now()
     async with query_candidates(team.services, team.id, query_of(row)) as (tx, counts):
-        await segments.replace_members(tx, row, counts, now)
+        await segments.replace_members(team.services, tx, row, counts, now)
         yield
     await segments.repair(team.services.database, row, now)
 

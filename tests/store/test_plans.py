@@ -53,7 +53,11 @@ EXPECTED = {
     "events.wake_waiting_entries": {"entries_awaiting org_id contact_id", KEY},
     "messages.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
     "entries.load_events": {"events_other_pkey org_id id id created_at"},
-    "entries.load_logs": {"onchain_events_pkey org_id id", "automation_versions_pkey org_id automation_id version"},
+    "entries.load_starting_events": {
+        "onchain_events_pkey org_id id",
+        "starts_pkey org_id id",
+        "automation_versions_pkey org_id automation_id version",
+    },
     "chain.known_logs": {
         "onchain_events_in_chain org_id chain_id tx_hash tx_hash",
         "onchain_events_dropped org_id chain_id tx_hash tx_hash",
@@ -162,7 +166,7 @@ def calls() -> list[Call[Any]]:
         abandon_outgoing(1, IDS, NOW),
         entries.change_tags(1, [TagChange(id_, "[]", "[]") for id_ in IDS], NOW),
         entries.load_events(1, CLAIMS),
-        entries.load_logs(1, CLAIMS),
+        entries.load_starting_events(1, CLAIMS),
         chain.known_logs(1, LOGS),
         chain.confirmed_logs(1, [chain.BlockRange(1, 5, 10), chain.BlockRange(1, 7, 10)]),
         chain.restore_logs(LOGS),
@@ -256,6 +260,10 @@ async def fill(database: Database) -> None:
             " log_index, digest, block_number, block_hash, block_time, created_at)"
             " SELECT 1, id, contact_id, 1, 'c', 'Transfer', 's', id, 0, id, row_number() OVER (), 'h',"
             " created_at, created_at FROM events WHERE org_id = 1"
+        )
+        await tx.execute(
+            "INSERT INTO starts (org_id, id, contact_id, event, created_at)"
+            " SELECT 1, id, contact_id, 'segment_entered', created_at FROM events WHERE org_id = 1"
         )
         await tx.execute(
             "INSERT INTO messages"

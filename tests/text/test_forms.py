@@ -42,7 +42,9 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
     for edge in graph["edges"]:
         edge.update({end: names.get(edge[end], edge[end]) for end in ("source", "target")} | draw(KEYS))
     spec = {
-        "type": draw(st.sampled_from(["app_event", "custom-event", "onchain_event", "“”"])),
+        "type": draw(
+            st.sampled_from(["app_event", "custom-event", "onchain_event", "segment_entered", "segment_left", "“”"])
+        ),
         "filters": draw(filters),
         **draw(st.sampled_from([{}, {"where": "plan"}, {"where": "size >"}, {"where": 5}])),
         **draw(st.fixed_dictionaries({}, optional={"where": WHERES})),
@@ -52,6 +54,7 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
                 {},
                 _LOGS,
                 _LOGS | {"confirmations": 1, "createContacts": True},
+                {"segment": "vip"},
                 {"event": "Deposit"},
                 {"event": "a.b"},
                 {"eventNames": ["b", "a:", "a"]},

@@ -86,3 +86,16 @@ def test_a_run_evaluates_expressions_and_explains_them() -> None:
         "Why “contact.age >= 18 …” was false (condition):\n"
         "  ✗ contact.age >= 18: contact.age is “20”"
     )
+
+
+def test_an_automation_that_starts_from_a_segment_needs_only_a_contact() -> None:
+    welcome = new("Welcome").on_segment_entered("vip").send_email(subject="{{ segment }}", body="{{ email }}")
+    assert problems(welcome) == []
+    assert simulate(welcome).sent("vip")
+    assert simulate(welcome.where("email", eq="ada@b.co"), contact={"email": "bob@b.co"}).started is False
+    with pytest.raises(InvalidArgumentError, match="payload is not a field of a start"):
+        simulate(welcome, payload={"a": 1})
+    with pytest.raises(InvalidArgumentError, match="a start has a contact"):
+        welcome.simulate()
+    with pytest.raises(InvalidAutomationError, match="segment must be the name of a segment"):
+        new("x").on_segment_left("VIP")

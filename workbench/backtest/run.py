@@ -21,6 +21,7 @@ from workbench.errors import InvalidArgumentError, InvalidRequestError, NotFound
 from workbench.language.channel import RetryPolicy
 from workbench.language.check import errors
 from workbench.language.simulate import SIMULATED_ID
+from workbench.language.starts import StartSource
 from workbench.publish import AutomationRecord, Version, find, versions
 from workbench.segments import require_segment
 
@@ -112,6 +113,11 @@ def run(
     try:
         folder.create()
         simulated = tuple(payload.automation() for payload in payloads)
+        if any(isinstance(automation.trigger.source, StartSource) for automation in simulated):
+            raise InvalidArgumentError(
+                "a backtest plays stored events, but who entered or left a segment in the past is not stored. "
+                "Simulate contacts instead: .simulate(contact={…})"
+            )
         source = BacktestSource(connection, select(simulated), request.sample)
         scope = source.scope(read_period(request.period))
         slices = source.slices(scope.window)

@@ -75,7 +75,7 @@ def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
 
     # Two versions of an automation usually have the same trigger.
     sources = {
-        (source.key, source.wallet_arg): source for trigger in triggers if (source := trigger.source) is not None
+        (source.key, source.wallet_arg): source for trigger in triggers if (source := trigger.log_source) is not None
     }
     awaited_logs = sorted({name for names in awaited for name in names if LOG_NAME.fullmatch(name)})
     logs = bool(sources or awaited_logs)

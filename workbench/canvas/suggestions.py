@@ -15,6 +15,7 @@ import msgspec
 from workbench.catalog import EventShape
 from workbench.connection import Connection, TtlCache
 from workbench.display.html import moment
+from workbench.display.kinds import trigger_subject
 from workbench.display.words import short, value
 from workbench.draft import JsonObject
 from workbench.errors import InvalidArgumentError, UnavailableError, WorkbenchError
@@ -37,6 +38,7 @@ from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
 from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource, log_sample
 from workbench.language.simulate import read_contact
+from workbench.language.starts import StartSource
 from workbench.language.trigger import BUILT_INS, Trigger, containment_patterns, fires, flat_context
 from workbench.publish import SavedAutomation
 from workbench.segments import segment_names
@@ -107,7 +109,12 @@ class Suggestions:
 
     def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
         """Return warnings about events and values that were never sent, and segments that are not defined."""
-        names = events_of(trigger, graph), segments_of(graph), uses_chain(trigger, graph), needs_of(trigger, graph)
+        names = (
+            events_of(trigger, graph),
+            segments_of(trigger, graph),
+            uses_chain(trigger, graph),
+            needs_of(trigger, graph),
+        )
         facts_key = f"facts {names} {trigger.is_wildcard}"
         facts = self._cached(facts_key, lambda: self._server.facts(trigger, graph), None)
         return [] if facts is None else [*check_against(facts, trigger, graph)]
@@ -196,8 +203,10 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
     Events that pass its filters come first, then events of contacts with an email address and a wallet, because every
     message can be previewed with them.
     """
-    if trigger.source is not None:
-        return _sample_logs(suggestions, trigger, trigger.source)
+    if trigger.log_source is not None:
+        return _sample_logs(suggestions, trigger, trigger.log_source)
+    if isinstance(trigger.source, StartSource):
+        return [SampleEvent(trigger_subject(trigger), trigger.type, encode(trigger.source.payload).decode())]
 
     def starts(row: list[Any]) -> bool:
         event, payload, at, contact_id, email, wallet, external_id = row
@@ -270,14 +279,16 @@ def find_contact(connection: Connection | None, query: str) -> SampleContact:
 
 
 def event_of(name: str, payload: str, contact: SampleContact, trigger: Trigger) -> JsonObject:
-    """Return an event as a backend would send it, or a log as the service describes it.
+    """Return an event as a backend would send it, or a log or a start as the service describes it.
 
     Raises InvalidArgumentError when the payload is not a JSON object.
     """
     if trigger.source is None:
         return {"event": name, "contact": contact.identifiers, "payload": read_payload(payload)}
+    if trigger.log_source is None:
+        return {"type": trigger.type, "contact": contact.identifiers}
     wallet = contact.identifiers.get("walletAddress")
-    return log_sample(read_payload(payload) | ({trigger.source.wallet_arg: wallet} if wallet else {}))
+    return log_sample(read_payload(payload) | ({trigger.log_source.wallet_arg: wallet} if wallet else {}))
 
 
 def read_payload(text: str) -> dict[str, Any]:
@@ -325,14 +336,17 @@ def _sample_logs(suggestions: Suggestions, trigger: Trigger, source: LogSource) 
 
 
 def declared_paths(suggestions: Suggestions, spec: JsonObject, trigger: Trigger) -> dict[str, list[JsonObject]]:
-    """Return the paths for filters that a trigger spec declares, by signature.
+    """Return the paths for filters that a trigger spec declares, by signature, or by the type of a start.
 
     These are the parameters of a log with types and samples, and its location. `trigger` has no source while the spec
     is incomplete.
     """
+    if isinstance(trigger.source, StartSource):
+        payload = trigger.source.payload
+        return {trigger.type: [{"path": key, "types": ["string"], "samples": [value(payload[key])]} for key in payload]}
     if spec.get("type") != ONCHAIN_EVENT:
         return {}
-    signature, source = spec.get("signature", ""), trigger.source
+    signature, source = spec.get("signature", ""), trigger.log_source
     declared = read_signature(str(signature))
     if not isinstance(declared, AbiEvent):
         return {signature: []}

@@ -28,7 +28,7 @@ from workbench.language.problem import DeclarationError
 from workbench.language.trigger import Trigger
 
 JsonObject: TypeAlias = dict[str, Any]
-Control: TypeAlias = FieldType | Literal["events", "number", "word", "wallet", "checkbox"]
+Control: TypeAlias = FieldType | Literal["events", "number", "word", "wallet", "segment", "checkbox"]
 Group: TypeAlias = Literal["Triggers", "Messages", "Contact", "Flow"]
 
 
@@ -36,8 +36,9 @@ class FormField(msgspec.Struct, frozen=True, array_like=True):
     """One field of a form: a key of `data`, or of the trigger spec, and the control that edits it.
 
     The control of a field of `data` is its type. Only triggers have others: `word` is a text without templates,
-    `wallet` the name of a parameter that contains an address, `checkbox` a boolean that is off by default. `words`, in
-    sentences: of a checkbox that is off and one that is on, or the noun that follows a number.
+    `wallet` the name of a parameter that contains an address, `segment` the name of a segment, `checkbox` a boolean
+    that is off by default. `words`, in sentences: of a checkbox that is off and one that is on, or the noun that
+    follows a number.
     """
 
     key: str
@@ -111,7 +112,7 @@ for _kind, _row in STEPS.items():
         raise DeclarationError(f"the branches of {_kind} must be {handles_of(_kind, {})}")
 
 STEP_WORDS = {name: row.word or row.label for name, row in KINDS.items()}
-TRIGGER_ARGUMENTS = {key: name for row in TRIGGERS.values() for name, key in row.arguments()}
+TRIGGER_ARGUMENTS = {key: name or key for row in TRIGGERS.values() for name, key in row.arguments()}
 _BRANCHES = {handle: labels for row in STEPS.values() for handle, labels in row.branches.items()}
 FIRST_BRANCHES, SECOND_BRANCHES = zip(*(row.branches for row in STEPS.values() if row.branches), strict=True)
 

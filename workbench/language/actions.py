@@ -20,8 +20,9 @@ from workbench.language.event import MAX_ATTRIBUTES, attribute_problems, is_awai
 from workbench.language.filter import Filter
 from workbench.language.local_time import MAX_CLOCK_SETBACK, TIMEZONE_ATTRIBUTE
 from workbench.language.problem import Problem, Problems
+from workbench.language.starts import START_TYPES
 from workbench.language.template import TemplateError, compile_template
-from workbench.language.trigger import is_trigger, read_filters
+from workbench.language.trigger import ONCHAIN_EVENT, is_trigger, read_filters
 
 MAX_ID_LENGTH = 128  # characters of an id or a handle; Postgres indexes node ids
 MAX_TAG = 64  # characters
@@ -290,7 +291,7 @@ STEP_ACTIONS: dict[str, type[StepAction]] = {
 }
 # The engine derives the channel of a skipped message from the kind of its step.
 assert all(kind == f"send_{action.channel.name}" for kind, action in STEP_ACTIONS.items() if action.channel is not None)
-TRIGGER_KINDS = ("app_event", "onchain_event")
+TRIGGER_KINDS = ("app_event", ONCHAIN_EVENT, *START_TYPES)
 NODE_KINDS = (*TRIGGER_KINDS, *STEP_ACTIONS)
 
 

@@ -33,6 +33,7 @@ from workbench.language.filter import OPERATORS, Filter, Where
 from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
 from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
+from workbench.language.starts import StartSource
 from workbench.language.template import TemplateError, compile_template, compile_where, required_paths
 from workbench.language.trigger import BUILT_INS, Trigger
 
@@ -279,9 +280,16 @@ def _check_settings(graph: Graph) -> Iterator[Diagnostic]:
 
 
 def _check_trigger(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
-    if trigger.source is not None:
-        for message in source_warnings(trigger.source, trigger.filters):
+    if trigger.log_source is not None:
+        for message in source_warnings(trigger.log_source, trigger.filters):
             yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
+        return
+    if isinstance(trigger.source, StartSource):
+        keys = trigger.source.payload.keys()
+        for path, events, node_id, field in dict.fromkeys(_payload_paths(trigger, graph)):
+            if not events and path.partition(".")[0] not in keys:
+                message = f"{path!r} is always missing: the payload of {trigger.type} has only {', '.join(keys)}"
+                yield Diagnostic("warning", message, node_id, field)
         return
     if not trigger.names:
         consent: Consent | None = "every_event" if trigger.empty_name else None
@@ -413,7 +421,7 @@ def _check_recipients(trigger: Trigger, graph: Graph, channel: Channel) -> Itera
         return
     name = recipient.field
     # The trigger of a contract log guarantees a wallet.
-    if _requires(name, trigger.filters) or (trigger.source and name == "walletAddress"):
+    if _requires(name, trigger.filters) or (trigger.log_source and name == "walletAddress"):
         return
     unchecked = _reachable_without(graph.start.id, graph, partial(_requires, name))
     for node in graph.nodes:
@@ -507,9 +515,9 @@ def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, _, _ in _named_events(trigger, graph)))
 
 
-def segments_of(graph: Graph) -> tuple[str, ...]:
-    """Return the segments that the conditions of an automation name."""
-    return tuple(dict.fromkeys(name for name, _ in _named_segments(graph)))
+def segments_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
+    """Return the segments that the trigger and the conditions of an automation name."""
+    return tuple(dict.fromkeys(name for name, _, _ in _named_segments(trigger, graph)))
 
 
 def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
@@ -519,7 +527,7 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
     start, unguarded = graph.start.id, dict[str, set[str]]()
     reachable = _reachable(start, graph.links)
     conditions = [node.action.filters for node in graph.nodes if isinstance(node.action, Condition)]
-    members = {name: Filter("contact.segments", "contains", name) for name in segments_of(graph)}
+    members = {name: Filter("contact.segments", "contains", name) for name in segments_of(trigger, graph)}
     others = {name: _reachable_without(start, graph, partial(_includes, member)) for name, member in members.items()}
     needs = []
     for node in graph.nodes:
@@ -554,7 +562,7 @@ _ALWAYS_THERE = {"event", "contactId", "payload", "contact", "contact.id", "cont
 
 def uses_chain(trigger: Trigger, graph: Graph) -> bool:
     """Return whether an automation starts from logs of contracts or waits for them."""
-    return trigger.source is not None or any(LOG_NAME.fullmatch(name) for name, _, _ in _awaited_events(graph))
+    return trigger.log_source is not None or any(LOG_NAME.fullmatch(name) for name, _, _ in _awaited_events(graph))
 
 
 def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
@@ -589,13 +597,13 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             message = f"{verb} for {count:,} of the {sampled:,} contacts of the newest events: {need.path} is missing"
             yield Diagnostic("warning", message, need.node_id)
     if catalog.segments is not None:
-        for name, node_id in _named_segments(graph):
+        for name, node_id, field in _named_segments(trigger, graph):
             if name not in catalog.segments:
                 hint = suggestion(name, catalog.segments, ": no contact is in it")
-                yield Diagnostic("warning", f"unknown segment {name!r}{hint}", node_id)
+                yield Diagnostic("warning", f"unknown segment {name!r}{hint}", node_id, field)
     if catalog.chain is None:
         return
-    source = trigger.source
+    source = trigger.log_source
     if source is not None and source.chain_id not in catalog.chain.chains:
         message = f"chain {source.chain_id} is not followed: add one of its nodes to WORKBENCH_EVM_RPC"
         yield Diagnostic("warning", message, None, "triggerSpec.chainId")
@@ -632,12 +640,15 @@ def unknown_property_message(path: str, events: tuple[str, ...], paths: Collecti
     return f"{path!r} was never seen in {listed}{hint}"
 
 
-def _named_segments(graph: Graph) -> Iterator[tuple[str, str]]:
+def _named_segments(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
+    """Yield every segment that the automation names, with its node or field."""
+    if isinstance(trigger.source, StartSource):
+        yield trigger.source.segment, None, "triggerSpec.segment"
     for node in graph.nodes:
         for filter_ in _filters_on_entry(node):
             is_segment = filter_.path == "contact.segments" and filter_.operator == "contains"
             if is_segment and isinstance(filter_.value, str):
-                yield filter_.value, node.id
+                yield filter_.value, node.id, None
 
 
 def _named_events(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:

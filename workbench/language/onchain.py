@@ -5,7 +5,7 @@ one parameter.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ class LogSource(msgspec.Struct, frozen=True):
     entry. `creates_contacts`: whether a wallet that belongs to no contact becomes one.
     """
 
+    type: ClassVar = ONCHAIN_EVENT
     chain_id: int
     contract: str
     abi_event: AbiEvent
@@ -50,6 +51,11 @@ class LogSource(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """Chain, contract and event as one text."""
         return f"{self.chain_id}:{self.contract}:{self.abi_event.canonical}"
+
+    @property
+    def name(self) -> str:
+        """The name by which waits and goals refer to the logs."""
+        return f"{self.contract}:{self.abi_event.name}"
 
     @property
     def shown_values(self) -> dict[str, Json]:
@@ -114,11 +120,6 @@ def read_log_source(spec: Mapping[str, Any], field: str, problems: list[Problem]
 def log_sample(args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of a log with these parameters, as `read_log_sample` reads it."""
     return {"type": ONCHAIN_EVENT, "args": args}
-
-
-def is_log_sample(event: Any) -> bool:
-    """Return whether a described event is a log: `{"type": "onchain_event", "args": {…}}`."""
-    return isinstance(event, Mapping) and event.get("type") == ONCHAIN_EVENT
 
 
 def read_log_sample(value: Mapping[str, Any], source: LogSource, field: str = "event") -> Event | Problems:

@@ -1,8 +1,8 @@
-"""Triggers: the events that start an automation (docs/contract.md 2.7 and 4.7)."""
+"""Triggers: the events, logs and other starts that start an automation (docs/contract.md 2.7 and 4.7)."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -13,16 +13,22 @@ from workbench.language.onchain import (
     LOG_SOURCE_SCHEMA,
     ZERO_ADDRESS,
     LogSource,
-    is_log_sample,
     log_payload,
     read_log_sample,
     read_log_source,
 )
 from workbench.language.onchain import ONCHAIN_EVENT as ONCHAIN_EVENT
 from workbench.language.problem import Problem, Problems, problems_in
+from workbench.language.starts import (
+    START_SOURCE_SCHEMA,
+    START_TYPES,
+    StartSource,
+    read_start_sample,
+    read_start_source,
+)
 
 ALIASES = frozenset({"app_event", "custom_event", "app-event", "custom-event", "appevent"})
-TRIGGER_TYPES = (*sorted(ALIASES), ONCHAIN_EVENT)
+TRIGGER_TYPES = (*sorted(ALIASES), ONCHAIN_EVENT, *START_TYPES)
 BUILT_INS = ("event", "contactId", "walletAddress", "email", "externalId")
 MAX_OPTIONS = 20  # values of an `in` filter that a query pre-selects; each becomes up to two conditions of the query
 
@@ -43,10 +49,11 @@ TRIGGER_FIELDS: Mapping[str, Mapping[str, Any]] = {
     "filters": {"type": ["array", "null"], "items": _FILTER_SCHEMA},
     "where": {"type": ["string", "null"], "maxLength": MAX_WHERE, "examples": ["amountUsd > 500"]},
     **LOG_SOURCE_SCHEMA,
+    **START_SOURCE_SCHEMA,
 }
 TRIGGER_SCHEMA = {
     "type": "object",
-    "description": "The events that start an automation: docs/automation-language.md, docs/on-chain.md.",
+    "description": "What starts an automation: docs/automation-language.md, docs/on-chain.md.",
     "properties": TRIGGER_FIELDS,
     "required": ["type"],
 }
@@ -58,6 +65,12 @@ SAMPLE_SCHEMA = {  # what `read_sample` reads
             "description": "A log of the contract event that the automation starts on; `args`: its parameters by name.",
             "properties": {"type": {"enum": [ONCHAIN_EVENT]}, "args": {"type": "object"}},
             "required": ["type", "args"],
+        },
+        {
+            "type": "object",
+            "description": "A start of the type that the automation has; `contact`: as in an event.",
+            "properties": {"type": {"enum": [*START_TYPES]}, "contact": {"type": "object"}},
+            "required": ["type"],
         },
     ]
 }
@@ -76,18 +89,22 @@ def is_trigger(type_name: Any) -> bool:
 class Trigger(msgspec.Struct, frozen=True):
     """A trigger. Without names it is the wildcard: every custom event of the organization.
 
-    `source`: the logs of an `onchain_event` trigger, which has no names; None: an `app_event` trigger. `empty_name`: it
-    is the wildcard because its `event` is an empty text, which may be a form that was not filled in.
+    `source`: the logs or the starts that a trigger of another type than `app_event` is for; it has no names.
+    `empty_name`: it is the wildcard because its `event` is an empty text, which may be a form that was not filled in.
     """
 
     names: frozenset[str] = frozenset()
     filters: tuple[Filter, ...] = ()
-    source: LogSource | None = None
+    source: LogSource | StartSource | None = None
     empty_name: bool = False
 
     @property
-    def type(self) -> Literal["app_event", "onchain_event"]:
-        return "app_event" if self.source is None else "onchain_event"
+    def type(self) -> str:
+        return "app_event" if self.source is None else self.source.type
+
+    @property
+    def log_source(self) -> LogSource | None:
+        return self.source if isinstance(self.source, LogSource) else None
 
     @property
     def is_wildcard(self) -> bool:
@@ -96,16 +113,17 @@ class Trigger(msgspec.Struct, frozen=True):
     @property
     def confirmations(self) -> int:
         """The number of blocks that must follow the block of a log before it starts an entry."""
-        return 0 if self.source is None else self.source.confirmations
+        return 0 if self.log_source is None else self.log_source.confirmations
 
     @property
     def creates_contacts(self) -> bool:
         """Whether a log about an unknown wallet creates a contact."""
-        return self.source is not None and self.source.creates_contacts
+        return self.log_source is not None and self.log_source.creates_contacts
 
     def continues(self, earlier: "Trigger") -> bool:
         """Return whether both triggers are for the same logs, so that a version takes over from an earlier one."""
-        return self.source is not None and earlier.source is not None and self.source.key == earlier.source.key
+        log, earlier_log = self.log_source, earlier.log_source
+        return log is not None and earlier_log is not None and log.key == earlier_log.key
 
     @property
     def shown_values(self) -> dict[str, Any]:
@@ -115,9 +133,8 @@ class Trigger(msgspec.Struct, frozen=True):
 
     @property
     def shown_names(self) -> tuple[str, ...]:
-        """The names of the events, or of the log as waits and goals name it; empty for the wildcard."""
-        source = self.source
-        return tuple(sorted(self.names)) if source is None else (f"{source.contract}:{source.abi_event.name}",)
+        """The names of the events, of the log as waits and goals name it, or of the start; empty for the wildcard."""
+        return tuple(sorted(self.names)) if self.source is None else (self.source.name,)
 
     @property
     def awaitable_names(self) -> tuple[str, ...]:
@@ -125,7 +142,7 @@ class Trigger(msgspec.Struct, frozen=True):
         return tuple(filter(is_awaitable_name, self.shown_names))
 
     def matches_event(self, name: str, source: str | None = None) -> bool:
-        """Return whether the trigger is for custom events of this name (in lower case), or for the logs of a source."""
+        """Return whether the trigger is for custom events of this name (in lower case), or for those of a source."""
         if self.source is not None:
             return source == self.source.key
         return source is None and (not self.names or name in self.names)
@@ -133,18 +150,18 @@ class Trigger(msgspec.Struct, frozen=True):
     def concerns(self, payload: Mapping[str, Any], wallet: str | None) -> bool:
         """Return whether a stored event that matches is about the contact with this wallet.
 
-        A custom event is about its contact. A log is about the wallet in one parameter, which the trigger names; it is
-        about no wallet if it was not decoded.
+        A custom event and a start are about their contact. A log is about the wallet in one parameter, which the
+        trigger names; it is about no wallet if it was not decoded.
         """
-        if self.source is None:
+        if self.log_source is None:
             return True
-        return wallet not in (None, ZERO_ADDRESS) and payload["args"].get(self.source.wallet_arg) == wallet
+        return wallet not in (None, ZERO_ADDRESS) and payload["args"].get(self.log_source.wallet_arg) == wallet
 
     def payload_of(self, payload: dict[str, Any], source: str | None) -> dict[str, Any]:
         """Return the payload of a stored event as the filters of this trigger see it."""
         if source is None:
             return payload
-        return log_payload(payload, None if self.source is None else self.source.abi_event)
+        return log_payload(payload, None if self.log_source is None else self.log_source.abi_event)
 
 
 def fires(trigger: Trigger, name: str, context: Mapping[str, Any], at: datetime) -> bool:
@@ -153,14 +170,29 @@ def fires(trigger: Trigger, name: str, context: Mapping[str, Any], at: datetime)
 
 
 def read_sample(described: bytes, trigger: Trigger, now_us: int) -> Event | Problems:
-    """Return the event that a JSON text describes: as posted, or a log as `{"type": "onchain_event", "args": {…}}`."""
+    """Return the event that a JSON text describes: as posted, or as a sample of a log or a start (`is_sample`)."""
     # Searching the bytes first avoids decoding an event, the common case, twice.
-    if b'"onchain_event"' in described and is_log_sample(value := decode(described)):
-        if trigger.source is None:
-            return (Problem("event.type", "this automation does not start from on-chain events"),)
-        return read_log_sample(value, trigger.source)
+    if b'"type"' in described and is_sample(value := decode(described)):
+        return read_typed_sample(value, trigger, now_us)
     event = read_event(described, now_us)
     return problems_in("event", event) if isinstance(event, tuple) else event
+
+
+def is_sample(event: Any) -> bool:
+    """Return whether a described event is a log, `{"type": "onchain_event", "args": {…}}`, or a start."""
+    return isinstance(event, Mapping) and event.get("type") in (ONCHAIN_EVENT, *START_TYPES)
+
+
+def read_typed_sample(value: Mapping[str, Any], trigger: Trigger, now_us: int) -> Event | Problems:
+    """Return the event of a sample of a log or a start."""
+    match trigger.source:
+        case LogSource() as log if value["type"] == ONCHAIN_EVENT:
+            return read_log_sample(value, log)
+        case StartSource() as start if value["type"] == start.type:
+            return read_start_sample(value, start, now_us)
+        case _:
+            kind = "on-chain events" if value["type"] == ONCHAIN_EVENT else value["type"]
+            return (Problem("event.type", f"this automation does not start from {kind}"),)
 
 
 def read_later_event(described: dict[str, Any], now_us: int) -> Event | Problems:
@@ -173,7 +205,7 @@ def read_later_event(described: dict[str, Any], now_us: int) -> Event | Problems
 
 def check_sample(described: dict[str, Any], latest_us: int) -> Problems:
     """Return the problems that a described event has with any trigger, at any time up to `latest_us`."""
-    event = () if is_log_sample(described) else read_event(encode(described), latest_us, history=True)
+    event = () if is_sample(described) else read_event(encode(described), latest_us, history=True)
     return event if isinstance(event, tuple) else ()
 
 
@@ -209,9 +241,12 @@ def read_trigger(spec: Any, field: str = "triggerSpec") -> Trigger | Problems:
     if reason := storage_problem(spec):
         return (Problem(field, reason),)
     problems: list[Problem] = []
-    source, names = None, list[str]()
+    source: LogSource | StartSource | None = None
+    names: list[str] = []
     if spec.get("type") == ONCHAIN_EVENT:
         source = read_log_source(spec, field, problems)
+    elif spec.get("type") in START_TYPES:
+        source = read_start_source(spec["type"], spec, field, problems)
     elif is_app_event(spec.get("type")):
         name, listed = spec.get("event"), spec.get("eventNames")
         if isinstance(name, str):
@@ -223,7 +258,9 @@ def read_trigger(spec: Any, field: str = "triggerSpec") -> Trigger | Problems:
         elif listed is not None:
             problems.append(Problem(f"{field}.eventNames", "must be an array of non-empty strings"))
     else:
-        problems.append(Problem(f"{field}.type", f"must be app_event or {ONCHAIN_EVENT}"))
+        problems.append(
+            Problem(f"{field}.type", f"must be one of app_event, {', '.join((ONCHAIN_EVENT, *START_TYPES))}")
+        )
     filters = read_filters(spec, field, problems)
     if problems:
         return tuple(problems)

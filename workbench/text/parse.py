@@ -196,8 +196,8 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_reject_constant
 
 def _trigger(name: str, line: Scanner) -> Outline:
     opening = line.maybe(*_TRIGGER_OPENINGS) or line.expected("“When”")
-    is_other = bool(line.sees("“", '"'))
-    kind = "app_event" if is_other else _TRIGGERS[opening]
+    kind = _TRIGGERS[opening]
+    is_other = kind == "app_event" and bool(line.sees("“", '"'))
     fields = {field.key: field for field in TRIGGERS[kind].fields} | {"type": _TRIGGER_TYPE}
     data: JsonObject = {"type": "", "events": [], "filters": []}
     for index, part in enumerate(parts(OTHER_TRIGGER if is_other else TRIGGERS[kind].sentence)):

@@ -54,9 +54,11 @@ def calls_of(outline: Outline) -> list[VerbCall]:
     label = {} if outline.id == TRIGGER_ID else {"node": outline.id}
     row, data = TRIGGERS[outline.kind], outline.trigger
     named = {name: data[key] for name, key in row.arguments() if name and data[key]}
-    events = tuple(event for name, key in row.arguments() if not name for event in data[key])
-    verb = row.call.partition("(")[0] if named or events else "on_any_event"
-    start = VerbCall(verb, events, named | label, outline.line)
+    # The names of events are separate arguments.
+    first = [data[key] for name, key in row.arguments() if not name]
+    positional = tuple(item for value in first for item in (value if isinstance(value, list) else (value,)))
+    verb = row.call.partition("(")[0] if named or positional else "on_any_event"
+    start = VerbCall(verb, positional, named | label, outline.line)
     filters = [VerbCall("where", *_filter_arguments(item)) for item in data["filters"]]
     rules = [_rule(name, value) for name, value in outline.settings.items()]
     return [start, *filters, *rules, *_block(outline.steps, followed=False)]

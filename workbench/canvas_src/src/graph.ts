@@ -7,7 +7,8 @@ export const NEW_CARD_HEIGHT = 90; // the most that a new card needs
 const COLUMN_WIDTH = 316;
 const ROW_GAP = 54;
 const ON_CHAIN = "onchain_event";
-const TRIGGERS = new Set([ON_CHAIN, "app_event", "custom_event", "app-event", "custom-event", "appevent"]);
+const STARTS = ["segment_entered", "segment_left"];
+const TRIGGERS = new Set([ON_CHAIN, ...STARTS, "app_event", "custom_event", "app-event", "custom-event", "appevent"]);
 
 /** An output of a node. */
 export interface OutputEnd {
@@ -48,7 +49,7 @@ export function isTrigger(step: Step | undefined): boolean {
 
 /** The kind of the trigger. It follows from the trigger spec; the type of the first node may differ. */
 export function triggerKind(draft: Draft): string {
-  return draft.trigger.type === ON_CHAIN ? ON_CHAIN : "app_event";
+  return [ON_CHAIN, ...STARTS].find((type) => type === draft.trigger.type) ?? "app_event";
 }
 
 /** The key of each node by its id; where two nodes share an id, the key of the first. */
@@ -135,7 +136,7 @@ export function addStep(draft: Draft, kind: Kind, cards: Cards, end: OutputEnd |
   const trigger = isTrigger(step);
   const order = trigger ? [id, ...draft.nodes.keys()] : [...draft.nodes.keys(), id];
   const patch: Patch = { nodes: { [id]: step }, order, created: [id] };
-  if (trigger && kind.kind !== triggerKind(draft)) patch.trigger = kind.kind === ON_CHAIN ? { type: ON_CHAIN } : { type: kind.kind, event: "" };
+  if (trigger && kind.kind !== triggerKind(draft)) patch.trigger = kind.kind === "app_event" ? { type: kind.kind, event: "" } : { type: kind.kind };
   if (!end || !source || trigger) return { patch, key: id };
   const replaced = edgeFrom(draft, end);
   const edge = edgeBetween(source.id, end.handle, id);
@@ -268,8 +269,9 @@ export function setEvents(draft: Draft, names: string[]): Patch {
   return { trigger: named(draft.trigger), nodes };
 }
 
-/** The events that start the automation: names, or the signature of a contract event. Suggestions are listed by these. */
+/** The events that start the automation: names, the signature of a contract event, or a start. Suggestions are listed by these. */
 export function eventsOf(draft: Draft): string[] {
+  if (STARTS.includes(triggerKind(draft))) return [triggerKind(draft)];
   if (draft.trigger.type === ON_CHAIN) return typeof draft.trigger.signature === "string" && draft.trigger.signature ? [draft.trigger.signature] : [];
   const { event, eventNames } = draft.trigger;
   const names = Array.isArray(eventNames) ? eventNames.filter((name) => typeof name === "string") : [];

@@ -71,6 +71,8 @@ export function Control(props: Props) {
         return <Combo label={field.label} value={text} options={[]} disabled={disabled} invalid={invalid} onChange={(typed) => onChange(typed.trim() === typed ? typed : typed.trim())} />;
       case "wallet":
         return <Combo label={field.label} value={text} options={walletsOf(choices, props.events)} placeholder="which parameter?" disabled={disabled} invalid={invalid} onChange={onChange} />;
+      case "segment":
+        return <Combo label={field.label} value={text} options={choices.segments.map((segment) => ({ value: segment }))} placeholder="which segment?" disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "number":
         return <IntegerInput id={id} value={value} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "checkbox":

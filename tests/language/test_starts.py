@@ -1,0 +1,78 @@
+"""Triggers without an event: a contact enters or leaves a segment."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.inapp.wallet import evm_wallet
+from tests.language.strategies import NOW, graph_of
+from workbench.language.check import CatalogFacts, check, check_against, segments_of
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers
+from workbench.language.graph import Graph
+from workbench.language.simulate import SimulatedAutomation, simulate
+from workbench.language.trigger import Trigger, read_sample, read_trigger
+
+SPEC = {"type": "segment_entered", "segment": "vip"}
+ANN = ContactState("c1", Identifiers(evm_wallet("a"), "ann@b.co"), segments=("vip",))
+
+
+def trigger(**more: Any) -> Trigger:
+    parsed = read_trigger(SPEC | more)
+    assert isinstance(parsed, Trigger), parsed
+    return parsed
+
+
+def sample(raw: bytes, of: Trigger) -> Event:
+    event = read_sample(raw, of, 0)
+    assert isinstance(event, Event), event
+    return event
+
+
+def shape(*nodes: dict[str, Any]) -> Graph:
+    steps = [{"id": str(number), **node} for number, node in enumerate(nodes)]
+    chain = ["t", *(step["id"] for step in steps)]
+    edges = [{"source": source, "target": target} for source, target in pairwise(chain)]
+    return graph_of({"nodes": [{"id": "t", "type": "segment_entered"}, *steps], "edges": edges})
+
+
+@pytest.mark.parametrize("segment", [None, "", "VIP", "a b", 5, ["vip"], "x" * 65])
+def test_a_segment_has_the_name_of_a_segment(segment: Any) -> None:
+    problems = read_trigger({"type": "segment_left", "segment": segment})
+    assert isinstance(problems, tuple)
+    assert [problem.field for problem in problems] == ["triggerSpec.segment"]
+
+
+def test_a_start_has_the_identifiers_and_the_segment_in_its_context() -> None:
+    where = "segment == 'vip' and email is defined and event == 'segment_entered'"
+    message = {"type": "send_inapp", "data": {"title": "{{ event }}", "body": "{{ segment }} {{ payload.segment }}"}}
+    automation = SimulatedAutomation(trigger(where=where), shape(message))
+    event = sample(b'{"type": "segment_entered"}', automation.trigger)
+    trace = simulate(automation, event, ANN, NOW)
+    assert [(message.title, message.body) for message in trace.messages] == [("segment_entered", "vip vip")]  # type: ignore[union-attr]
+    assert not simulate(automation, event, ContactState("c2", Identifiers("0xb")), NOW).matched
+
+
+def test_neither_events_nor_starts_of_other_segments_begin_it() -> None:
+    automation = SimulatedAutomation(trigger(), shape())
+    posted = sample(b'{"event": "segment_entered", "contact": {"externalId": "u"}}', automation.trigger)
+    other = sample(b'{"type": "segment_entered"}', trigger(segment="other"))
+    for event in (posted, other):
+        assert not simulate(automation, event, ANN, NOW).name_matched
+    assert not automation.trigger.is_wildcard
+    problems = read_sample(b'{"type": "segment_left"}', automation.trigger, 0)
+    assert isinstance(problems, tuple)
+    assert str(problems[0]) == "event.type: this automation does not start from segment_left"
+
+
+def test_values_that_a_start_never_has_and_unknown_segments_are_reported() -> None:
+    condition = {"type": "condition", "data": {"filters": [{"path": "amountUsd", "operator": "exists"}]}}
+    graph = shape({"type": "add_tag", "data": {"tag": "x"}}, condition)
+    missing = [item.node_id for item in check(trigger(), graph) if "is always missing" in item.message]
+    assert missing == ["1"]
+    assert segments_of(trigger(), graph) == ("vip",)
+    warnings = check_against(CatalogFacts(segments=("vips",)), trigger(), graph)
+    assert [(item.field, item.message) for item in warnings] == [
+        ("triggerSpec.segment", "unknown segment 'vip'; did you mean 'vips'?")
+    ]
