@@ -1,4 +1,4 @@
-"""The engine process, which drives entries and refreshes segments."""
+"""The engine process, which drives entries, refreshes segments and sends broadcasts."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from api.metrics.serve import publish
 from api.process import install_tracing, run
 from api.query.gateway import Gateway
 from api.query.limits import ConcurrencyLimits, QuerySlots
+from api.segments.broadcasts import keep_sending
 from api.segments.candidates import SegmentServices
 from api.segments.refresh import QUERY_TIMEOUT_S, WORKERS, keep_fresh
 from api.settings import Settings
@@ -27,7 +28,7 @@ _SEGMENT_QUERY_LIMITS = QueryLimits(step_seconds=30.0, watch_seconds=31.0, answe
 
 
 def work(settings: Settings, dsn: str, secret: str) -> None:
-    """Drive entries and refresh segments until SIGTERM or SIGINT; claimed batches are finished first."""
+    """Do the work of an engine until SIGTERM or SIGINT; claimed batches are finished first."""
     if settings.tracing:
         install_tracing("engine")
     run(run_engine(settings, dsn, secret))
@@ -37,7 +38,7 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     keyring, clock = Keyring(secret), Clock()
     dsn = with_application_name(dsn, keyring.tag())
     database = Database(dsn, size=6, hot=True)
-    segment_database = Database(dsn, size=2 * WORKERS, statement_ms=120_000)
+    segment_database = Database(dsn, size=2 * WORKERS + 1, statement_ms=120_000)
     await database.open()
     await segment_database.open()
     with contextlib.suppress(DatabaseUnavailableError):
@@ -55,13 +56,17 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)
-    refreshing = asyncio.create_task(keep_fresh(segments, clock))
+    jobs = [
+        asyncio.create_task(keep_fresh(segments, clock)),
+        asyncio.create_task(keep_sending(segment_database, clock)),
+    ]
     databases = {"engine": database, "segments": segment_database}
     async with publish(ProcessMetrics("engine", lambda: collect_engine(engine, databases)), settings):
         await engine.run()
-    refreshing.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await refreshing
+    for job in jobs:
+        job.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await job
     await channels.close()
     await segment_database.close()
     await database.close()

@@ -625,26 +625,59 @@ CREATE VIEW workbench.log_events WITH (security_invoker = true) AS
                               'blockNumber', block_number, 'args', args) AS log, removed
     FROM workbench.onchain_events;
 
--- Starts: a row for each contact that entered or left a segment while an automation started from that.
+-- Starts: a row for each contact that entered or left a segment while an automation started from that, and for each recipient of a
+-- broadcast.
 CREATE TABLE workbench.starts (
     org_id       bigint NOT NULL,
     id           uuid NOT NULL,
     contact_id   uuid NOT NULL,
-    event        text NOT NULL,                 -- the type of the trigger: segment_entered, segment_left
+    event        text NOT NULL,                 -- the type of the trigger: segment_entered, segment_left, broadcast
     payload      jsonb NOT NULL DEFAULT '{}',   -- {"segment": …}
-    created_at   timestamptz NOT NULL,          -- the moment of the refresh, as `entered_at` of its members
+    created_at   timestamptz NOT NULL,          -- the moment of the refresh, as `entered_at` of its members, or the contact's in a broadcast
     merged_from  uuid,                          -- as in events
+    automation_id  uuid,                        -- of the broadcast; null: any automation that starts from the change
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX starts_by_contact ON workbench.starts (org_id, contact_id, created_at);
 
 -- Logs and starts, in the shape of logs: the engine and explanations read both alike.
 CREATE VIEW workbench.starting_events WITH (security_invoker = true) AS
-    SELECT * FROM workbench.log_events
+    SELECT *, NULL::uuid AS automation_id FROM workbench.log_events
     UNION ALL
     SELECT org_id, id, contact_id, event, created_at, created_at, payload, event || ':' || id, NULL::text, NULL::text, NULL::text, event,
-           event || ':' || coalesce(payload ->> 'segment', ''), jsonb_build_object('args', payload), false
+           CASE WHEN automation_id IS NULL THEN event || ':' || coalesce(payload ->> 'segment', '') ELSE event END,
+           jsonb_build_object('args', payload), false, automation_id
     FROM workbench.starts;
+
+-- Broadcasts: an automation is started for every contact of a segment, or of the organization, by the engine, page by page.
+CREATE TABLE workbench.broadcasts (
+    org_id         bigint NOT NULL,
+    id             uuid NOT NULL,
+    automation_id  uuid NOT NULL,
+    segment        text NOT NULL,               -- empty: all contacts of the organization
+    at             timestamptz NOT NULL,
+    state          text NOT NULL CHECK (state IN ('planned', 'running', 'done', 'stopped')),
+    reason         text,                        -- why it was stopped
+    contacts       bigint NOT NULL,             -- at the watermark
+    watermark      timestamptz NOT NULL,        -- the moment up to which the counted contacts entered
+    entered        bigint,                      -- between the watermark and its start; null: it has not started
+    departed       bigint,
+    entries        bigint NOT NULL DEFAULT 0,   -- made so far
+    last_start     uuid,                        -- up to here
+    created_at     timestamptz NOT NULL,
+    created_by     uuid,
+    started_at     timestamptz,
+    ended_at       timestamptz,
+    PRIMARY KEY (org_id, id),
+    FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
+);
+CREATE INDEX broadcasts_due ON workbench.broadcasts (org_id, at) WHERE state IN ('planned', 'running');
+
+-- The contacts that a broadcast to a segment starts, with the time since when; with an empty name all contacts.
+CREATE VIEW workbench.recipients WITH (security_invoker = true) AS
+    SELECT org_id, segment, contact_id, entered_at AS since FROM workbench.segment_members
+    UNION ALL
+    SELECT org_id, ''::text, id, created_at FROM workbench.contacts WHERE erased_at IS NULL AND merged_into IS NULL;
 
 -- Watches: contract events that are kept although no automation starts from them.
 CREATE TABLE workbench.chain_watches (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from workbench import entries as watching
 from workbench import publish as publishing
 from workbench.account import audit
+from workbench.broadcasts import Broadcast, SendPreview, preview_send, send_to
 from workbench.connection import Connection
 from workbench.display.graph import draw, picture
 from workbench.display.html import html, printable_text
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from workbench.backtest.result import Backtest
     from workbench.backtest.run import Against
     from workbench.canvas.widget import Canvas
+    from workbench.segments import Segment
 
 
 class Automation(AutomationVerbs):
@@ -240,6 +242,22 @@ class Automation(AutomationVerbs):
         self.save(overwrite=overwrite)
         self._server.record = publishing.publish(connection, self._saved())
         return self
+
+    @usage_example('.send_to("vip") or .send_to(everyone=True, at=datetime(2026, 12, 1, 9, tzinfo=UTC))')
+    def send_to(
+        self, segment: "str | Segment | None" = None, *, at: datetime | None = None, everyone: bool = False
+    ) -> Broadcast:
+        """Start the published automation for every contact of a segment or audience, now or `at` a time.
+
+        Its trigger must be `.on_broadcast()`. The contacts are those of the segment when it is sent. `.preview_send`
+        counts them before.
+        """
+        return send_to(self._connected(), self._saved().id, segment, everyone, at)
+
+    @usage_example('.preview_send("vip") or .preview_send(everyone=True)')
+    def preview_send(self, segment: "str | Segment | None" = None, *, everyone: bool = False) -> SendPreview:
+        """Return how many contacts `.send_to` would start, and some of their ids. `.send()` on the result sends it."""
+        return preview_send(self._connected(), self._saved().id, segment, everyone)
 
     @usage_example(".plan() or .plan(against=2)")
     def plan(self, *, against: int | None = None) -> Plan:

@@ -323,7 +323,7 @@ def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[
         )
     described = dict(event)
     if isinstance(trigger.source, StartSource):
-        if unknown := sorted(map(str, described.keys() - {"type", "contact"})):
+        if unknown := sorted(map(str, described.keys() - {"type", "contact", "segment"})):
             raise InvalidArgumentError(f'{unknown[0]} is not a field of a start: write {{"contact": {{…}}}}')
         if "contact" not in described and contact is None:
             raise InvalidArgumentError('a start has a contact: pass contact={"walletAddress": "0x…"}')

@@ -361,6 +361,15 @@ class AutomationVerbs(StepVerbs):
         """Start the automation when a contact leaves a segment, as for `.on_segment_entered`."""
         return self._with(start_draft(self._draft.name, {"type": "segment_left", "segment": segment}, node))
 
+    @usage_example(".on_broadcast()")
+    def on_broadcast(self, *, node: str | None = None) -> Self:
+        """Start the automation with `.send_to("vip")`, for all contacts of a segment at once.
+
+        Filters and steps written before are dropped. Texts can use `segment`, `contactId` and the contact's
+        identifiers.
+        """
+        return self._with(start_draft(self._draft.name, {"type": "broadcast"}, node))
+
     @usage_example(f'.where("amountUsd", gt=500) or .where("amountUsd > 500"); operators: {OPERATOR_USAGE}')
     def where(self, path: str, **operator: Unpack[FilterArguments]) -> Self:
         """Start only if a value of the event passes this filter. With several filters, all must pass.

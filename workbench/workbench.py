@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 from workbench import entries, environment, publish
 from workbench.account import Keys, audit, permissions, usage
 from workbench.automation import Automation
+from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
 from workbench.chain import ChainsStatus, ContractEvents, Logs, abi, chains, logs
 from workbench.connection import Connection
@@ -182,6 +183,10 @@ class Workbench(Reports):
         Steps that came due meanwhile run now. With `overdue="cancel"` the entries at these steps are cancelled instead.
         """
         return publish.resume_all(self._connection, overdue)
+    @property
+    def broadcasts(self) -> Broadcasts:
+        """The newest broadcasts with their progress, as a sequence that is displayed as a table."""
+        return list_broadcasts(self._connection)
 
     @usage_example('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
     def contact(self, contact_id: str | None = None, **identifier: Unpack[ContactIdentifier]) -> Contact:

@@ -144,7 +144,7 @@ async def explain(
             explanations = [explanation]
         else:
             if body.event_id is None:
-                events = await contacts.list_recent_events(tx, contact_key, body.limit)
+                events = await contacts.list_recent_events(tx, contact_key, row.id, body.limit)
             elif not (events := await contacts.find_event_of_contact(tx, contact_key, body.event_id)):
                 return unknown("event of this contact")
             ids = [event.id for event in events]

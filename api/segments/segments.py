@@ -36,6 +36,7 @@ from api.segments.definition import (
     seal_params,
 )
 from api.store import segments as store
+from api.store.broadcasts import find_planned_automations
 from api.store.database import Database, Transaction
 from api.store.locks import hold_members
 from api.store.query import run
@@ -46,7 +47,7 @@ from workbench.language.graph import Graph
 from workbench.language.problem import Problem
 from workbench.language.responses import CandidateCounts, MembersChange, SegmentPreview, SegmentView
 from workbench.language.simulate import SimulatedAutomation
-from workbench.language.starts import START_TYPES, StartSource
+from workbench.language.starts import SEGMENT_CHANGES, StartSource
 
 AUDIENCE_INTERVAL = timedelta(hours=1)  # audiences are recounted: erasures and merges change them
 
@@ -242,7 +243,7 @@ async def replace_members(
     key = SegmentKey(row.org_id, row.name)
     entering, leaving = [
         await find_starter(tx, services.keyring, row.org_id, StartSource(start_type, row.name), at)
-        for start_type in START_TYPES
+        for start_type in SEGMENT_CHANGES
     ]
     change = await store.change_members(tx, key, at, partial(leaving.start, tx))
     if entering.automations:
@@ -329,6 +330,7 @@ async def _find_users(tx: Transaction, org_id: int, name: str) -> list[str]:
         return users
 
     users = [f"the automation {automation!r}" for automation in await asyncio.to_thread(automations_using_it)]
+    users += [f"a broadcast of {automation!r}" for automation in await find_planned_automations(tx, org_id, name)]
     for row in await store.list_segments(tx, org_id):
         # A segment uses this one if its query reads `segment_members` and has the name as a literal or a parameter.
         if row.name == name or row.sql is None or not re.search(r"\bsegment_members\b", row.sql, re.IGNORECASE):

@@ -232,8 +232,8 @@ MAX_EVENTS = 100
 
 
 @query
-async def list_recent_events(tx: Transaction, contact: ContactKey, limit: int) -> list[EventRow]:
-    """Return the newest events of a contact, newest first."""
+async def list_recent_events(tx: Transaction, contact: ContactKey, automation_id: Uuid, limit: int) -> list[EventRow]:
+    """Return the newest events of a contact that may concern an automation, newest first."""
 
 
 @query

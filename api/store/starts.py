@@ -9,7 +9,9 @@ from api.store.query import Json, Uuid, call, query
 
 
 @query
-async def find_started_automations(tx: Transaction, org_id: int, event: str, segment: str) -> list[ActiveAutomation]:
+async def find_started_automations(
+    tx: Transaction, org_id: int, event: str, segment: str | None
+) -> list[ActiveAutomation]:
     """Return the automations that take entries from one kind of change of a segment, oldest first."""
 
 

@@ -275,8 +275,8 @@ DELETE FROM erasures WHERE org_id = :org_id AND contact_id = :contact_id AND due
 -- Read-only. SQL only finds the rows; the language decides what they mean.
 
 -- list_recent_events --
--- The newest events of a contact, with dry runs, logs of chains and starts; emails are sealed. The payload of a log or a
--- start is its parameters.
+-- The newest events of a contact, with dry runs, logs of chains, and starts that concern an automation; emails are sealed. The
+-- payload of a log or a start is its parameters.
 SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, source, removed, dry
 FROM (
     (SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, NULL AS source,
@@ -292,7 +292,7 @@ FROM (
     UNION ALL
     (SELECT id, contract_event, occurred_at, created_at, log, idempotency_key, NULL, NULL, NULL, source, removed, false
      FROM starting_events
-     WHERE org_id = :org_id AND contact_id = :contact_id
+     WHERE org_id = :org_id AND contact_id = :contact_id AND coalesce(automation_id, :automation_id) = :automation_id
      ORDER BY created_at DESC, id DESC LIMIT :limit)
 ) e
 ORDER BY created_at DESC, id DESC

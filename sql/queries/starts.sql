@@ -10,7 +10,7 @@ LEFT JOIN automation_versions v
     ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
 WHERE a.org_id = :org_id AND a.active AND a.paused_at IS NULL AND a.archived_at IS NULL
     AND COALESCE(v.trigger_spec, a.trigger_spec) ->> 'type' = :event
-    AND COALESCE(v.trigger_spec, a.trigger_spec) ->> 'segment' = :segment
+    AND COALESCE(v.trigger_spec, a.trigger_spec) ->> 'segment' = :segment ::text
 ORDER BY a.id;
 
 -- add_starts --

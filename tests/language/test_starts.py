@@ -37,6 +37,23 @@ def shape(*nodes: dict[str, Any]) -> Graph:
     return graph_of({"nodes": [{"id": "t", "type": "segment_entered"}, *steps], "edges": edges})
 
 
+@pytest.mark.parametrize("name", ["segment", "filters", "where"])
+def test_the_contacts_of_a_broadcast_are_chosen_when_it_is_sent(name: str) -> None:
+    values = {"segment": "vip", "filters": [{"path": "email", "operator": "exists"}], "where": "email is defined"}
+    problems = read_trigger({"type": "broadcast", name: values[name]})
+    assert isinstance(problems, tuple)
+    assert [problem.field for problem in problems] == [f"triggerSpec.{name}"]
+
+
+def test_a_simulated_broadcast_may_name_its_segment() -> None:
+    tag = {"type": "add_tag", "data": {"tag": "x"}}
+    message = {"type": "send_inapp", "data": {"title": "Hi", "body": "{{ segment | default('everyone') }}"}}
+    automation = SimulatedAutomation(trigger(type="broadcast", segment=None), shape(tag, message))
+    for raw, body in ((b'{"type": "broadcast"}', "everyone"), (b'{"type": "broadcast", "segment": "vip"}', "vip")):
+        trace = simulate(automation, sample(raw, automation.trigger), ANN, NOW)
+        assert [message.body for message in trace.messages] == [body]
+
+
 @pytest.mark.parametrize("segment", [None, "", "VIP", "a b", 5, ["vip"], "x" * 65])
 def test_a_segment_has_the_name_of_a_segment(segment: Any) -> None:
     problems = read_trigger({"type": "segment_left", "segment": segment})

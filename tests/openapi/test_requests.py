@@ -55,6 +55,8 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "entries.replay_many": {},
     "contacts.explain": {"automationId": "automation_id"},
     "contacts.merge": {"keep": "contact_id", "absorb": "other_id"},
+    "broadcasts.create": {"all": True},
+    "broadcasts.preview": {"segment": "everybody"},
     "segments.create": SEGMENT | {"name": "all"},
     "segments.extend": {"contactIds": []},
     "segments.preview": SEGMENT,
@@ -70,6 +72,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
 NEVER_SUCCESSFUL = {
     "clicks.follow",
     "clicks.look",
+    "broadcasts.create",
     "entries.replay",
     "inapp.session",
     "contacts.undo_merge",
@@ -78,7 +81,7 @@ NEVER_SUCCESSFUL = {
     "unsubscribe.confirm",
     "unsubscribe.unsubscribe",
 }
-"""Operations without a success here: one redirects; nothing is dead, signed, merged or half filled, no token valid."""
+"""Operations without a success here: one redirects; nothing is dead, signed, merged, half filled or to broadcast."""
 
 
 async def headers_for(org: Org, name: str) -> dict[str, str]:
@@ -106,6 +109,9 @@ async def create_rows(org: Org) -> dict[str, Any]:
         await org.post(EVENT | {"contact": contact})
     await create("/segments", SEGMENT)
     first, second = [row[0] for row in await org.rows("id", "contacts")]
+    sender_id = (await create("/automations", AUTOMATION | {"triggerSpec": {"type": "broadcast"}}))["id"]
+    await create(f"/automations/{sender_id}/publish", {})
+    broadcast = await create(f"/automations/{sender_id}/broadcasts", {"all": True})
     entry_id = (await org.rows("id", "entries"))[0][0]
     return {
         "automation_id": automation_id,
@@ -113,6 +119,7 @@ async def create_rows(org: Org) -> dict[str, Any]:
         "contact_id": first,
         "other_id": second,
         "entry_id": entry_id,
+        "broadcast_id": broadcast["id"],
         "key_id": (await org.rows("id", "api_keys", "kind, id"))[0][0],  # a live key
         "name": "everybody",
         "event": "deposit",

@@ -43,7 +43,9 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
         edge.update({end: names.get(edge[end], edge[end]) for end in ("source", "target")} | draw(KEYS))
     spec = {
         "type": draw(
-            st.sampled_from(["app_event", "custom-event", "onchain_event", "segment_entered", "segment_left", "“”"])
+            st.sampled_from(
+                ["app_event", "custom-event", "onchain_event", "segment_entered", "segment_left", "broadcast", "“”"]
+            )
         ),
         "filters": draw(filters),
         **draw(st.sampled_from([{}, {"where": "plan"}, {"where": "size >"}, {"where": 5}])),

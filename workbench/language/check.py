@@ -285,10 +285,9 @@ def _check_trigger(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
             yield Diagnostic("warning", message, field=TRIGGER_FILTERS)
         return
     if isinstance(trigger.source, StartSource):
-        keys = trigger.source.payload.keys()
         for path, events, node_id, field in dict.fromkeys(_payload_paths(trigger, graph)):
-            if not events and path.partition(".")[0] not in keys:
-                message = f"{path!r} is always missing: the payload of {trigger.type} has only {', '.join(keys)}"
+            if not events and path.partition(".")[0] != "segment":
+                message = f"{path!r} is always missing: the payload of {trigger.type} has only segment"
                 yield Diagnostic("warning", message, node_id, field)
         return
     if not trigger.names:
@@ -642,7 +641,7 @@ def unknown_property_message(path: str, events: tuple[str, ...], paths: Collecti
 
 def _named_segments(trigger: Trigger, graph: Graph) -> Iterator[tuple[str, str | None, str | None]]:
     """Yield every segment that the automation names, with its node or field."""
-    if isinstance(trigger.source, StartSource):
+    if isinstance(trigger.source, StartSource) and trigger.source.segment is not None:
         yield trigger.source.segment, None, "triggerSpec.segment"
     for node in graph.nodes:
         for filter_ in _filters_on_entry(node):

@@ -24,6 +24,7 @@ TestOutcome: TypeAlias = Literal["sent", "failed", "unknown", "skipped"]
 EarlierOutcome: TypeAlias = Literal["finishes", "no_published_version", "automation_inactive"]
 """An entry's fate after a publication: it finishes on its own version, or ends with this outcome."""
 TimelineKind: TypeAlias = Literal["event", "entry", "message", "conflict", "merge", "log"]
+BroadcastState: TypeAlias = Literal["planned", "running", "done", "stopped"]
 UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
 """The outcome for a wallet without a contact.
 
@@ -459,6 +460,37 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     history: Sequence[SegmentSize] | UnsetType = UNSET
     counts: CandidateCounts | UnsetType | None = msgspec.field(default=UNSET, name="found")
     change: MembersChange | UnsetType | None = UNSET
+
+
+class BroadcastPreview(msgspec.Struct, frozen=True):
+    """How many contacts a broadcast would start, some of them, and the moment up to which they entered."""
+
+    contacts: int
+    sample: tuple[str, ...]
+    watermark: datetime
+
+
+class BroadcastView(msgspec.Struct, frozen=True, rename="camel"):
+    """A broadcast. `segment` None: all contacts of the organization.
+
+    `contacts` were counted at the `watermark`. `entered` and `departed` came and left between it and the start of the
+    broadcast, so `contacts + entered - departed` are started. `entries` were made so far. `reason`: why it was stopped.
+    """
+
+    id: str
+    automation_id: str
+    segment: str | None
+    at: datetime
+    state: Annotated[str, _values(BroadcastState)]
+    reason: str | None
+    contacts: int
+    watermark: datetime
+    entered: int | None
+    departed: int | None
+    entries: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
 
 
 class TestMessageView(msgspec.Struct, frozen=True, rename="camel"):

@@ -57,9 +57,9 @@ def calls_of(outline: Outline) -> list[VerbCall]:
     # The names of events are separate arguments.
     first = [data[key] for name, key in row.arguments() if not name]
     positional = tuple(item for value in first for item in (value if isinstance(value, list) else (value,)))
-    verb = row.call.partition("(")[0] if named or positional else "on_any_event"
+    verb = "on_any_event" if outline.kind == "app_event" and not positional else row.call.partition("(")[0]
     start = VerbCall(verb, positional, named | label, outline.line)
-    filters = [VerbCall("where", *_filter_arguments(item)) for item in data["filters"]]
+    filters = [VerbCall("where", *_filter_arguments(item)) for item in data.get("filters", ())]
     rules = [_rule(name, value) for name, value in outline.settings.items()]
     return [start, *filters, *rules, *_block(outline.steps, followed=False)]
 

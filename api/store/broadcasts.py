@@ -1,0 +1,133 @@
+"""Broadcasts: planning them, and starting their contacts page by page."""
+
+from datetime import datetime
+
+import msgspec
+
+from api.store.database import Transaction
+from api.store.query import Uuid, query
+from workbench.language.responses import BroadcastState
+
+# --- Planning
+
+
+class BroadcastAutomation(msgspec.Struct, frozen=True):
+    """The automation of a broadcast. `broadcasts`: its published version starts from broadcasts."""
+
+    name: str
+    version: int | None
+    activation: int
+    active: bool
+    paused: bool
+    broadcasts: bool
+
+
+class Recipients(msgspec.Struct, frozen=True):
+    """How many contacts a broadcast would start, some of them, and the moment up to which they entered."""
+
+    contacts: int
+    sample: tuple[str, ...]
+    watermark: datetime
+
+
+class BroadcastRow(msgspec.Struct, frozen=True):
+    """A broadcast as stored.
+
+    `segment` is empty for all contacts. `entered`, `departed`: after the `watermark`, until it started. `last_start`:
+    up to it entries are made. `reason`: why it was stopped.
+    """
+
+    org_id: int
+    id: Uuid
+    automation_id: Uuid
+    segment: str
+    at: datetime
+    state: BroadcastState
+    reason: str | None
+    contacts: int
+    watermark: datetime
+    entered: int | None
+    departed: int | None
+    entries: int
+    last_start: Uuid | None
+    created_at: datetime
+    created_by: Uuid | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@query
+async def find_sender(tx: Transaction, org_id: int, automation_id: Uuid) -> BroadcastAutomation | None: ...
+
+
+@query
+async def count_recipients(tx: Transaction, org_id: int, segment: str, limit: int, now: datetime) -> Recipients: ...
+
+
+@query
+async def insert_broadcast(
+    tx: Transaction,
+    org_id: int,
+    broadcast_id: Uuid,
+    automation_id: Uuid,
+    segment: str,
+    at: datetime,
+    contacts: int,
+    watermark: datetime,
+    now: datetime,
+    key_id: Uuid,
+) -> BroadcastRow: ...
+
+
+@query
+async def find_broadcast(tx: Transaction, org_id: int, broadcast_id: Uuid) -> BroadcastRow | None: ...
+
+
+@query
+async def lock_broadcast(tx: Transaction, org_id: int, broadcast_id: Uuid) -> BroadcastRow | None: ...
+
+
+@query
+async def list_broadcasts(tx: Transaction, org_id: int, before: Uuid | None, limit: int) -> list[BroadcastRow]: ...
+
+
+@query
+async def find_planned_automations(tx: Transaction, org_id: int, segment: str) -> list[str]:
+    """Return the names of automations with a broadcast to a segment that has not started."""
+
+
+# --- Sending
+
+
+class EntriesPage(msgspec.Struct, frozen=True):
+    """The numbers of starts and entries of a page, and its last start."""
+
+    starts: int
+    entries: int
+    last_start: Uuid | None
+
+
+@query
+async def find_due_broadcasts(tx: Transaction, now: datetime) -> list[tuple[int, str]]:
+    """Return (organization, broadcast) pairs that have to be started or continued."""
+
+
+@query
+async def claim_broadcast(tx: Transaction, org_id: int, broadcast_id: Uuid) -> BroadcastRow | None:
+    """Return a broadcast that has not ended, locked; None if another process has it."""
+
+
+@query
+async def add_recipients(tx: Transaction, row: BroadcastRow, now: datetime, pace: int) -> tuple[int, int]:
+    """Store the starts of a broadcast; return how many there are, and how many entered after its watermark."""
+
+
+@query
+async def add_broadcast_entries(
+    tx: Transaction, row: BroadcastRow, first_id: Uuid, version: int, activation: int, limit: int
+) -> EntriesPage:
+    """Make entries of the next starts of a broadcast."""
+
+
+@query
+async def write_broadcast(tx: Transaction, row: BroadcastRow) -> None: ...

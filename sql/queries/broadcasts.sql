@@ -1,0 +1,127 @@
+-- Broadcasts: planning them, and starting their contacts.
+
+-- Planning ---------------------------------------------------------------------------------------------------------
+
+-- find_sender --
+-- The automation of a broadcast: whether it takes entries, and whether its published version starts from broadcasts.
+SELECT a.name, a.published_version AS version, a.activation, a.active AND a.archived_at IS NULL AS active, a.paused_at IS NOT NULL AS paused,
+       coalesce(v.trigger_spec ->> 'type' = 'broadcast', false) AS broadcasts
+FROM automations a
+LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
+WHERE a.org_id = :org_id AND a.id = :automation_id;
+
+-- count_recipients --
+-- The number of contacts of a segment (an empty name: of the organization), some of them, and their watermark: the moment of
+-- the last refresh, or the present. Contacts that enter later are dated after it. All are read from one snapshot.
+SELECT (SELECT count(*) FROM recipients WHERE org_id = :org_id AND segment = :segment) AS contacts,
+       ARRAY(SELECT contact_id FROM recipients WHERE org_id = :org_id AND segment = :segment ORDER BY contact_id LIMIT :limit) AS sample,
+       coalesce((SELECT refreshed_at FROM segments WHERE org_id = :org_id AND name = :segment AND archived_at IS NULL), :now ::timestamptz)
+           AS watermark;
+
+-- insert_broadcast --
+-- A new broadcast.
+INSERT INTO broadcasts (org_id, id, automation_id, segment, at, state, contacts, watermark, created_at, created_by)
+VALUES (:org_id, :broadcast_id, :automation_id, :segment, :at, 'planned', :contacts, :watermark, :now, :key_id)
+RETURNING org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
+          created_by, started_at, ended_at;
+
+-- find_broadcast --
+-- One broadcast.
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
+       created_by, started_at, ended_at
+FROM broadcasts
+WHERE org_id = :org_id AND id = :broadcast_id;
+
+-- lock_broadcast --
+-- One broadcast, locked until commit.
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
+       created_by, started_at, ended_at
+FROM broadcasts
+WHERE org_id = :org_id AND id = :broadcast_id
+FOR UPDATE;
+
+-- list_broadcasts --
+-- The newest broadcasts.
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
+       created_by, started_at, ended_at
+FROM broadcasts
+WHERE org_id = :org_id AND id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ORDER BY id DESC
+LIMIT :limit;
+
+-- find_planned_automations --
+-- The automations with a broadcast to a segment that has not started.
+SELECT DISTINCT a.name
+FROM broadcasts b JOIN automations a ON a.org_id = b.org_id AND a.id = b.automation_id
+WHERE b.org_id = :org_id AND b.segment = :segment AND b.state = 'planned'
+ORDER BY a.name;
+
+-- Sending ----------------------------------------------------------------------------------------------------------
+-- The ids of the starts of a broadcast are the first 24 characters of its own id and a number, so a page is a range of the primary
+-- key. The recipients are fixed by one statement; the pages only read what it stored.
+
+-- find_due_broadcasts --
+-- The broadcasts of all organizations that have to be started or continued.
+SELECT org_id, id FROM broadcasts WHERE state IN ('planned', 'running') AND at <= :now ORDER BY at, id;
+
+-- claim_broadcast --
+-- A broadcast that has not ended, locked until commit; no row if another process has locked it.
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
+       created_by, started_at, ended_at
+FROM broadcasts
+WHERE org_id = :org_id AND id = :broadcast_id AND state IN ('planned', 'running')
+FOR UPDATE SKIP LOCKED;
+
+-- add_recipients --
+-- Store a start for each recipient, dated so that `pace` of them are due per second. Returns how many there are, and how many entered
+-- after the watermark.
+WITH recipient AS MATERIALIZED (
+    SELECT contact_id, since, row_number() OVER (ORDER BY contact_id) AS number FROM recipients WHERE org_id = :org_id AND segment = :segment
+), added AS (
+    INSERT INTO starts (org_id, id, contact_id, event, payload, created_at, automation_id)
+    SELECT :org_id ::bigint, (left(:id ::text, 24) || lpad(to_hex(number), 12, '0'))::uuid, contact_id, 'broadcast',
+           CASE WHEN :segment ::text = '' THEN '{}' ELSE jsonb_build_object('segment', :segment ::text) END,
+           :now ::timestamptz + (number - 1) / :pace ::bigint * interval '1 second', :automation_id ::uuid
+    FROM recipient
+    RETURNING true
+)
+SELECT count(*), count(*) FILTER (WHERE since > :watermark ::timestamptz) FROM recipient;
+
+-- add_broadcast_entries --
+-- Make entries of the next starts of a broadcast, each at the moment of its start. A contact that was merged since is its survivor, once.
+-- Returns the numbers of starts and entries, and the last start.
+WITH page AS MATERIALIZED (
+    SELECT s.id, s.contact_id, s.created_at FROM starts s
+    WHERE s.org_id = :org_id ::bigint AND s.id > coalesce(:last_start ::uuid, (left(:id ::text, 24) || '000000000000')::uuid)
+        AND s.id <= (left(:id ::text, 24) || 'ffffffffffff')::uuid
+    ORDER BY s.id
+    LIMIT :limit ::bigint
+), recipient AS MATERIALIZED (
+    SELECT p.id, p.created_at, p.contact_id AS started_id, coalesce(c.merged_into, c.id) AS contact_id
+    FROM page p CROSS JOIN LATERAL (
+        SELECT id, merged_into FROM contacts WHERE org_id = :org_id ::bigint AND id = p.contact_id AND erased_at IS NULL LIMIT 1    -- key by key
+    ) AS c
+), made AS (
+    INSERT INTO entries (org_id, id, automation_id, automation_version, activation, event_id, event_created_at, contact_id, state, due_at,
+                         created_at, updated_at)
+    SELECT :org_id ::bigint, (left(:first_id ::text, 24) || right(r.id ::text, 12))::uuid, :automation_id ::uuid, :version ::integer,
+           :activation ::integer, r.id, r.created_at, r.contact_id, 'pending', r.created_at, r.created_at, r.created_at
+    FROM recipient r
+    WHERE NOT EXISTS (
+        SELECT FROM (
+            SELECT id FROM starts
+            WHERE org_id = :org_id ::bigint AND contact_id = r.contact_id AND created_at >= :started_at ::timestamptz
+            ORDER BY created_at OFFSET 0    -- the order of the index on contacts, contact by contact
+        ) AS other
+        WHERE other.id <> r.id AND left(other.id ::text, 24) = left(:id ::text, 24) AND (other.id < r.id OR r.contact_id <> r.started_id))
+    ON CONFLICT (org_id, automation_id, event_id) DO NOTHING
+    RETURNING true
+)
+SELECT (SELECT count(*) FROM page) AS starts, (SELECT count(*) FROM made) AS entries, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last_start;
+
+-- write_broadcast --
+-- Record the progress of a locked broadcast.
+UPDATE broadcasts
+SET state = :state, reason = :reason, entered = :entered, departed = :departed, entries = :entries, last_start = :last_start ::uuid,
+    started_at = :started_at ::timestamptz, ended_at = :ended_at ::timestamptz
+WHERE org_id = :org_id AND id = :id;

@@ -1,0 +1,175 @@
+"""Broadcasts: an automation is started once for every contact of a segment, in pages, whatever happens meanwhile."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from api.segments import broadcasts
+from api.segments.broadcasts import send_due
+from tests.segments.conftest import LateClock, Team
+from tests.segments.test_erased_and_merged import erase, merge
+from tests.segments.test_starts import automate, tag
+
+VIP = {"name": "vip", "sql": "SELECT id AS contact_id FROM contacts WHERE 'vip' = ANY (tags)"}
+BROADCAST = {"type": "broadcast", "segment": None}
+
+
+async def call(team: Team, method: str, path: str, body: Any = None) -> httpx.Response:
+    key = await team.org.key("workbench", "automations:write", "automations:publish", "contacts:read")
+    return await team.org.call(method, path, body, authorization=f"Bearer {key}")
+
+
+async def send(team: Team, automation_id: str, **body: Any) -> dict[str, Any]:
+    answer = await call(team, "POST", f"/automations/{automation_id}/broadcasts", {"segment": "vip"} | body)
+    assert answer.status_code == 201, answer.text
+    planned: dict[str, Any] = answer.json()
+    assert planned["state"] == "planned"
+    return planned
+
+
+async def progress(team: Team, broadcast: dict[str, Any]) -> tuple[Any, ...]:
+    shown = (await call(team, "GET", f"/broadcasts/{broadcast['id']}")).json()
+    return tuple(shown[name] for name in ("state", "contacts", "entered", "departed", "entries"))
+
+
+async def entered(team: Team) -> list[str]:
+    rows = await team.rows("SELECT contact_id::text FROM entries WHERE org_id = %s ORDER BY 1", team.id)
+    return [contact_id for (contact_id,) in rows]
+
+
+@pytest.fixture
+async def vip(acme: Team, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Seven contacts in the segment `vip`; a page of a broadcast has two."""
+    monkeypatch.setattr(broadcasts, "PAGE_CONTACTS", 2)
+    people = sorted([await acme.contact(f"vip{number}") for number in range(7)])
+    await acme.rows("UPDATE contacts SET tags = '{vip}' WHERE org_id = %s", acme.id)
+    await acme.expect_success("POST", "", VIP)
+    return people
+
+
+async def test_every_member_is_started_once_by_several_engines(acme: Team, vip: list[str], clock: LateClock) -> None:
+    automation_id = await automate(acme, **BROADCAST)
+    other = await acme.contact("other")
+    previewed = (
+        await call(acme, "POST", f"/automations/{automation_id}/broadcasts/preview", {"segment": "vip"})
+    ).json()
+    assert (previewed["contacts"], previewed["sample"]) == (7, vip)
+    sent = await send(acme, automation_id)
+    await asyncio.gather(*(send_due(acme.services.database, clock) for _ in range(3)))
+    assert await entered(acme) == vip
+    assert await progress(acme, sent) == ("done", 7, 0, 0, 7)
+    everyone = await send(acme, automation_id, segment=None, all=True)
+    await send_due(acme.services.database, clock)
+    assert sorted(await entered(acme)) == sorted([*vip, *vip, other])
+    assert await progress(acme, everyone) == ("done", 8, 0, 0, 8)
+    context = await acme.rows(
+        "SELECT DISTINCT event, payload, automation_id::text FROM starts WHERE org_id = %s", acme.id
+    )
+    assert sorted(context, key=str) == [
+        ("broadcast", {"segment": "vip"}, automation_id), ("broadcast", {}, automation_id)
+    ]  # fmt: skip
+
+
+async def test_what_entered_and_left_since_the_preview_is_told(acme: Team, vip: list[str], clock: LateClock) -> None:
+    automation_id = await automate(acme, **BROADCAST)
+    previewed = (
+        await call(acme, "POST", f"/automations/{automation_id}/broadcasts/preview", {"segment": "vip"})
+    ).json()
+    new = await acme.contact("new")
+    await tag(acme, new, "vip")
+    await tag(acme, vip[0])
+    await acme.expect_success("POST", "/vip/refresh")
+    await erase(acme, vip[1])
+    sent = await send(acme, automation_id, contacts=previewed["contacts"], watermark=previewed["watermark"])
+    await send_due(acme.services.database, clock)
+    assert await progress(acme, sent) == ("done", 7, 1, 2, 6)
+    assert await entered(acme) == sorted([*vip[2:], new])
+
+
+async def test_contacts_that_are_merged_or_erased_between_pages_are_started_once_or_not_at_all(
+    acme: Team, vip: list[str], clock: LateClock
+) -> None:
+    automation_id = await automate(acme, **BROADCAST)
+    outsider = await acme.contact("outsider")
+    await send(acme, automation_id)
+    database = acme.services.database
+
+    async def page() -> None:
+        ((org_id, broadcast_id),) = await acme.rows(
+            "SELECT org_id, id::text FROM broadcasts WHERE org_id = %s", acme.id
+        )
+        assert await broadcasts._send_page(database, clock, org_id, broadcast_id)
+
+    await page()  # the recipients are fixed
+    await merge(acme, vip[5], vip[0])
+    await merge(acme, outsider, vip[6])
+    await erase(acme, vip[4])
+    await send_due(database, clock)
+    assert await entered(acme) == sorted([vip[1], vip[2], vip[3], vip[5], outsider])
+
+
+async def test_it_starts_at_its_time_and_is_stopped_between_pages(acme: Team, vip: list[str], clock: LateClock) -> None:
+    automation_id = await automate(acme, **BROADCAST)
+    at = clock.now() + timedelta(hours=2)
+    sent = await send(acme, automation_id, at=at.isoformat())
+    database = acme.services.database
+    await send_due(database, clock)
+    assert await progress(acme, sent) == ("planned", 7, None, None, 0)
+    assert (await acme.expect_refusal("DELETE", "/vip"))[1] == "a broadcast of 'a' uses it"
+    clock.ahead = timedelta(hours=3)
+    for _ in range(3):
+        assert await broadcasts._send_page(database, clock, acme.id, sent["id"])
+    stopped = (await call(acme, "POST", f"/broadcasts/{sent['id']}/stop")).json()
+    assert (stopped["state"], stopped["entries"]) == ("stopped", 4)
+    await send_due(database, clock)
+    assert await entered(acme) == vip[:4]
+
+
+async def test_a_pause_holds_it_and_switching_the_automation_off_ends_it(
+    acme: Team, vip: list[str], clock: LateClock
+) -> None:
+    automation_id = await automate(acme, **BROADCAST)
+    sent, database = await send(acme, automation_id), acme.services.database
+    await call(acme, "POST", f"/automations/{automation_id}/pause")
+    await send_due(database, clock)
+    assert (await progress(acme, sent))[0] == "planned"
+    await call(acme, "POST", f"/automations/{automation_id}/resume", {})
+    assert await broadcasts._send_page(database, clock, acme.id, sent["id"])
+    await call(acme, "POST", f"/automations/{automation_id}/deactivate")
+    await send_due(database, clock)
+    assert await progress(acme, sent) == ("stopped", 7, 0, 0, 0)
+
+
+async def test_only_a_live_automation_that_starts_from_broadcasts_is_sent(acme: Team, vip: list[str]) -> None:
+    segment = await automate(acme)
+    draft = await automate(acme, publish=False, **BROADCAST)
+    live = await automate(acme, **BROADCAST)
+
+    async def refusal(automation_id: str, **body: Any) -> tuple[int, str]:
+        answer = await call(acme, "POST", f"/automations/{automation_id}/broadcasts", body)
+        return answer.status_code, answer.json().get("field") or ""
+
+    assert [await refusal(automation_id, segment="vip") for automation_id in (segment, draft)] == [(409, "")] * 2
+    assert await refusal(live) == (400, "")
+    assert await refusal(live, segment="vip", all=True) == (400, "")
+    assert await refusal(live, segment="nobody") == (400, "segment")
+    assert await refusal(live, segment="vip", at="2020-01-01T00:00:00Z") == (400, "at")
+    assert await refusal(live, segment="vip", contacts=5) == (400, "watermark")
+    assert (await call(acme, "GET", "/broadcasts")).json() == {"broadcasts": []}
+
+
+async def test_moments_are_spread_so_that_events_do_not_wait_for_all_recipients(
+    acme: Team, vip: list[str], clock: LateClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broadcasts, "PACE", 3)
+    await send(acme, await automate(acme, **BROADCAST))
+    await send_due(acme.services.database, clock)
+    rows = await acme.rows(
+        "SELECT count(*) FROM entries WHERE org_id = %s AND created_at = event_created_at AND due_at = created_at"
+        " GROUP BY due_at ORDER BY due_at",
+        acme.id,
+    )
+    assert [count for (count,) in rows] == [3, 3, 1]

@@ -1,0 +1,143 @@
+"""Broadcasts: an automation that is started for all contacts of a segment at once."""
+
+from datetime import datetime
+from typing import Any, Self
+
+import msgspec
+
+from workbench.connection import Connection
+from workbench.display.html import TableSequence, TableView, html, moment, printable_text, table_columns
+from workbench.display.words import quantity
+from workbench.errors import InvalidArgumentError, usage_example
+from workbench.language.responses import BroadcastPreview, BroadcastView
+
+_LOOKS = {"planned": "warn", "running": "busy", "done": "good", "stopped": "bad"}
+
+
+class BroadcastRecord(BroadcastView, frozen=True, rename="camel"):
+    """A broadcast as the server returns it."""
+
+    @property
+    def recipients(self) -> int:
+        """How many contacts it starts: those that were counted, and what entered and left since."""
+        return self.contacts + (self.entered or 0) - (self.departed or 0)
+
+    def audience(self) -> str:
+        return "all contacts" if self.segment is None else self.segment
+
+    def sentence(self) -> str:
+        """Return its progress, and how its recipients differ from the contacts that were counted."""
+        text = f"{self.entries:,} of {quantity(self.recipients, 'contact')}"
+        if self.state == "planned":
+            text = f"{quantity(self.contacts, 'contact')} on {moment(self.at)} UTC"
+        if self.entered or self.departed:
+            text += f"; since {moment(self.watermark)} UTC {self.entered:,} entered and {self.departed:,} left"
+        return f"{text}; {self.reason}" if self.reason not in (None, "stopped") else text
+
+
+class Broadcast:
+    """A broadcast, displayed with its progress.
+
+    `state`: planned, running, done or stopped. `contacts`: how many were counted. `entered`, `departed`: how many
+    entered and left since then, until it started; None before. `entries`: how many entries were made.
+    """
+
+    def __init__(self, connection: Connection, record: BroadcastRecord) -> None:
+        self._connection = connection
+        self._show(record)
+
+    def _show(self, record: BroadcastRecord) -> Self:
+        self._record = record
+        self.id, self.state, self.segment, self.at = record.id, record.state, record.segment, record.at
+        self.contacts, self.entered, self.departed = record.contacts, record.entered, record.departed
+        self.entries = record.entries
+        return self
+
+    def refresh(self) -> Self:
+        """Read its progress again, and return it."""
+        return self._show(msgspec.convert(self._connection.get(f"/broadcasts/{self.id}"), BroadcastRecord))
+
+    def stop(self) -> Self:
+        """Make no further entries. Those that were made continue; `.deactivate()` of the automation cancels them."""
+        return self._show(msgspec.convert(self._connection.post(f"/broadcasts/{self.id}/stop", {}), BroadcastRecord))
+
+    @printable_text
+    def __repr__(self) -> str:
+        return f"Broadcast to {self._record.audience()}, {self.state}: {self._record.sentence()}"
+
+    def _repr_html_(self) -> str:
+        text = f"Broadcast to {self._record.audience()}: {self._record.sentence()}"
+        share = self.entries / self._record.recipients if self._record.recipients else None
+        look = _LOOKS.get(self.state, "busy")
+        return html("line.html.j2", text=text, state=self.state, look=look, note="", block="", share=share)
+
+
+class SendPreview:
+    """How many contacts a broadcast would start (`contacts`), and the ids of some (`sample`).
+
+    `watermark`: the last refresh of the segment, up to which these contacts entered.
+    """
+
+    def __init__(self, connection: Connection, automation_id: str, body: dict[str, Any]) -> None:
+        answer = connection.post(f"/automations/{automation_id}/broadcasts/preview", body)
+        counted = msgspec.convert(answer, BroadcastPreview)
+        self._connection, self._automation_id, self._body = connection, automation_id, body
+        self.contacts, self.sample, self.watermark = counted.contacts, counted.sample, counted.watermark
+
+    @usage_example(".send() or .send(at=datetime(2026, 12, 1, 9, tzinfo=UTC))")
+    def send(self, *, at: datetime | None = None) -> Broadcast:
+        """Send it; the broadcast says how many contacts entered and left since this preview."""
+        counted = {"contacts": self.contacts, "watermark": self.watermark}
+        return _create(self._connection, self._automation_id, self._body | counted, at)
+
+    @printable_text
+    def __repr__(self) -> str:
+        return f"{quantity(self.contacts, 'contact')} as of {moment(self.watermark)} UTC. Send with .send()"
+
+    def _repr_html_(self) -> str:
+        return html("line.html.j2", text=repr(self), state="preview", look="busy", note="", block="")
+
+
+class Broadcasts(TableSequence[Broadcast]):
+    """The newest broadcasts. `wb.broadcasts` reads them again each time."""
+
+    def _view(self) -> TableView:
+        columns = table_columns("at (UTC)", "to", "state", "progress", "broadcast")
+        rows = [
+            (moment(item.at), item._record.audience(), item.state, item._record.sentence(), item.id) for item in self
+        ]
+        empty = 'No broadcasts yet. wb.automation("News").send_to("vip") sends one.'
+        return TableView(columns, rows, "Broadcasts", empty)
+
+
+def list_broadcasts(connection: Connection) -> Broadcasts:
+    records = msgspec.convert(connection.get("/broadcasts")["broadcasts"], list[BroadcastRecord])
+    return Broadcasts(tuple(Broadcast(connection, record) for record in records))
+
+
+def preview_send(connection: Connection, automation_id: str, segment: object, everyone: bool) -> SendPreview:
+    """Return what sending to a segment would start."""
+    return SendPreview(connection, automation_id, _audience(segment, everyone))
+
+
+def send_to(
+    connection: Connection, automation_id: str, segment: object, everyone: bool, at: datetime | None
+) -> Broadcast:
+    return _create(connection, automation_id, _audience(segment, everyone), at)
+
+
+def _create(connection: Connection, automation_id: str, body: dict[str, Any], at: datetime | None) -> Broadcast:
+    sent_at: Any = at  # a notebook does not enforce the annotation
+    if at is not None and (not isinstance(sent_at, datetime) or at.tzinfo is None):
+        raise InvalidArgumentError("at must be a datetime with a time zone: at=datetime(…, tzinfo=UTC)")
+    answer = connection.post(f"/automations/{automation_id}/broadcasts", body | ({} if at is None else {"at": at}))
+    return Broadcast(connection, msgspec.convert(answer, BroadcastRecord))
+
+
+def _audience(segment: object, everyone: bool) -> dict[str, Any]:
+    if everyone and segment is None:
+        return {"all": True}
+    name = getattr(segment, "name", segment)
+    if not isinstance(name, str) or not name or everyone:
+        raise InvalidArgumentError('name a segment: .send_to("vip"). For all contacts, write .send_to(everyone=True)')
+    return {"segment": name}
