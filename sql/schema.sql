@@ -668,10 +668,20 @@ CREATE TABLE workbench.broadcasts (
     created_by     uuid,
     started_at     timestamptz,
     ended_at       timestamptz,
+    scheduled      boolean NOT NULL DEFAULT false,      -- a run of a schedule
     PRIMARY KEY (org_id, id),
     FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
 );
 CREATE INDEX broadcasts_due ON workbench.broadcasts (org_id, at) WHERE state IN ('planned', 'running');
+
+-- How far the runs of each schedule are planned.
+CREATE TABLE workbench.schedules (
+    org_id         bigint NOT NULL,
+    automation_id  uuid NOT NULL,
+    planned_until  timestamptz NOT NULL,
+    PRIMARY KEY (org_id, automation_id),
+    FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
+);
 
 -- The contacts that a broadcast to a segment starts, with the time since when; with an empty name all contacts.
 CREATE VIEW workbench.recipients WITH (security_invoker = true) AS

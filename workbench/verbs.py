@@ -370,6 +370,25 @@ class AutomationVerbs(StepVerbs):
         """
         return self._with(start_draft(self._draft.name, {"type": "broadcast"}, node))
 
+    @usage_example('.on_schedule("0 9 * * mon", timezone="Europe/Zurich", segment="vip")')
+    def on_schedule(
+        self,
+        cron: str,
+        *,
+        timezone: str = "UTC",
+        segment: str | None = None,
+        missed: Literal["once", "skip"] = "once",
+        node: str | None = None,
+    ) -> Self:
+        """Start the automation for all contacts of a segment, or of the organization, at certain times.
+
+        Filters and steps written before are dropped. `cron` has five fields: minute, hour, day of the month, month, day
+        of the week; `"0 9 * * mon"` is every Monday at 09:00 in the time zone. `missed`: a run that was missed while no
+        engine ran is made late, once for all that were missed, or skipped.
+        """
+        spec: JsonObject = {"type": "schedule", "cron": cron, "timezone": timezone, "missed": missed}
+        return self._with(start_draft(self._draft.name, spec | ({"segment": segment} if segment else {}), node))
+
     @usage_example(f'.where("amountUsd", gt=500) or .where("amountUsd > 500"); operators: {OPERATOR_USAGE}')
     def where(self, path: str, **operator: Unpack[FilterArguments]) -> Self:
         """Start only if a value of the event passes this filter. With several filters, all must pass.

@@ -511,7 +511,7 @@ async def _add_version(
         ("where", "0008_where"): b'"where"' in bytes(source.trigger_spec) + bytes(source.graph),
         ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,
         ("timezone", "0009_wait_until"): graph.settings.timezone is not None,
-        (after.type, "0013_broadcasts"): isinstance(after.source, StartSource),
+        (after.type, "0014_schedules"): isinstance(after.source, StartSource),
     }
     for name, migration in [news for news, is_used in used.items() if is_used]:
         if await store.has_older_process(tx, migration):

@@ -1,4 +1,4 @@
-"""Broadcasts: an automation is started for every contact of a segment, or of the organization.
+"""Broadcasts: an automation is started for every contact of a segment, or of the organization, once or on a schedule.
 
 The recipients are fixed when the broadcast starts: one statement stores a start for each of them, and says how many
 entered and left since the number that its author saw. Entries follow in pages, each in a transaction that also moves
@@ -9,7 +9,11 @@ Starts are dated so that `PACE` of them are due per second. The entries of event
 never wait behind all entries of a broadcast.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Iterator
+from datetime import timedelta
+from itertools import takewhile
 from typing import Annotated
 
 import msgspec
@@ -17,20 +21,24 @@ from msgspec import Meta
 
 from api.automations.automations import Author, Refusal, conflict, invalid, record, unknown
 from api.clock import Clock, to_us, uuid7
-from api.jobs import every
+from api.jobs import every, one_by_one
 from api.store import broadcasts as store
-from api.store.broadcasts import BroadcastRow, Recipients
+from api.store.broadcasts import BroadcastRow, Recipients, ScheduleRow
 from api.store.database import Database, Transaction
 from api.store.events import wake_engine
 from api.store.query import run
 from api.store.segments import find_segment
 from workbench.language.body import Body, Moment, ShortName
+from workbench.language.codec import decode
 from workbench.language.problem import Problem
 from workbench.language.responses import BroadcastPreview, BroadcastView
+from workbench.language.starts import StartSource
+from workbench.language.trigger import Trigger, read_trigger
 
-POLL_INTERVAL_S = 1.0
+POLL_INTERVAL_S, PLAN_INTERVAL_S = 1.0, 5.0
 PAGE_CONTACTS = 5_000
 PACE = 5_000  # contacts per second
+MISSED_AFTER = timedelta(minutes=5)  # a run that is later than this was missed
 _SAMPLE_SIZE = 20
 
 
@@ -86,7 +94,7 @@ async def create(database: Database, author: Author, automation_id: str, body: B
         if isinstance(counted, Refusal):
             return counted
         sender = await store.find_sender(tx, author.org_id, automation_id)
-        if sender is None or not (sender.active and sender.broadcasts):
+        if sender is None or not sender.active or sender.type != "broadcast":
             return conflict("publish and activate the automation first: its trigger must be a broadcast")
         contacts, watermark = (counted.contacts, counted.watermark)
         if body.contacts is not None and body.watermark is not None:
@@ -135,7 +143,36 @@ async def _count(tx: Transaction, author: Author, automation_id: str, body: Prev
 
 
 async def keep_sending(database: Database, clock: Clock) -> None:
-    await every(POLL_INTERVAL_S, "send_broadcasts", lambda: send_due(database, clock))
+    await asyncio.gather(
+        every(PLAN_INTERVAL_S, "plan_runs", lambda: plan_runs(database, clock)),
+        every(POLL_INTERVAL_S, "send_broadcasts", lambda: send_due(database, clock)),
+    )
+
+
+async def plan_runs(database: Database, clock: Clock) -> None:
+    """Plan a broadcast for each schedule whose last run is due."""
+    async with database.transaction() as tx:
+        rows, now = await store.list_schedules(tx), clock.now()
+
+    async def plan(row: ScheduleRow) -> None:
+        trigger = read_trigger(decode(row.trigger_spec))
+        source = trigger.source if isinstance(trigger, Trigger) else None
+        if not isinstance(source, StartSource) or isinstance(cron := source.times(), str):
+            return
+        # Of several runs that were missed, only the last one counts.
+        times = takewhile(lambda at: at <= now, cron.times_after(row.planned_until))
+        at = next(iter(deque(times, maxlen=1)), None)
+        if at is None:
+            return
+        async with database.transaction() as tx:
+            if not await store.take_run(tx, row, at) or (source.missed == "skip" and now - at > MISSED_AFTER):
+                return
+            counted = await store.count_recipients(tx, row.org_id, source.segment or "", 0, now)
+            ids = row.org_id, uuid7(to_us(now)), row.automation_id
+            counts = counted.contacts, counted.watermark
+            await store.insert_broadcast(tx, *ids, source.segment or "", at, *counts, now, None)
+
+    await one_by_one("plan_runs", rows, plan)
 
 
 async def send_due(database: Database, clock: Clock) -> None:
@@ -154,10 +191,11 @@ async def _send_page(database: Database, clock: Clock, org_id: int, broadcast_id
         sender = None if row is None else await store.find_sender(tx, org_id, row.automation_id)
         if row is None or (sender is not None and sender.active and sender.paused):
             return False
-        if sender is None or not (sender.active and sender.broadcasts) or sender.version is None:
+        source = "schedule" if row.scheduled else "broadcast"
+        if sender is None or not sender.active or sender.type != source or sender.version is None:
             row = msgspec.structs.replace(row, state="stopped", reason="automation_inactive", ended_at=now)
         elif row.state == "planned":
-            total, entered = await store.add_recipients(tx, row, now, PACE)
+            total, entered = await store.add_recipients(tx, row, source, now, PACE)
             # Contacts of the organization are dated a moment before they are visible, so some may look older.
             entered = max(entered, total - row.contacts)
             departed = row.contacts + entered - total

@@ -5,21 +5,21 @@ from datetime import datetime
 import msgspec
 
 from api.store.database import Transaction
-from api.store.query import Uuid, query
+from api.store.query import Json, Uuid, query
 from workbench.language.responses import BroadcastState
 
 # --- Planning
 
 
 class BroadcastAutomation(msgspec.Struct, frozen=True):
-    """The automation of a broadcast. `broadcasts`: its published version starts from broadcasts."""
+    """The automation of a broadcast. `type`: of its published trigger, empty if nothing is published."""
 
     name: str
     version: int | None
     activation: int
     active: bool
     paused: bool
-    broadcasts: bool
+    type: str
 
 
 class Recipients(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class BroadcastRow(msgspec.Struct, frozen=True):
     """A broadcast as stored.
 
     `segment` is empty for all contacts. `entered`, `departed`: after the `watermark`, until it started. `last_start`:
-    up to it entries are made. `reason`: why it was stopped.
+    up to it entries are made. `reason`: why it was stopped. `scheduled`: it is a run of a schedule.
     """
 
     org_id: int
@@ -50,6 +50,7 @@ class BroadcastRow(msgspec.Struct, frozen=True):
     departed: int | None
     entries: int
     last_start: Uuid | None
+    scheduled: bool
     created_at: datetime
     created_by: Uuid | None
     started_at: datetime | None
@@ -75,7 +76,7 @@ async def insert_broadcast(
     contacts: int,
     watermark: datetime,
     now: datetime,
-    key_id: Uuid,
+    key_id: Uuid | None,
 ) -> BroadcastRow: ...
 
 
@@ -118,7 +119,7 @@ async def claim_broadcast(tx: Transaction, org_id: int, broadcast_id: Uuid) -> B
 
 
 @query
-async def add_recipients(tx: Transaction, row: BroadcastRow, now: datetime, pace: int) -> tuple[int, int]:
+async def add_recipients(tx: Transaction, row: BroadcastRow, event: str, now: datetime, pace: int) -> tuple[int, int]:
     """Store the starts of a broadcast; return how many there are, and how many entered after its watermark."""
 
 
@@ -131,3 +132,24 @@ async def add_broadcast_entries(
 
 @query
 async def write_broadcast(tx: Transaction, row: BroadcastRow) -> None: ...
+
+
+# --- Schedules
+
+
+class ScheduleRow(msgspec.Struct, frozen=True):
+    """An automation that starts from a schedule; its runs up to `planned_until` are planned."""
+
+    org_id: int
+    automation_id: Uuid
+    trigger_spec: Json
+    planned_until: datetime
+
+
+@query
+async def list_schedules(tx: Transaction) -> list[ScheduleRow]: ...
+
+
+@query
+async def take_run(tx: Transaction, row: ScheduleRow, at: datetime) -> bool:
+    """Record that the runs up to `at` are planned; False if another process has done that."""

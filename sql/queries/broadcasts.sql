@@ -3,9 +3,9 @@
 -- Planning ---------------------------------------------------------------------------------------------------------
 
 -- find_sender --
--- The automation of a broadcast: whether it takes entries, and whether its published version starts from broadcasts.
+-- The automation of a broadcast: whether it takes entries, and the type of its published trigger.
 SELECT a.name, a.published_version AS version, a.activation, a.active AND a.archived_at IS NULL AS active, a.paused_at IS NOT NULL AS paused,
-       coalesce(v.trigger_spec ->> 'type' = 'broadcast', false) AS broadcasts
+       coalesce(v.trigger_spec ->> 'type', '') AS type
 FROM automations a
 LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
 WHERE a.org_id = :org_id AND a.id = :automation_id;
@@ -20,30 +20,31 @@ SELECT (SELECT count(*) FROM recipients WHERE org_id = :org_id AND segment = :se
 
 -- insert_broadcast --
 -- A new broadcast.
-INSERT INTO broadcasts (org_id, id, automation_id, segment, at, state, contacts, watermark, created_at, created_by)
-VALUES (:org_id, :broadcast_id, :automation_id, :segment, :at, 'planned', :contacts, :watermark, :now, :key_id)
-RETURNING org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
-          created_by, started_at, ended_at;
+INSERT INTO broadcasts (org_id, id, automation_id, segment, at, state, contacts, watermark, scheduled, created_at, created_by)
+VALUES (:org_id, :broadcast_id, :automation_id, :segment, :at, 'planned', :contacts, :watermark, :key_id ::uuid IS NULL, :now,
+        :key_id ::uuid)
+RETURNING org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start,
+          scheduled, created_at, created_by, started_at, ended_at;
 
 -- find_broadcast --
 -- One broadcast.
-SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
-       created_by, started_at, ended_at
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start,
+       scheduled, created_at, created_by, started_at, ended_at
 FROM broadcasts
 WHERE org_id = :org_id AND id = :broadcast_id;
 
 -- lock_broadcast --
 -- One broadcast, locked until commit.
-SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
-       created_by, started_at, ended_at
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start,
+       scheduled, created_at, created_by, started_at, ended_at
 FROM broadcasts
 WHERE org_id = :org_id AND id = :broadcast_id
 FOR UPDATE;
 
 -- list_broadcasts --
 -- The newest broadcasts.
-SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
-       created_by, started_at, ended_at
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start,
+       scheduled, created_at, created_by, started_at, ended_at
 FROM broadcasts
 WHERE org_id = :org_id AND id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 ORDER BY id DESC
@@ -66,8 +67,8 @@ SELECT org_id, id FROM broadcasts WHERE state IN ('planned', 'running') AND at <
 
 -- claim_broadcast --
 -- A broadcast that has not ended, locked until commit; no row if another process has locked it.
-SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start, created_at,
-       created_by, started_at, ended_at
+SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start,
+       scheduled, created_at, created_by, started_at, ended_at
 FROM broadcasts
 WHERE org_id = :org_id AND id = :broadcast_id AND state IN ('planned', 'running')
 FOR UPDATE SKIP LOCKED;
@@ -79,7 +80,7 @@ WITH recipient AS MATERIALIZED (
     SELECT contact_id, since, row_number() OVER (ORDER BY contact_id) AS number FROM recipients WHERE org_id = :org_id AND segment = :segment
 ), added AS (
     INSERT INTO starts (org_id, id, contact_id, event, payload, created_at, automation_id)
-    SELECT :org_id ::bigint, (left(:id ::text, 24) || lpad(to_hex(number), 12, '0'))::uuid, contact_id, 'broadcast',
+    SELECT :org_id ::bigint, (left(:id ::text, 24) || lpad(to_hex(number), 12, '0'))::uuid, contact_id, :event ::text,
            CASE WHEN :segment ::text = '' THEN '{}' ELSE jsonb_build_object('segment', :segment ::text) END,
            :now ::timestamptz + (number - 1) / :pace ::bigint * interval '1 second', :automation_id ::uuid
     FROM recipient
@@ -125,3 +126,21 @@ UPDATE broadcasts
 SET state = :state, reason = :reason, entered = :entered, departed = :departed, entries = :entries, last_start = :last_start ::uuid,
     started_at = :started_at ::timestamptz, ended_at = :ended_at ::timestamptz
 WHERE org_id = :org_id AND id = :id;
+
+-- Schedules --------------------------------------------------------------------------------------------------------
+
+-- list_schedules --
+-- The automations of all organizations that take entries now from a schedule, with the moment after which their next run comes.
+SELECT a.org_id, a.id AS automation_id, v.trigger_spec,
+       greatest(s.planned_until, coalesce(a.live_since, a.created_at)) AS planned_until
+FROM automations a
+JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
+LEFT JOIN schedules s ON s.org_id = a.org_id AND s.automation_id = a.id
+WHERE a.active AND a.paused_at IS NULL AND a.archived_at IS NULL AND v.trigger_spec ->> 'type' = 'schedule'
+ORDER BY a.org_id, a.id;
+
+-- take_run --
+-- Record that the runs of a schedule up to a moment are planned; no row if another process was faster.
+INSERT INTO schedules AS s (org_id, automation_id, planned_until) VALUES (:org_id, :automation_id, :at)
+ON CONFLICT (org_id, automation_id) DO UPDATE SET planned_until = excluded.planned_until WHERE s.planned_until < excluded.planned_until
+RETURNING true;

@@ -32,7 +32,7 @@ LOG_TRIGGER = {
     "signature": "Transfer(address indexed from, address indexed to, uint256 value)",
     "walletArg": "to",
 }
-START_TRIGGER = {"type": "segment_entered", "segment": "vip"}
+START_TRIGGER = {"type": "schedule", "segment": "vip", "cron": "0 9 * * *"}
 LONGEST_ID = "x" * MAX_ID_LENGTH  # as `text_variants` writes it
 TESTED = {
     "nodes": [

@@ -44,7 +44,16 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
     spec = {
         "type": draw(
             st.sampled_from(
-                ["app_event", "custom-event", "onchain_event", "segment_entered", "segment_left", "broadcast", "“”"]
+                [
+                    "app_event",
+                    "custom-event",
+                    "onchain_event",
+                    "segment_entered",
+                    "segment_left",
+                    "broadcast",
+                    "schedule",
+                    "“”",
+                ]
             )
         ),
         "filters": draw(filters),
@@ -57,6 +66,8 @@ def payloads(draw: st.DrawFn) -> dict[str, Any]:
                 _LOGS,
                 _LOGS | {"confirmations": 1, "createContacts": True},
                 {"segment": "vip"},
+                {"cron": "0 9 * * mon", "segment": "vip", "missed": "skip"},
+                {"cron": "0 9 * * mon", "timezone": "Europe/Zurich"},
                 {"event": "Deposit"},
                 {"event": "a.b"},
                 {"eventNames": ["b", "a:", "a"]},

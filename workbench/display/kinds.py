@@ -25,10 +25,11 @@ from workbench.language.actions import FIELDS, NODE_KINDS, FieldType, Handle, In
 from workbench.language.graph import Node
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 from workbench.language.problem import DeclarationError
+from workbench.language.starts import MISSED
 from workbench.language.trigger import Trigger
 
 JsonObject: TypeAlias = dict[str, Any]
-Control: TypeAlias = FieldType | Literal["events", "number", "word", "wallet", "segment", "checkbox"]
+Control: TypeAlias = FieldType | Literal["events", "number", "word", "wallet", "segment", "checkbox", "missed"]
 Group: TypeAlias = Literal["Triggers", "Messages", "Contact", "Flow"]
 
 
@@ -37,8 +38,8 @@ class FormField(msgspec.Struct, frozen=True, array_like=True):
 
     The control of a field of `data` is its type. Only triggers have others: `word` is a text without templates,
     `wallet` the name of a parameter that contains an address, `segment` the name of a segment, `checkbox` a boolean
-    that is off by default. `words`, in sentences: of a checkbox that is off and one that is on, or the noun that
-    follows a number.
+    that is off by default, `missed` what a schedule does with a missed run. `words`, in sentences: of a checkbox that
+    is off and one that is on, of the choices of `missed`, or the noun that follows a number.
     """
 
     key: str
@@ -211,12 +212,14 @@ def trigger_texts(
                 texts[field.key] = conditions(content)
             case "checkbox":
                 texts[field.key] = field.words[bool(content)]
+            case "missed":
+                texts[field.key] = field.words[MISSED.index(content)]
             case "number" if field.words:
                 texts[field.key] = f"{content} {field.words[0]}{'' if content == 1 else 's'}" if content else ""
             case "number":
                 texts[field.key] = str(content)
             case _:
-                texts[field.key] = text(content)
+                texts[field.key] = text(content) if content else ""
     return texts
 
 

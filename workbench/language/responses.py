@@ -471,7 +471,7 @@ class BroadcastPreview(msgspec.Struct, frozen=True):
 
 
 class BroadcastView(msgspec.Struct, frozen=True, rename="camel"):
-    """A broadcast. `segment` None: all contacts of the organization.
+    """A broadcast. `segment` None: all contacts of the organization. `scheduled`: it is a run of a schedule.
 
     `contacts` were counted at the `watermark`. `entered` and `departed` came and left between it and the start of the
     broadcast, so `contacts + entered - departed` are started. `entries` were made so far. `reason`: why it was stopped.
@@ -488,6 +488,7 @@ class BroadcastView(msgspec.Struct, frozen=True, rename="camel"):
     entered: int | None
     departed: int | None
     entries: int
+    scheduled: bool
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

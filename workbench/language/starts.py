@@ -1,6 +1,7 @@
 """What starts an automation other than events and logs: a contact enters or leaves a segment, or gets a broadcast.
 
-A start becomes an event of its contact: its name is the type of the trigger, its payload names the segment.
+A schedule repeats a broadcast. A start becomes an event of its contact: its name is the type of the trigger, its
+payload names the segment.
 """
 
 import re
@@ -10,30 +11,45 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from workbench.language.codec import Json, encode
+from workbench.language.cron import Cron, is_timezone, read_cron
 from workbench.language.event import Event, Identifiers, read_event
 from workbench.language.problem import Problem, Problems, problems_in
 
-StartType: TypeAlias = Literal["segment_entered", "segment_left", "broadcast"]
+StartType: TypeAlias = Literal["segment_entered", "segment_left", "broadcast", "schedule"]
 SegmentChange: TypeAlias = Literal["segment_entered", "segment_left"]
 SEGMENT_CHANGES: tuple[SegmentChange, ...] = get_args(SegmentChange)
 START_TYPES: tuple[StartType, ...] = get_args(StartType)
+Missed: TypeAlias = Literal["once", "skip"]
+MISSED: tuple[Missed, ...] = get_args(Missed)
 SEGMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
 
 class StartSource(msgspec.Struct, frozen=True):
-    """The starts of one type. `segment`: of changes of a segment; a broadcast names its segment when it is sent."""
+    """The starts of one type. `segment`: its contacts; a broadcast names it when it is sent, a schedule may name none.
+
+    `cron`, `timezone`: the times of a schedule. `missed`: whether a run that was missed is made late, once, or skipped.
+    """
 
     type: StartType
     segment: str | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    missed: Missed = "once"
 
     @property
     def key(self) -> str:
-        """Type and segment as one text."""
-        return self.type if self.segment is None else f"{self.type}:{self.segment}"
+        """What starts of this source have in common, as one text."""
+        return f"{self.type}:{self.segment}" if self.type in SEGMENT_CHANGES else self.type
 
     @property
     def name(self) -> str:
         return self.type
+
+    def times(self) -> Cron | str:
+        """Return the times of a schedule, or what is wrong with them."""
+        if not is_timezone(self.timezone):
+            return "its time zone is unknown"
+        return read_cron(self.cron or "", self.timezone)
 
     @property
     def payload(self) -> dict[str, Json]:
@@ -43,11 +59,15 @@ class StartSource(msgspec.Struct, frozen=True):
     @property
     def shown_values(self) -> dict[str, Json]:
         """The values of the trigger spec as titles show them."""
-        return {"segment": self.segment}
+        schedule = {"cron": self.cron, "timezone": self.timezone, "missed": self.missed}
+        return {"segment": self.segment, **(schedule if self.type == "schedule" else {})}
 
 
 START_SOURCE_SCHEMA: Mapping[str, Mapping[str, Json]] = {  # the fields that `read_start_source` reads
-    "segment": {"type": "string", "pattern": f"^{SEGMENT_NAME.pattern}$"}
+    "segment": {"type": ["string", "null"], "pattern": f"^{SEGMENT_NAME.pattern}$"},
+    "cron": {"type": "string", "examples": ["0 9 * * mon"]},
+    "timezone": {"type": "string", "examples": ["Europe/Zurich"], "default": "UTC"},
+    "missed": {"enum": [*MISSED], "default": "once"},
 }
 
 
@@ -55,15 +75,27 @@ def read_start_source(
     type_name: StartType, spec: Mapping[str, Any], field: str, problems: list[Problem]
 ) -> StartSource | None:
     """Return the source in the trigger spec of an automation; add what is wrong with it to `problems`."""
-    segment = spec.get("segment")
+    before, segment = len(problems), spec.get("segment")
+    if type_name not in SEGMENT_CHANGES:
+        names = ("segment", "filters", "where") if type_name == "broadcast" else ("filters", "where")
+        reason = f"does not belong to a {type_name}: its contacts are those of a segment"
+        problems += [Problem(f"{field}.{name}", reason) for name in names if spec.get(name)]
     if type_name == "broadcast":
-        reason = "does not belong to a broadcast: its segment is chosen when it is sent"
-        problems += [Problem(f"{field}.{name}", reason) for name in ("segment", "filters", "where") if spec.get(name)]
         return StartSource(type_name)
-    if not isinstance(segment, str) or not SEGMENT_NAME.fullmatch(segment):
+    is_optional = segment is None and type_name == "schedule"
+    if not is_optional and not (isinstance(segment, str) and SEGMENT_NAME.fullmatch(segment)):
         problems.append(Problem(f"{field}.segment", "must be the name of a segment, like vip"))
-        return None
-    return StartSource(type_name, segment)
+    if type_name != "schedule":
+        return StartSource(type_name, segment) if len(problems) == before else None
+    cron, timezone, missed = spec.get("cron"), spec.get("timezone", "UTC"), spec.get("missed", "once")
+    if not is_timezone(timezone):
+        problems.append(Problem(f"{field}.timezone", "must be a time zone, like Europe/Zurich"))
+    times = read_cron(cron if isinstance(cron, str) else "", timezone if is_timezone(timezone) else "UTC")
+    if isinstance(times, str):
+        problems.append(Problem(f"{field}.cron", times))
+    if missed not in MISSED:
+        problems.append(Problem(f"{field}.missed", "must be once or skip"))
+    return StartSource(type_name, segment, cron, timezone, missed) if len(problems) == before else None
 
 
 def read_start_sample(value: Mapping[str, Any], source: StartSource, now_us: int) -> Event | Problems:

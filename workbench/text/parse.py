@@ -30,6 +30,7 @@ from workbench.display.words import OPERATOR_PHRASES, UNITS_S, WEEKDAYS
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import FIELDS, FieldType, handles_of
 from workbench.language.filter import OPERATORS, WHERE, condition_fields
+from workbench.language.starts import MISSED
 
 _RAW = "Run "
 _TRIGGERS = {parts(row.sentence)[0].before: kind for kind, row in TRIGGERS.items()}
@@ -227,6 +228,8 @@ def _trigger_field(field: FormField, line: Scanner) -> Any:
             return _conditions(line)
         case "checkbox":
             return field.words.index(line.take(*field.words)) == 1
+        case "missed":
+            return MISSED[field.words.index(line.take(*field.words))]
         case "number":
             number = line.integer()
             if field.words:

@@ -7,7 +7,7 @@ export const NEW_CARD_HEIGHT = 90; // the most that a new card needs
 const COLUMN_WIDTH = 316;
 const ROW_GAP = 54;
 const ON_CHAIN = "onchain_event";
-const STARTS = ["segment_entered", "segment_left", "broadcast"];
+const STARTS = ["segment_entered", "segment_left", "broadcast", "schedule"];
 const TRIGGERS = new Set([ON_CHAIN, ...STARTS, "app_event", "custom_event", "app-event", "custom-event", "appevent"]);
 
 /** An output of a node. */

@@ -38,7 +38,7 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, switch: id, missing: id, clock: id, date: id, shift: id }[field.control]; // a label names a single input
+  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, switch: id, missing: id, missed: id, clock: id, date: id, shift: id }[field.control]; // a label names a single input
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={labelled} diagnostics={props.diagnostics}>
       {control()}
@@ -72,7 +72,14 @@ export function Control(props: Props) {
       case "wallet":
         return <Combo label={field.label} value={text} options={walletsOf(choices, props.events)} placeholder="which parameter?" disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "segment":
-        return <Combo label={field.label} value={text} options={choices.segments.map((segment) => ({ value: segment }))} placeholder="which segment?" disabled={disabled} invalid={invalid} onChange={onChange} />;
+        return <Combo label={field.label} value={text} options={choices.segments.map((segment) => ({ value: segment }))} placeholder="which segment?" disabled={disabled} invalid={invalid} onChange={(segment) => onChange(segment || undefined)} />;
+      case "missed":
+        return (
+          <select id={id} value={value === "skip" ? "skip" : "once"} disabled={disabled} aria-invalid={invalid || undefined} onChange={(event) => onChange(event.target.value)}>
+            <option value="once">Make it once, late</option>
+            <option value="skip">Skip it</option>
+          </select>
+        );
       case "number":
         return <IntegerInput id={id} value={value} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "checkbox":
