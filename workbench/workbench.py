@@ -183,6 +183,7 @@ class Workbench(Reports):
         Steps that came due meanwhile run now. With `overdue="cancel"` the entries at these steps are cancelled instead.
         """
         return publish.resume_all(self._connection, overdue)
+
     @property
     def broadcasts(self) -> Broadcasts:
         """The newest broadcasts with their progress, as a sequence that is displayed as a table."""

@@ -505,8 +505,8 @@ async def _add_version(
     # In a thread: templates that the cache does not hold are compiled again, which may take seconds.
     graph = await asyncio.to_thread(read_graph, decode(source.graph))
     assert isinstance(graph, Graph), "publishing refuses other graphs"
-    # An older process ignores `where`, and would let every event in. It starts nothing when it refreshes a segment, and other
-    # news would end its entries.
+    # An older process ignores `where`, and would let every event in. It starts nothing when it refreshes a segment, and
+    # other news would end its entries.
     used = {
         ("where", "0008_where"): b'"where"' in bytes(source.trigger_spec) + bytes(source.graph),
         ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,

@@ -1,4 +1,4 @@
-"""Starts: what starts entries other than events and logs."""
+"""Starts: contacts that entered or left a segment, or got a broadcast."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
--- Starts: what starts entries other than events and logs. A start is a row in the shape of an event (`starting_events`).
+-- Starts: contacts that entered or left a segment, or got a broadcast. A start is a row in the shape of an event (`starting_events`).
 
 -- find_started_automations --
 -- The automations that take entries now from a change of a segment, with the trigger of the published version, or of the

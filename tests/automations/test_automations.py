@@ -181,6 +181,15 @@ async def test_an_expression_is_published_only_while_every_process_knows_express
         assert not isinstance(await automations.publish(tenant.database, tenant.author, row.id, None), Refusal)
 
 
+async def test_a_start_is_published_only_while_every_process_knows_starts(tenant: Any, database_url: str) -> None:
+    row = await tenant.publish()
+    await automations.update(tenant.database, tenant.author, row.id, edit(2, trigger_spec=b'{"type": "broadcast"}'))
+    old_name = f"{APPLICATION_NAME}0013_broadcasts engine"
+    with psycopg.connect(libpq_dsn(database_url), application_name=old_name):
+        refusal = await automations.publish(tenant.database, tenant.author, row.id, None)
+        assert (refusal.reason, "older version" in str(refusal.problems[0])) == ("conflict", True)
+
+
 async def test_rollback_leaves_unpublished_work_alone(tenant: Any) -> None:
     row = await tenant.publish()
     await automations.update(tenant.database, tenant.author, row.id, edit(2, trigger_spec=EXACT))

@@ -73,7 +73,9 @@ async def test_every_member_is_started_once_by_several_engines(acme: Team, vip: 
     ]  # fmt: skip
 
 
-async def test_what_entered_and_left_since_the_preview_is_told(acme: Team, vip: list[str], clock: LateClock) -> None:
+async def test_a_broadcast_counts_the_contacts_that_entered_and_left_since_its_preview(
+    acme: Team, vip: list[str], clock: LateClock
+) -> None:
     automation_id = await automate(acme, **BROADCAST)
     previewed = (
         await call(acme, "POST", f"/automations/{automation_id}/broadcasts/preview", {"segment": "vip"})

@@ -60,7 +60,7 @@ async def vip(acme: Team) -> list[str]:
     return people
 
 
-async def test_a_refresh_starts_those_who_enter_and_those_who_leave_once(acme: Team, vip: list[str]) -> None:
+async def test_a_refresh_starts_each_contact_that_enters_or_leaves_once(acme: Team, vip: list[str]) -> None:
     ann, _, cid, dan = vip
     entering, leaving = await automate(acme), await automate(acme, type="segment_left")
     await tag(acme, ann)

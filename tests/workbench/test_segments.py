@@ -5,6 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.installation import until
 from tests.running import Running
 from workbench import InvalidArgumentError, InvalidRequestError, NotFoundError, SqlError, Workbench, segments
 
@@ -36,6 +37,23 @@ def test_defining_shows_the_size_and_its_change(wb: Workbench) -> None:
     assert "unchanged" in repr(wb.segments.define("rich", sql=BIG, least=100))
     history = changed.history().select("size", "entered", "departed")
     assert history.rows() == [(2, 2, 0), (4, 2, 0), (4, 0, 0)]
+
+
+def test_an_automation_starts_for_contacts_that_enter_a_segment(wb: Workbench) -> None:
+    sql = "SELECT id AS contact_id FROM contacts WHERE external_id = :name"
+    segment = wb.segments.define("newly-rich", sql=sql, params={"name": "newly-rich"})
+    welcome = wb.automation("Newly rich").on_segment_entered("newly-rich").add_tag("rich").publish()
+    wb.events.send("deposit", external_id="newly-rich")
+    assert segment.refresh().size == 1
+    until(lambda: [entry.state for entry in welcome.entries()] == ["completed"], "the engine runs the entry")
+    assert "rich" in wb.contact(external_id="newly-rich").tags
+    assert "segment_entered" in repr(wb.contact(external_id="newly-rich").timeline)
+    with pytest.raises(InvalidArgumentError, match="the members of segments in the past are not stored"):
+        welcome.backtest(days=1)
+    with pytest.raises(InvalidRequestError, match="in use by the automation 'Newly rich'"):
+        segment.delete()
+    welcome.archive()
+    segment.delete()
 
 
 def test_a_segment_is_a_table_of_its_members_and_a_picture_of_its_sizes(wb: Workbench) -> None:

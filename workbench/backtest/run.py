@@ -115,7 +115,7 @@ def run(
         simulated = tuple(payload.automation() for payload in payloads)
         if any(isinstance(automation.trigger.source, StartSource) for automation in simulated):
             raise InvalidArgumentError(
-                "a backtest plays stored events, but who entered or left a segment in the past is not stored. "
+                "a backtest plays stored events, but the members of segments in the past are not stored. "
                 "Simulate contacts instead: .simulate(contact={…})"
             )
         source = BacktestSource(connection, select(simulated), request.sample)

@@ -1,4 +1,4 @@
-"""What starts an automation other than events and logs: a contact enters or leaves a segment, or gets a broadcast.
+"""Starts, other than events and logs, of an automation: a contact enters or leaves a segment, or gets a broadcast.
 
 A schedule repeats a broadcast. A start becomes an event of its contact: its name is the type of the trigger, its
 payload names the segment.
