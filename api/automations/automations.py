@@ -512,6 +512,7 @@ async def _add_version(
         ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,
         ("timezone", "0009_wait_until"): graph.settings.timezone is not None,
         (after.type, "0014_schedules"): isinstance(after.source, StartSource),
+        ("several edges from one handle", "0016_bounces"): bool(graph.route.sequences),
     }
     for name, migration in [news for news, is_used in used.items() if is_used]:
         if await store.has_older_process(tx, migration):
