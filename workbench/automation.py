@@ -154,6 +154,7 @@ class Automation(AutomationVerbs):
         now: datetime | None = None,
         *,
         events: Sequence[Mapping[str, Any]] = (),
+        locale: str | None = None,
     ) -> Simulation:
         """Return what would happen with `event`, without doing it. Delays and waits pass at once.
 
@@ -162,7 +163,8 @@ class Automation(AutomationVerbs):
         `contact` (`walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`) replaces the stored
         contact.
         `now` is the time of the event. `events` are later events of the same contact:
-        `[{"event": "purchase", "after": "2h", "payload": {…}}]`.
+        `[{"event": "purchase", "after": "2h", "payload": {…}}]`. `locale="de-AT"` shows the texts that a contact of
+        this locale would get, and `locale="default"` the default texts.
 
         With a server the stored contact is used. Without one, the same interpreter runs in this process. Raises
         InvalidArgumentError for an event or contact that the service would refuse.
@@ -171,7 +173,7 @@ class Automation(AutomationVerbs):
         if connection is not None and not connection.has_key:
             connection = None  # without a key the server would refuse; this process can still simulate
         automation_id, note = (None, "") if record is None else (record.id, record.inactive_reason())
-        arguments = SimulationArguments(event or {}, contact, now, events, automation_id=automation_id)
+        arguments = SimulationArguments(event or {}, contact, now, events, automation_id=automation_id, locale=locale)
         return simulate_draft(self._draft, arguments, connection, note)
 
     @usage_example('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')
@@ -202,15 +204,18 @@ class Automation(AutomationVerbs):
         return backtested(self._connected(), self._draft, self._server.record, against, request)
 
     @usage_example('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
-    def send_test(self, event: Mapping[str, Any], *, node: str | None = None, **to: TestReceivers) -> TestSent:
+    def send_test(
+        self, event: Mapping[str, Any], *, node: str | None = None, locale: str | None = None, **to: TestReceivers
+    ) -> TestSent:
         """Send the messages for `event` to yourself through the real channels, and return the result of each.
 
-        `event` is as for `.simulate`, and the texts are those that its contact would get. Messages go only to the
-        addresses given here, are marked as tests and are not counted. With `node`, only the message of that step is
-        sent. A message that lacks something is skipped, and the draft is not saved.
+        `event` and `locale` are as for `.simulate`, and the texts are those that its contact would get. Messages go
+        only to the addresses given here, are marked as tests and are not counted. With `node`, only the message of that
+        step is sent. A message that lacks something is skipped, and the draft is not saved.
         """
         record = self._server.record
-        return send_test(self._connected(), record.id if record is not None else None, self._draft, event, to, node)
+        automation_id = record.id if record is not None else None
+        return send_test(self._connected(), automation_id, self._draft, event, to, node, locale)
 
     # Publishing
 

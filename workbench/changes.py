@@ -175,7 +175,7 @@ _FIELD_WORDS = {"seconds": "waits", "timeoutSeconds": "waits at most", "filters"
 def _field_changes(old: JsonObject, new: JsonObject) -> list[str]:
     if old["type"] != new["type"] and not (is_trigger(old["type"]) and is_trigger(new["type"])):
         return [f"another kind of step: {_new_and_old(_sentence(old), _sentence(new))}"]
-    before, after = old.get("data") or {}, new.get("data") or {}
+    before, after = (_with_texts_by_locale(node.get("data") or {}) for node in (old, new))
     mirrored = _MIRRORED_TRIGGER_KEYS if is_trigger(old["type"]) else _MIRRORED_KEYS
     keys = [
         key
@@ -184,6 +184,15 @@ def _field_changes(old: JsonObject, new: JsonObject) -> list[str]:
     ]
     texts = {key: _new_and_old(*(_field(new["type"], key, data) for data in (before, after))) for key in keys}
     return [f"{_FIELD_WORDS.get(key, key)}: {text}" for key, text in texts.items()]
+
+
+def _with_texts_by_locale(data: JsonObject) -> JsonObject:
+    """Return data with each text of other locales as a field of its own, such as `subject in de`."""
+    locales = data.get("locales")
+    if not isinstance(locales, dict) or not all(isinstance(texts, dict) for texts in locales.values()):
+        return data
+    texts = {f"{key} in {name}": text for name, texts in locales.items() for key, text in texts.items()}
+    return {key: value for key, value in data.items() if key != "locales"} | texts
 
 
 def _field(kind: str, key: str, data: Mapping[str, Any]) -> str:

@@ -213,7 +213,8 @@ class SavedAutomation:
         missing = {}
         if needs := needs_of(trigger, graph)[:_MAX_NEEDS]:
             with suppress(PermissionDeniedError, SqlError):  # the key may not run SQL, or there are too many contacts
-                missing = count_missing(self.connection, sorted(trigger.names), needs)
+                attribute = graph.settings.locale_attribute
+                missing = count_missing(self.connection, sorted(trigger.names), needs, attribute)
         events = tuple(dict.fromkeys((*names, *paths)))
         facts = CatalogFacts(events, paths, types, segments, undeliverable=undeliverable, missing=missing)
         if uses_chain(trigger, graph):

@@ -362,13 +362,15 @@ def _contact_ids(contacts: object) -> list[str]:
 
 
 def count_missing(
-    connection: Connection, events: Sequence[str], needs: "Sequence[Need]"
-) -> "dict[Need, tuple[int, int]]":
-    """Return how many contacts of the newest events lack each value, and how many were looked at."""
+    connection: Connection, events: Sequence[str], needs: "Sequence[Need]", locale_attribute: str
+) -> "dict[Need, dict[str | None, tuple[int, int]]]":
+    """Return how many contacts of the newest events lack each value, and how many were looked at, by their locale."""
     numbered = [{"number": n, "path": need.path.split("."), "segments": need.segments} for n, need in enumerate(needs)]
-    values = {"names": events, "needs": msgspec.json.encode(numbered).decode()}
-    rows = built_in(connection, "missing_values", values).iter_rows()
-    return {needs[number]: (count, sampled) for number, count, sampled in rows}
+    values = {"names": events, "needs": msgspec.json.encode(numbered).decode(), "locale_attribute": locale_attribute}
+    counts: dict[Need, dict[str | None, tuple[int, int]]] = {}
+    for number, locale, count, sampled in built_in(connection, "missing_values", values).iter_rows():
+        counts.setdefault(needs[number], {})[locale] = count, sampled
+    return counts
 
 
 def segment_names(connection: Connection) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ from workbench.errors import InvalidArgumentError
 from workbench.language.channel import CHANNELS
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.responses import TestMessageView
-from workbench.simulate import complete_event
+from workbench.simulate import checked_locale, complete_event
 
 if TYPE_CHECKING:
     TestReceivers: TypeAlias = str
@@ -63,6 +63,7 @@ def send_test(
     event: Mapping[str, Any],
     to: Mapping[str, str],
     node: str | None,
+    locale: str | None,
 ) -> TestSent:
     """Send the messages of a draft for `event` to the addresses `to`, or only the message of one node.
 
@@ -76,5 +77,7 @@ def send_test(
     payload = draft.payload()
     body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "to": receivers}
     options = {"automationId": automation_id, "nodeId": node, "event": complete_event(event, trigger, None)}
+    if locale is not None:
+        options["locale"] = checked_locale(locale)
     answer = connection.post("/test", body | {name: value for name, value in options.items() if value is not None})
     return TestSent(msgspec.convert(answer["messages"], tuple[TestMessage, ...]))

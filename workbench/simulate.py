@@ -25,6 +25,7 @@ from workbench.language.contact import ContactState
 from workbench.language.event import Event, read_event
 from workbench.language.filter import Verdict
 from workbench.language.graph import Graph
+from workbench.language.locales import read_locale
 from workbench.language.onchain import log_sample, read_log_sample
 from workbench.language.problem import Problem
 from workbench.language.run import State
@@ -35,6 +36,7 @@ from workbench.language.simulate import (
     SimulatedAutomation,
     SimulationInput,
     Trace,
+    in_locale,
     read_contact,
     read_scheduled_events,
     simulate,
@@ -50,7 +52,7 @@ class SimulationArguments(msgspec.Struct, frozen=True):
     """The arguments of a simulation, as the caller wrote them.
 
     `until` is how long after the event to stop; None: at the end of the entry. `automation_id` is the id of the saved
-    automation, or None. Splits and holdouts derive a contact's branch from it.
+    automation, or None. Splits and holdouts derive a contact's branch from it. `locale`: as in `Automation.simulate`.
     """
 
     event: Mapping[str, Any]
@@ -59,6 +61,7 @@ class SimulationArguments(msgspec.Struct, frozen=True):
     later: Sequence[Mapping[str, Any]] = ()
     until: timedelta | None = None
     automation_id: str | None = None
+    locale: str | None = None
 
 
 class SimulationSource(msgspec.Struct, frozen=True):
@@ -197,6 +200,8 @@ class Simulation:
             outcome = words.outcome(step.outcome)
             if step.outcome == "skipped":
                 outcome += f", because {words.step_detail(step)}"
+            elif step.outcome == "sent" and (locale := words.step_detail(step)):
+                outcome += f" {locale}"
             lines.append(f"  {number}. {step.node_id}: {outcome}{f' ({offset})' if offset else ''}")
         lines += [f"  → {words.message_line(message)}" for message in self.messages]
         for missed in self.trace.missed:
@@ -247,6 +252,8 @@ def simulate_draft(
     InvalidArgumentError for an event, contact or time that is not valid.
     """
     trigger, graph = draft.language()
+    if arguments.locale is not None:
+        graph = in_locale(graph, checked_locale(arguments.locale))
     now: object = environment.now() if arguments.now is None else arguments.now
     if not isinstance(now, datetime) or now.tzinfo is None:
         raise InvalidArgumentError("now must be a datetime with a time zone: now=datetime(…, tzinfo=UTC)")
@@ -302,11 +309,20 @@ def _simulate_on_server(
         "events": later or None,
         "until": now + until if now is not None and until is not None else None,
         "automationId": arguments.automation_id,
+        "locale": arguments.locale,
     }
     body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "event": event}
     body |= {name: value for name, value in options.items() if value is not None}  # without a contact: the stored one
     answer = connection.post("/simulate", body)
     return msgspec.convert(answer, Trace), answer.get("emailFrom", "")
+
+
+def checked_locale(locale: object) -> str:
+    """Return the locale whose texts are shown or sent; raise InvalidArgumentError if it is not one."""
+    tag = read_locale(locale, "locale")
+    if isinstance(tag, str):
+        return tag
+    raise InvalidArgumentError("; ".join(map(str, tag)))
 
 
 def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[str, Any] | None) -> JsonObject:

@@ -34,7 +34,7 @@ from workbench.draft import (
 )
 from workbench.duration import Weekday, seconds_of, signed_seconds_of, weekday_number
 from workbench.errors import InvalidAutomationError, MethodHints, usage_example
-from workbench.language.actions import OnMissing, handles_of, side_handles
+from workbench.language.actions import Locales, OnMissing, handles_of, side_handles
 
 
 class StepVerbs(MethodHints):
@@ -55,6 +55,7 @@ class StepVerbs(MethodHints):
         body: str,
         *,
         data: JsonObject | None = None,
+        locales: Locales | None = None,
         on_missing: OnMissing = "skip",
         node: str | None = None,
     ) -> Self:
@@ -63,11 +64,12 @@ class StepVerbs(MethodHints):
         Texts are templates with values of the event and the contact:
         `"Thanks for {{ amountUsd }} USD, {{ contact.name | default('you') }}"`. `data` is passed to the app that shows
         the message. Without a wallet, or a value of a text, the message is skipped, or with `on_missing="fail"` the
-        entry fails. `node`, here and in every method that adds a step, is the id of the step; the default follows
-        from its content.
+        entry fails. `locales={"de": {"title": "…", "body": "…"}}` has the texts for contacts of other locales; see
+        `.locale_attribute`. `node`, here and in every method that adds a step, is the id of the step; the default
+        follows from its content.
         """
         message = {"recipientMode": "triggering_profile", "title": title, "body": body}
-        more = {"data": data} if data is not None else {}
+        more = ({"data": data} if data is not None else {}) | ({"locales": locales} if locales is not None else {})
         return self._add("send_inapp", message | more | _missing(on_missing), node)
 
     @usage_example('.send_email(subject="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
@@ -76,17 +78,20 @@ class StepVerbs(MethodHints):
         subject: str,
         body: str,
         *,
+        locales: Locales | None = None,
         track_clicks: bool = False,
         on_missing: OnMissing = "skip",
         node: str | None = None,
     ) -> Self:
         """Send the contact an email. A body that begins with `<` is HTML, in which values are escaped.
 
-        `track_clicks`: a click on a link of the email is an event `link.clicked` of the contact. `on_missing` as for
-        `.send_inapp`: without an email address, or without a value of a text.
+        `locales` as for `.send_inapp`: `{"de": {"subject": "…", "body": "…"}}`. `track_clicks`: a click on a link of
+        the email is an event `link.clicked` of the contact. `on_missing` as for `.send_inapp`: without an email
+        address, or without a value of a text.
         """
-        data = {"subject": subject, "body": body} | ({"trackClicks": True} if track_clicks else {})
-        return self._add("send_email", data | _missing(on_missing), node)
+        message = {"subject": subject, "body": body} | ({"locales": locales} if locales is not None else {})
+        tracking = {"trackClicks": True} if track_clicks else {}
+        return self._add("send_email", message | tracking | _missing(on_missing), node)
 
     @usage_example('.send_webhook("https://example.com/hook", body={"amount": "{{ amountUsd }}"})')
     def send_webhook(
@@ -455,6 +460,20 @@ class AutomationVerbs(StepVerbs):
         The steps after it run.
         """
         return self._with_setting("frequencyCap", {"messages": messages, "seconds": seconds_of(per, "per")})
+
+    @usage_example('.locale_attribute("language")')
+    def locale_attribute(self, attribute: str) -> Self:
+        """Choose the texts of messages by this attribute of the contact. By default it is `locale`.
+
+        A contact with `de-AT` or `de_at` gets the texts of `de-AT`, otherwise those of `de`, otherwise the default
+        texts.
+        """
+        return self._with_setting("localeAttribute", attribute)
+
+    @usage_example('.default_locale("en")')
+    def default_locale(self, locale: str) -> Self:
+        """Name the locale of the default texts, so that `.check()` does not report its contacts as without texts."""
+        return self._with_setting("defaultLocale", locale)
 
     @usage_example(".holdout(10)")
     def holdout(self, percent: int) -> Self:

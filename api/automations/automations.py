@@ -505,10 +505,12 @@ async def _add_version(
     # In a thread: templates that the cache does not hold are compiled again, which may take seconds.
     graph = await asyncio.to_thread(read_graph, decode(source.graph))
     assert isinstance(graph, Graph), "publishing refuses other graphs"
-    # An older process ignores `where`, and would let every event in. It starts nothing when it refreshes a segment, and
-    # other news would end its entries.
+    # An older process ignores `where` and `locales`: it would let every event in, and send the default texts. It starts
+    # nothing when it refreshes a segment, and other news would end its entries.
+    specs = bytes(source.trigger_spec) + bytes(source.graph)
     used = {
-        ("where", "0008_where"): b'"where"' in bytes(source.trigger_spec) + bytes(source.graph),
+        ("where", "0008_where"): b'"where"' in specs,
+        ("locales", "0010_locales"): b'"locales"' in specs,
         ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,
         ("timezone", "0009_wait_until"): graph.settings.timezone is not None,
         (after.type, "0014_schedules"): isinstance(after.source, StartSource),

@@ -26,6 +26,7 @@ from workbench.language.channel import RetryPolicy
 from workbench.language.contact import ContactState, IdentifierKey
 from workbench.language.event import LOG_NAME, Event
 from workbench.language.facts import ContactHistory
+from workbench.language.locales import read_locale
 from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.simulate import (
     EARLIEST,
@@ -39,6 +40,7 @@ from workbench.language.simulate import (
     SimulatedAutomation,
     SimulationInput,
     Trace,
+    in_locale,
     read_scheduled_events,
     simulate,
 )
@@ -74,7 +76,8 @@ class TrialBody(Body, frozen=True):
     """An event to simulate. Without `contact`, the stored contact of the event is used.
 
     `now`: the time of the event, by default the present. `until`: the time at which the simulation stops; by default
-    when the entry ends. `version`: a number, the `published` version, or the `draft`.
+    when the entry ends. `version`: a number, the `published` version, or the `draft`. `locale`: the locale that texts
+    are chosen for, in place of that of the contact; `default` for the default texts.
     """
 
     event: Annotated[bytes, Meta(extra={"read": _check_event, "schema": SAMPLE_SCHEMA})]
@@ -83,6 +86,7 @@ class TrialBody(Body, frozen=True):
     until: Moment | None = None
     events: Annotated[list[Any], Meta(extra={"schema": _EVENTS_SCHEMA, "reason": NOT_LATER_EVENTS})] | None = None
     version: Version = "draft"
+    locale: Annotated[str, Meta(extra={"read": read_locale})] | None = None
 
 
 class UnsavedTrialBody(TrialBody, frozen=True, rename="camel", kw_only=True):
@@ -101,7 +105,7 @@ class Trial(msgspec.Struct, frozen=True):
     """An event to try at `now`, and later events. `contact` None: the stored contact with the event's identifiers.
 
     `event`: its description as JSON; the trigger decides how it is read. `until`: the time to stop at; None: when the
-    entry has ended.
+    entry has ended. `locale`: as in `TrialBody`.
     """
 
     event: bytes
@@ -110,6 +114,7 @@ class Trial(msgspec.Struct, frozen=True):
     version: Version = "draft"
     later: tuple[ScheduledEvent, ...] = ()
     until: datetime | None = None
+    locale: str | None = None
 
 
 class PreparedTrial(msgspec.Struct, frozen=True):
@@ -149,7 +154,7 @@ def trial_of(body: TrialBody, now: datetime) -> Trial | Problems:
     if problems:
         return tuple(problems)
     contact = None if body.contact is None else body.contact.state
-    return Trial(body.event, contact, at, body.version, later, body.until)
+    return Trial(body.event, contact, at, body.version, later, body.until, body.locale)
 
 
 async def simulate_trial(
@@ -186,7 +191,10 @@ async def prepare(
     if isinstance(parsed, tuple):
         return invalid(parsed)
     # As in the engine, an automation that is not published has the draft's trigger and no graph.
-    automation = SimulatedAutomation(parsed.trigger, parsed.graph if is_published else None, automation_id)
+    graph = parsed.graph if is_published else None
+    if graph is not None and trial.locale is not None:
+        graph = in_locale(graph, trial.locale)
+    automation = SimulatedAutomation(parsed.trigger, graph, automation_id)
     event = read_sample(trial.event, automation.trigger, to_us(trial.now))
     if isinstance(event, tuple):
         return invalid(event)

@@ -15,7 +15,8 @@ from api.store import events
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.database import APPLICATION_NAME, RefusedDataError, libpq_dsn
 from api.store.query import run
-from workbench.language.codec import decode
+from tests.automations.conftest import GREETING
+from workbench.language.codec import decode, encode
 from workbench.language.graph import read_graph
 
 EXACT = b'{"type":"app_event","filters":[{"path":"a","operator":"in","value":[1.10,1e2,12345678901234567890.125]}]}'
@@ -163,7 +164,7 @@ async def test_rollback_publishes_the_old_spec_as_a_new_version(tenant: Any) -> 
     assert (back.published_version, back.trigger_spec) == (3, oldest.trigger_spec)
 
 
-async def test_an_expression_is_published_only_while_every_process_knows_expressions(
+async def test_expressions_and_locales_are_published_only_while_every_process_knows_them(
     tenant: Any, database_url: str
 ) -> None:
     spec = b'{"type": "app_event", "event": "deposit", "where": "amountUsd > 500"}'
@@ -177,7 +178,15 @@ async def test_an_expression_is_published_only_while_every_process_knows_express
         await automations.update(tenant.database, tenant.author, row.id, edit(4, trigger_spec=spec))
         refusal = await automations.publish(tenant.database, tenant.author, row.id, None)
         assert refusal.reason == "conflict"
-        await automations.update(tenant.database, tenant.author, row.id, edit(5, trigger_spec=EXACT, name="x"))
+        (trigger, message), locales = GREETING["graph"]["nodes"], {"de": {"title": "Danke", "body": "b"}}
+        nodes = [trigger, message | {"data": message["data"] | {"locales": locales}}]
+        graph = encode(GREETING["graph"] | {"nodes": nodes})
+        await automations.update(
+            tenant.database, tenant.author, row.id, edit(5, trigger_spec=EXACT, graph=graph, name="x")
+        )
+        refusal = await automations.publish(tenant.database, tenant.author, row.id, None)
+        assert str(refusal.problems[0]).startswith("`locales` cannot be published")
+        await automations.update(tenant.database, tenant.author, row.id, edit(6, graph=encode(GREETING["graph"])))
         assert not isinstance(await automations.publish(tenant.database, tenant.author, row.id, None), Refusal)
 
 

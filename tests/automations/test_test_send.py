@@ -117,6 +117,19 @@ async def test_every_message_is_sent_to_the_author_and_marked_as_a_test(
     assert request.headers["webhook-id"] == answer["messages"][2]["id"]
 
 
+async def test_a_test_has_the_texts_of_the_locale_that_it_names(installation: Installation) -> None:
+    locales = {"de": {"subject": "Post {{ n }}", "body": "b"}}
+    nodes = [NODES[0], NODES[3] | {"data": NODES[3]["data"] | {"locales": locales}}]
+    body = DRAFT | {"graph": {"nodes": nodes, "edges": [{"source": "t", "target": "m"}]}, "event": EVENT}
+    for locale, title in (("de_AT", "Post 7"), ("default", "Mail 7")):
+        _, answer = await installation.org.call("POST", "/test", body | {"to": {"email": ME}, "locale": locale})
+        assert [message["title"] for message in answer["messages"]] == [title]
+        _, trace = await installation.org.call("POST", "/simulate", body | {"locale": locale})
+        assert [message["subject"] for message in trace["messages"]] == [title]
+    status_code, answer = await installation.org.call("POST", "/simulate", body | {"locale": "German"})
+    assert (status_code, answer["field"]) == (400, "locale")
+
+
 async def test_a_test_reaches_only_its_receivers_and_is_not_counted(installation: Installation) -> None:
     await installation.test(to={"walletAddress": MY_WALLET})
     _, answer = await installation.test(to={"email": ME})

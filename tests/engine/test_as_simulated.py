@@ -34,7 +34,8 @@ BODIES = st.fixed_dictionaries(
                 ["pro", 1, 2.5, None, Decimal("1E+2"), Decimal("-0.0"), {"bb": 1, "a": [Decimal("2E+1")]}, SIX_DAYS_AGO]
             ),
         ),
-        "attributes": st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])) | SINCE,
+        "attributes": st.dictionaries(st.sampled_from(["plan", "locale"]), st.sampled_from(["pro", "free", "de-at"]))
+        | SINCE,
     }
 )
 LATER = st.lists(st.tuples(st.sampled_from([59, 3_601, 90_001, 500_001]), BODIES), max_size=3)

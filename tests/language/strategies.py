@@ -42,6 +42,7 @@ TEXTS = st.sampled_from(
         "a\nb",
     )
 )
+LOCALES = st.sampled_from(["de", "de_at", "FR-ca", "{{ plan }}"])
 TAGS = st.sampled_from(["a", "b", "vip"])
 CLOCKS = st.sampled_from(["00:00", "02:30", "09:00", "23:59"])
 WEEKDAYS = st.sampled_from([[1], [6, 7], [1, 2, 3, 4, 5]])
@@ -57,6 +58,13 @@ def _message(
 ) -> st.SearchStrategy[dict[str, Any]]:
     missing = st.sampled_from(["fail", "skip", "skip"])
     return st.fixed_dictionaries(fields, optional={"onMissing": missing} | (optional or {}))
+
+
+def _localized(
+    optional: dict[str, st.SearchStrategy[Any]] | None = None, **fields: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    locales = st.dictionaries(st.sampled_from(["de", "de-AT", "fr_ca"]), _data(**fields), min_size=1, max_size=2)
+    return _message({"locales": locales} | (optional or {}), **fields)
 
 
 filters = st.lists(
@@ -92,8 +100,8 @@ def _filtering(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, 
 
 
 STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "send_inapp": _message(title=TEXTS, body=TEXTS),
-    "send_email": _message({"trackClicks": st.booleans()}, subject=TEXTS, body=TEXTS),
+    "send_inapp": _localized(title=TEXTS, body=TEXTS),
+    "send_email": _localized({"trackClicks": st.booleans()}, subject=TEXTS, body=TEXTS),
     "send_webhook": _message(
         url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]), body=st.none() | TEXTS | _data(a=TEXTS)
     ),
@@ -102,6 +110,7 @@ STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "update_contact": _data(
         attributes=st.dictionaries(st.sampled_from(["plan", "size"]), TEXTS | st.integers(0, 2), min_size=1)
         | _data(since=st.sampled_from(DATES))
+        | _data(locale=LOCALES)
     ),
     "condition": _filtering(),
     "delay": _data(seconds=SECONDS),
@@ -131,6 +140,8 @@ settings = st.fixed_dictionaries(
         "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS),
         "timezone": st.sampled_from(["Europe/Zurich", "America/New_York"]),
         "holdout": st.sampled_from([30, 50]),
+        "localeAttribute": st.sampled_from(["locale", "plan"]),
+        "defaultLocale": st.sampled_from(["en", "de-AT"]),
     },
 )  # fmt: skip
 
@@ -213,7 +224,9 @@ def graph_of(written: dict[str, Any]) -> Graph:
 contacts = st.tuples(
     st.sampled_from(["c1", "c2", "c3"]),
     st.sampled_from([Identifiers(evm_wallet("a"), "ann@b.co")] * 4 + [Identifiers(evm_wallet("a")), Identifiers()]),
-    st.dictionaries(st.sampled_from(["plan", "size"]), st.sampled_from(["pro", 1, True]), max_size=2).flatmap(
+    st.dictionaries(
+        st.sampled_from(["plan", "size", "locale"]), st.sampled_from(["pro", 1, "de_AT"]), max_size=2
+    ).flatmap(
         lambda attributes: st.sampled_from(
             [attributes, attributes | {"timezone": "Asia/Tokyo"}, attributes | {"since": DATES[3]}]
         )
@@ -231,7 +244,8 @@ def events(draw: st.DrawFn) -> Event:
             st.sampled_from(["pro", 1, 2.5, None, ["pro"], "2026-11-14T09:00:00Z"]),
         )
     )
-    attributes = draw(st.dictionaries(st.just("plan"), st.sampled_from(["pro", "free"])) | SINCE)
+    named = st.dictionaries(st.sampled_from(["plan", "locale"]), st.sampled_from(["pro", "free", "de-at"]))
+    attributes = draw(named | SINCE)
     body = {
         "event": draw(st.sampled_from(EVENTS)),
         "contact": {"externalId": "u"},

@@ -266,12 +266,14 @@ def test_a_value_of_the_payload_is_not_needed_where_its_other_spelling_is_tested
 def test_contacts_that_lack_what_a_message_needs_are_counted() -> None:
     plan, email, seen, unseen = (Need("1", path) for path in ("contact.plan", "email", "items", "order.total"))
     missing = {plan: (12, 340), email: (340, 340), seen: (0, 340), unseen: (340, 340)}
-    catalog = msgspec.structs.replace(SEEN, missing=missing)
-    message = path_to({"type": "send_email", "data": {"subject": "s", "body": "b", "onMissing": "skip"}})
+    by_locale = {need: {None: counts} for need, counts in missing.items()}
+    catalog = msgspec.structs.replace(SEEN, missing=by_locale)
+    texts = {"subject": "{{ contact.plan }}", "body": "{{ items }} {{ order.total }}"}
+    message = path_to({"type": "send_email", "data": texts | {"onMissing": "skip"}})
     text = "of the 340 contacts of the newest events:"
     assert warnings(trigger(), message, catalog) == [
         ("1", None, f"is skipped for 12 {text} contact.plan is missing"),
         ("1", None, f"is skipped for 340 {text} email is missing"),
     ]
-    failing = path_to({"type": "send_email", "data": {"subject": "s", "body": "b"}})
+    failing = path_to({"type": "send_email", "data": texts})
     assert warnings(trigger(), failing, catalog)[0][2] == f"fails for 12 {text} contact.plan is missing"

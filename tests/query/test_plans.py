@@ -23,6 +23,7 @@ _HISTORY = """
 """
 _BOUND = {"every": "'day'", "since": "now() - interval '1 day'", "previous": "now() - interval '1 day'"}
 _BOUND["names"] = "ARRAY['login']"
+_BOUND["locale_attribute"] = "'locale'"
 _BOUND["needs"] = """'[{"number": 0, "path": ["email"], "segments": []}]'"""
 
 

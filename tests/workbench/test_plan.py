@@ -41,6 +41,14 @@ def lines(before: Automation, after: Automation) -> list[str]:
             ["~ send_email: subject: “Hello”, before: “Hi”"],
         ),
         (
+            new().on("a").send_email("Hi", "x", locales={"de": {"subject": "Hallo", "body": "x"}}),
+            new()
+            .on("a")
+            .send_email("Hi", "x", locales={"de": {"subject": "Servus", "body": "x"}})
+            .default_locale("en"),
+            ["~ settings: default texts in en", "~ send_email: subject in de: “Servus”, before: “Hallo”"],
+        ),
+        (
             new().on("a").delay("1d", node="d"),
             new().on("a").delay("36h", node="d"),
             ["~ d: waits: 1 day 12 hours, before: 1 day"],

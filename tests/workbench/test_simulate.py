@@ -112,6 +112,20 @@ def test_invalid_arguments_are_refused(event, now, words) -> None:
         thanks().simulate(event, contact=WALLET, now=now)
 
 
+def test_a_simulation_shows_the_texts_of_a_locale() -> None:
+    locales = {"de": {"title": "Danke", "body": "b"}}
+    automation = new().on("deposit").send_inapp("Thanks", "b", locales=locales)
+    austrian = {**WALLET, "attributes": {"locale": "de_AT"}}
+    shown = [
+        automation.simulate({}, contact=austrian, now=NOW, locale=locale) for locale in (None, "fr", "de-CH", "default")
+    ]
+    assert [simulation.messages[0].title for simulation in shown] == ["Danke", "Thanks", "Danke", "Thanks"]
+    assert "2. send_inapp: message sent in de\n" in repr(shown[0])
+    assert "2. send_inapp: message sent with the default texts\n" in repr(shown[1])
+    with pytest.raises(InvalidArgumentError, match="locale: must be a locale"):
+        automation.simulate({}, contact=austrian, now=NOW, locale="German")
+
+
 def test_an_event_name_is_required_if_several_start_the_automation() -> None:
     with pytest.raises(InvalidArgumentError, match="the event has no name"):
         branching().simulate({}, contact=WALLET, now=NOW)

@@ -105,6 +105,28 @@ def test_the_links_of_an_email_are_tracked_if_asked() -> None:
     assert str(problem) == "send_email: must be true or false"
 
 
+def test_a_message_has_texts_by_locale() -> None:
+    texts = {"subject": "Danke {{ contact.name }}", "body": "Wir haben es"}
+    automation = (
+        new()
+        .on("deposit")
+        .locale_attribute("tongue")
+        .default_locale("en")
+        .send_email("Thanks", "It is here", locales={"de": texts})
+    )
+    assert automation.to_json()["graph"]["nodes"][1]["data"]["locales"] == {"de": texts}
+    assert automation.to_json()["graph"]["settings"] == {"localeAttribute": "tongue", "defaultLocale": "en"}
+    assert automation.describe().splitlines()[1:] == [
+        "  (texts in the locale of tongue)",
+        "  (default texts in en)",
+        "  • Send the email “Thanks”, for de (subject “Danke {{ contact.name }}”, body “Wir haben es”)"
+        " if nothing is missing: “It is here”.",
+    ]
+    assert "also in de" in automation.svg()
+    (problem,) = new().on("x").send_inapp("a", "b", locales={"english": {"title": "a", "body": "b"}}).check()
+    assert str(problem) == "send_inapp: must be a locale: a language such as de, or one with a region such as de-AT"
+
+
 def test_branches_join_in_the_step_after_them() -> None:
     assert edges(branching()) == {
         ("trigger", None, "if_plan"),
@@ -239,7 +261,7 @@ def test_an_automation_read_from_json_can_be_extended() -> None:
 
 
 STEPS = st.recursive(
-    st.sampled_from(["tag", "send", "insist", "exit"]).map(lambda kind: [kind]),
+    st.sampled_from(["tag", "send", "translate", "insist", "exit"]).map(lambda kind: [kind]),
     lambda inner: st.tuples(inner, st.none() | inner, inner).map(lambda parts: [("if", parts[0], parts[1]), *parts[2]]),
     max_leaves=8,
 )
@@ -252,6 +274,10 @@ def write(steps, into):
                 into = into.add_tag("t")
             case "send":
                 into = into.send_inapp(title="t", body="b")
+            case "translate":
+                into = into.send_email(
+                    "t", "b", locales={"de-AT": {"subject": "“t”", "body": "a\nb"}, "x": {"y z": ""}}
+                )
             case "insist":
                 into = into.send_webhook("https://a.example", body={"a": 1}, on_missing="fail")
             case "exit":

@@ -284,6 +284,14 @@ def test_contacts_that_lack_what_a_text_needs_are_counted(wb: Workbench) -> None
         "send_email: is skipped for 2 of the 4 contacts of the newest events: contact.tier is missing",
         "send_email: is skipped for 3 of the 4 contacts of the newest events: email is missing",
     ]
+    wb.events.send("lacking", external_id="lacks-1", attributes={"tongue": "pt_BR"}, payload={"a": {"b": 1}})
+    german = {"subject": "{{ contact.tier }}", "body": "b"}
+    localized = wb.automation("lacking").on("lacking").locale_attribute("tongue")
+    assert [str(remark) for remark in localized.send_email("a", "b", locales={"de": german}).check()] == [
+        "send_email: has no texts in the locales of 1 of the 4 contacts of the newest events: pt-BR (1). They get the"
+        " default texts; set defaultLocale if that is their locale",
+        "send_email: is skipped for 3 of the 4 contacts of the newest events: email is missing",
+    ]
     sql = "SELECT id AS contact_id FROM contacts WHERE external_id IN ('lacks-0', 'lacks-2')"
     wb.segments.define("few-that-lack", sql=sql)
     few = wb.automation("lacking").on("lacking").when("contact.segments", contains="few-that-lack")

@@ -189,7 +189,9 @@ def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
             return words.shift(value) if value else ""
         case "zone":
             return "" if value == TIMEZONE_ATTRIBUTE else str(value)
-        case "body" | "object" | "recipient" | "missing" | "switch":
+        case "locales" if value and not quoted:
+            return f"also in {', '.join(value)}"
+        case "body" | "object" | "recipient" | "missing" | "switch" | "locales":
             return ""
 
 

@@ -180,6 +180,11 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
             return True if value is True else None
         case "clock" | "weekdays" | "date" | "shift" | "zone":
             return None if timing_problem(field_type, value) else value
+        case "locales":
+            if not isinstance(value, dict) or not all(isinstance(texts, dict) and texts for texts in value.values()):
+                return None
+            is_written = all(isinstance(text, str) for texts in value.values() for text in texts.values())
+            return {**value} if value and is_written else None
 
 
 class _Walk:
@@ -330,6 +335,6 @@ def _settings(settings: JsonObject) -> dict[SettingName, Any]:
                 written[name] = {"from": value["from"], "to": value["to"], "timezoneAttribute": timezone}
             case "frequencyCap":
                 written[name] = {"messages": value["messages"], "seconds": value["seconds"]}
-            case "holdout" | "timezone":
+            case "holdout" | "timezone" | "localeAttribute" | "defaultLocale":
                 written[name] = value
     return written

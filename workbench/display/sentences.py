@@ -21,6 +21,7 @@ from workbench.language.codec import encode
 from workbench.language.filter import WHERE, Filter, Where
 from workbench.language.graph import AutomationSettings, Graph, SettingName, read_settings
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE
+from workbench.language.locales import LOCALE_ATTRIBUTE
 from workbench.language.trigger import Trigger, is_trigger
 
 # The parser uses the same patterns and phrases.
@@ -34,6 +35,7 @@ NOTHING_MORE = "Nothing more."
 END = "End here."
 EXPRESSION = "it holds that "  # “If plan is “pro” and it holds that “amountUsd > 500””
 NOTHING_MISSING = "nothing is missing"  # “Send the email “Hi” if nothing is missing”
+AND_FOR = " and for "  # “for de (subject “Hallo”, body “…”) and for fr (…)”
 
 
 def sentences(trigger: Trigger, graph: Graph) -> list[str]:
@@ -106,6 +108,10 @@ def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str]
         texts.append(f"at most {count(cap.messages, 'message')} in {span_text(int(cap.period.total_seconds()))}")
     if settings.holdout:
         texts.append(f"hold out {settings.holdout} % of contacts")
+    if settings.locale_attribute != LOCALE_ATTRIBUTE:
+        texts.append(f"texts in the locale of {path(settings.locale_attribute)}")
+    if settings.default_locale is not None:
+        texts.append(f"default texts in {settings.default_locale}")
     return texts
 
 
@@ -233,6 +239,11 @@ def _field(field_type: FieldType, content: Any) -> str:
             return path(content)
         case "shift":
             return words.shift(timedelta(seconds=content))
+        case "locales":
+            return AND_FOR.join(
+                f"{path(locale)} ({', '.join(f'{path(key)} {text(item)}' for key, item in texts.items())})"
+                for locale, texts in content.items()
+            )
 
 
 def _headings(step: OutlineStep) -> list[str]:

@@ -15,6 +15,7 @@ from workbench.language.channel import Message, channel_of
 from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.filter import OPERATORS, WHERE, Filter, Verdict
+from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
 from workbench.language.run import State, Step
 
@@ -294,7 +295,7 @@ def message_line(message: Message) -> str:
 
 
 def step_detail(step: Step) -> str:
-    """Return the detail of a step: its error, the end of its wait, the tag or attributes, the event, or the cause."""
+    """Return the detail of a step: its error, the end of its wait, its tag, attributes, event, locale or cause."""
     detail = step.detail
     match step.outcome:
         case "failed" | "undeliverable":
@@ -309,5 +310,7 @@ def step_detail(step: Step) -> str:
             return str(detail.get("event", ""))
         case "skipped" | "refused" | "missed":
             return str(detail.get("error") or CAUSE_WORDS.get(detail.get("cause", ""), ""))
+        case "sent" if "locale" in detail:
+            return "with the default texts" if detail["locale"] == DEFAULT_TEXTS else f"in {detail['locale']}"
         case _:
             return ""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import time, timedelta
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
@@ -19,6 +19,7 @@ from workbench.language.codec import Json
 from workbench.language.event import MAX_ATTRIBUTES, attribute_problems, is_awaitable_name
 from workbench.language.filter import Filter
 from workbench.language.local_time import MAX_CLOCK_SETBACK, TIMEZONE_ATTRIBUTE
+from workbench.language.locales import MAX_LOCALES, NOT_A_LOCALE, choose_locale, locale_tag
 from workbench.language.problem import Problem, Problems
 from workbench.language.starts import START_TYPES
 from workbench.language.template import TemplateError, compile_template
@@ -60,6 +61,7 @@ FieldType: TypeAlias = Literal[
     "date",
     "shift",
     "zone",
+    "locales",
 ]
 Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
 Text: TypeAlias = Annotated[str, "text"]  # a template
@@ -81,6 +83,7 @@ Weekdays: TypeAlias = Annotated[tuple[int, ...], "weekdays"]  # from 1 (Monday) 
 DatePath: TypeAlias = Annotated[str, "date"]  # of a date; a name alone in `data` is that of an attribute of the contact
 Shift: TypeAlias = Annotated[timedelta, "shift"]  # between a date and the moment; whole seconds in `data`
 ZoneAttribute: TypeAlias = Annotated[str, "zone"]  # the attribute of the contact with its time zone
+Locales: TypeAlias = Annotated[dict[str, dict[str, str]], "locales"]  # the lines and texts of the action, by locale
 
 
 class _Action(msgspec.Struct, frozen=True):
@@ -122,7 +125,21 @@ class MessageAction(_Action, frozen=True, kw_only=True):
     on_missing: OnMissing = msgspec.field(name="onMissing", default="fail")
 
 
-class SendInapp(MessageAction, frozen=True, tag="send_inapp"):
+class LocalizedMessage(MessageAction, frozen=True, kw_only=True):
+    """The base of messages with texts in several locales. `locales`: the texts other than the default ones, by tag."""
+
+    locales: Locales = {}
+
+    def in_locale(self, wanted: Json, default: str | None = None) -> tuple[Self, str | None]:
+        """Return the message with only the texts for a locale, and the locale that was chosen.
+
+        `default`: the locale of the default texts, which are also the texts if no locale fits (None).
+        """
+        chosen = choose_locale({*self.locales, default}, wanted)
+        return msgspec.structs.replace(self, **self.locales.get(chosen or "", {}), locales={}), chosen
+
+
+class SendInapp(LocalizedMessage, frozen=True, tag="send_inapp"):
     """Store and push a message for the wallet of the event, otherwise of its contact."""
 
     channel = INAPP
@@ -132,7 +149,7 @@ class SendInapp(MessageAction, frozen=True, tag="send_inapp"):
     recipient: RecipientMode = msgspec.field(name="recipientMode", default="triggering_profile")
 
 
-class SendEmail(MessageAction, frozen=True, tag="send_email"):
+class SendEmail(LocalizedMessage, frozen=True, tag="send_email"):
     """Send an email. A body that begins with `<` is HTML, and its values are escaped.
 
     `track_clicks`: a click on a link of the email is an event of the contact.
@@ -335,7 +352,7 @@ def read_action(kind: str, data: Mapping[str, Any], node: str) -> Action:
         return InvalidAction((Problem(f"{node}.type", reason),))
     problems: list[Problem] = []
     values = {
-        field.attribute: _read_field(field, data, node, problems)
+        field.attribute: _read_field(kind, field, data, node, problems)
         for field in FIELDS[kind]
         if field.key in data or not field.optional
     }
@@ -366,9 +383,9 @@ def side_handles(kind: str) -> tuple[Handle, ...]:
     return STEP_ACTIONS[kind].SIDE_HANDLES if kind in STEP_ACTIONS else ()
 
 
-def templates_in(action: Action) -> Iterator[str]:
-    """Yield the templates that are rendered when the action runs."""
-    for value in _values(action, "line", "text", "url", "body", "attributes"):
+def templates_in(action: Action | MessageAction) -> Iterator[str]:
+    """Yield the templates that are rendered when the action runs, in all locales."""
+    for value in _values(action, "line", "text", "url", "body", "attributes", "locales"):
         yield from texts_in(value)
 
 
@@ -387,12 +404,12 @@ def longest_wait(action: Action) -> timedelta:
     return action.longest if isinstance(action, WaitUntil) else sum(_values(action, "duration"), timedelta())
 
 
-def _values(action: Action, *types: FieldType) -> Iterator[Any]:
+def _values(action: Action | MessageAction, *types: FieldType) -> Iterator[Any]:
     for field in fields_of_type(str(type(action).__struct_config__.tag), *types):
         yield getattr(action, field.attribute)
 
 
-def _read_field(declared: DataField, data: Mapping[str, Any], node: str, problems: list[Problem]) -> Any:
+def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: str, problems: list[Problem]) -> Any:
     """Return the value of a field; add what is wrong with it to `problems`."""
     value, field = data.get(declared.key), f"{node}.data.{declared.key}"
     match declared.type:
@@ -461,6 +478,25 @@ def _read_field(declared: DataField, data: Mapping[str, Any], node: str, problem
                 problems.append(Problem(field, problem))
                 return None
             return _read_timing(declared.type, value)
+        case "locales":
+            texts, locales = fields_of_type(kind, "line", "text"), dict[str, dict[str, str]]()
+            if not isinstance(value, dict) or len(value) > MAX_LOCALES:
+                problems.append(Problem(field, f"must be an object of at most {MAX_LOCALES} locales"))
+                return locales
+            for name, written in value.items():
+                tag, path = locale_tag(name), f"{field}.{name}"
+                if tag is None:
+                    problems.append(Problem(path, NOT_A_LOCALE))
+                elif tag in locales:
+                    problems.append(Problem(path, f"is the locale {tag} once more"))
+                elif not isinstance(written, dict):
+                    problems.append(Problem(path, f"must be an object with {' and '.join(text.key for text in texts)}"))
+                else:
+                    locales[tag] = {
+                        text.attribute: _read_template(written.get(text.key), f"{path}.{text.key}", problems)
+                        for text in texts
+                    }
+            return locales
 
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)

@@ -5,6 +5,7 @@ received, properties that they never had, unknown segments, chains that are not 
 value, which the server and the workbench each load in their own way.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Literal
@@ -12,11 +13,13 @@ from typing import Literal
 import msgspec
 
 from workbench.language.actions import (
+    Action,
     AddTag,
     Condition,
     Exit,
     Handle,
     InvalidAction,
+    LocalizedMessage,
     MessageAction,
     RemoveTag,
     TriggerNode,
@@ -31,6 +34,7 @@ from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
 from workbench.language.event import EVENT_NAME, LOG_NAME
 from workbench.language.filter import OPERATORS, Filter, Where
 from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
+from workbench.language.locales import choose_locale, locale_tag
 from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
 from workbench.language.starts import StartSource
@@ -74,6 +78,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_where(trigger, graph),
         *_check_overridden_built_ins(trigger, graph),
         *_check_guards(graph),
+        *_check_locales(graph),
         *(warning for channel in CHANNELS.values() for warning in _check_recipients(trigger, graph, channel)),
         *(warning for channel in CHANNELS.values() for warning in _check_deliverable(trigger, graph, channel)),
     ]
@@ -256,6 +261,16 @@ def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
                     " contact pass this condition. Write it before that step"
                 )
                 yield Diagnostic("warning", message, node.id)
+
+
+def _check_locales(graph: Graph) -> Iterator[Diagnostic]:
+    """Warn about messages that have no texts in a locale of another message."""
+    messages = [(node.id, node.action) for node in graph.nodes if isinstance(node.action, LocalizedMessage)]
+    locales = dict.fromkeys(tag for _, message in messages for tag in message.locales)
+    for node_id, message in messages:
+        own = {*message.locales, graph.settings.default_locale}
+        if lacking := [tag for tag in locales if choose_locale(own, tag) is None]:
+            yield Diagnostic("warning", f"has no texts in {', '.join(lacking)}, as another message has", node_id)
 
 
 def _writes(node: Node, filter_: Filter) -> bool:
@@ -484,7 +499,10 @@ class ChainFacts(msgspec.Struct, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A value that a step for contacts in `segments` needs: an identifier, an attribute, or a path in the payload."""
+    """A value that a step for contacts in `segments` needs: an identifier, an attribute, or a path in the payload.
+
+    `path` empty: nothing; the contacts are counted by their locales.
+    """
 
     node_id: str
     path: str
@@ -497,7 +515,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     `segments` and `chain` None: not loaded. An event without `paths` was not examined. `types`: those at its paths.
     `undeliverable`: of the newest events of a name, how many have a wallet that can never sign in, and how many were
     looked at. `missing`: of the contacts of the newest events of each name that are in the segments of a need, how many
-    lack the value, and how many were looked at.
+    lack the value, and how many were looked at, by the value of their locale attribute.
     """
 
     events: tuple[str, ...] = ()
@@ -506,7 +524,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     segments: tuple[str, ...] | None = None
     chain: ChainFacts | None = None
     undeliverable: Mapping[str, tuple[int, int]] = {}
-    missing: Mapping[Need, tuple[int, int]] = {}
+    missing: Mapping[Need, Mapping[str | None, tuple[int, int]]] = {}
 
 
 def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
@@ -530,19 +548,10 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
     others = {name: _reachable_without(start, graph, partial(_includes, member)) for name, member in members.items()}
     needs = []
     for node in graph.nodes:
-        match node.action:
-            case MessageAction(channel=channel) as action:
-                paths = {path for text in templates_in(action) for path in required_paths(text)} - _ALWAYS_THERE
-                if channel.recipient is not None:
-                    paths.add(channel.recipient.field)
-            case WaitUntil(date=str() as date):
-                paths = {date}
-            case _:
-                continue
         segments = tuple(name for name, node_ids in others.items() if node.id not in node_ids)
-        for path in sorted(paths):
-            first, _, name = path.partition(".")
-            needed = name if first == "contact" and name in _IDENTIFIERS else path
+        if isinstance(node.action, LocalizedMessage) and node.action.locales:
+            needs.append(Need(node.id, "", segments))
+        for needed in _needed_paths(node.action):
             if needed not in unguarded:
                 requires = partial(_requires, needed)
                 is_tested = any(map(requires, conditions))
@@ -550,6 +559,20 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
             if node.id in unguarded[needed] and not _requires(needed, trigger.filters):
                 needs.append(Need(node.id, needed, segments))
     return tuple(dict.fromkeys(needs))
+
+
+def _needed_paths(action: Action | MessageAction) -> list[str]:
+    match action:
+        case MessageAction(channel=channel):
+            paths = {path for text in templates_in(action) for path in required_paths(text)} - _ALWAYS_THERE
+            if channel is not None and channel.recipient is not None:
+                paths.add(channel.recipient.field)
+        case WaitUntil(date=str() as date):
+            paths = {date}
+        case _:
+            return []
+    identifiers = {f"contact.{name}": name for name in _IDENTIFIERS}
+    return [identifiers.get(path, path) for path in sorted(paths)]
 
 
 def _includes(member: Filter, filters: Iterable[Filter]) -> bool:
@@ -586,15 +609,8 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
     yield from check_wallets(catalog.undeliverable, trigger, graph)
-    for need, (count, sampled) in catalog.missing.items():
-        action = graph.by_id[need.node_id].action
-        of_contact = need.path in _IDENTIFIERS or need.path.startswith("contact.")
-        # A path that no payload has is reported above as unknown.
-        if count and (count < sampled or of_contact):
-            verb = "fails" if isinstance(action, MessageAction) and action.on_missing == "fail" else "is skipped"
-            verb = "takes 'missed'" if isinstance(action, WaitUntil) else verb
-            message = f"{verb} for {count:,} of the {sampled:,} contacts of the newest events: {need.path} is missing"
-            yield Diagnostic("warning", message, need.node_id)
+    for need, counts in catalog.missing.items():
+        yield from _check_need(need, counts, graph)
     if catalog.segments is not None:
         for name, node_id, field in _named_segments(trigger, graph):
             if name not in catalog.segments:
@@ -611,6 +627,37 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
         if LOG_NAME.fullmatch(name) and name not in catalog.chain.logs | own:
             message = f"no log {name} is stored: start an automation from it, or run `workbench chain watch`"
             yield Diagnostic("warning", message, node_id, field)
+
+
+def _check_need(need: Need, counts: Mapping[str | None, tuple[int, int]], graph: Graph) -> Iterator[Diagnostic]:
+    """Yield a warning about the contacts that lack what their text needs, or that have no text in their locale."""
+    action, default = graph.by_id[need.node_id].action, graph.settings.default_locale
+    count = concerned = 0
+    others = Counter[str]()  # contacts with a locale that has no texts
+    for locale, (lacking, sampled) in counts.items():
+        message: Action | MessageAction = action
+        if isinstance(action, LocalizedMessage):
+            message, chosen = action.in_locale(locale, default)
+            if chosen is None and (tag := locale_tag(locale)) is not None:
+                others[tag] += sampled
+        if need.path in _needed_paths(message):
+            count, concerned = count + lacking, concerned + sampled
+    contacts = f"of the {sum(sampled for _, sampled in counts.values()):,} contacts of the newest events"
+    of_contact = need.path in _IDENTIFIERS or need.path.startswith("contact.")
+    if not need.path and others:
+        listed = [f"{tag} ({number:,})" for tag, number in others.most_common(_MAX_SHOWN_LOCALES)]
+        listed += [f"{len(others) - len(listed)} more"] if len(others) > len(listed) else []
+        hint = "" if default else "; set defaultLocale if that is their locale"
+        text = f"has no texts in the locales of {others.total():,} {contacts}: {', '.join(listed)}"
+        yield Diagnostic("warning", f"{text}. They get the default texts{hint}", need.node_id)
+    # A path that no payload has is reported as unknown.
+    elif count and (count < concerned or of_contact):
+        verb = "fails" if isinstance(action, MessageAction) and action.on_missing == "fail" else "is skipped"
+        verb = "takes 'missed'" if isinstance(action, WaitUntil) else verb
+        yield Diagnostic("warning", f"{verb} for {count:,} {contacts}: {need.path} is missing", need.node_id)
+
+
+_MAX_SHOWN_LOCALES = 5
 
 
 def check_wallets(undeliverable: Mapping[str, tuple[int, int]], trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:

@@ -9,6 +9,8 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 `frequencyCap` {messages, seconds}: the maximum number of these that a contact gets in a period, from all automations.
 `timezone` (an IANA name): the time zone of contacts whose attribute has none, for quiet hours and `wait_until`.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
+`localeAttribute` (by default `locale`): the attribute of the contact that chooses the texts of messages.
+`defaultLocale`: the locale of the default texts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +41,7 @@ from workbench.language.codec import storage_problem
 from workbench.language.event import attribute_key
 from workbench.language.filter import Filter, matches
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE, find_zone
+from workbench.language.locales import LOCALE_ATTRIBUTE, NOT_A_LOCALE, locale_tag
 from workbench.language.problem import Problem, Problems
 from workbench.language.trigger import read_filters
 
@@ -48,7 +51,9 @@ MAX_CAP_MESSAGES = 1_000
 MAX_HOLDOUT_PERCENT = 50
 
 ReentryPolicy: TypeAlias = Literal["always", "once", "once_per", "not_while_running"]
-SettingName: TypeAlias = Literal["reentry", "goal", "quietHours", "timezone", "frequencyCap", "holdout"]
+SettingName: TypeAlias = Literal[
+    "reentry", "goal", "quietHours", "timezone", "frequencyCap", "holdout", "localeAttribute", "defaultLocale"
+]
 
 
 class Reentry(msgspec.Struct, frozen=True):
@@ -88,7 +93,10 @@ class FrequencyCap(msgspec.Struct, frozen=True):
 
 
 class AutomationSettings(msgspec.Struct, frozen=True):
-    """The settings of an automation. A setting with `problems` is left out; published versions have none."""
+    """The settings of an automation. A setting with `problems` is left out; published versions have none.
+
+    `locale`: the one that texts are chosen for in a preview or a test, in place of the contact's.
+    """
 
     reentry: Reentry = Reentry()
     goal: Goal | None = None
@@ -96,6 +104,9 @@ class AutomationSettings(msgspec.Struct, frozen=True):
     frequency_cap: FrequencyCap | None = None
     holdout: int = 0
     timezone: str | None = None
+    locale_attribute: str = LOCALE_ATTRIBUTE
+    default_locale: str | None = None
+    locale: str | None = None
     problems: Problems = ()
 
 
@@ -416,7 +427,7 @@ def read_settings(value: Any, field: str) -> AutomationSettings:
             problems.append(Problem(path, f"unknown setting; the settings are {', '.join(_SETTINGS)}"))
         elif written is None:
             continue
-        elif name not in ("holdout", "timezone") and not isinstance(written, dict):
+        elif name not in _PLAIN_SETTINGS and not isinstance(written, dict):
             problems.append(Problem(path, "must be an object"))
         else:
             attribute, read = _SETTINGS[name]
@@ -428,6 +439,7 @@ def read_settings(value: Any, field: str) -> AutomationSettings:
 
 _SettingReader: TypeAlias = Callable[[Any, str, list[Problem]], Any]
 _SETTINGS: dict[SettingName, tuple[str, _SettingReader]] = {}  # the attribute of `AutomationSettings`, and the reader
+_PLAIN_SETTINGS = ("holdout", "localeAttribute", "defaultLocale")  # the others are objects
 
 
 def _reads(name: SettingName, attribute: str) -> Callable[[_SettingReader], _SettingReader]:
@@ -495,6 +507,22 @@ def _read_holdout(value: Any, field: str, problems: list[Problem]) -> int:
         return value
     problems.append(Problem(field, f"must be a whole percentage from 1 to {MAX_HOLDOUT_PERCENT}"))
     return 0
+
+
+@_reads("localeAttribute", "locale_attribute")
+def _read_locale_attribute(value: Any, field: str, problems: list[Problem]) -> str:
+    if isinstance(value, str) and value:
+        return value
+    problems.append(Problem(field, "must be the name of an attribute of the contact"))
+    return LOCALE_ATTRIBUTE
+
+
+@_reads("defaultLocale", "default_locale")
+def _read_default_locale(value: Any, field: str, problems: list[Problem]) -> str | None:
+    tag = locale_tag(value)
+    if tag is None:
+        problems.append(Problem(field, NOT_A_LOCALE))
+    return tag
 
 
 def _positive(value: dict[str, Any], field: str, name: str, maximum: int, problems: list[Problem]) -> int:

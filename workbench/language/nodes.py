@@ -22,6 +22,7 @@ from workbench.language.actions import (
     Delay,
     Exit,
     InvalidAction,
+    LocalizedMessage,
     MessageAction,
     RemoveTag,
     SendEmail,
@@ -53,6 +54,7 @@ from workbench.language.facts import event_reference
 from workbench.language.filter import Where, explain, matches, value_at
 from workbench.language.graph import QuietHours
 from workbench.language.local_time import date_moment, next_moment, time_zone
+from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
 from workbench.language.run import ContactUpdated, State, TagAdded, TagRemoved, message_id
 from workbench.language.template import MissingValueError, RenderBudget, TemplateError, evaluate, render
@@ -111,6 +113,12 @@ def _send(ctx: StepContext, action: M, channel: Channel, compose: Compose[M]) ->
             return fail(ctx, Failure(recipient.cause, reason))
         if not recipient.is_deliverable(address):
             return _skip(ctx, "undeliverable", recipient.limitation, "undeliverable")
+    locale = {}
+    if isinstance(action, LocalizedMessage) and action.locales:
+        settings = ctx.graph.settings
+        wanted = settings.locale or ctx.facts.contact.attributes.get(settings.locale_attribute)
+        action, chosen = action.in_locale(wanted, settings.default_locale)
+        locale = {"locale": chosen or DEFAULT_TEXTS}
     try:
         message = compose(ctx, action, address)
     except MissingValueError as error:
@@ -119,7 +127,7 @@ def _send(ctx: StepContext, action: M, channel: Channel, compose: Compose[M]) ->
         raise
     if isinstance(message, Failure):
         return fail(ctx, message)
-    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id}), message)
+    return follow_edge(ctx, record_step(ctx, "sent", detail={"messageId": message.id, **locale}), message)
 
 
 def _skip(ctx: StepContext, cause: str, reason: str, outcome: str = "skipped") -> Decision:

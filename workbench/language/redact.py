@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from workbench.language.actions import Action, texts_in
+from workbench.language.actions import Action, LocalizedMessage, texts_in
 from workbench.language.channel import Channel, channel_of
 from workbench.language.codec import Json, decode, encode
 from workbench.language.decision import Decision
@@ -22,7 +22,7 @@ from workbench.language.template import TemplateError, compile_template
 UNSEEN = "•••"
 # Details of steps that no value of the contact can get into; all others are taken from the visible contact.
 _SHOWN_DETAILS = frozenset(
-    {"messageId", "messages", "tag", "attributes", "cause", "until", "event", "eventId", "share", "entries"}
+    {"messageId", "messages", "tag", "attributes", "cause", "until", "event", "eventId", "share", "entries", "locale"}
 )
 _ADDRESS_PATHS = frozenset({"email", "contact", "contact.email"})
 
@@ -87,8 +87,13 @@ def redact_texts(channel: Channel, action: Action | None, columns: Mapping[str, 
     is_sender = action is not None and action.channel is channel
     for name in channel.texts:
         text = columns.get(channel.columns[name])
-        if text is not None:  # None: erased
-            redacted[channel.columns[name]] = _redact_text(getattr(action, name), text) if is_sender else UNSEEN
+        if text is None:  # erased
+            continue
+        template = getattr(action, name) if is_sender else UNSEEN
+        if isinstance(action, LocalizedMessage):  # the message may have been sent in any of its locales
+            templates = (template, *(texts[name] for texts in action.locales.values()))
+            template = next(filter(_reads_address, templates), template)
+        redacted[channel.columns[name]] = _redact_text(template, text) if is_sender else UNSEEN
     return redacted
 
 

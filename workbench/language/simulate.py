@@ -216,6 +216,11 @@ def without_holdout(graph: Graph) -> Graph:
     return msgspec.structs.replace(graph, settings=msgspec.structs.replace(graph.settings, holdout=0))
 
 
+def in_locale(graph: Graph, locale: str) -> Graph:
+    """Return the graph with the texts for a locale, whatever that of the contact."""
+    return msgspec.structs.replace(graph, settings=msgspec.structs.replace(graph.settings, locale=locale))
+
+
 def _read_email(value: Any, path: str) -> str | Problems:
     if not isinstance(value, str):
         return (Problem(path, "must be a string"),)

@@ -16,6 +16,7 @@ from workbench.display.kinds import LINES, STEPS, TRIGGERS, FormField, parts
 from workbench.display.outline import TRIGGER_ID, Block, End, GoTo, JsonObject, Outline, OutlineStep
 from workbench.display.sentences import (
     ADDRESS,
+    AND_FOR,
     END,
     EXPRESSION,
     NO_STEPS,
@@ -440,6 +441,21 @@ def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
             return scanner.span()
         case "event":
             return scanner.event()
+        case "locales":
+            locales = {}
+            while True:
+                locale, texts = scanner.path(), JsonObject()
+                locales[locale] = texts
+                scanner.take(" (")
+                while True:
+                    key = scanner.path()
+                    scanner.take(" ")
+                    texts[key] = scanner.text(f"a {key}")
+                    if not scanner.maybe(", "):
+                        break
+                scanner.take(")")
+                if not scanner.maybe(AND_FOR):
+                    return locales
         case "missing":
             scanner.take(NOTHING_MISSING)
             return "skip"
@@ -478,6 +494,8 @@ def _rule(line: Scanner) -> JsonObject:
         "by the clock of ",
         "at most ",
         "hold out ",
+        "texts in the locale of ",
+        "default texts in ",
     )
     setting: JsonObject
     match opening:
@@ -509,6 +527,10 @@ def _rule(line: Scanner) -> JsonObject:
         case "hold out ":
             setting = {"holdout": line.integer()}
             line.take(" % of contacts")
+        case "texts in the locale of ":
+            setting = {"localeAttribute": line.path()}
+        case "default texts in ":
+            setting = {"defaultLocale": line.path()}
         case _:
             raise AssertionError(opening)
     line.take(")")

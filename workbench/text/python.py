@@ -142,7 +142,7 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return [WEEKDAYS[day - 1][:3].lower() for day in content]
         case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event":
             return content
-        case "recipient" | "missing" | "switch" | "clock" | "date" | "zone":
+        case "recipient" | "missing" | "switch" | "clock" | "date" | "zone" | "locales":
             return content
 
 
@@ -172,6 +172,10 @@ def _rule(name: SettingName, value: Any) -> VerbCall:
             return VerbCall("quiet_hours", (value["from"], value["to"]), timezone)
         case "holdout" | "timezone":
             return VerbCall(name, (value,))
+        case "localeAttribute":
+            return VerbCall("locale_attribute", (value,))
+        case "defaultLocale":
+            return VerbCall("default_locale", (value,))
         case "frequencyCap":
             return VerbCall("frequency_cap", (value["messages"],), {"per": _span(value["seconds"])})
 
