@@ -101,6 +101,25 @@ def test_the_links_of_an_email_are_tracked_as_the_form_says(page: Page) -> None:
         assert "trackClicks" not in data_of(automation, "send_email")
 
 
+def test_texts_of_a_locale_are_written_previewed_and_removed_with_the_keyboard(page: Page) -> None:
+    automation = Automation(Draft("Locales")).on("deposit").send_email("Thanks", "It is here")
+    with open_canvas(page, automation) as view:
+        card(view, "send_email").click()
+        page.get_by_text("Texts in other locales", exact=True).press("Enter")
+        page.get_by_label("Locale to add").fill("de-AT")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("must be a non-empty text")).to_have_count(2)
+        page.get_by_label("Subject in de-AT", exact=True).fill("Danke")
+        page.get_by_label("Text in de-AT", exact=True).fill("Es ist da")
+        wait_until_sent(view)
+        assert data_of(automation, "send_email")["locales"] == {"de-AT": {"subject": "Danke", "body": "Es ist da"}}
+        page.get_by_label("Texts in", exact=True).select_option("de-AT")
+        expect(page.get_by_label("Preview")).to_contain_text("Danke")
+        page.get_by_label("Remove de-AT").press("Enter")
+        wait_until_sent(view)
+        assert "locales" not in data_of(automation, "send_email")
+
+
 def test_concurrent_edits_in_python_and_the_browser_are_both_kept(page: Page) -> None:
     automation = greeting()
     with open_canvas(page, automation) as view:

@@ -293,6 +293,20 @@ def test_a_preview_shows_the_message_as_it_would_be_received() -> None:
     assert "no email" in shown["note"]
 
 
+def test_a_preview_and_a_test_show_the_texts_of_the_chosen_locale() -> None:
+    locales = {"de": {"subject": "Danke", "body": "{{ x }}"}, "fr": {"subject": "Merci", "body": "b"}}
+    canvas = RecordingCanvas(new().on("deposit").default_locale("fr").send_email("Thanks", "b", locales=locales))
+    shown = canvas.request("preview", key="send_email", sample=SAMPLE)
+    assert (shown["title"], shown["text"]) == ("Thanks", "Sent with the default texts.")
+    shown = canvas.request("preview", key="send_email", sample=SAMPLE | {"locale": "fr-CA"})
+    assert (shown["title"], shown["text"]) == ("Merci", "Sent in fr.")
+    assert "x" in canvas.request("preview", key="send_email", sample=SAMPLE | {"locale": "de"})["error"]
+    contact = {"email": "ann@example.com"}
+    automation = canvas.automation
+    assert [message.subject for message in automation.simulate({}, contact, locale="de").messages] == []
+    assert [message.subject for message in automation.simulate({}, contact, locale="fr").messages] == ["Merci"]
+
+
 def test_a_preview_shows_errors_and_the_branch() -> None:
     canvas = RecordingCanvas(
         new().on("deposit").when("who", eq="x").then(lambda b: b.send_inapp(title="{{ x }}", body="b"))

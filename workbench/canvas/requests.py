@@ -32,8 +32,8 @@ from workbench.language.channel import CHANNELS, Message
 from workbench.language.check import Diagnostic, events_of
 from workbench.language.event import Event
 from workbench.language.filter import Verdict
-from workbench.language.graph import Graph, Node
-from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation, SimulationInput, Trace
+from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Graph, Node
+from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation, SimulationInput, Trace, in_locale
 from workbench.language.simulate import simulate as run_simulation
 from workbench.language.trigger import Trigger
 from workbench.publish import SavedAutomation, Stopped, unchanged
@@ -56,7 +56,9 @@ class CanvasAutomation(Protocol):
     @property
     def state(self) -> str: ...
 
-    def simulate(self, event: Mapping[str, Any], contact: Mapping[str, Any] | None = None) -> Simulation: ...
+    def simulate(
+        self, event: Mapping[str, Any], contact: Mapping[str, Any] | None = None, *, locale: str | None = None
+    ) -> Simulation: ...
 
     def save(self, *, overwrite: bool = False) -> object: ...
 
@@ -93,9 +95,9 @@ class CanvasAutomation(Protocol):
 class NodePreview(msgspec.Struct, frozen=True):
     """The result of one event at one node.
 
-    `title`, `body` and `destination`: the message as it would be received; `html`: its body is HTML. `text`: an effect
-    other than a message. `verdicts`: the result of each filter. `error`: the reason why it would fail or be skipped.
-    `note`: the difference from a real run.
+    `title`, `body` and `destination`: the message as it would be received; `html`: its body is HTML. `text`: the locale
+    of its texts, or an effect other than a message. `verdicts`: the result of each filter. `error`: the reason why it
+    would fail or be skipped. `note`: the difference from a real run.
     """
 
     title: str = ""
@@ -109,29 +111,38 @@ class NodePreview(msgspec.Struct, frozen=True):
 
 
 def preview_node(
-    node: Node, event: Event, contact: SampleContact, now: datetime, automation_id: str = SIMULATED_ID
+    node: Node,
+    event: Event,
+    contact: SampleContact,
+    now: datetime,
+    automation_id: str = SIMULATED_ID,
+    settings: AutomationSettings = DEFAULT_SETTINGS,
 ) -> NodePreview:
     """Return what the node does with an event of a contact, regardless of the steps before it.
 
     A split chooses a branch by the id of the automation, so with the real id it shows the branch that the contact
-    would take.
+    would take. Of the settings, only those of locales apply.
     """
     if isinstance(node.action, InvalidAction):
         return NodePreview(text="Fix the errors above to see a preview.")
-    trace = _run_node(node, event, contact, now, automation_id)
+    locales = AutomationSettings(
+        locale_attribute=settings.locale_attribute, default_locale=settings.default_locale, locale=settings.locale
+    )
+    # The graph contains only this node, so that other nodes cannot change the preview.
+    graph = Graph((node,), settings=locales)
+    trace = _run_node(graph, event, contact, now, automation_id)
     cause = str(trace.steps[-1].detail.get("cause", "")) if trace.steps else ""
     if cause not in _STAND_INS:
         return _describe(trace)
     reachable = msgspec.structs.replace(contact, described=contact.described | _STAND_INS[cause])
-    shown = _describe(_run_node(node, event, reachable, now, automation_id))
+    shown = _describe(_run_node(graph, event, reachable, now, automation_id))
     return msgspec.structs.replace(shown, note=f"{words.outcome(cause)}: it would not be delivered".capitalize())
 
 
-def _run_node(node: Node, event: Event, contact: SampleContact, now: datetime, automation_id: str) -> Trace:
-    # The graph contains only this node, so that other nodes cannot change the preview. Opt-outs are removed, so that it
-    # shows the message even if this contact would not get it.
+def _run_node(graph: Graph, event: Event, contact: SampleContact, now: datetime, automation_id: str) -> Trace:
+    # Opt-outs are removed, so that it shows the message even if this contact would not get it.
     state = msgspec.structs.replace(contact.contact(), opted_out=())
-    automation = SimulatedAutomation(Trigger(), Graph((node,)), automation_id)
+    automation = SimulatedAutomation(Trigger(), graph, automation_id)
     # Without a name or a filter in the trigger, every custom event starts the automation.
     custom_event = msgspec.structs.replace(event, source=None)
     return run_simulation(automation, custom_event, state, now, SimulationInput(until=now))
@@ -141,7 +152,8 @@ def _describe(trace: Trace) -> NodePreview:
     if trace.error is not None:
         return NodePreview(error=str(trace.steps[-1].detail["error"]))
     for message in trace.messages:
-        return NodePreview(**_message(message))
+        locale = words.step_detail(trace.steps[-1])
+        return NodePreview(**_message(message), text=f"Sent {locale}." if locale else "")
     texts = [f"Removes the tag {words.value(tag)}." for tag in trace.removed_tags]
     texts += [f"Adds the tag {words.value(tag)}." for tag in trace.tags]
     if trace.attributes:
@@ -179,12 +191,13 @@ def describe_verdicts(verdicts: Iterable[Verdict]) -> tuple[JsonObject, ...]:
 class SampleInput(msgspec.Struct, frozen=True):
     """The input of a test: the name of an event, its payload as JSON that a user may have edited, and a contact.
 
-    `contact` is what `find_contact` takes.
+    `contact` is what `find_contact` takes. `locale`: that of the texts; empty: the contact's.
     """
 
     event: str
     payload: str = "{}"
     contact: str = ""
+    locale: str = ""
 
 
 class CanvasRequest(msgspec.Struct, frozen=True):
@@ -201,11 +214,12 @@ class CanvasRequest(msgspec.Struct, frozen=True):
         """The server of the automation."""
         return self.automation._server
 
-    def sample(self) -> tuple[JsonObject, SampleContact]:
-        """Return the event to test, as a backend would send it, and its contact."""
+    def sample(self) -> tuple[JsonObject, SampleContact, str | None]:
+        """Return the event to test, as a backend would send it, its contact, and the locale if it is not that of it."""
         sample = msgspec.convert(self.content["sample"], SampleInput)
         contact = find_contact(self.server.connection, sample.contact)
-        return event_of(sample.event, sample.payload, contact, parse_draft(self.draft).trigger), contact
+        event = event_of(sample.event, sample.payload, contact, parse_draft(self.draft).trigger)
+        return event, contact, sample.locale or None
 
 
 def choices(request: CanvasRequest) -> JsonObject:
@@ -233,12 +247,13 @@ def preview(request: CanvasRequest) -> Any:
     """Return what one node does with an event."""
     parsed = parse_draft(request.draft)
     node = dict(zip(request.pieces.nodes, parsed.graph.nodes, strict=False))[request.content["key"]]
-    described, sample = request.sample()
+    described, sample, locale = request.sample()
     now = environment.now()
     event = read_sample_event(described, parsed.trigger, now)
     if not isinstance(node.action, TriggerNode) and node is not parsed.graph.stand_in:
-        record = request.server.record
-        return msgspec.to_builtins(preview_node(node, event, sample, now, record.id if record else SIMULATED_ID))
+        record, graph = request.server.record, parsed.graph if locale is None else in_locale(parsed.graph, locale)
+        automation_id = record.id if record else SIMULATED_ID
+        return msgspec.to_builtins(preview_node(node, event, sample, now, automation_id, graph.settings))
     trace = run_simulation(SimulatedAutomation(parsed.trigger, None), event, sample.contact(), now)
     text = "This event starts the automation." if trace.matched else "This event does not start the automation."
     return msgspec.to_builtins(NodePreview(text=text, verdicts=describe_verdicts(trace.verdicts)))
@@ -246,10 +261,10 @@ def preview(request: CanvasRequest) -> Any:
 
 def simulate(request: CanvasRequest) -> JsonObject:
     """Return the simulation of an event, with its path by node key."""
-    event, sample = request.sample()
+    event, sample, locale = request.sample()
     # The server looks the contact up by the event's identifiers, unless the key cannot read them or the contact is new.
     described = sample.described if sample.hidden or not sample.id else None
-    simulation = request.automation.simulate(event, described)
+    simulation = request.automation.simulate(event, described, locale=locale)
     path, keys = simulation.run_path(), request.pieces.keys()
     trigger_verdicts = simulation.trace.verdicts if simulation.trace.name_matched else ()
     return {
@@ -335,7 +350,8 @@ def display(request: CanvasRequest) -> Any:
         case "backtest":
             shown = automation.backtest(days=content["days"], against=content["against"])
         case "send_test":
-            shown = automation.send_test(request.sample()[0], **content["to"])
+            event, _, locale = request.sample()
+            shown = automation.send_test(event, locale=locale, **content["to"])
         case "automations" if connection is not None:
             shown = publishing.list_automations(connection)
         case _:

@@ -5,7 +5,7 @@ import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
 import { FIT, Flow } from "./Flow";
 import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, connect, copySteps, eventsOf, isTrigger, mayConnect, move, openEnd, paste, pointOf, remove, type Cards, type OutputEnd } from "./graph";
-import { CanvasContext, useCanvasState, useDark, useDebounced, type CanvasContextValue, type SampleInput } from "./hooks";
+import { CanvasContext, sampleOf, useCanvasState, useDark, useDebounced, type CanvasContextValue, type SampleInput } from "./hooks";
 import { commandOf, type Command } from "./keys";
 import { Palette } from "./Palette";
 import { Help, PublishDialog, Question, StopDialog } from "./panels/Dialogs";
@@ -88,8 +88,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     setTesting(true);
     setBusy(true);
     try {
-      const { event, payload, contactId } = (await currentInput()) ?? EMPTY_INPUT;
-      setSimulation(await store.request<Simulation>("simulate", { sample: { event, payload, contact: contactId } }));
+      setSimulation(await store.request<Simulation>("simulate", { sample: sampleOf((await currentInput()) ?? EMPTY_INPUT) }));
       store.clearNotice();
     } catch (error) {
       setSimulation(null);
@@ -225,7 +224,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
   );
 }
 
-const EMPTY_INPUT: SampleInput = { event: "event", payload: "{}", contactId: "", contact: "" };
+const EMPTY_INPUT: SampleInput = { event: "event", payload: "{}", contactId: "", contact: "", locale: "" };
 
 /** The initial selection: the trigger of an empty automation, so that its form asks for the event. */
 function initialSelection({ draft, readOnly }: CanvasState): string[] {
@@ -252,7 +251,7 @@ function useSamples(store: CanvasStore, draft: Draft) {
   const load = async (): Promise<SampleInput | null> => {
     const loaded = await store.request<Sample[]>("samples");
     const { event, payload, contactId, contact } = loaded[0] ?? EMPTY_INPUT;
-    const input = own.current?.events === events ? own.current.input : { event, payload, contactId, contact };
+    const input = own.current?.events === events ? own.current.input : { event, payload, contactId, contact, locale: "" };
     loadedKey.current = key;
     setSamples(loaded);
     showInput(input);

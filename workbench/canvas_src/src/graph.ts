@@ -278,6 +278,11 @@ export function eventsOf(draft: Draft): string[] {
   return [...new Set([...(typeof event === "string" && event ? [event] : []), ...names])];
 }
 
+/** The locales that a message has texts for. */
+export function localesOf(draft: Draft): string[] {
+  return [...new Set([...draft.nodes.values()].flatMap((step) => (isObject(step.data?.locales) ? Object.keys(step.data.locales) : [])))].sort();
+}
+
 /** Steps with the edges between them. */
 export interface CopiedSteps {
   steps: Step[];

@@ -10,6 +10,12 @@ export interface SampleInput {
   payload: string;
   contactId: string;
   contact: string; // its label
+  locale: string; // of the texts; empty: the contact's
+}
+
+/** The sample as Python takes it. */
+export function sampleOf({ event, payload, contactId, locale }: SampleInput) {
+  return { event, payload, contact: contactId, locale };
 }
 
 /** State of this view that is not part of the draft, such as the selection: other views have their own. */

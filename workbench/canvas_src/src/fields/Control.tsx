@@ -7,12 +7,16 @@ import { Filters, pathsOf, samplesOf, walletsOf } from "./Filters";
 import { Attributes, JsonInput, IntegerInput, eventOptions } from "./Inputs";
 import { DurationInput } from "./Duration";
 import { DatePath, Shift, Weekdays } from "./Times";
+import { Labelled } from "./Labelled";
+import { Locales } from "./Locales";
 import { Template } from "./Template";
 
 interface Props {
   field: Field;
   value: Json | undefined;
   where: Json | undefined; // beside filters
+  texts: Field[]; // the fields that a locale has, too
+  locales: string[]; // of all messages
   events: string[]; // filters and templates can use the values of these
   withContact: boolean;
   choices: Choices;
@@ -30,11 +34,12 @@ export function Control(props: Props) {
   const paths = pathsOf(choices, props.events, props.withContact);
   const text = typeof value === "string" ? value : "";
   const [hadValue] = useState(value !== undefined); // when the form opened: it must not fold while a value is deleted
-  if (field.control === "body" || field.control === "object") {
+  if (field.control === "body" || field.control === "object" || field.control === "locales") {
+    const own = field.control === "locales" ? props.diagnostics.filter((diagnostic) => diagnostic.field === field.name) : props.diagnostics;
     return (
       <details className="ewc-field" open={hadValue || invalid || undefined}>
         <summary>{field.label}</summary>
-        <Labelled hint={field.hint} diagnostics={props.diagnostics}>{control()}</Labelled>
+        <Labelled hint={field.hint} diagnostics={own}>{control()}</Labelled>
       </details>
     );
   }
@@ -61,6 +66,8 @@ export function Control(props: Props) {
         return <Template id={id} label={field.label} value={text} paths={paths} long={field.control === "text"} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "body":
         return <JsonInput label={field.label} value={value} orText disabled={disabled} onChange={onChange} />;
+      case "locales":
+        return <Locales name={field.name} value={value} texts={props.texts} known={props.locales} paths={paths} diagnostics={props.diagnostics} disabled={disabled} onChange={onChange} />;
       case "tag":
         return <Combo label={field.label} value={text} options={choices.tags.map((tag) => ({ value: tag }))} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "event":
@@ -116,15 +123,4 @@ export function Control(props: Props) {
         return <JsonInput label={field.label} value={value} orText={false} disabled={disabled} onChange={onChange} />;
     }
   }
-}
-
-export function Labelled({ label, hint, htmlFor, diagnostics = [], children }: { label?: string; hint?: string; htmlFor?: string; diagnostics?: Diagnostic[]; children: ReactNode }) {
-  return (
-    <div className="ewc-field">
-      {htmlFor ? <label htmlFor={htmlFor}>{label}</label> : label && <span className="ewc-caption">{label}</span>}
-      {children}
-      {diagnostics.map((diagnostic) => <span key={diagnostic.message} className={diagnostic.level === "error" ? "ewc-wrong" : "ewc-doubtful"}>{diagnostic.message}</span>)}
-      {hint && <small className="ewc-soft">{hint}</small>}
-    </div>
-  );
 }

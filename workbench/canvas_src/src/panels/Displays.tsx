@@ -1,6 +1,6 @@
 // What a notebook displays in a cell, on the canvas: a backtest, a test send, the versions, and the automations.
 import { useEffect, useState, type FormEvent } from "react";
-import { useCanvas, useCanvasState } from "../hooks";
+import { sampleOf, useCanvas, useCanvasState } from "../hooks";
 import { Dialog } from "./Dialogs";
 import { SampleForm } from "./Sample";
 
@@ -24,7 +24,7 @@ export function DisplayDialog({ name, close }: { name: DisplayName; close: () =>
   const hasForm = name === "send_test" || name === "backtest";
 
   const load = async () => {
-    const sample = { event: sampleInput?.event ?? "event", payload: sampleInput?.payload ?? "{}", contact: sampleInput?.contactId ?? "" };
+    const sample = sampleInput ? sampleOf(sampleInput) : { event: "event" };
     const addresses = Object.fromEntries(Object.entries(to).filter(([, address]) => address.trim()));
     setBusy(true);
     setError("");

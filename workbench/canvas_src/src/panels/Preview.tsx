@@ -1,6 +1,6 @@
 // The preview of one step with the sample event, computed again whenever one of the two changes.
 import { useEffect, useState } from "react";
-import { useCanvas, useCanvasState, useDebounced } from "../hooks";
+import { sampleOf, useCanvas, useCanvasState, useDebounced } from "../hooks";
 import type { Preview, Step } from "../types";
 import { MessageBox, Verdicts } from "./Message";
 import { SampleForm } from "./Sample";
@@ -14,17 +14,17 @@ export function PreviewBox({ id, step }: { id: string; step: Step }) {
   const [error, setError] = useState("");
   const data = useDebounced(step.data, PAUSE_MS);
   const trigger = useDebounced(draft.trigger, PAUSE_MS);
+  const settings = useDebounced(draft.extra.settings, PAUSE_MS);
   const input = useDebounced(sampleInput, PAUSE_MS);
   useEffect(() => {
     if (!input) return;
     let outdated = false; // a newer request is under way: its answer may arrive before this one
-    const sample = { event: input.event, payload: input.payload, contact: input.contactId };
-    store.request<Preview>("preview", { key: id, sample }).then(
+    store.request<Preview>("preview", { key: id, sample: sampleOf(input) }).then(
       (value) => { if (!outdated) { setPreview(value); setError(""); } },
       (reason: Error) => { if (!outdated) { setPreview(null); setError(reason.message); } },
     );
     return () => { outdated = true; };
-  }, [store, id, data, trigger, input]);
+  }, [store, id, data, trigger, settings, input]);
   if (!sampleInput) return null;
   return (
     <section className="ewc-preview" aria-label="Preview">

@@ -1,15 +1,18 @@
 // The sample event and the sample contact: real ones, which the user can edit.
 import { useId, useState } from "react";
 import { Combo } from "../fields/Combo";
-import { useCanvas } from "../hooks";
+import { localesOf } from "../graph";
+import { useCanvas, useCanvasState } from "../hooks";
 
 export function SampleForm({ short }: { short?: boolean }) {
   const { store, samples, sampleInput, setSampleInput } = useCanvas();
+  const { draft } = useCanvasState(store);
   const id = useId();
   const [query, setQuery] = useState<string | null>(null);
   const [error, setError] = useState("");
   if (!sampleInput) return null;
   const chosen = samples.findIndex((sample) => sample.event === sampleInput.event && sample.payload === sampleInput.payload && sample.contactId === sampleInput.contactId);
+  const locales = localesOf(draft).length ? [...new Set([...localesOf(draft), sampleInput.locale])].filter((locale) => locale && locale !== "default") : [];
   const contacts = [...new Map(samples.filter((sample) => sample.contactId).map((sample) => [sample.contactId, sample.contact])).entries()];
 
   const setContact = (contactId: string, contact: string) => {
@@ -34,7 +37,7 @@ export function SampleForm({ short }: { short?: boolean }) {
       <label htmlFor={id}>Sample event</label>
       <select id={id} value={chosen} onChange={(change) => {
         const sample = samples[Number(change.target.value)];
-        if (sample) setSampleInput({ event: sample.event, payload: sample.payload, contactId: sample.contactId, contact: sample.contact });
+        if (sample) setSampleInput({ ...sampleInput, event: sample.event, payload: sample.payload, contactId: sample.contactId, contact: sample.contact });
       }}>
         {chosen < 0 && <option value={-1}>{sampleInput.event}, edited</option>}
         {samples.map((sample, index) => <option key={index} value={index}>{sample.label}{sample.contact ? ` · ${sample.contact}` : ""}</option>)}
@@ -43,6 +46,16 @@ export function SampleForm({ short }: { short?: boolean }) {
       <Combo exact label="Sample contact" value={query ?? sampleInput.contact} options={contacts.map(([, label]) => ({ value: label }))} placeholder="new contact; or an email, wallet, id"
         onChange={setQuery} onPick={(text) => void findContact(text)} />
       {error && <span className="ewc-wrong">{error}</span>}
+      {locales.length > 0 && (
+        <>
+          <label htmlFor={`${id}-locale`}>Texts in</label>
+          <select id={`${id}-locale`} value={sampleInput.locale} onChange={(change) => setSampleInput({ ...sampleInput, locale: change.target.value })}>
+            <option value="">the locale of the contact</option>
+            <option value="default">no locale: the default texts</option>
+            {locales.map((locale) => <option key={locale}>{locale}</option>)}
+          </select>
+        </>
+      )}
       {!short && (
         <>
           <label htmlFor={`${id}-payload`}>Payload</label>

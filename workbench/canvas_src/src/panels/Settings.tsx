@@ -1,13 +1,13 @@
-// The settings of the automation (`graph.settings`): re-entry, goal, quiet hours, time zone, frequency cap, holdout.
+// The settings of the automation (`graph.settings`): re-entry, goal, quiet hours, time zone, frequency cap, holdout, locales.
 import { useId } from "react";
 import { Combo } from "../fields/Combo";
-import { Labelled } from "../fields/Control";
+import { Labelled } from "../fields/Labelled";
 import { Filters, pathsOf, samplesOf } from "../fields/Filters";
 import { eventOptions } from "../fields/Inputs";
 import { DurationInput } from "../fields/Duration";
 import { ZoneName } from "../fields/Times";
 import { isObject } from "../json";
-import { withField } from "../graph";
+import { localesOf, withField } from "../graph";
 import type { Json, Obj } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
 
@@ -30,11 +30,12 @@ export function SettingsForm() {
   };
   const objectOf = (name: string) => (isObject(settings[name]) ? settings[name] : undefined);
   const [reentry, goal, quiet, cap] = ["reentry", "goal", "quietHours", "frequencyCap"].map(objectOf);
-  const holdout = settings.holdout;
+  const { holdout, localeAttribute, defaultLocale } = settings;
+  const hasLocales = localesOf(draft).length > 0 || localeAttribute !== undefined || defaultLocale !== undefined;
   const goalEvents = typeof goal?.event === "string" ? [goal.event] : [];
   const policy = String(reentry?.policy ?? "always");
   return (
-    <details className="ewc-rules" open={[reentry, goal, quiet, cap, holdout].some(Boolean)}>
+    <details className="ewc-rules" open={[reentry, goal, quiet, cap, holdout, localeAttribute, defaultLocale].some(Boolean)}>
       <summary>Rules for the whole automation</summary>
       <Labelled label="A contact enters" htmlFor={`${id}-reentry`} diagnostics={ofSetting("reentry")}>
         <span className="ewc-row">
@@ -74,6 +75,16 @@ export function SettingsForm() {
           <input id={`${id}-holdout`} type="number" min={1} max={50} aria-label="Percent held out" value={Number(holdout ?? 10)} disabled={readOnly} onChange={(event) => set("holdout", Math.round(Number(event.target.value)))} />
         </Labelled>
       </OptionalSetting>
+      {hasLocales && (
+        <>
+          <Labelled label="Attribute with the contact’s locale" diagnostics={ofSetting("localeAttribute")} hint="With a value like de or de-AT. Messages with texts in other locales are sent in it.">
+            <Combo label="Attribute with the locale" value={String(localeAttribute ?? "locale")} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} disabled={readOnly} onChange={(name) => set("localeAttribute", name === "locale" ? undefined : name)} />
+          </Labelled>
+          <Labelled label="Locale of the default texts" htmlFor={`${id}-locale`} diagnostics={ofSetting("defaultLocale")}>
+            <input id={`${id}-locale`} type="text" value={String(defaultLocale ?? "")} placeholder="en" disabled={readOnly} onChange={(event) => set("defaultLocale", event.target.value.trim() || undefined)} />
+          </Labelled>
+        </>
+      )}
     </details>
   );
 }

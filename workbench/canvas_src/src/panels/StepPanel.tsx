@@ -1,8 +1,9 @@
 // The panel of one step: its form, its problems, and a preview with a sample event.
 import { useEffect, useRef } from "react";
-import { Control, Labelled } from "../fields/Control";
+import { Control } from "../fields/Control";
 import { Events } from "../fields/Inputs";
-import { eventsOf, isTrigger, remove, setBranches, setEvents, setForking, triggerKind, withField } from "../graph";
+import { Labelled } from "../fields/Labelled";
+import { eventsOf, isTrigger, localesOf, remove, setBranches, setEvents, setForking, triggerKind, withField } from "../graph";
 import { Icon } from "../Icon";
 import type { Count, Field, Json, Kind, Obj, Diagnostic, Step } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
@@ -39,7 +40,7 @@ export function StepPanel({ id, step, focus, testAgain }: Props) {
       </h3>
       <p className="ewc-soft">{kind ? kind.about : "This kind of step is unknown; it is kept unchanged."} <code>{step.id}</code></p>
       <DiagnosticList diagnostics={rest} />
-      {fields.map((field) => <StepField key={field.name} id={id} step={step} kind={kind} field={field} awaits={fields.find((other) => other.control === "event")?.name} diagnostics={ofField(field)} />)}
+      {fields.map((field) => <StepField key={field.name} id={id} step={step} kind={kind} field={field} texts={fields.filter((other) => other.control === "line" || other.control === "text")} awaits={fields.find((other) => other.control === "event")?.name} diagnostics={ofField(field)} />)}
       {counts.nodes?.[id] && <Outcomes count={counts.nodes[id]} />}
       {trigger && <SettingsForm />}
       <PreviewBox id={id} step={step} />
@@ -47,7 +48,7 @@ export function StepPanel({ id, step, focus, testAgain }: Props) {
   );
 }
 
-function StepField({ id, step, kind, field, awaits, diagnostics }: { id: string; step: Step; kind?: Kind; field: Field; awaits?: string; diagnostics: Diagnostic[] }) {
+function StepField({ id, step, kind, field, texts, awaits, diagnostics }: { id: string; step: Step; kind?: Kind; field: Field; texts: Field[]; awaits?: string; diagnostics: Diagnostic[] }) {
   const { store } = useCanvas();
   const { draft, choices, operators, readOnly } = useCanvasState(store);
   const trigger = isTrigger(step);
@@ -70,7 +71,7 @@ function StepField({ id, step, kind, field, awaits, diagnostics }: { id: string;
     store.edit(patch, `${id}/${field.name}`);
   };
   return (
-    <Control field={field} value={data[field.name]} where={data.where} events={typeof awaited === "string" ? [awaited] : triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
+    <Control field={field} value={data[field.name]} where={data.where} texts={texts} locales={localesOf(draft)} events={typeof awaited === "string" ? [awaited] : triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
       onChange={change} onBranches={(branches, renamed) => store.edit(setBranches(store.current().draft, id, field.name, branches, renamed), `${id}/${field.name}`)} />
   );
 }
