@@ -501,6 +501,17 @@ CREATE TABLE workbench.inapp_challenges (
 );
 CREATE INDEX inapp_challenges_by_end ON workbench.inapp_challenges (org_id, expires_at);
 
+-- Texts that messages include, in versions. Drafts use the newest one; a version of an automation has a copy in its graph.
+CREATE TABLE workbench.snippets (
+    org_id      bigint NOT NULL REFERENCES workbench.organizations (id),
+    name        text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+    version     integer NOT NULL,
+    body        text NOT NULL,
+    created_at  timestamptz NOT NULL,
+    created_by  uuid NOT NULL,
+    PRIMARY KEY (org_id, name, version)
+);
+
 -- In-app messages that authors send to their own wallets to try an automation: kept apart from messages, so they are never counted;
 -- deleted when they are acknowledged, or after a day. `contact_id`: the contact that the texts may mention.
 CREATE TABLE workbench.test_pushes (

@@ -22,6 +22,7 @@ from workbench.plan import Plan, plan_publication
 from workbench.publish import AutomationRecord, Impact, SavedAutomation, Stopped, Versions
 from workbench.send_test import TestReceivers, TestSent, send_test
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
+from workbench.snippets import with_snippets
 from workbench.stats import Dashboard, Stats, stats
 from workbench.text.forms import from_sentences, sentence_lines, to_python, to_sentences, with_extras
 from workbench.text.remainder import Extras
@@ -107,10 +108,13 @@ class Automation(AutomationVerbs):
 
         With a server there are also warnings about events, values, segments and contracts that it has not stored.
         """
-        remarks = [*self._draft.remarks(), *self._archive_remarks()]
+        draft = self._draft
+        with suppress(WorkbenchError):
+            draft = with_snippets(draft, self._server.connection)
+        remarks = [*draft.remarks(), *self._archive_remarks()]
         # The automation is shown even if its shape is wrong, the server is down, or the key may not read events.
         with suppress(WorkbenchError):
-            trigger, graph = self._draft.language()
+            trigger, graph = draft.language()
             facts = self._server.facts(trigger, graph)
             remarks += check_against(facts, trigger, graph) if facts is not None else ()
         return tuple(remarks)

@@ -76,7 +76,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
         return Changes((*steps, *rules))
     old: JsonObject = normalize(before)
     old_nodes, renamed = _nodes(old), _renamed_steps(old, new)
-    items = [*_trigger_changes(old, new), *_setting_changes(old, new)]
+    items = [*_trigger_changes(old, new), *_setting_changes(old, new), *_snippet_changes(old, new)]
     items += [*_step_changes(old_nodes, new_nodes, renamed), *_edge_changes(old, new, renamed)]
     if old.get("name", "") != new.get("name", ""):
         items.insert(0, Change("changed", "name", _new_and_old(value(old.get("name", "")), value(new.get("name", "")))))
@@ -140,6 +140,16 @@ def _setting_changes(before: JsonObject, after: JsonObject) -> list[Change]:
             text = text if before_text is None else _new_and_old(before_text, text)
             changes.append(Change("changed", "settings", text))
     return changes
+
+
+def _snippet_changes(before: JsonObject, after: JsonObject) -> list[Change]:
+    """Return the snippets whose text differs; those that only one of the payloads has are in the texts that do."""
+    old, new = (payload["graph"].get("snippets") or {} for payload in (before, after))
+    return [
+        Change("changed", f"snippet {name}", f"version {new[name]['version']}, before: {old[name]['version']}")
+        for name in old.keys() & new.keys()
+        if old[name] != new[name]
+    ]
 
 
 def _rule(key: str, valid: Mapping[SettingName, Any], settings: Mapping[str, Any]) -> str | None:

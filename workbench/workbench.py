@@ -21,6 +21,7 @@ from workbench.export import Exported, engine, export
 from workbench.publish import Automations, SavedAutomation, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
+from workbench.snippets import Snippets
 from workbench.sql import AsOf, Params, SqlQuery, Stream, bind_values, sql, watermark
 
 if TYPE_CHECKING:
@@ -188,6 +189,11 @@ class Workbench(Reports):
     def broadcasts(self) -> Broadcasts:
         """The newest broadcasts with their progress, as a sequence that is displayed as a table."""
         return list_broadcasts(self._connection)
+
+    @property
+    def snippets(self) -> Snippets:
+        """The snippets of the organization, by name: texts that messages include with `{% include "footer" %}`."""
+        return Snippets(self._connection)
 
     @usage_example('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
     def contact(self, contact_id: str | None = None, **identifier: Unpack[ContactIdentifier]) -> Contact:

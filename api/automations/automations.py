@@ -25,6 +25,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import msgspec
 
 from api.automations.body import AutomationEdit, NewAutomation, publication_errors, read_specs
+from api.automations.pins import pinned, without_pins
 from api.clock import from_us, to_us, uuid7, uuid7_from
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
@@ -35,7 +36,7 @@ from api.store.query import run
 from workbench.language.actions import WaitUntil
 from workbench.language.channel import INAPP, is_evm_wallet
 from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
-from workbench.language.codec import decode
+from workbench.language.codec import decode, same_json
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem, Problems
 from workbench.language.starts import StartSource
@@ -188,9 +189,10 @@ async def publish(
     for _ in range(_MAX_PUBLISH_TRIES):
         async with database.transaction() as tx:
             checked = _changeable(await store.find_automation(tx, author.org_id, automation_id), revision)
-        if isinstance(checked, Refusal):
-            return checked
-        if problems := await asyncio.to_thread(publication_errors, checked.trigger_spec, checked.graph):
+            if isinstance(checked, Refusal):
+                return checked
+            graph = msgspec.Raw(await pinned(tx, author.org_id, bytes(checked.graph)))
+        if problems := await asyncio.to_thread(publication_errors, checked.trigger_spec, graph):
             return invalid(problems)
         async with database.transaction() as tx:
             row = await _lock(tx, author, automation_id, revision)
@@ -198,10 +200,10 @@ async def publish(
                 return row
             if not _same_specs(row, checked):  # edited since the check
                 continue
-            live = await _live_version(tx, row)
-            if live is not None and _same_specs(live, row):
+            live, draft = await _live_version(tx, row), msgspec.structs.replace(row, graph=graph)
+            if live is not None and _same_specs(live, draft):
                 return row
-            published = await _add_version(tx, author, row, live, row)
+            published = await _add_version(tx, author, row, live, draft)
             if isinstance(published, Refusal):
                 return published
             detail = {"version": published.published_version}
@@ -258,7 +260,8 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
         if isinstance(published, Refusal):
             return published
         # A draft with unpublished changes is work in progress, and stays.
-        if live is not None and _same_specs(live, row):
+        if live is not None and _same_specs(_as_draft(live), row):
+            old = _as_draft(old)
             published = msgspec.structs.replace(published, trigger_spec=old.trigger_spec, graph=old.graph)
         detail = {"from": version, "version": published.published_version}
         return await _write(tx, author, published, "automation.rollback", detail)
@@ -505,12 +508,13 @@ async def _add_version(
     # In a thread: templates that the cache does not hold are compiled again, which may take seconds.
     graph = await asyncio.to_thread(read_graph, decode(source.graph))
     assert isinstance(graph, Graph), "publishing refuses other graphs"
-    # An older process ignores `where` and `locales`: it would let every event in, and send the default texts. It starts
-    # nothing when it refreshes a segment, and other news would end its entries.
+    # An older process ignores `where`, `locales` and snippets: it would let every event in, send the default texts to
+    # everyone, or include no text. It starts nothing when it refreshes a segment, and other news would end its entries.
     specs = bytes(source.trigger_spec) + bytes(source.graph)
     used = {
         ("where", "0008_where"): b'"where"' in specs,
-        ("locales", "0010_locales"): b'"locales"' in specs,
+        ("locales", "0010_snippets"): b'"locales"' in specs,
+        ("snippets", "0010_snippets"): b'"snippets"' in specs,
         ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,
         ("timezone", "0009_wait_until"): graph.settings.timezone is not None,
         (after.type, "0014_schedules"): isinstance(after.source, StartSource),
@@ -543,6 +547,13 @@ async def _live_version(tx: Transaction, row: AutomationRow) -> VersionRow | Non
     return await store.find_version(tx, row.org_id, row.id, row.published_version)
 
 
+def _as_draft(version: VersionRow) -> VersionRow:
+    return msgspec.structs.replace(version, graph=msgspec.Raw(without_pins(bytes(version.graph))))
+
+
 def _same_specs(left: AutomationRow | VersionRow, right: AutomationRow | VersionRow) -> bool:
-    # Compared as text: jsonb considers 1.0 and 1 equal, but a template prints them differently.
-    return (left.trigger_spec, left.graph) == (right.trigger_spec, right.graph)
+    # Not compared as jsonb, which considers 1.0 and 1 equal: a template prints them differently.
+    if (left.trigger_spec, left.graph) == (right.trigger_spec, right.graph):
+        return True
+    pairs = (left.trigger_spec, right.trigger_spec), (left.graph, right.graph)
+    return all(same_json(decode(one), decode(other)) for one, other in pairs)

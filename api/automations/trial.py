@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from api.automations.automations import Refusal, invalid, log_bug, unknown
 from api.automations.body import GraphText, TriggerText, read_specs
+from api.automations.pins import pinned
 from api.automations.views import without_email
 from api.clock import to_us
 from api.crypto import EmailDisplay
@@ -187,7 +188,11 @@ async def prepare(
                 if version is None and trial.version != "published":
                     return invalid((Problem("version", f"version {trial.version} not found"),))
                 specs, is_published = version or row, version is not None
-    parsed = await asyncio.to_thread(read_specs, specs.trigger_spec, specs.graph)
+    text = bytes(specs.graph)
+    if not isinstance(specs, VersionRow):
+        async with database.transaction() as tx:
+            text = await pinned(tx, context.org_id, text)
+    parsed = await asyncio.to_thread(read_specs, specs.trigger_spec, text)
     if isinstance(parsed, tuple):
         return invalid(parsed)
     # As in the engine, an automation that is not published has the draft's trigger and no graph.

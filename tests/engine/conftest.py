@@ -69,10 +69,11 @@ class EngineBench:
         edges: list[tuple[str, ...]],
         version: int | None = 1,
         trigger: dict[str, Any] | None = None,
+        snippets: dict[str, Any] | None = None,
         **settings: Any,
     ) -> str:
         automation_id = uuid7(self.clock.now_us())
-        graph = encode(written_graph(nodes, edges, settings))
+        graph = encode(written_graph(nodes, edges, settings) | {"snippets": snippets})
         spec = encode(trigger or {"type": "app_event", "event": "deposit"})
         await self.execute(
             "INSERT INTO automations VALUES (%s, %s, 'a', %s::jsonb, %s::jsonb, true, %s, 1, NULL, now(), now())",

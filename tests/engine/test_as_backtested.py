@@ -219,7 +219,9 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
         await bench.automation(OTHER_NODES, [("t", "m")])
         clock.ahead += timedelta(milliseconds=1)
     spec = {"type": "app_event", "event": "deposit", "where": where}
-    automation_id = await bench.automation(written["nodes"], edges, trigger=spec, **written["settings"])
+    automation_id = await bench.automation(
+        written["nodes"], edges, trigger=spec, snippets=written.get("snippets"), **written["settings"]
+    )
     if other == "younger":
         clock.ahead += timedelta(milliseconds=1)
         await bench.automation(OTHER_NODES, [("t", "m")])

@@ -162,7 +162,9 @@ async def test_the_engine_does_what_was_simulated(
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
     edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in written["edges"]]
     trigger = {"type": "segment_entered", "segment": "vip"} if enters else None
-    automation_id = await bench.automation(written["nodes"], edges, trigger=trigger, **written["settings"])
+    automation_id = await bench.automation(
+        written["nodes"], edges, trigger=trigger, snippets=written["snippets"], **written["settings"]
+    )
     start = clock.ahead
     bodies = [body | {"event": "deposit", "contact": contact}, *(event | {"contact": contact} for _, event in later)]
     entered = None

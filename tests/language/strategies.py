@@ -42,6 +42,13 @@ TEXTS = st.sampled_from(
         "a\nb",
     )
 )
+SNIPPETS = {
+    "sign": {"version": 3, "body": "{{ contact.plan | default('?') }} {{ plan | default('-') }}"},
+    "layout": {"version": 1, "body": '<i>{% include "sign" %}</i>{% if size %}{{ size }}{% endif %}'},
+}
+MESSAGE_TEXTS = TEXTS | st.sampled_from(
+    ('{% include "sign" %}', 'Hi {%- include "layout" %}', "{% include 'layout' %}")
+)
 LOCALES = st.sampled_from(["de", "de_at", "FR-ca", "{{ plan }}"])
 TAGS = st.sampled_from(["a", "b", "vip"])
 CLOCKS = st.sampled_from(["00:00", "02:30", "09:00", "23:59"])
@@ -100,10 +107,11 @@ def _filtering(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, 
 
 
 STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "send_inapp": _localized(title=TEXTS, body=TEXTS),
-    "send_email": _localized({"trackClicks": st.booleans()}, subject=TEXTS, body=TEXTS),
+    "send_inapp": _localized(title=MESSAGE_TEXTS, body=MESSAGE_TEXTS),
+    "send_email": _localized({"trackClicks": st.booleans()}, subject=MESSAGE_TEXTS, body=MESSAGE_TEXTS),
     "send_webhook": _message(
-        url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]), body=st.none() | TEXTS | _data(a=TEXTS)
+        url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]),
+        body=st.none() | MESSAGE_TEXTS | _data(a=MESSAGE_TEXTS),
     ),
     "add_tag": _data(tag=TAGS),
     "remove_tag": _data(tag=TAGS),
@@ -185,9 +193,9 @@ def sound_graphs(draw: st.DrawFn) -> dict[str, Any]:
         moved, fork = draw(st.sampled_from(edges)), draw(st.sampled_from(edges))
         ends = {key: fork[key] for key in ("source", "sourceHandle")}
         forked = [*(edge for edge in edges if edge is not moved), moved | ends]
-        if not errors(check(Trigger(), graph_of({"nodes": kept_nodes, "edges": forked}))):
+        if not errors(check(Trigger(), graph_of({"nodes": kept_nodes, "edges": forked, "snippets": SNIPPETS}))):
             edges = forked
-    return {"nodes": kept_nodes, "edges": edges, "settings": draw(settings)}
+    return {"nodes": kept_nodes, "edges": edges, "settings": draw(settings), "snippets": SNIPPETS}
 
 
 def _has_no_edges(node: dict[str, Any], leaving: set[str]) -> bool:

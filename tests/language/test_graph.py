@@ -85,7 +85,7 @@ def test_each_kind_has_its_action() -> None:
         ("send_inapp", {"title": "", "body": "b"}, "graph.nodes[0].data.title"),
         ("send_inapp", {"title": 5, "body": "b"}, "graph.nodes[0].data.title"),
         ("send_inapp", {"title": "{{ x", "body": "b"}, "graph.nodes[0].data.title"),
-        ("send_inapp", {"title": "t", "body": "{% include 'x' %}"}, "graph.nodes[0].data.body"),
+        ("send_inapp", {"title": "t", "body": "{% import 'x' as x %}"}, "graph.nodes[0].data.body"),
         ("send_inapp", {"title": "t", "body": "b", "recipientMode": "all"}, "graph.nodes[0].data.recipientMode"),
         ("send_inapp", {"title": "t", "body": "b", "data": [1]}, "graph.nodes[0].data.data"),
         ("add_tag", {}, "graph.nodes[0].data.tag"),

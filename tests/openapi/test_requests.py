@@ -108,6 +108,8 @@ async def create_rows(org: Org) -> dict[str, Any]:
     for contact in (EVENT["contact"], {"externalId": "u2"}):
         await org.post(EVENT | {"contact": contact})
     await create("/segments", SEGMENT)
+    snippet, headers = {"body": "x"}, await headers_for(org, "automations.create")
+    assert (await org.service.client.put("/snippets/everybody", json=snippet, headers=headers)).is_success
     first, second = [row[0] for row in await org.rows("id", "contacts")]
     sender_id = (await create("/automations", AUTOMATION | {"triggerSpec": {"type": "broadcast"}}))["id"]
     await create(f"/automations/{sender_id}/publish", {})

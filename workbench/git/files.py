@@ -199,7 +199,9 @@ def server_automations(connection: Connection) -> list[ServerAutomation]:
             automations.append(ServerAutomation(record, AutomationFile.of(record, "draft")))
             continue
         state: State = "off" if record.state == "off" else "live"  # a pause is not part of a file
-        content = AutomationFile(record.name, state, version.trigger_spec, version.graph)
+        # Publication adds the newest snippets, so files have none.
+        graph = {key: value for key, value in version.graph.items() if key != "snippets"}
+        content = AutomationFile(record.name, state, version.trigger_spec, graph)
         # Digests, because the server may return keys in another order.
         unpublished = AutomationFile.of(record, state).digest() != content.digest()
         automations.append(ServerAutomation(record, content, unpublished))

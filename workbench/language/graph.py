@@ -15,7 +15,7 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, time, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -43,6 +43,7 @@ from workbench.language.filter import Filter, matches
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE, find_zone
 from workbench.language.locales import LOCALE_ATTRIBUTE, NOT_A_LOCALE, locale_tag
 from workbench.language.problem import Problem, Problems
+from workbench.language.snippets import SnippetTexts, read_snippets
 from workbench.language.trigger import read_filters
 
 MAX_ITEMS = 1_000  # nodes, and edges
@@ -350,6 +351,7 @@ GRAPH_SCHEMA = {
         "nodes": {"type": ["array", "null"], "items": _NODE_SCHEMA, "maxItems": MAX_ITEMS},
         "edges": {"type": ["array", "null"], "items": _EDGE_SCHEMA, "maxItems": MAX_ITEMS},
         "settings": {"type": ["object", "null"]},
+        "snippets": {"type": ["object", "null"], "description": "Of a version: the snippets in its texts, by name."},
     },
 }
 
@@ -360,9 +362,13 @@ def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
         return (Problem(field, "must be an object with nodes and edges"),)
     if reason := storage_problem(value):
         return (Problem(field, reason),)
+    snippets = read_snippets(value.get("snippets"), f"{field}.snippets")
+    if isinstance(snippets, Problem):
+        return (snippets,)
     problems: list[Problem] = []
     items: list[Node | Edge] = []
-    readers: dict[str, Callable[[Any, str], Node | Edge | Problem]] = {"nodes": _read_node, "edges": _read_edge}
+    read_node = partial(_read_node, snippets=snippets)
+    readers: dict[str, Callable[[Any, str], Node | Edge | Problem]] = {"nodes": read_node, "edges": _read_edge}
     for name, read in readers.items():
         listed = value.get(name)
         if listed is None:
@@ -389,7 +395,7 @@ def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
     )
 
 
-def _read_node(value: Any, field: str) -> Node | Problem:
+def _read_node(value: Any, field: str, snippets: SnippetTexts | None) -> Node | Problem:
     if not isinstance(value, dict) or not is_valid_id(value.get("id")):
         return Problem(f"{field}.id", f"must be 1 to {MAX_ID_LENGTH} characters")
     kind, data = value.get("type"), value.get("data")
@@ -397,7 +403,7 @@ def _read_node(value: Any, field: str) -> Node | Problem:
         return Problem(f"{field}.type", "must be a string")
     if data is not None and not isinstance(data, dict):
         return Problem(f"{field}.data", "must be an object")
-    return Node(value["id"], kind, read_action(kind, data or {}, field))
+    return Node(value["id"], kind, read_action(kind, data or {}, field, snippets))
 
 
 def _read_edge(value: Any, field: str) -> Edge | Problem:

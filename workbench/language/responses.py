@@ -326,6 +326,36 @@ class DeadLetterView(msgspec.Struct, frozen=True, rename="camel"):
     last_at: datetime
 
 
+class SnippetVersionView(msgspec.Struct, frozen=True, rename="camel"):
+    """A version of a snippet; `createdBy` is the id of a key."""
+
+    name: str
+    version: int
+    body: str
+    created_at: datetime
+    created_by: str
+
+
+class SnippetUse(msgspec.Struct, frozen=True, rename="camel"):
+    """An automation that includes a snippet, itself or by another snippet.
+
+    `draft`: whether its draft does. `version`: its live version, if that includes the snippet; `pinned`: the version of
+    the snippet in it.
+    """
+
+    automation_id: str
+    name: str
+    draft: bool
+    version: int | None
+    pinned: int | None
+
+
+class SnippetView(SnippetVersionView, frozen=True, rename="camel"):
+    """The newest version of a snippet, and the automations that include it."""
+
+    used_by: tuple[SnippetUse, ...]
+
+
 class ChangeView(msgspec.Struct, frozen=True, rename="camel"):
     """A change of an automation; `by` is the name of the key that made it, or its id."""
 

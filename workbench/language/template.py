@@ -90,7 +90,7 @@ def compile_template(source: str, *, html: bool = False) -> "Template":
 @lru_cache(maxsize=2048)
 def required_paths(source: str) -> frozenset[str]:
     """Return the paths that a template always reads and has no default for; raise TemplateError."""
-    with _compile_errors():
+    with compile_errors():
         return frozenset(_context_paths(_parse(source), _always_evaluated))
 
 
@@ -146,7 +146,7 @@ class WhereExpression:
     def __init__(self, source: str) -> None:
         if len(source) > MAX_WHERE:
             raise TemplateError(f"is longer than {MAX_WHERE:,} characters")
-        with _compile_errors():
+        with compile_errors():
             exact = ""  # with decimals as texts: Jinja2 would read 0.1234567890123456789 as a float of 17 digits
             for line, kind, text in TEXT.lexer.tokeniter(f"{{{{ {source} }}}}", None):
                 if kind == "float" and storage_problem(Decimal(text)):
@@ -213,7 +213,7 @@ def _compile(source: str, html: bool) -> Template:
         raise TemplateError(reason)
     if "{" not in source:
         return Template(re.sub("\r\n?", "\n", source))  # as Jinja2 normalizes line breaks
-    with _compile_errors():
+    with compile_errors():
         tree = _parse(source)
         paths = frozenset(_context_paths(tree))  # computed before the guards change the tree
         return Template(source, _build(tree, HTML if html else TEXT), paths)
@@ -222,13 +222,18 @@ def _compile(source: str, html: bool) -> Template:
 @lru_cache(maxsize=2048)
 def _compile_expression(source: str) -> JinjaTemplate | None:
     """Return a program that assigns the value of a template's only expression; None if the template has other parts."""
-    with _compile_errors():
+    with compile_errors():
         match _parse(source).body:
             case [nodes.Output(nodes=[expression])] if not isinstance(expression, nodes.TemplateData):
                 assignment = nodes.Assign(nodes.Name(_VALUE, "store"), expression, lineno=1)
                 return _build(nodes.Template([assignment], lineno=1), TEXT)
             case _:
                 return None
+
+
+def lex(source: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the tokens of a template as (line, kind, text); the texts together are the template."""
+    yield from TEXT.lexer.tokeniter(source, None)
 
 
 def _parse(source: str, filters: Collection[str] = FILTERS) -> nodes.Template:
@@ -251,7 +256,8 @@ def _build(tree: nodes.Template, environment: Environment) -> JinjaTemplate:
 
 
 @contextmanager
-def _compile_errors() -> Iterator[None]:
+def compile_errors() -> Iterator[None]:
+    """Raise what Jinja2 raises for a template as a TemplateError."""
     try:
         yield
     except TemplateError:

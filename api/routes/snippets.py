@@ -1,0 +1,78 @@
+"""`/api/v1/snippets`: texts that messages include, in versions.
+
+Requires a workbench key. Reading needs one of the scopes that read automations; a change needs automations:write.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from sanic import Blueprint, Request
+
+from api.automations import snippets
+from api.automations.automations import Refusal, unknown
+from api.automations.pins import included
+from api.automations.snippets import SnippetBody
+from api.routes.request import READ, WRITE, Operation, author_of, principal_of, services
+from api.routes.responses import RequestRefusedError
+from api.store import snippets as store
+from workbench.language.body import Body
+from workbench.language.responses import SnippetVersionView, SnippetView
+from workbench.language.snippets import SNIPPET_NAME
+
+blueprint = Blueprint("snippets", url_prefix="/api/v1/snippets")
+
+
+class SnippetsQuery(Body, frozen=True):
+    """`names`: only these, and the snippets that they include."""
+
+    names: list[str] | None = None
+
+
+class VersionsQuery(Body, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+@blueprint.get("")
+@Operation(READ, field="snippets")
+async def list_all(request: Request, query: SnippetsQuery) -> list[SnippetVersionView]:
+    """List the newest version of each snippet by name."""
+    org_id, names = principal_of(request).org_id, query.names
+    async with services(request).database.transaction() as tx:
+        if names is not None:
+            names = sorted(await included(tx, org_id, set(names)))
+        return await store.list_snippets(tx, org_id, names)
+
+
+@blueprint.get("/<name:str>")
+@Operation(READ)
+async def read(request: Request, name: str) -> SnippetView | Refusal:
+    """Return the newest version of a snippet, and the automations that include it."""
+    org_id, database = principal_of(request).org_id, services(request).database
+    async with database.transaction() as tx:
+        newest = next(iter(await store.list_snippets(tx, org_id, [name])), None)
+    if newest is None:
+        return unknown("snippet")
+    used_by = await snippets.uses(database, org_id, name)
+    return SnippetView(**msgspec.structs.asdict(newest), used_by=tuple(used_by))
+
+
+@blueprint.get("/<name:str>/versions")
+@Operation(READ, field="versions")
+async def list_versions(request: Request, name: str, query: VersionsQuery) -> list[SnippetVersionView] | Refusal:
+    """List the newest versions of a snippet."""
+    async with services(request).database.transaction() as tx:
+        versions = await store.list_snippet_versions(tx, principal_of(request).org_id, name, query.limit)
+    return versions or unknown("snippet")
+
+
+@blueprint.put("/<name:str>")
+@Operation(WRITE)
+async def save(request: Request, name: str, body: SnippetBody) -> SnippetVersionView | Refusal:
+    """Save a snippet as a new version. Published automations keep the version that they were published with.
+
+    409 unless `version`, if given, is the newest.
+    """
+    if not SNIPPET_NAME.fullmatch(name):
+        raise RequestRefusedError(400, "a snippet's name has 1 to 64 characters of a-z, 0-9, _ and -")
+    return await snippets.save(services(request).database, author_of(request), name, body)

@@ -1,0 +1,45 @@
+"""Snippets: the texts that messages include, in versions."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from api.store.database import Transaction
+from api.store.query import Json, Uuid, query
+from workbench.language.responses import SnippetVersionView
+
+
+class IncludingAutomation(msgspec.Struct, frozen=True):
+    """An automation that includes snippets. `draft`: its graph, if it includes any; `pinned`: those of `version`."""
+
+    id: Uuid
+    name: str
+    draft: Json | None
+    version: int | None
+    pinned: Json | None
+
+
+@query
+async def insert_snippet(
+    tx: Transaction, org_id: int, name: str, version: int, body: str, at: datetime, key_id: Uuid
+) -> SnippetVersionView | None:
+    """Store a version of a snippet; None if it exists."""
+
+
+@query
+async def list_snippets(tx: Transaction, org_id: int, names: Sequence[str] | None = None) -> list[SnippetVersionView]:
+    """Return the newest version of each snippet."""
+
+
+@query
+async def list_snippet_versions(tx: Transaction, org_id: int, name: str, limit: int) -> list[SnippetVersionView]:
+    """Return the newest versions of a snippet."""
+
+
+@query
+async def count_snippets(tx: Transaction, org_id: int) -> int: ...
+
+
+@query
+async def list_including_automations(tx: Transaction, org_id: int) -> list[IncludingAutomation]: ...

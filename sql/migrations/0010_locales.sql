@@ -1,2 +1,0 @@
--- Changes nothing. Processes whose newest migration is this one or a later one know `locales`; the API publishes no `locales` while
--- an older process is connected.

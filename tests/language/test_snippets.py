@@ -1,0 +1,124 @@
+"""Texts include snippets by name, within the bounds of templates, and what cannot be included is refused."""
+
+from typing import Any
+
+import pytest
+
+from workbench.language.actions import InvalidAction, SendEmail, read_action
+from workbench.language.check import check
+from workbench.language.codec import decode, encode
+from workbench.language.graph import Graph, read_graph
+from workbench.language.snippets import MAX_DEPTH, MAX_PINNED, SnippetText, expand, names_in
+from workbench.language.template import MAX_SOURCE, TemplateError, render, required_paths
+from workbench.language.trigger import Trigger
+
+LIBRARY = {
+    "sign": SnippetText(1, "{{ contact.name }} of {{ shop | default('Acme') }}\n"),
+    "top": SnippetText(1, "<html>{% if vip %}*{% endif %}"),
+    "layout": SnippetText(2, "{% include 'top' %}-{% include \"sign\" %}"),
+    "loop": SnippetText(1, "a{% include 'pool' %}"),
+    "pool": SnippetText(1, "{% include 'loop' %}"),
+    "broken": SnippetText(1, "{% if a %}"),
+    "brace": SnippetText(1, "{"),
+    "unknown": SnippetText(1, "\n{% include 'singe' %}"),
+}
+
+
+def test_a_snippet_stands_for_its_text_and_sees_what_the_text_around_it_sees() -> None:
+    text = expand("{% for shop in shops %}{%- include 'sign' -%} , {% endfor %}", LIBRARY)
+    assert render(text, {"shops": ["a", "b"], "contact": {"name": "Ann"}}) == "Ann of a, Ann of b, "
+    text = expand("{% include 'layout' %}{% raw %}{% include 'x' %}{% endraw %}{# {% include 'x' %} #}", LIBRARY)
+    assert render(text, {"vip": 1, "contact": {"name": "<"}}, html=True) == ("<html>*-&lt; of Acme{% include 'x' %}")
+    assert required_paths(text) == {"vip", "contact.name"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("\n{% include 'sing' %}", "line 2: unknown snippet 'sing'; did you mean 'sign'?"),
+        ("{% include 'loop' %}", "snippet 'loop': snippet 'pool': line 1: the snippet 'loop' includes itself: loop →"),
+        ("{% include name %}", 'line 1: a snippet is included by its name, like {% include "footer" %}'),
+        ("{% include 'si' ~ 'gn' %}", "line 1: a snippet is included by its name"),
+        ("{% include ['sign'] %}", "line 1: a snippet is included by its name"),
+        ("{% include 'sign' ignore missing %}", "line 1: a snippet is included by its name"),
+        ("{% include '../x' %}", "line 1: a snippet is included by its name"),
+        ("{% include 'broken' %}", "snippet 'broken': line 1: "),
+        ("{% include 'brace' %}{ a }}", "snippet 'brace': must not end with {"),
+        ("{% include 'unknown' %}", "snippet 'unknown': line 2: unknown snippet 'singe'"),
+        ("{% include 'sign' ", "line 1: "),
+    ],
+)  # fmt: skip
+def test_an_include_that_means_no_text_is_refused_at_its_node_and_field(text: str, reason: str) -> None:
+    data = {"subject": "s", "body": "b", "locales": {"de": {"subject": text, "body": "b"}}}
+    action = read_action("send_email", data, "n", LIBRARY)
+    assert isinstance(action, InvalidAction)
+    (problem,) = action.problems
+    assert (problem.field, problem.reason[: len(reason)]) == ("n.data.locales.de.subject", reason)
+
+
+def test_only_texts_of_messages_include_snippets() -> None:
+    include = "{% include 'sign' %}"
+    for kind, data in (
+        ("update_contact", {"attributes": {"a": include}}),
+        ("send_webhook", {"url": f"https://a.co/{include}"}),
+    ):
+        action = read_action(kind, data, "n", LIBRARY)
+        assert isinstance(action, InvalidAction)
+        assert "include is not allowed here" in action.problems[0].reason
+    assert not isinstance(
+        read_action("send_webhook", {"url": "https://a.co", "body": [include]}, "n", LIBRARY), InvalidAction
+    )
+
+
+def test_snippets_have_the_bounds_of_a_template() -> None:
+    doubling = {f"s{n}": SnippetText(1, f"{{% include 's{n + 1}' %}}" * 2) for n in range(MAX_DEPTH)}
+    with pytest.raises(TemplateError, match="nested"):
+        expand("{% include 's0' %}", doubling | {f"s{MAX_DEPTH}": SnippetText(1, "x")})
+    wide = {
+        "a": SnippetText(1, "{% include 'b' %}" * 1_000),
+        "b": SnippetText(1, "{% include 'c' %}" * 1_000),
+        "c": SnippetText(1, "xy"),
+    }
+    with pytest.raises(TemplateError, match="is longer than 65536 characters with its snippets"):
+        expand("{% include 'a' %}" * 1_000, wide)
+    parts = read_action(
+        "send_email", {"subject": "s", "body": "{% include 'c' %}"}, "n", {"c": SnippetText(1, "{{ a }}" * 1_000)}
+    )
+    assert isinstance(parts, InvalidAction)
+    assert "has more than 1000 parts" in parts.problems[0].reason
+    assert expand("include " * 9_000, {}) == "include " * 9_000  # which the compiler refuses, as it is longer
+    assert MAX_SOURCE < 9_000 * 8
+
+
+def graph(body: str, snippets: Any) -> Any:
+    nodes = [
+        {"id": "t", "type": "app_event"},
+        {"id": "m", "type": "send_email", "data": {"subject": "s", "body": body}},
+    ]
+    written = {"nodes": nodes, "edges": [{"source": "t", "target": "m"}], "snippets": snippets}
+    return read_graph(decode(encode(written)))
+
+
+def test_a_published_graph_has_its_snippets_and_a_draft_shows_their_names() -> None:
+    body = "{% include 'sign' %}"
+    pinned = graph(body, {"sign": {"version": 1, "body": "<b>"}})
+    assert isinstance(pinned, Graph)
+    assert pinned.by_id["m"].action == SendEmail("s", "<b>")
+    assert pinned.by_id["m"].action.html
+    assert graph(body, None).by_id["m"].action == SendEmail("s", "[sign]")
+    (error,) = [item for item in check(Trigger(frozenset({"a"})), graph(body, {})) if item.level == "error"]
+    assert (error.node_id, error.field) == ("m", "graph.nodes[1].data.body")
+    assert error.message == "line 1: unknown snippet 'sign'"
+
+
+@pytest.mark.parametrize(
+    "snippets", [[], {"a": "text"}, {"a": {"version": 1}}, {"a": {"version": 1, "body": "x" * (MAX_PINNED + 1)}}]
+)
+def test_snippets_of_another_shape_are_refused(snippets: Any) -> None:
+    (problem,) = graph("b", snippets)
+    assert problem.field == "graph.snippets"
+
+
+def test_names_are_found_in_all_texts_of_a_value() -> None:
+    value = [{"a": "{% include 'x' %}{%- include \"y\" -%}"}, ["{% include z %}", "include 'w'", 5, None]]
+    assert names_in(value) == {"x", "y"}

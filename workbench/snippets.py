@@ -1,0 +1,108 @@
+"""Snippets: texts that messages include, such as a footer or the beginning and end of a layout, in versions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from workbench.connection import Connection
+from workbench.display.html import TableSequence, TableView, moment, printable_text, table_columns
+from workbench.draft import Draft
+from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
+from workbench.language.codec import normalize
+from workbench.language.problem import suggestion
+from workbench.language.responses import SnippetUse, SnippetVersionView, SnippetView
+from workbench.language.snippets import SNIPPET_NAME, names_in
+
+
+class SnippetVersion(SnippetVersionView, frozen=True, rename="camel"):
+    """A version of a snippet; it never changes."""
+
+
+class SnippetVersions(TableSequence[SnippetVersion]):
+    """The versions of a snippet, newest first."""
+
+    def _view(self) -> TableView:
+        columns = table_columns("version", "saved at (UTC)", "text", numbers=("version",))
+        rows = [(version.version, moment(version.created_at), version.body) for version in self]
+        return TableView(columns, rows, "", "No such snippet.", "")
+
+
+class SnippetUses(TableSequence[SnippetUse]):
+    """The automations that include a snippet: in their draft, and in their live version with the version they keep."""
+
+    def _view(self) -> TableView:
+        columns = table_columns("automation", "draft", "live version", "its version of the snippet")
+        rows = [(use.name, "yes" if use.draft else "no", use.version or "", use.pinned or "") for use in self]
+        return TableView(columns, rows, "", "No automation includes it.", "")
+
+
+class Snippet:
+    """The newest version of a snippet. Texts of messages include it with `{% include "footer" %}`."""
+
+    def __init__(self, connection: Connection, newest: SnippetVersionView) -> None:
+        self._connection = connection
+        self.name, self.version, self.body = newest.name, newest.version, newest.body
+
+    def versions(self) -> SnippetVersions:
+        """Return the newest hundred versions."""
+        answer = self._connection.get(f"/snippets/{self.name}/versions", limit=100)
+        return SnippetVersions(msgspec.convert(answer["versions"], tuple[SnippetVersion, ...]))
+
+    def used_by(self) -> SnippetUses:
+        """Return the automations that include it, themselves or by another snippet."""
+        view = msgspec.convert(self._connection.get(f"/snippets/{self.name}"), SnippetView)
+        return SnippetUses(view.used_by)
+
+    @printable_text
+    def __repr__(self) -> str:
+        return f"{self.name}, version {self.version}:\n{self.body}"
+
+
+class Snippets(TableSequence[SnippetVersionView]):
+    """The snippets of the organization, by name. `wb.snippets["footer"]` is one of them."""
+
+    def __init__(self, connection: Connection) -> None:
+        answer = connection.get("/snippets")
+        super().__init__(msgspec.convert(answer["snippets"], tuple[SnippetVersionView, ...]))
+        self._connection = connection
+
+    @usage_example('wb.snippets.save("footer", "Your team at {{ shop | default(\'Acme\') }}")')
+    def save(self, name: str, body: str, *, version: int | None = None) -> Snippet:
+        """Save a snippet as a new version and return it; an equal text changes nothing.
+
+        Drafts, simulations and previews use the newest version. A published automation keeps the version that it was
+        published with. Raises ConflictError if `version`, the one that the edit started from, is not the newest, and
+        InvalidRequestError for a text that no message could include.
+        """
+        if not SNIPPET_NAME.fullmatch(str(name)):
+            raise InvalidArgumentError(f"{name!r}: the name of a snippet has 1 to 64 characters of a-z, 0-9, _ and -")
+        options = {} if version is None else {"version": version}
+        answer = self._connection.put(f"/snippets/{name}", {"body": body} | options)
+        return Snippet(self._connection, msgspec.convert(answer, SnippetVersionView))
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, str):
+            return super().__getitem__(index)
+        for snippet in self:
+            if snippet.name == index:
+                return Snippet(self._connection, snippet)
+        names = [snippet.name for snippet in self]
+        raise NotFoundError(f"Snippet not found: {index!r}{suggestion(index, names, '. wb.snippets lists them')}")
+
+    def _view(self) -> TableView:
+        columns = table_columns("name", "version", "saved at (UTC)", numbers=("version",))
+        rows = [(snippet.name, snippet.version, moment(snippet.created_at)) for snippet in self]
+        note = 'In a text: {% include "name" %}. Open one with wb.snippets["name"]' if rows else ""
+        empty = 'No snippets yet. wb.snippets.save("footer", "…") creates one.'
+        return TableView(columns, rows, "Snippets", empty, note)
+
+
+def with_snippets(draft: Draft, connection: Connection | None) -> Draft:
+    """Return a draft with the newest snippets that it includes, as publication adds them; itself without a server."""
+    names: Sequence[str] = sorted(names_in(normalize(draft.nodes)))
+    if not names or connection is None or not connection.has_key:
+        return draft
+    answer = connection.get("/snippets", names=",".join(names))
+    snippets = {item["name"]: {"version": item["version"], "body": item["body"]} for item in answer["snippets"]}
+    return msgspec.structs.replace(draft, extra_keys=draft.extra_keys | {"snippets": snippets})
