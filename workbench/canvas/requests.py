@@ -38,6 +38,7 @@ from workbench.language.simulate import simulate as run_simulation
 from workbench.language.trigger import Trigger
 from workbench.publish import SavedAutomation, Stopped, unchanged
 from workbench.simulate import Simulation, read_sample_event
+from workbench.snippets import with_snippets
 
 # What a preview assumes for a contact without a wallet or an email address, so that the message can still be shown.
 _RECIPIENTS = [channel.recipient for channel in CHANNELS.values() if channel.recipient is not None]
@@ -245,7 +246,7 @@ def contact(request: CanvasRequest) -> JsonObject:
 
 def preview(request: CanvasRequest) -> Any:
     """Return what one node does with an event."""
-    parsed = parse_draft(request.draft)
+    parsed = parse_draft(with_snippets(request.draft, request.server.connection))
     node = dict(zip(request.pieces.nodes, parsed.graph.nodes, strict=False))[request.content["key"]]
     described, sample, locale = request.sample()
     now = environment.now()

@@ -76,6 +76,9 @@ class Suggestions:
     def choices(self, events: Iterable[str]) -> JsonObject:
         """Return all suggestions for an automation that uses these events."""
         catalog, connection = self._catalog, self._connection
+        library: JsonObject = {"snippets": ()}
+        if connection is not None:
+            library = self._cached("snippets", partial(connection.get, "/snippets"), library)
         contacts = self._cached("contacts", self._contact_properties, ContactProperties())
         counts: dict[str, int] = self._cached(
             "events", lambda: {event.event: event.count for event in catalog or ()}, {}
@@ -105,6 +108,7 @@ class Suggestions:
             "attributes": [{"name": name, "samples": samples} for name, samples in contacts.attributes.items()],
             "tags": [*contacts.tags],
             "segments": [*(segments or ())],
+            "snippets": [snippet["name"] for snippet in library["snippets"]],
         }
 
     def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:

@@ -136,6 +136,7 @@ export interface Choices {
   attributes: { name: string; samples: string[] }[];
   tags: string[];
   segments: string[];
+  snippets: string[];
   channels: { address: string; noun: string }[];
 }
 

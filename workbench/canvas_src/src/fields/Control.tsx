@@ -32,6 +32,7 @@ export function Control(props: Props) {
   const id = useId();
   const invalid = props.diagnostics.some((diagnostic) => diagnostic.level === "error");
   const paths = pathsOf(choices, props.events, props.withContact);
+  const snippets = choices.snippets.map((name): Option => ({ value: `{% include "${name}" %}`, detail: "snippet" }));
   const text = typeof value === "string" ? value : "";
   const [hadValue] = useState(value !== undefined); // when the form opened: it must not fold while a value is deleted
   if (field.control === "body" || field.control === "object" || field.control === "locales") {
@@ -63,11 +64,11 @@ export function Control(props: Props) {
       case "line":
       case "url":
       case "text":
-        return <Template id={id} label={field.label} value={text} paths={paths} long={field.control === "text"} disabled={disabled} invalid={invalid} onChange={onChange} />;
+        return <Template id={id} label={field.label} value={text} paths={field.control === "url" ? paths : [...paths, ...snippets]} long={field.control === "text"} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "body":
         return <JsonInput label={field.label} value={value} orText disabled={disabled} onChange={onChange} />;
       case "locales":
-        return <Locales name={field.name} value={value} texts={props.texts} known={props.locales} paths={paths} diagnostics={props.diagnostics} disabled={disabled} onChange={onChange} />;
+        return <Locales name={field.name} value={value} texts={props.texts} known={props.locales} paths={[...paths, ...snippets]} diagnostics={props.diagnostics} disabled={disabled} onChange={onChange} />;
       case "tag":
         return <Combo label={field.label} value={text} options={choices.tags.map((tag) => ({ value: tag }))} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "event":

@@ -106,8 +106,9 @@ function onPress(action: () => void) {
   };
 }
 
-/** The template of a path; names that are not identifiers go into brackets. */
+/** The template of a path; names that are not identifiers go into brackets. An include is a template already. */
 export function templateOf(path: string): string {
+  if (path.startsWith("{%")) return path;
   const [first = "", ...rest] = path.split(".");
   if (!WORD.test(first)) return `{{ payload[${JSON.stringify(path)}] }}`;
   return `{{ ${first}${rest.map((part) => (WORD.test(part) ? `.${part}` : `[${JSON.stringify(part)}]`)).join("")} }}`;
