@@ -108,7 +108,7 @@ def test_texts_of_a_locale_are_written_previewed_and_removed_with_the_keyboard(p
         page.get_by_text("Texts in other locales", exact=True).press("Enter")
         page.get_by_label("Locale to add").fill("de-AT")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("must be a non-empty text")).to_have_count(2)
+        expect(page.get_by_label("Texts in de-AT").get_by_text("must be a non-empty text")).to_have_count(2)
         page.get_by_label("Subject in de-AT", exact=True).fill("Danke")
         page.get_by_label("Text in de-AT", exact=True).fill("Es ist da")
         wait_until_sent(view)
@@ -116,6 +116,7 @@ def test_texts_of_a_locale_are_written_previewed_and_removed_with_the_keyboard(p
         page.get_by_label("Texts in", exact=True).select_option("de-AT")
         expect(page.get_by_label("Preview")).to_contain_text("Danke")
         page.get_by_label("Remove de-AT").press("Enter")
+        expect(page.get_by_label("Texts in de-AT")).to_have_count(0)
         wait_until_sent(view)
         assert "locales" not in data_of(automation, "send_email")
 

@@ -38,7 +38,7 @@ export function Control(props: Props) {
   if (field.control === "body" || field.control === "object" || field.control === "locales") {
     const own = field.control === "locales" ? props.diagnostics.filter((diagnostic) => diagnostic.field === field.name) : props.diagnostics;
     return (
-      <details className="ewc-field" open={hadValue || invalid || undefined}>
+      <details className="ewc-field" open={hadValue || invalid || (field.control === "locales" && value !== undefined) || undefined}>
         <summary>{field.label}</summary>
         <Labelled hint={field.hint} diagnostics={own}>{control()}</Labelled>
       </details>
