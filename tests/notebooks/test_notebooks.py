@@ -197,6 +197,25 @@ def test_automations_in_git(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert '.add_tag("brought-a-friend")' in cells["python"]
 
 
+def test_campaigns(runs: dict[str, tuple[Cells, Cells]]) -> None:
+    for cells in runs["10"]:
+        assert "campaign-depositors" in cells["segment"]
+        assert "for de" in cells["write"]
+        assert "Unsere neue App ist da" in cells["german"]
+        assert "Your team at Acme. Reply to this email" in cells["german"]
+        contacts, made, recipients = (
+            re.findall(r"[\d,]+", cells["preview"])[0],
+            *re.findall(r"done: ([\d,]+) of ([\d,]+) contacts", cells["send"])[0],
+        )
+        assert contacts != "0"
+        assert made == recipients
+        assert "campaign-depositors" in cells["broadcasts"]
+        assert "Europe/Zurich" in cells["schedule"]
+        assert "2031-05-17 07:00" in cells["date-simulate"]
+        assert "Three days left" in cells["date-simulate"]
+        assert "Three days left" not in cells["date-missed"]
+
+
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_are_stored_without_outputs(path: Path) -> None:
     notebook = nbformat.read(path, 4)

@@ -445,7 +445,7 @@ def read_settings(value: Any, field: str) -> AutomationSettings:
 
 _SettingReader: TypeAlias = Callable[[Any, str, list[Problem]], Any]
 _SETTINGS: dict[SettingName, tuple[str, _SettingReader]] = {}  # the attribute of `AutomationSettings`, and the reader
-_PLAIN_SETTINGS = ("holdout", "localeAttribute", "defaultLocale")  # the others are objects
+_PLAIN_SETTINGS = ("holdout", "timezone", "localeAttribute", "defaultLocale")  # the others are objects
 
 
 def _reads(name: SettingName, attribute: str) -> Callable[[_SettingReader], _SettingReader]:
