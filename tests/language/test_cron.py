@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from workbench.language.cron import Cron, read_cron
+from workbench.language.local_time import time_zone
 from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger, read_trigger
 
 
 def times(expression: str, after: str, count: int = 3, timezone: str = "Europe/Zurich") -> list[str]:
     """Return the next times in the zone, with their offset."""
-    cron = read_cron(expression, timezone)
+    cron = read_cron(expression, time_zone(timezone))
     assert isinstance(cron, Cron), cron
     moment = datetime.fromisoformat(after).replace(tzinfo=cron.zone)
     found = islice(cron.times_after(moment.astimezone(UTC)), count)

@@ -10,8 +10,7 @@ twice counts once, unless the hour is `*`.
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import UTC, date, datetime, timedelta, tzinfo
 
 import msgspec
 
@@ -36,7 +35,7 @@ class Cron(msgspec.Struct, frozen=True):
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    zone: ZoneInfo
+    zone: tzinfo
 
     def times_after(self, moment: datetime) -> Iterator[datetime]:
         """Yield the times after a moment, in order; they end if there is none within eight years."""
@@ -64,7 +63,7 @@ class Cron(msgspec.Struct, frozen=True):
         return sorted(times)
 
 
-def read_cron(expression: str, timezone: str) -> Cron | str:
+def read_cron(expression: str, zone: tzinfo) -> Cron | str:
     """Return a cron expression in a time zone, or what is wrong with it."""
     fields = expression.lower().split()
     if len(fields) != len(_FIELDS) or len(expression) > MAX_CRON:
@@ -76,16 +75,8 @@ def read_cron(expression: str, timezone: str) -> Cron | str:
             return f"{field!r} is not a {name}: write * or numbers from {least} to {most}, like 1,15 or 1-5 or */2"
         numbers.append(values)
     minutes, hours, days, months, weekdays = numbers
-    cron = Cron(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), ZoneInfo(timezone))
+    cron = Cron(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), zone)
     return cron if next(cron.times_after(_ANY_MOMENT), None) is not None else "never fires: no month has such a day"
-
-
-def is_timezone(name: object) -> bool:
-    """Return whether the time zone database has this zone."""
-    try:
-        return isinstance(name, str) and ZoneInfo(name) is not None
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
 
 
 def _read_field(field: str, least: int, most: int, names: str) -> frozenset[int] | None:

@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from workbench.language.codec import Json, encode
-from workbench.language.cron import Cron, is_timezone, read_cron
+from workbench.language.cron import Cron, read_cron
 from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.local_time import find_zone, time_zone
 from workbench.language.problem import Problem, Problems, problems_in
 
 StartType: TypeAlias = Literal["segment_entered", "segment_left", "broadcast", "schedule"]
@@ -47,9 +48,7 @@ class StartSource(msgspec.Struct, frozen=True):
 
     def times(self) -> Cron | str:
         """Return the times of a schedule, or what is wrong with them."""
-        if not is_timezone(self.timezone):
-            return "its time zone is unknown"
-        return read_cron(self.cron or "", self.timezone)
+        return read_cron(self.cron or "", time_zone(self.timezone))
 
     @property
     def payload(self) -> dict[str, Json]:
@@ -88,9 +87,9 @@ def read_start_source(
     if type_name != "schedule":
         return StartSource(type_name, segment) if len(problems) == before else None
     cron, timezone, missed = spec.get("cron"), spec.get("timezone", "UTC"), spec.get("missed", "once")
-    if not is_timezone(timezone):
+    if find_zone(timezone) is None:
         problems.append(Problem(f"{field}.timezone", "must be a time zone, like Europe/Zurich"))
-    times = read_cron(cron if isinstance(cron, str) else "", timezone if is_timezone(timezone) else "UTC")
+    times = read_cron(cron if isinstance(cron, str) else "", time_zone(timezone))
     if isinstance(times, str):
         problems.append(Problem(f"{field}.cron", times))
     if missed not in MISSED:
