@@ -1,18 +1,21 @@
 """Several edges from one handle: their branches are run one after the other, in the order of the edges."""
 
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import find, given
+from hypothesis import assume, find, given
+from hypothesis import strategies as st
 
 from tests.language.strategies import NOW, contacts, events, graph_of, sound_graphs
 from tests.language.test_check import EXIT, WAIT, T, condition, remarks, reports
+from workbench.language.actions import Handle
 from workbench.language.advance import max_duration
 from workbench.language.channel import RetryPolicy
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
-from workbench.language.graph import Graph, read_graph
+from workbench.language.graph import Graph, find_route, read_graph, search_depth_first, targets_by_source
 from workbench.language.simulate import SimulatedAutomation, simulate
 from workbench.language.trigger import Trigger
 
@@ -100,6 +103,38 @@ def test_a_step_of_an_earlier_branch_has_one_way_on() -> None:
     entered = remarks([T, PRO, A, B, C], "t>pro", "pro:true>a", "pro:true>b", "pro:false>a", "a>c")
     assert reports(entered, "error", "a", "is in a branch of 'pro' that another branch follows")
     assert remarks([T, PRO, A, B, C], "t>pro", "pro:true>a", "pro:true>b", "pro:false>b", "a>c") == []
+
+
+def test_a_step_where_branches_meet_is_not_left_out_by_the_last_one() -> None:
+    for edges in (["t>a", "t>pro", "a>c", "pro:true>c"], ["t>c", "t>pro", "t>a", "pro:true>c"]):
+        met = remarks([T, PRO, A, C], *edges)
+        assert reports(met, "error", "c", "would be left out where a later branch of 't' does not lead to it")
+    assert remarks([T, PRO, A, C], "t>pro", "t>a", "pro:true>c", "a>c") == []
+    assert remarks([T, PRO, A, C], "t>a", "t>pro", "a>c", "pro:true>c", "pro:false>c") == []
+
+
+@given(st.lists(st.sampled_from([(None,), ("t", "f"), ()]), min_size=2, max_size=6), st.randoms())
+def test_a_node_is_run_if_a_branch_leads_to_it(shapes: list[tuple[Handle, ...]], random: Random) -> None:
+    handles = {str(number): shape for number, shape in enumerate([(None,), *shapes])}
+    ends = [[(i, handle) for i in list(handles)[:number] for handle in handles[i]] for number in range(len(handles))]
+    edges = [(*end, str(number)) for number in range(1, len(ends)) for end in {*random.choices(ends[number], k=2)}]
+    random.shuffle(edges)
+    route = find_route(handles, edges)
+    assume(not route.shared and not route.missed)
+    taken = {node_id: random.choice(shape) if shape else "exit" for node_id, shape in handles.items()}
+    targets = targets_by_source((source, target) for source, handle, target in edges if taken[source] == handle)
+    every_target = targets_by_source((source, target) for source, _, target in edges)
+    reached = {node_id: set(search_depth_first([node_id], every_target)[0]) for node_id in handles}
+    expected, pending = list[str](), ["0"]
+    while pending:  # the first that no other one leads to
+        node_id = next(i for i in pending if not any(i in reached[other] for other in pending if other != i))
+        expected.append(node_id)
+        new = [target for target in targets.get(node_id, ()) if target not in pending]
+        pending = [] if taken[node_id] == "exit" else [*new, *(other for other in pending if other != node_id)]
+    run = ["0"]
+    while following := route.next_node_ids.get((run[-1], taken[run[-1]])):
+        run.append(following)
+    assert run == expected
 
 
 def test_a_branch_after_an_exit_cannot_be_reached() -> None:

@@ -201,6 +201,9 @@ def _check_paths(graph: Graph) -> Iterator[Diagnostic]:
     for node_id, fork in graph.route.shared:
         message = f"is in a branch of {fork!r} that another branch follows: only steps of that branch may lead to it"
         yield Diagnostic("error", message, node_id)
+    for node_id, fork in graph.route.missed:
+        message = f"would be left out where a later branch of {fork!r} does not lead to it: draw that branch first"
+        yield Diagnostic("error", message, node_id)
     if reachable == {graph.start.id} and (isinstance(graph.start.action, TriggerNode) or graph.stand_in is not None):
         yield Diagnostic("error", "nothing follows the trigger", graph.start.id)
 
@@ -212,7 +215,8 @@ def _reachable(start: str, links: Iterable[tuple[str, str]]) -> set[str]:
 
 def _check_branches(graph: Graph) -> Iterator[Diagnostic]:
     """Warn about branches that begin after a wait of an earlier branch."""
-    waiting = _waiting_nodes(graph)
+    waiting_ids = _waiting_nodes(graph)
+    waiting = [node.id for node in graph.nodes if node.id in waiting_ids]
     for sequence in graph.route.sequences:
         first_wait = None
         for start, nodes in sequence.branches:
@@ -220,7 +224,7 @@ def _check_branches(graph: Graph) -> Iterator[Diagnostic]:
                 message = f"begins after {first_wait!r}, which waits: draw its edge first if it should not wait"
                 yield Diagnostic("warning", message, start)
             else:
-                first_wait = next((node.id for node in graph.nodes if node.id in waiting & nodes), None)
+                first_wait = next((node_id for node_id in waiting if node_id in nodes), None)
 
 
 def _waiting_nodes(graph: Graph) -> set[str]:

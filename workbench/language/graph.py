@@ -16,7 +16,7 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, time, timedelta
 from functools import cached_property, partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -55,6 +55,7 @@ ReentryPolicy: TypeAlias = Literal["always", "once", "once_per", "not_while_runn
 SettingName: TypeAlias = Literal[
     "reentry", "goal", "quietHours", "timezone", "frequencyCap", "holdout", "localeAttribute", "defaultLocale"
 ]
+Target = TypeVar("Target")
 
 
 class Reentry(msgspec.Struct, frozen=True):
@@ -236,12 +237,14 @@ class Route(msgspec.Struct, frozen=True):
     """The next node of each (node id, handle), and the branches that are run in sequence.
 
     `shared`: nodes of a branch that another one follows, to which steps outside that branch lead, each with the source
-    of the branches. Such a node would have two ways on, so its graph cannot be published.
+    of the branches. Such a node would have two ways on, so its graph cannot be published. `missed`: nodes that a branch
+    leads to and a later one runs, but not on each of its ways.
     """
 
     next_node_ids: dict[tuple[str, Handle], str]
     sequences: tuple[BranchSequence, ...] = ()
     shared: tuple[tuple[str, str], ...] = ()
+    missed: tuple[tuple[str, str], ...] = ()
 
 
 def find_route(handles: Mapping[str, Sequence[Handle]], edges: Iterable[tuple[str, Handle, str]]) -> Route:
@@ -270,33 +273,49 @@ def find_route(handles: Mapping[str, Sequence[Handle]], edges: Iterable[tuple[st
 
     links = targets_by_source((end[0], target) for end, several in targets.items() for target in several)
     rank = {node_id: index for index, node_id in enumerate(search_depth_first(handles, links)[0])}
-    sequences, shared = list[BranchSequence](), dict[tuple[str, str], None]()
+    incoming = targets_by_source((target, end) for end, several in targets.items() for target in several)
+    sequences, shared = list[BranchSequence](), set[tuple[str, str]]()
+    met: dict[str, list[tuple[str, str]]] = {}  # by node where branches meet: the fork, and the branch that comes next
     for end in sorted(forking, key=lambda end: rank.get(end[0], 0)):  # inner forks first: they are part of a branch
         branches: list[tuple[str, frozenset[str]]] = []  # from the last to the first
         later: set[str] = set()
         for target in reversed(targets[end]):
             if target in later:  # a later branch leads to it, and runs it
+                met.setdefault(target, []).append((end[0], branches[-1][0]))
                 continue
             nodes = reach(target)
             own = frozenset(nodes - later)
             if branches:
                 following, _ = branches[-1]
-                open_ends = ((node_id, handle) for node_id in own for handle in handles.get(node_id, ()))
-                next_ids.update((own_end, following) for own_end in open_ends if next_ids.get(own_end) not in own)
-                entering = ((source, handle, to) for (source, handle), several in targets.items() for to in several)
-                for source, handle, to in entering:
-                    if to in own and source not in own and (source, handle) != end:
-                        shared[to, end[0]] = None
+                for own_end in ((node_id, handle) for node_id in own for handle in handles.get(node_id, ())):
+                    meeting = next_ids.get(own_end)
+                    if meeting in own:
+                        continue
+                    if meeting is not None:
+                        met.setdefault(meeting, []).append((end[0], following))
+                    next_ids[own_end] = following
+                entering = ((to, entry) for to in own for entry in incoming.get(to, ()))
+                shared.update((to, end[0]) for to, entry in entering if entry[0] not in own and entry != end)
             branches.append((target, own))
             later |= nodes
         next_ids[end] = branches[-1][0]
         sequences.append(BranchSequence(end[0], tuple(reversed(branches))))
-    return Route(next_ids, tuple(sequences), tuple(shared))
+
+    missed = set[tuple[str, str]]()
+    sources_of = targets_by_source((target, source) for (source, _), target in next_ids.items())
+    last_ids = [
+        node_id for node_id, own in handles.items() if not own or any((node_id, h) not in next_ids for h in own)
+    ]
+    for node_id, forks in met.items():
+        ending, _ = search_depth_first([other for other in last_ids if other != node_id], {**sources_of, node_id: []})
+        without = {*ending} - {node_id}  # the nodes from which an entry can end without running this one
+        missed.update((node_id, fork) for fork, following in forks if following in without)
+    return Route(next_ids, tuple(sequences), tuple(sorted(shared)), tuple(sorted(missed)))
 
 
-def targets_by_source(edges: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def targets_by_source(edges: Iterable[tuple[str, Target]]) -> dict[str, list[Target]]:
     """Return the targets of each source."""
-    targets: dict[str, list[str]] = {}
+    targets: dict[str, list[Target]] = {}
     for source, target in edges:
         targets.setdefault(source, []).append(target)
     return targets
