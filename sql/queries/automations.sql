@@ -120,29 +120,31 @@ RETURNING id;
 -- count_stopped --
 -- Of the active automations (or one of them) that were paused at a moment, or are not paused if it is null: their
 -- number, that of their entries that have not ended, and those of messages that wait for another attempt and of
--- messages that are being sent. One SELECT per state, because each has its own index.
+-- messages that are being sent, by running entries. One SELECT per state, because each has its own index.
 WITH stopped AS MATERIALIZED (
     SELECT id FROM automations
     WHERE org_id = :org_id AND active AND paused_at IS NOT DISTINCT FROM :paused_at ::timestamptz
         AND (:automation_id ::uuid IS NULL OR id = :automation_id)
 ), live AS MATERIALIZED (
-    SELECT e.id, e.attempts
+    SELECT e.id, e.attempts, e.state
     FROM (
-        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state IN ('pending', 'waiting')
+        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state IN ('pending', 'waiting')
         UNION ALL
-        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state = 'retrying'
+        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state = 'retrying'
         UNION ALL
-        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state = 'running'
+        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state = 'running'
         UNION ALL
-        SELECT id, automation_id, attempts FROM entries WHERE org_id = :org_id AND state = 'paused'
+        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state = 'paused'
     ) e
     JOIN stopped s ON s.id = e.automation_id
 ), messages_of_live AS (
-    SELECT m.status FROM (SELECT id FROM live WHERE attempts > 0) e    -- entries without an attempt have no message
+    SELECT m.status = 'sending' AND e.state = 'running' AS leaving
+    FROM (SELECT id, state FROM live WHERE attempts > 0) e    -- entries without an attempt have no message
     CROSS JOIN LATERAL (SELECT status FROM messages WHERE org_id = :org_id AND entry_id = e.id AND channel <> 'inapp') m
+    WHERE m.status IN ('queued', 'sending')
 )
 SELECT (SELECT count(*) FROM stopped), (SELECT count(*) FROM live),
-       (SELECT count(*) FROM messages_of_live WHERE status = 'queued'), (SELECT count(*) FROM messages_of_live WHERE status = 'sending');
+       (SELECT count(*) FROM messages_of_live WHERE NOT leaving), (SELECT count(*) FROM messages_of_live WHERE leaving);
 
 -- Audit log --------------------------------------------------------------------------------------------------------
 

@@ -161,6 +161,31 @@ async def test_a_stop_counts_messages_that_wait_and_messages_that_are_leaving(be
     assert len(server.requests) == 3
 
 
+async def test_a_message_of_a_killed_engine_is_not_counted_as_leaving(bench: EngineBench) -> None:
+    arrived, killed = asyncio.Event(), asyncio.Event()
+
+    async def never(_: asyncio.StreamWriter) -> None:
+        arrived.set()
+        await killed.wait()
+
+    async with endpoint(never) as server:
+        await start_waiting(bench, {"id": "h", "type": "send_webhook", "data": {"url": server.url()}}, events=0)
+        await bench.send("k")
+        driver = bench.new_driver()
+        await driver.drive(bench.org_id, "ready", 1)
+        await arrived.wait()
+        await driver.deliveries.stop(0)
+        killed.set()
+    stop = await stop_all(bench)
+    assert (stop.unsent, stop.leaving) == (0, 1)
+    bench.clock.ahead += timedelta(minutes=1)
+    await bench.driver.rescue(bench.org_id, 1)
+    await bench.drive()
+    assert await bench.entries("state") == [("paused",)]
+    stop = await stopping.count_stopped(bench.database, bench.org_id)
+    assert (stop.unsent, stop.leaving) == (1, 0)
+
+
 async def test_a_message_that_still_waits_for_a_connection_does_not_leave_after_a_stop(bench: EngineBench) -> None:
     await start_waiting(bench, TAG, events=0)
     await bench.send("k")
