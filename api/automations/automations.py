@@ -140,8 +140,10 @@ async def create(database: Database, author: Author, draft: NewAutomation) -> Au
         updated_at=now,
     )
     async with database.transaction() as tx:
+        await run(tx, share_steps(author.org_id))
+        row, detail = await _heed_stop(tx, author, row, {"name": row.name, "active": draft.active})
         stored = await store.insert_automation(tx, row)
-        await record(tx, author, "automation.create", new_id, {"name": row.name, "active": draft.active})
+        await record(tx, author, "automation.create", new_id, detail)
         await store.bump_epoch(tx, author.org_id)
     return stored
 
@@ -485,12 +487,19 @@ def _changeable(row: AutomationRow | None, revision: int | None) -> AutomationRo
     return row
 
 
+async def _heed_stop(
+    tx: Transaction, author: Author, row: AutomationRow, detail: dict[str, Any]
+) -> tuple[AutomationRow, dict[str, Any]]:
+    """Pause an automation that would start entries while everything is stopped: it waits with the others."""
+    if row.active and row.paused_at is None and (stopped_at := await store.find_stop(tx, author.org_id)) is not None:
+        return msgspec.structs.replace(row, paused_at=stopped_at), {**detail, "stopped": True}
+    return row, detail
+
+
 async def _write(
     tx: Transaction, author: Author, row: AutomationRow, action: str, detail: dict[str, Any]
 ) -> AutomationRow:
-    if row.active and row.paused_at is None and (stopped_at := await store.find_stop(tx, author.org_id)) is not None:
-        # It waits until everything is resumed.
-        row, detail = msgspec.structs.replace(row, paused_at=stopped_at), {**detail, "stopped": True}
+    row, detail = await _heed_stop(tx, author, row, detail)
     next_row = msgspec.structs.replace(row, revision=row.revision + 1, updated_at=author.now)
     stored = await store.update_automation(tx, next_row)
     await record(tx, author, action, row.id, {**detail, "revision": stored.revision})

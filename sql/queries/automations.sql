@@ -5,8 +5,9 @@
 
 -- insert_automation --
 -- A new automation at revision 1.
-INSERT INTO automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at)
-VALUES (:org_id, :id, :name, :trigger_spec ::jsonb, :graph ::jsonb, :active, 1, :created_at, :created_at)
+INSERT INTO automations (org_id, id, name, trigger_spec, graph, active, revision, created_at, updated_at,
+                         paused_at)
+VALUES (:org_id, :id, :name, :trigger_spec ::jsonb, :graph ::jsonb, :active, 1, :created_at, :created_at, :paused_at)
 RETURNING org_id, id, name, trigger_spec, graph, active, published_version, revision, archived_at, created_at, updated_at,
           paused_at, live_since, earlier_confirmations;
 

@@ -118,7 +118,9 @@ async def test_everything_is_stopped_and_resumed(acme: Org) -> None:
     shown = (await acme.call("GET", here))[1]
     assert (shown["state"], shown["pausedAt"]) == ("paused", stopped["stoppedAt"])
     assert "everything is stopped" in (await acme.call("POST", f"{here}/resume"))[1]["error"]
-    assert await acme.call("POST", "/resume", {"overdue": "cancel"}) == (200, nothing | {"automations": 1})
+    created = (await acme.call("POST", "/automations", DRAFT))[1]  # it starts entries, too
+    assert created["pausedAt"] == stopped["stoppedAt"]
+    assert await acme.call("POST", "/resume", {"overdue": "cancel"}) == (200, nothing | {"automations": 2})
     assert (await acme.call("GET", here))[1]["state"] == "live"
     paused = (await acme.call("POST", f"{here}/pause"))[1]
     assert paused["stopped"] == nothing | {"automations": 1, "stoppedAt": paused["pausedAt"]}
