@@ -51,6 +51,12 @@ def test_a_time_that_the_clock_passes_twice_counts_once_unless_every_hour_counts
     ]  # fmt: skip
 
 
+def test_a_clock_that_is_set_forward_by_half_an_hour_adds_no_run() -> None:
+    assert times("15 * * * *", "2026-10-04T01:00", 3, "Australia/Lord_Howe") == [
+        "Sun 2026-10-04 01:15 +1030", "Sun 2026-10-04 02:45 +1100", "Sun 2026-10-04 03:15 +1100"
+    ]  # fmt: skip
+
+
 def test_a_day_that_a_zone_left_out_runs_the_next_day() -> None:
     # Samoa had no 30 December 2011.
     assert times("0 9 30 dec *", "2011-12-01", 1, "Pacific/Apia") == ["Sat 2011-12-31 09:00 +1400"]
@@ -68,6 +74,7 @@ def test_a_day_that_a_zone_left_out_runs_the_next_day() -> None:
         ("cron", "0 9 * 13 *"),
         ("cron", "0 9 * * 8"),
         ("cron", "0 9 * * mon-"),
+        ("cron", "0 9 * jan1 *"),
         ("cron", "0 9 5-1 * *"),
         ("cron", "*/0 9 * * *"),
         ("cron", "0 9 31 2 *"),

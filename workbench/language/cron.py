@@ -53,13 +53,14 @@ class Cron(msgspec.Struct, frozen=True):
         is_either = len(self.days) < 31 and len(self.weekdays) < 7
         if day.month not in self.months or not (by_date or by_weekday if is_either else by_date and by_weekday):
             return []
-        folds = (0, 1) if len(self.hours) == 24 else (0,)
-        times = {
-            datetime(day.year, day.month, day.day, hour, minute, tzinfo=self.zone, fold=fold).astimezone(UTC)
+        local = [
+            datetime(*day.timetuple()[:3], hour, minute, tzinfo=self.zone)
             for hour in self.hours
             for minute in self.minutes
-            for fold in folds
-        }
+        ]
+        times = {time.astimezone(UTC) for time in local}
+        if len(self.hours) == 24:  # of a time that the clock skips, fold=1 is earlier
+            times |= {later for time in local if (later := time.replace(fold=1).astimezone(UTC)) > time.astimezone(UTC)}
         return sorted(times)
 
 
@@ -81,7 +82,7 @@ def read_cron(expression: str, zone: tzinfo) -> Cron | str:
 
 def _read_field(field: str, least: int, most: int, names: str) -> frozenset[int] | None:
     for number, name in enumerate(names.split(), least):
-        field = field.replace(name, str(number))
+        field = re.sub(rf"\b{name}\b", str(number), field)
     values: set[int] = set()
     for part in field.split(","):
         if (match := _PART.fullmatch(part)) is None:
