@@ -15,6 +15,9 @@ from api.channels.signing import read_unsubscribe_token
 from api.crypto import Keyring
 from api.store.messages import Feedback
 
+MAX_REPORT_BYTES = 131_072  # what follows is the body of the email that the report is about
+MAX_MULTIPARTS = 16  # the library searches each line for the ends of all parts around it
+
 _STATUS_KINDS = ("message/delivery-status", "message/global-delivery-status")
 _HEADERS = ("message/rfc822", "message/global", "text/rfc822-headers", "message/global-headers")
 _STATUS = re.compile(r"\b[245]\.\d{1,3}\.\d{1,3}\b", re.ASCII)
@@ -43,6 +46,9 @@ class Bounce(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_bounce(keyring: Keyring, raw: bytes) -> Bounce | None:
     """Return the bounce or the complaint in an email from a mail server; None for every other email."""
+    raw = raw[:MAX_REPORT_BYTES]
+    if raw.lower().count(b"multipart/") > MAX_MULTIPARTS:
+        return None
     try:
         report = email.message_from_bytes(raw)
         parts = _parts_of(report) if report.get_content_type() == "multipart/report" else []

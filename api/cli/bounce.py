@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 
-from api.channels.bounce import read_bounce
+from api.channels.bounce import MAX_REPORT_BYTES, read_bounce
 from api.cli.database import run_with_keyring
 from api.cli.errors import add_database, note
 from api.clock import Clock
@@ -16,8 +16,6 @@ from api.contacts.bounces import BounceOutcome, record_bounce
 from api.crypto import Keyring
 from api.settings import Settings
 from api.store.database import Database, DatabaseUnavailableError, TransactionConflictError
-
-MAX_REPORT_BYTES = 1_048_576  # the headers of the email are at the end of a report, but reports are short
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
