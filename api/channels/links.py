@@ -26,6 +26,8 @@ _TOKEN_VERSION = b"c1"
 _TOKEN = struct.Struct(">Bq16s16s")  # generation of the secret, organization, message, MAC; then the URL
 _URL = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"https?://[^\s<>\"\x00-\x1f\x7f]+", re.IGNORECASE)
+# Without a semicolon it is none: `&region=de` is a parameter, although `&reg` alone is a character.
+_REFERENCE = re.compile(r"&(?:#[0-9]+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.IGNORECASE)
 # The value is optional, so that a name without one is not searched again from each of its letters.
 _ATTRIBUTE = re.compile(r"""([^\s"'<>/=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s"'>]++))?""")
 
@@ -69,7 +71,8 @@ def track_links(public_url: str, keyring: Keyring, delivery: Delivery) -> str:
     def track_attribute(attribute: re.Match[str]) -> str:
         name, value = attribute[1], attribute[2] or ""
         quote = value[:1] if value[:1] in ("'", '"') else ""
-        url = tracked(html.unescape(value.strip(quote) if quote else value).strip())
+        target = _REFERENCE.sub(lambda found: html.unescape(found[0]), value.strip(quote) if quote else value)
+        url = tracked(target.strip())
         return f'{name}="{url}"' if name.lower() == "href" and url is not None else attribute[0]
 
     def track_text(found: re.Match[str]) -> str:

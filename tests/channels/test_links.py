@@ -63,6 +63,10 @@ def test_a_link_outlives_a_rotation_and_is_of_one_installation() -> None:
     ("body", "sent"),
     [
         ('<a href="https://a.co/?x=1&amp;y=2">A</a>', '<a href="→https://a.co/?x=1&y=2">A</a>'),
+        (
+            '<a href="https://a.co/?x=1&region=de&currency=EUR&timestamp=2&#38;y=3">A</a>',
+            '<a href="→https://a.co/?x=1&region=de&currency=EUR&timestamp=2&y=3">A</a>',
+        ),
         ("<p>é\n<A class=x HREF = 'HTTP://A.co' id=y>A</A>\n", '<p>é\n<A class=x HREF="→HTTP://A.co" id=y>A</A>\n'),
         ("<a href=https://a.co/b>A</a>", '<a href="→https://a.co/b">A</a>'),
         (
