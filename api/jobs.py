@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from api.store.database import DatabaseUnavailableError, TransactionConflictError
+from api.store.database import DatabaseUnavailableError, TooSlowError, TransactionConflictError
 
 UNAVAILABLE_PAUSE_S = 5.0
 
@@ -33,7 +33,8 @@ async def one_by_one(name: str, items: Iterable[Item], work: Callable[[Item], Aw
     for item in items:
         try:
             await work(item)
-        except (DatabaseUnavailableError, TransactionConflictError):
-            raise
-        except Exception:  # noqa: BLE001  one item that fails must not stop the others
+        except Exception as error:
+            concerns_all = isinstance(error, DatabaseUnavailableError | TransactionConflictError)
+            if concerns_all and not isinstance(error, TooSlowError):
+                raise
             _log.exception("job_failed", extra={"job": name, "item": repr(item)})

@@ -7,7 +7,7 @@ import pytest
 
 from api import jobs
 from api.jobs import every, one_by_one
-from api.store.database import DatabaseUnavailableError, TransactionConflictError
+from api.store.database import DatabaseUnavailableError, TooSlowError, TransactionConflictError
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,13 @@ async def test_a_failed_job_runs_again(
     )
 
 
-async def test_an_item_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("a bug"), TooSlowError("canceling statement due to statement timeout")])
+async def test_an_item_that_fails_does_not_stop_the_others(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     finished: list[int] = []
 
     async def work(item: int) -> None:
         if item == 2:
-            raise ValueError("a bug")
+            raise error
         finished.append(item)
 
     await one_by_one("sweep", [1, 2, 3], work)
