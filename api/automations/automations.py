@@ -29,6 +29,7 @@ from api.automations.pins import pinned, without_pins
 from api.clock import from_us, to_us, uuid7, uuid7_from
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
+from api.store.broadcasts import stop_broadcasts
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
 from api.store.locks import hold_steps, share_steps
@@ -305,6 +306,7 @@ async def _stop(database: Database, author: Author, automation_id: str, outcome:
                 archived_at = author.now if archives else None
                 stopped = msgspec.structs.replace(row, active=False, paused_at=None, archived_at=archived_at)
                 action = "automation.archive" if archives else "automation.deactivate"
+                await stop_broadcasts(tx, author.org_id, row.id, INACTIVE, author.now)
                 row = await _write(tx, author, stopped, action, {"cancelled": cancelled})
         return _Stopped(row, last)
 

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from api.automations.automations import Author, Refusal, conflict, invalid, record, unknown
+from api.automations.automations import INACTIVE, Author, Refusal, conflict, invalid, record, unknown
 from api.clock import Clock, to_us, uuid7
 from api.jobs import every, one_by_one
 from api.store import broadcasts as store
@@ -60,7 +60,7 @@ class BroadcastBody(PreviewBody, frozen=True):
     """
 
     at: Moment | None = None
-    contacts: Annotated[int, Meta(ge=0)] | None = None
+    contacts: Annotated[int, Meta(ge=0, le=1_000_000_000_000)] | None = None
     watermark: Moment | None = None
 
     def conflicts(self) -> Iterator[Problem]:
@@ -177,11 +177,18 @@ async def plan_runs(database: Database, clock: Clock) -> None:
 
 async def send_due(database: Database, clock: Clock) -> None:
     """Continue the broadcasts that are due, a page of each in turn, until this process can continue none."""
-    while True:
+    sent = True
+
+    async def send_page(key: tuple[int, str]) -> None:
+        nonlocal sent
+        if await _send_page(database, clock, *key):
+            sent = True
+
+    while sent:
         async with database.transaction() as tx:
             due = await store.find_due_broadcasts(tx, clock.now())
-        if not any([await _send_page(database, clock, *key) for key in due]):
-            return
+        sent = False
+        await one_by_one("send_broadcasts", due, send_page)
 
 
 async def _send_page(database: Database, clock: Clock, org_id: int, broadcast_id: str) -> bool:
@@ -193,7 +200,7 @@ async def _send_page(database: Database, clock: Clock, org_id: int, broadcast_id
             return False
         source = "schedule" if row.scheduled else "broadcast"
         if sender is None or not sender.active or sender.type != source or sender.version is None:
-            row = msgspec.structs.replace(row, state="stopped", reason="automation_inactive", ended_at=now)
+            row = msgspec.structs.replace(row, state="stopped", reason=INACTIVE, ended_at=now)
         elif row.state == "planned":
             total, entered = await store.add_recipients(tx, row, source, now, PACE)
             # Contacts of the organization are dated a moment before they are visible, so some may look older.

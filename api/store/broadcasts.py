@@ -93,6 +93,10 @@ async def list_broadcasts(tx: Transaction, org_id: int, before: Uuid | None, lim
 
 
 @query
+async def stop_broadcasts(tx: Transaction, org_id: int, automation_id: Uuid, reason: str, now: datetime) -> None: ...
+
+
+@query
 async def find_planned_automations(tx: Transaction, org_id: int, segment: str) -> list[str]:
     """Return the names of automations with a broadcast to a segment that has not started."""
 

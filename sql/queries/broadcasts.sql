@@ -50,6 +50,13 @@ WHERE org_id = :org_id AND id < coalesce(:before ::uuid, 'ffffffff-ffff-ffff-fff
 ORDER BY id DESC
 LIMIT :limit;
 
+-- stop_broadcasts --
+-- Stop the broadcasts of an automation. One whose page is being made is locked; its next page finds the automation switched off.
+UPDATE broadcasts SET state = 'stopped', reason = :reason, ended_at = :now
+WHERE org_id = :org_id AND id = ANY (ARRAY(
+    SELECT id FROM broadcasts WHERE org_id = :org_id AND automation_id = :automation_id AND state IN ('planned', 'running')
+    FOR UPDATE SKIP LOCKED));
+
 -- find_planned_automations --
 -- The automations with a broadcast to a segment that has not started.
 SELECT DISTINCT a.name

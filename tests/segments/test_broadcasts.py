@@ -145,6 +145,38 @@ async def test_a_pause_holds_it_and_switching_the_automation_off_ends_it(
     assert await progress(acme, sent) == ("stopped", 7, 0, 0, 0)
 
 
+async def test_a_planned_broadcast_stays_stopped_when_its_automation_is_switched_on_again(
+    acme: Team, vip: list[str], clock: LateClock
+) -> None:
+    automation_id = await automate(acme, **BROADCAST)
+    sent = await send(acme, automation_id, at=(clock.now() + timedelta(hours=2)).isoformat())
+    await call(acme, "POST", f"/automations/{automation_id}/deactivate")
+    assert (await progress(acme, sent))[0] == "stopped"
+    await call(acme, "POST", f"/automations/{automation_id}/activate")
+    clock.ahead = timedelta(hours=3)
+    await send_due(acme.services.database, clock)
+    assert await entered(acme) == []
+
+
+async def test_a_broadcast_that_fails_does_not_hold_those_of_others(
+    acme: Team, globex: Team, vip: list[str], clock: LateClock
+) -> None:
+    failing = await send(acme, await automate(acme, **BROADCAST))
+    await acme.rows(
+        "INSERT INTO starts (org_id, id, contact_id, event, created_at)"
+        " VALUES (%s, (left(%s, 24) || '000000000001')::uuid, %s, 'broadcast', now())",
+        acme.id,
+        failing["id"],
+        vip[0],
+    )
+    other = await globex.contact("other")
+    sent = await send(globex, await automate(globex, **BROADCAST), segment=None, all=True)
+    await send_due(acme.services.database, clock)
+    assert (await progress(acme, failing))[0] == "planned"
+    assert (await progress(globex, sent))[0] == "done"
+    assert await entered(globex) == [other]
+
+
 async def test_only_a_live_automation_that_starts_from_broadcasts_is_sent(acme: Team, vip: list[str]) -> None:
     segment = await automate(acme)
     draft = await automate(acme, publish=False, **BROADCAST)
@@ -160,6 +192,7 @@ async def test_only_a_live_automation_that_starts_from_broadcasts_is_sent(acme: 
     assert await refusal(live, segment="nobody") == (400, "segment")
     assert await refusal(live, segment="vip", at="2020-01-01T00:00:00Z") == (400, "at")
     assert await refusal(live, segment="vip", contacts=5) == (400, "watermark")
+    assert await refusal(live, segment="vip", contacts=10**19, watermark="2020-01-01T00:00:00Z") == (400, "contacts")
     assert (await call(acme, "GET", "/broadcasts")).json() == {"broadcasts": []}
 
 
