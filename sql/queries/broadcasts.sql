@@ -105,7 +105,7 @@ WITH page AS MATERIALIZED (
     ORDER BY s.id
     LIMIT :limit ::bigint
 ), recipient AS MATERIALIZED (
-    SELECT p.id, p.created_at, p.contact_id AS started_id, coalesce(c.merged_into, c.id) AS contact_id
+    SELECT p.id, p.created_at, coalesce(c.merged_into, c.id) AS contact_id
     FROM page p CROSS JOIN LATERAL (
         SELECT id, merged_into FROM contacts WHERE org_id = :org_id ::bigint AND id = p.contact_id AND erased_at IS NULL LIMIT 1    -- key by key
     ) AS c
@@ -117,11 +117,16 @@ WITH page AS MATERIALIZED (
     FROM recipient r
     WHERE NOT EXISTS (
         SELECT FROM (
+            SELECT r.contact_id AS id
+            UNION ALL
+            SELECT id FROM contacts WHERE org_id = :org_id ::bigint AND merged_into = r.contact_id    -- its starts may not have moved yet
+        ) AS person
+        CROSS JOIN LATERAL (
             SELECT id FROM starts
-            WHERE org_id = :org_id ::bigint AND contact_id = r.contact_id AND created_at >= :started_at ::timestamptz
+            WHERE org_id = :org_id ::bigint AND contact_id = person.id AND created_at >= :started_at ::timestamptz
             ORDER BY created_at OFFSET 0    -- the order of the index on contacts, contact by contact
         ) AS other
-        WHERE other.id <> r.id AND left(other.id ::text, 24) = left(:id ::text, 24) AND (other.id < r.id OR r.contact_id <> r.started_id))
+        WHERE other.id < r.id AND left(other.id ::text, 24) = left(:id ::text, 24))
     ON CONFLICT (org_id, automation_id, event_id) DO NOTHING
     RETURNING true
 )

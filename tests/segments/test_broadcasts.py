@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from api.contacts import merge as contacts_merge
 from api.segments import broadcasts
 from api.segments.broadcasts import send_due
 from tests.segments.conftest import LateClock, Team
@@ -111,6 +112,28 @@ async def test_contacts_that_are_merged_or_erased_between_pages_are_started_once
     await erase(acme, vip[4])
     await send_due(database, clock)
     assert await entered(acme) == sorted([vip[1], vip[2], vip[3], vip[5], outsider])
+
+
+@pytest.mark.parametrize("pages", [0, 1], ids=["merged before the first page", "merged after it"])
+async def test_contacts_whose_rows_a_merge_has_not_moved_yet_are_started_once(
+    acme: Team, vip: list[str], clock: LateClock, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    sent, database = await send(acme, await automate(acme, **BROADCAST)), acme.services.database
+
+    async def page() -> None:
+        assert await broadcasts._send_page(database, clock, acme.id, sent["id"])
+
+    for _ in range(1 + pages):
+        await page()
+    with monkeypatch.context() as patch:
+        patch.setattr(contacts_merge, "_PARTS", ())
+        merge_id = await merge(acme, vip[5], vip[1])
+    if pages == 0:
+        await page()
+        await contacts_merge.move_pages(database, acme.id, merge_id)
+    await send_due(database, clock)
+    await contacts_merge.move_pages(database, acme.id, merge_id)
+    assert await entered(acme) == [vip[0], *vip[2:]]
 
 
 async def test_it_starts_at_its_time_and_is_stopped_between_pages(acme: Team, vip: list[str], clock: LateClock) -> None:
