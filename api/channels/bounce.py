@@ -56,7 +56,7 @@ def read_bounce(keyring: Keyring, raw: bytes) -> Bounce | None:
         returned = next(part for part in parts if part.get_content_type() in _HEADERS)
         text = returned.get_payload(decode=True)  # of a whole email, which is a part of its own, None
         headers = email.message_from_bytes(text) if isinstance(text, bytes) else _parts_of(returned)[0]
-    except (LookupError, RecursionError, StopIteration, ValueError):  # also what the library raises for hostile emails
+    except (LookupError, RecursionError, StopIteration, TypeError, ValueError):  # also for hostile emails
         return None
     if result is None:
         return None

@@ -48,6 +48,7 @@ def test_a_complaint_is_read_and_is_permanent() -> None:
         bounce(SENT).replace(b"List-Unsubscribe: ", b"X-Removed: "),
         bounce(SENT).replace(b"multipart/report", b"multipart/mixed"),
         bounce(SENT)[:900],
+        b"Content-Type: multipart/report; charset*=us-ascii''utf-8\n\n\xff",
         b"Content-Type: multipart/report; boundary=b\n\n--b\nContent-Type: message/delivery-status\n\n--b--\n",
     ],
 )
