@@ -45,10 +45,12 @@ def first_sample(canvas: RecordingCanvas) -> dict[str, Any]:
 
 
 def test_the_first_sample_is_a_stored_event(wb: Workbench, canvas: RecordingCanvas) -> None:
-    wb.events.send("deposit", wallet_address=WALLET, payload={"asset": "USDC"})
+    for wallet in (WALLET, "Canvas9dfwoAz7rq4ZcGvJqPnLxYhTsKmUeRbWtQ2gD3"):  # the second one can never sign in
+        sent = {"email": f"{wallet[:6].lower()}@canvas.example", "wallet_address": wallet}
+        wb.events.send("deposit", payload={"asset": "USDC"}, **sent)
     canvas.edit(1, nodes={"send_inapp": node(canvas, "send_inapp") | {"data": {"title": "{{ asset }}", "body": "!"}}})
     sample = first_sample(canvas)
-    assert sample["event"] == "deposit"
+    assert (sample["event"], sample["payload"]) == ("deposit", '{"asset": "USDC"}')
     preview = canvas.request("preview", key="send_inapp", sample=sample)
     [message] = canvas.request("simulate", sample=sample)["messages"]
     assert (preview["title"], preview["body"]) == (message["title"], message["body"])

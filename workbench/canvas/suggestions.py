@@ -31,6 +31,7 @@ from workbench.language.abi import (
     read_signature,
 )
 from workbench.language.body import is_id
+from workbench.language.channel import is_evm_wallet
 from workbench.language.check import Diagnostic, check_against, events_of, needs_of, segments_of, uses_chain
 from workbench.language.codec import decode, encode
 from workbench.language.contact import ContactState
@@ -204,8 +205,8 @@ class SampleEvent(msgspec.Struct, frozen=True, rename="camel"):
 def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEvent]:
     """Return the newest events that start an automation, or an empty event of each name that it starts on.
 
-    Events that pass its filters come first, then events of contacts with an email address and a wallet, because every
-    message can be previewed with them.
+    Events that pass its filters come first, then events of contacts with an email address and a wallet that can sign
+    in, because every message can be previewed with them.
     """
     if trigger.log_source is not None:
         return _sample_logs(suggestions, trigger, trigger.log_source)
@@ -224,7 +225,7 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
     newest = max(_NEWEST // max(len(known), 1), 12)
     rows = suggestions.rows(_EVENTS, names=known, newest=newest, patterns=patterns)
     # The sorts are stable: events of equally complete contacts stay newest first.
-    rows.sort(key=lambda row: (row[4] is None) + (row[5] is None))
+    rows.sort(key=lambda row: (row[4] is None) + (row[5] is None or not is_evm_wallet(row[5])))
     rows.sort(key=starts, reverse=True)
     samples = [
         SampleEvent(f"{event}, {moment(at)}", event, payload or "{}", contact_id, short(wallet or external_id or email))
