@@ -4,7 +4,7 @@ import pytest
 
 from workbench.language.actions import Action, Exit, SendEmail, SendInapp, SendWebhook
 from workbench.language.channel import EMAIL, INAPP, WEBHOOK
-from workbench.language.redact import redact_texts
+from workbench.language.redact import UNSEEN, redact_texts
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,13 @@ def test_a_text_is_shown_unless_its_template_reads_an_address(template: str, is_
     assert texts == {"subject": shown, "body": "plain"}
     texts = redact_texts(EMAIL, SendEmail("plain", template), {"subject": "plain", "body": "filled in"})
     assert texts == {"subject": "plain", "body": shown}
+
+
+def test_the_texts_of_all_locales_follow_the_same_rule_and_those_of_another_channel_are_hidden() -> None:
+    action = SendInapp("Hi", "Hi", locales={"de": {"title": "{{ email }}", "body": "Hallo"}})
+    stored = {"subject": "a@example.com", "body": "Hallo"}
+    assert redact_texts(INAPP, action, stored) == {"subject": "{{ email }}", "body": "Hallo"}
+    assert redact_texts(EMAIL, action, stored) == {"subject": UNSEEN, "body": UNSEEN}
 
 
 @pytest.mark.parametrize(

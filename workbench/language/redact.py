@@ -90,7 +90,7 @@ def redact_texts(channel: Channel, action: Action | None, columns: Mapping[str, 
         if text is None:  # erased
             continue
         template = getattr(action, name) if is_sender else UNSEEN
-        if isinstance(action, LocalizedMessage):  # the message may have been sent in any of its locales
+        if is_sender and isinstance(action, LocalizedMessage):  # the message may have been sent in any of its locales
             templates = (template, *(texts[name] for texts in action.locales.values()))
             template = next(filter(_reads_address, templates), template)
         redacted[channel.columns[name]] = _redact_text(template, text) if is_sender else UNSEEN
