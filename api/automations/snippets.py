@@ -16,7 +16,7 @@ from workbench.language.body import Body, Number
 from workbench.language.codec import decode
 from workbench.language.problem import Problem
 from workbench.language.responses import SnippetUse, SnippetVersionView
-from workbench.language.snippets import SnippetText, expand, names_in
+from workbench.language.snippets import Library, SnippetText, expand, names_in
 from workbench.language.template import MAX_SOURCE, TemplateError
 
 MAX_SNIPPETS = 1_000  # of an organization
@@ -55,7 +55,7 @@ async def save(database: Database, author: Author, name: str, edit: SnippetBody)
 def _problem(name: str, body: str, others: dict[str, SnippetText]) -> Problem | None:
     """Return why messages could not include a text as the snippet `name`, or None."""
     try:
-        expand(f'{{% include "{name}" %}}', others | {name: SnippetText(0, body)})
+        expand(f'{{% include "{name}" %}}', Library(others | {name: SnippetText(0, body)}))
     except TemplateError as error:
         return Problem("body", str(error).removeprefix(f"snippet {name!r}: "))
     return None

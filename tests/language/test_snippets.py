@@ -8,7 +8,7 @@ from workbench.language.actions import InvalidAction, SendEmail, read_action
 from workbench.language.check import check
 from workbench.language.codec import decode, encode
 from workbench.language.graph import Graph, read_graph
-from workbench.language.snippets import MAX_DEPTH, MAX_PINNED, SnippetText, expand, names_in
+from workbench.language.snippets import MAX_ADDED, MAX_DEPTH, MAX_PINNED, Library, SnippetText, expand, names_in
 from workbench.language.template import MAX_SOURCE, TemplateError, render, required_paths
 from workbench.language.trigger import Trigger
 
@@ -25,9 +25,11 @@ LIBRARY = {
 
 
 def test_a_snippet_stands_for_its_text_and_sees_what_the_text_around_it_sees() -> None:
-    text = expand("{% for shop in shops %}{%- include 'sign' -%} , {% endfor %}", LIBRARY)
+    text = expand("{% for shop in shops %}{%- include 'sign' -%} , {% endfor %}", Library(LIBRARY))
     assert render(text, {"shops": ["a", "b"], "contact": {"name": "Ann"}}) == "Ann of a, Ann of b, "
-    text = expand("{% include 'layout' %}{% raw %}{% include 'x' %}{% endraw %}{# {% include 'x' %} #}", LIBRARY)
+    text = expand(
+        "{% include 'layout' %}{% raw %}{% include 'x' %}{% endraw %}{# {% include 'x' %} #}", Library(LIBRARY)
+    )
     assert render(text, {"vip": 1, "contact": {"name": "<"}}, html=True) == ("<html>*-&lt; of Acme{% include 'x' %}")
     assert required_paths(text) == {"vip", "contact.name"}
 
@@ -50,7 +52,7 @@ def test_a_snippet_stands_for_its_text_and_sees_what_the_text_around_it_sees() -
 )  # fmt: skip
 def test_an_include_that_means_no_text_is_refused_at_its_node_and_field(text: str, reason: str) -> None:
     data = {"subject": "s", "body": "b", "locales": {"de": {"subject": text, "body": "b"}}}
-    action = read_action("send_email", data, "n", LIBRARY)
+    action = read_action("send_email", data, "n", Library(LIBRARY))
     assert isinstance(action, InvalidAction)
     (problem,) = action.problems
     assert (problem.field, problem.reason[: len(reason)]) == ("n.data.locales.de.subject", reason)
@@ -62,40 +64,66 @@ def test_only_texts_of_messages_include_snippets() -> None:
         ("update_contact", {"attributes": {"a": include}}),
         ("send_webhook", {"url": f"https://a.co/{include}"}),
     ):
-        action = read_action(kind, data, "n", LIBRARY)
+        action = read_action(kind, data, "n", Library(LIBRARY))
         assert isinstance(action, InvalidAction)
         assert "include is not allowed here" in action.problems[0].reason
     assert not isinstance(
-        read_action("send_webhook", {"url": "https://a.co", "body": [include]}, "n", LIBRARY), InvalidAction
+        read_action("send_webhook", {"url": "https://a.co", "body": [include]}, "n", Library(LIBRARY)), InvalidAction
     )
 
 
 def test_snippets_have_the_bounds_of_a_template() -> None:
     doubling = {f"s{n}": SnippetText(1, f"{{% include 's{n + 1}' %}}" * 2) for n in range(MAX_DEPTH)}
     with pytest.raises(TemplateError, match="nested"):
-        expand("{% include 's0' %}", doubling | {f"s{MAX_DEPTH}": SnippetText(1, "x")})
+        expand("{% include 's0' %}", Library(doubling | {f"s{MAX_DEPTH}": SnippetText(1, "x")}))
     wide = {
         "a": SnippetText(1, "{% include 'b' %}" * 1_000),
         "b": SnippetText(1, "{% include 'c' %}" * 1_000),
         "c": SnippetText(1, "xy"),
     }
     with pytest.raises(TemplateError, match="is longer than 65536 characters with its snippets"):
-        expand("{% include 'a' %}" * 1_000, wide)
+        expand("{% include 'a' %}" * 1_000, Library(wide))
     parts = read_action(
-        "send_email", {"subject": "s", "body": "{% include 'c' %}"}, "n", {"c": SnippetText(1, "{{ a }}" * 1_000)}
+        "send_email",
+        {"subject": "s", "body": "{% include 'c' %}"},
+        "n",
+        Library({"c": SnippetText(1, "{{ a }}" * 1_000)}),
     )
     assert isinstance(parts, InvalidAction)
     assert "has more than 1000 parts" in parts.problems[0].reason
-    assert expand("include " * 9_000, {}) == "include " * 9_000  # which the compiler refuses, as it is longer
+    assert expand("include " * 9_000, Library({})) == "include " * 9_000  # which the compiler refuses, as it is longer
     assert MAX_SOURCE < 9_000 * 8
 
 
-def graph(body: str, snippets: Any) -> Any:
+def test_repetition_costs_as_much_as_the_texts_are_long() -> None:
+    nothing = {f"s{n}": SnippetText(1, f"{{% include 's{n + 1}' %}}" * 1_000) for n in range(MAX_DEPTH - 1)}
+    assert expand("{% include 's0' %}", Library(nothing | {f"s{MAX_DEPTH - 1}": SnippetText(1, "\n")})) == ""
+    long = {"long": {"version": 1, "body": "x" * MAX_SOURCE}}
+    read = graph("b", long, ["{% include 'long' %}"] * (MAX_ADDED // MAX_SOURCE + 1))
+    assert isinstance(read, Graph)
+    action = read.by_id["w"].action
+    assert isinstance(action, InvalidAction)
+    reason = "snippets add more than 4,194,304 characters to the texts of the automation"
+    assert [(problem.field, problem.reason) for problem in action.problems] == [("graph.nodes[2].data.body", reason)]
+
+
+def test_white_space_at_the_ends_of_a_snippet_is_that_of_a_template() -> None:
+    library = Library({"line": SnippetText(1, "a\r\n"), "value": SnippetText(1, "{{ n }}")})
+    assert render(expand("{% include 'line' %}.", library), {}) == "a."
+    assert render(expand("h1 { {%- include 'value' -%} } { {{- n -}} }", library), {"n": 1}) == "h1 { 1} {1}"
+
+
+def graph(body: str, snippets: Any, posted: Any = None) -> Any:
     nodes = [
         {"id": "t", "type": "app_event"},
         {"id": "m", "type": "send_email", "data": {"subject": "s", "body": body}},
+        {"id": "w", "type": "send_webhook", "data": {"url": "https://a.co", "body": posted}},
     ]
-    written = {"nodes": nodes, "edges": [{"source": "t", "target": "m"}], "snippets": snippets}
+    written = {
+        "nodes": nodes,
+        "edges": [{"source": "t", "target": "m"}, {"source": "m", "target": "w"}],
+        "snippets": snippets,
+    }
     return read_graph(decode(encode(written)))
 
 

@@ -21,7 +21,7 @@ from workbench.language.filter import Filter
 from workbench.language.local_time import MAX_CLOCK_SETBACK, TIMEZONE_ATTRIBUTE
 from workbench.language.locales import MAX_LOCALES, NOT_A_LOCALE, choose_locale, locale_tag
 from workbench.language.problem import Problem, Problems
-from workbench.language.snippets import SnippetTexts, expand_all
+from workbench.language.snippets import Library, expand_all
 from workbench.language.starts import START_TYPES
 from workbench.language.template import TemplateError, compile_template
 from workbench.language.trigger import ONCHAIN_EVENT, is_trigger, read_filters
@@ -341,10 +341,10 @@ def fields_of_type(kind: str, *types: FieldType) -> tuple[DataField, ...]:
     return tuple(field for field in FIELDS.get(kind, ()) if field.type in types)
 
 
-def read_action(kind: str, data: Mapping[str, Any], node: str, snippets: SnippetTexts | None = None) -> Action:
+def read_action(kind: str, data: Mapping[str, Any], node: str, library: Library | None = None) -> Action:
     """Return the action of a node; `node` is its path, such as `graph.nodes[2]`, for the problems.
 
-    `snippets`: those that texts of messages may include; None: as in `expand`.
+    `library`: the snippets that texts of messages may include; None: as in `expand`.
     """
     if is_trigger(kind):
         name, listed = data.get("event"), data.get("eventNames")
@@ -357,7 +357,7 @@ def read_action(kind: str, data: Mapping[str, Any], node: str, snippets: Snippet
     problems: list[Problem] = []
     texts = fields_of_type(kind, "line", "text", "body", "locales") if action.channel is not None else ()
     expanded = {
-        field.key: expand_all(data[field.key], snippets, f"{node}.data.{field.key}", problems)
+        field.key: expand_all(data[field.key], library, f"{node}.data.{field.key}", problems)
         for field in texts
         if field.key in data
     }

@@ -43,7 +43,7 @@ from workbench.language.filter import Filter, matches
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE, find_zone
 from workbench.language.locales import LOCALE_ATTRIBUTE, NOT_A_LOCALE, locale_tag
 from workbench.language.problem import Problem, Problems
-from workbench.language.snippets import SnippetTexts, read_snippets
+from workbench.language.snippets import Library, read_snippets
 from workbench.language.trigger import read_filters
 
 MAX_ITEMS = 1_000  # nodes, and edges
@@ -381,12 +381,12 @@ def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
         return (Problem(field, "must be an object with nodes and edges"),)
     if reason := storage_problem(value):
         return (Problem(field, reason),)
-    snippets = read_snippets(value.get("snippets"), f"{field}.snippets")
-    if isinstance(snippets, Problem):
-        return (snippets,)
+    library = read_snippets(value.get("snippets"), f"{field}.snippets")
+    if isinstance(library, Problem):
+        return (library,)
     problems: list[Problem] = []
     items: list[Node | Edge] = []
-    read_node = partial(_read_node, snippets=snippets)
+    read_node = partial(_read_node, library=library)
     readers: dict[str, Callable[[Any, str], Node | Edge | Problem]] = {"nodes": read_node, "edges": _read_edge}
     for name, read in readers.items():
         listed = value.get(name)
@@ -414,7 +414,7 @@ def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
     )
 
 
-def _read_node(value: Any, field: str, snippets: SnippetTexts | None) -> Node | Problem:
+def _read_node(value: Any, field: str, library: Library | None) -> Node | Problem:
     if not isinstance(value, dict) or not is_valid_id(value.get("id")):
         return Problem(f"{field}.id", f"must be 1 to {MAX_ID_LENGTH} characters")
     kind, data = value.get("type"), value.get("data")
@@ -422,7 +422,7 @@ def _read_node(value: Any, field: str, snippets: SnippetTexts | None) -> Node | 
         return Problem(f"{field}.type", "must be a string")
     if data is not None and not isinstance(data, dict):
         return Problem(f"{field}.data", "must be an object")
-    return Node(value["id"], kind, read_action(kind, data or {}, field, snippets))
+    return Node(value["id"], kind, read_action(kind, data or {}, field, library))
 
 
 def _read_edge(value: Any, field: str) -> Edge | Problem:

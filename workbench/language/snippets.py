@@ -19,6 +19,7 @@ from workbench.language.template import MAX_SOURCE, TemplateError, compile_error
 SNIPPET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 MAX_DEPTH = 10  # of snippets in snippets
 MAX_PINNED = 262_144  # characters of all snippets of one automation
+MAX_ADDED = 4_194_304  # characters that these are in all its texts, and in each other
 
 _NOT_A_NAME = 'a snippet is included by its name, like {% include "footer" %}'
 
@@ -33,36 +34,62 @@ class SnippetText(msgspec.Struct, frozen=True):
 SnippetTexts: TypeAlias = Mapping[str, SnippetText]
 
 
-def expand(source: str, snippets: SnippetTexts | None, within: tuple[str, ...] = ()) -> str:
+class Library:
+    """The snippets of a graph. Each is expanded once; together they add at most MAX_ADDED characters to its texts."""
+
+    def __init__(self, snippets: SnippetTexts) -> None:
+        self.snippets = snippets
+        self._bodies: dict[str, str | TemplateError] = {}
+        self._left = MAX_ADDED
+
+    def body(self, name: str, within: tuple[str, ...]) -> str:
+        """Return the text of a snippet that texts can include; raise TemplateError."""
+        if name not in self._bodies:
+            try:
+                self._bodies[name] = self._expand(name, within)
+            except TemplateError as error:
+                self._bodies[name] = TemplateError(f"snippet {name!r}: {error}")
+        body = self._bodies[name]
+        if isinstance(body, TemplateError):
+            raise TemplateError(str(body))
+        self._left -= len(body)
+        if self._left < 0:
+            raise TemplateError(f"snippets add more than {MAX_ADDED:,} characters to the texts of the automation")
+        return body
+
+    def _expand(self, name: str, within: tuple[str, ...]) -> str:
+        body = expand(self.snippets[name].body, self, (*within, name))
+        body = re.sub("\r\n?", "\n", body).removesuffix("\n")  # as of a template
+        compile_template(body)
+        # Joined with the text after it, a brace at its end would begin an expression.
+        if body.endswith("{"):
+            raise TemplateError("must not end with {")
+        return body
+
+
+def expand(source: str, library: Library | None, within: tuple[str, ...] = ()) -> str:
     """Return a template with the texts of the snippets that it includes; raise TemplateError if one cannot be included.
 
-    `snippets` None: the draft of a library that is not known; a snippet is shown as its name in brackets. `within`: the
+    `library` None: the draft of a library that is not known; a snippet is shown as its name in brackets. `within`: the
     snippets that this text belongs to.
     """
     text = ""
     for line, name, part in _parts(source):
         if name is None:
-            text += part
-            continue
-        if name in within:
+            added = part
+        elif name in within:
             raise TemplateError(f"line {line}: the snippet {name!r} includes itself: {' → '.join([*within, name])}")
-        if len(within) == MAX_DEPTH:
+        elif len(within) == MAX_DEPTH:
             raise TemplateError(f"line {line}: more than {MAX_DEPTH} snippets are nested")
-        if snippets is None:
-            text += f"[{name}]"
-            continue
-        if name not in snippets:
-            raise TemplateError(f"line {line}: unknown snippet {name!r}{suggestion(name, tuple(snippets))}")
-        try:
-            body = expand(snippets[name].body, snippets, (*within, name)).removesuffix("\n")  # as of a template
-            compile_template(body)
-            # Joined with the text after it, a brace at its end would begin an expression.
-            if body.endswith("{"):
-                raise TemplateError("must not end with {")
-        except TemplateError as error:
-            raise TemplateError(f"snippet {name!r}: {error}") from None
-        text += body
-        if len(text) > MAX_SOURCE:
+        elif library is None:
+            added = f"[{name}]"
+        elif name in library.snippets:
+            added = library.body(name, within)
+        else:
+            raise TemplateError(f"line {line}: unknown snippet {name!r}{suggestion(name, tuple(library.snippets))}")
+        # `{%-` has removed the white space after a brace, which would begin an expression now.
+        text += f" {added}" if text.endswith("{") and added.startswith(("{", "%", "#")) else added
+        if name is not None and len(text) > MAX_SOURCE:
             raise TemplateError(f"is longer than {MAX_SOURCE} characters with its snippets")
     return text
 
@@ -83,24 +110,24 @@ def names_in(value: Json) -> set[str]:
             return set()
 
 
-def expand_all(value: Json, snippets: SnippetTexts | None, field: str, problems: list[Problem]) -> Json:
+def expand_all(value: Json, library: Library | None, field: str, problems: list[Problem]) -> Json:
     """Return a JSON value with its texts expanded; add a problem for each text that cannot be."""
     match value:
         case str() if "include" in value:
             try:
-                return expand(value, snippets)
+                return expand(value, library)
             except TemplateError as error:
                 problems.append(Problem(field, str(error)))
                 return "?"
         case list():
-            return [expand_all(item, snippets, field, problems) for item in value]
+            return [expand_all(item, library, field, problems) for item in value]
         case dict():
-            return {name: expand_all(item, snippets, f"{field}.{name}", problems) for name, item in value.items()}
+            return {name: expand_all(item, library, f"{field}.{name}", problems) for name, item in value.items()}
         case _:
             return value
 
 
-def read_snippets(value: Any, field: str) -> SnippetTexts | Problem | None:
+def read_snippets(value: Any, field: str) -> Library | Problem | None:
     """Return the snippets of a graph, None if it has none, or what is wrong with them."""
     try:
         snippets = None if value is None else msgspec.convert(value, dict[str, SnippetText])
@@ -108,7 +135,7 @@ def read_snippets(value: Any, field: str) -> SnippetTexts | Problem | None:
         return Problem(field, "must be an object of snippets, each with its version and body")
     if snippets is not None and sum(len(snippet.body) for snippet in snippets.values()) > MAX_PINNED:
         return Problem(field, f"have more than {MAX_PINNED:,} characters together")
-    return snippets
+    return None if snippets is None else Library(snippets)
 
 
 def _parts(source: str) -> Iterator[tuple[int, str | None, str]]:
