@@ -241,7 +241,7 @@ def test_a_message_needs_its_address_and_the_values_that_its_texts_always_read()
 def test_a_wait_needs_its_date() -> None:
     waits = path_to({"type": "wait_until", "data": {"attribute": "ends"}})
     (need,) = needs_of(trigger(), waits)
-    catalog = msgspec.structs.replace(SEEN, missing={need: (12, 340)})
+    catalog = msgspec.structs.replace(SEEN, missing={need: {None: (12, 340)}})
     assert warnings(trigger(), waits, catalog) == [
         ("1", None, "takes 'missed' for 12 of the 340 contacts of the newest events: contact.ends is missing")
     ]
