@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from workbench import entries as watching
 from workbench import publish as publishing
 from workbench.account import audit
-from workbench.broadcasts import Broadcast, SendPreview, preview_send, send_to
+from workbench.broadcasts import Broadcast, SendPreview, create_broadcast, recipients_of
 from workbench.connection import Connection
 from workbench.display.graph import draw, picture
 from workbench.display.html import html, printable_text
@@ -261,12 +261,12 @@ class Automation(AutomationVerbs):
         Its trigger must be `.on_broadcast()`. The contacts are those of the segment when it is sent. `.preview_send`
         counts them before.
         """
-        return send_to(self._connected(), self._saved().id, segment, everyone, at)
+        return create_broadcast(self._connected(), self._saved().id, recipients_of(segment, everyone), at)
 
     @usage_example('.preview_send("vip") or .preview_send(everyone=True)')
     def preview_send(self, segment: "str | Segment | None" = None, *, everyone: bool = False) -> SendPreview:
         """Return how many contacts `.send_to` would start, and some of their ids. `.send()` on the result sends it."""
-        return preview_send(self._connected(), self._saved().id, segment, everyone)
+        return SendPreview(self._connected(), self._saved().id, recipients_of(segment, everyone))
 
     @usage_example(".plan() or .plan(against=2)")
     def plan(self, *, against: int | None = None) -> Plan:

@@ -88,7 +88,7 @@ class SendPreview:
     def send(self, *, at: datetime | None = None) -> Broadcast:
         """Send it; the broadcast says how many contacts entered and left since this preview."""
         counted = {"contacts": self.contacts, "watermark": self.watermark}
-        return _create(self._connection, self._automation_id, self._body | counted, at)
+        return create_broadcast(self._connection, self._automation_id, self._body | counted, at)
 
     @printable_text
     def __repr__(self) -> str:
@@ -115,18 +115,9 @@ def list_broadcasts(connection: Connection) -> Broadcasts:
     return Broadcasts(tuple(Broadcast(connection, record) for record in records))
 
 
-def preview_send(connection: Connection, automation_id: str, segment: object, everyone: bool) -> SendPreview:
-    """Return what sending to a segment would start."""
-    return SendPreview(connection, automation_id, _audience(segment, everyone))
-
-
-def send_to(
-    connection: Connection, automation_id: str, segment: object, everyone: bool, at: datetime | None
+def create_broadcast(
+    connection: Connection, automation_id: str, body: dict[str, Any], at: datetime | None
 ) -> Broadcast:
-    return _create(connection, automation_id, _audience(segment, everyone), at)
-
-
-def _create(connection: Connection, automation_id: str, body: dict[str, Any], at: datetime | None) -> Broadcast:
     sent_at: Any = at  # a notebook does not enforce the annotation
     if at is not None and (not isinstance(sent_at, datetime) or at.tzinfo is None):
         raise InvalidArgumentError("at must be a datetime with a time zone: at=datetime(…, tzinfo=UTC)")
@@ -134,7 +125,7 @@ def _create(connection: Connection, automation_id: str, body: dict[str, Any], at
     return Broadcast(connection, msgspec.convert(answer, BroadcastRecord))
 
 
-def _audience(segment: object, everyone: bool) -> dict[str, Any]:
+def recipients_of(segment: object, everyone: bool) -> dict[str, Any]:
     if everyone and segment is None:
         return {"all": True}
     name = getattr(segment, "name", segment)

@@ -97,11 +97,9 @@ def signed_seconds_of(span: object, argument: str) -> int:
     """Return a duration that may be negative, like `"-3d"`, in whole seconds; raise as `seconds_of` does."""
     if isinstance(span, str) and span.startswith("-"):
         return -seconds_of(span[1:], argument)
-    return (
-        -seconds_of(-span, argument)
-        if isinstance(span, timedelta) and span < timedelta()
-        else seconds_of(span, argument)
-    )
+    if isinstance(span, timedelta) and span < timedelta():
+        return -seconds_of(-span, argument)
+    return seconds_of(span, argument)
 
 
 Weekday: TypeAlias = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]

@@ -15,11 +15,7 @@ from workbench.language.responses import SnippetUse, SnippetVersionView, Snippet
 from workbench.language.snippets import SNIPPET_NAME, names_in
 
 
-class SnippetVersion(SnippetVersionView, frozen=True, rename="camel"):
-    """A version of a snippet; it never changes."""
-
-
-class SnippetVersions(TableSequence[SnippetVersion]):
+class SnippetVersions(TableSequence[SnippetVersionView]):
     """The versions of a snippet, newest first."""
 
     def _view(self) -> TableView:
@@ -47,7 +43,7 @@ class Snippet:
     def versions(self) -> SnippetVersions:
         """Return the newest hundred versions."""
         answer = self._connection.get(f"/snippets/{self.name}/versions", limit=100)
-        return SnippetVersions(msgspec.convert(answer["versions"], tuple[SnippetVersion, ...]))
+        return SnippetVersions(msgspec.convert(answer["versions"], tuple[SnippetVersionView, ...]))
 
     def used_by(self) -> SnippetUses:
         """Return the automations that include it, themselves or by another snippet."""

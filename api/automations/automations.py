@@ -25,7 +25,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import msgspec
 
 from api.automations.body import AutomationEdit, NewAutomation, publication_errors, read_specs
-from api.automations.pins import pinned, without_pins
+from api.automations.pins import pin_snippets, without_pins
 from api.clock import from_us, to_us, uuid7, uuid7_from
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
@@ -194,7 +194,7 @@ async def publish(
             checked = _changeable(await store.find_automation(tx, author.org_id, automation_id), revision)
             if isinstance(checked, Refusal):
                 return checked
-            graph = msgspec.Raw(await pinned(tx, author.org_id, bytes(checked.graph)))
+            graph = msgspec.Raw(await pin_snippets(tx, author.org_id, bytes(checked.graph)))
         if problems := await asyncio.to_thread(publication_errors, checked.trigger_spec, graph):
             return invalid(problems)
         async with database.transaction() as tx:
@@ -520,19 +520,19 @@ async def _add_version(
     graph = await asyncio.to_thread(read_graph, decode(source.graph))
     assert isinstance(graph, Graph), "publishing refuses other graphs"
     # An older process ignores `where`, `locales` and snippets: it would let every event in, send the default texts to
-    # everyone, or include no text. It starts nothing when it refreshes a segment, and other news would end its entries.
+    # everyone, or include no text. Its refreshes of segments start nothing, and the other features end its entries.
     specs = bytes(source.trigger_spec) + bytes(source.graph)
-    used = {
-        ("where", "0008_where"): b'"where"' in specs,
-        ("locales", "0010_snippets"): b'"locales"' in specs,
-        ("snippets", "0010_snippets"): b'"snippets"' in specs,
-        ("wait_until", "0009_wait_until"): WaitUntil in graph.actions,
-        ("timezone", "0009_wait_until"): graph.settings.timezone is not None,
-        (after.type, "0014_schedules"): isinstance(after.source, StartSource),
-        ("several edges from one handle", "0016_bounces"): bool(graph.route.sequences),
-    }
-    for name, migration in [news for news, is_used in used.items() if is_used]:
-        if await store.has_older_process(tx, migration):
+    features = (
+        ("where", "0008_where", b'"where"' in specs),
+        ("locales", "0010_snippets", b'"locales"' in specs),
+        ("snippets", "0010_snippets", b'"snippets"' in specs),
+        ("wait_until", "0009_wait_until", WaitUntil in graph.actions),
+        ("timezone", "0009_wait_until", graph.settings.timezone is not None),
+        (after.type, "0014_schedules", isinstance(after.source, StartSource)),
+        ("several edges from one handle", "0016_bounces", graph.route.sequences),
+    )
+    for name, migration, is_used in features:
+        if is_used and await store.has_older_process(tx, migration):
             return conflict(
                 f"`{name}` cannot be published while a process of an older version runs: finish the upgrade first"
             )

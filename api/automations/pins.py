@@ -6,7 +6,7 @@ from workbench.language.codec import decode, encode
 from workbench.language.snippets import MAX_PINNED, SnippetText, names_in
 
 
-async def included(tx: Transaction, org_id: int, names: set[str]) -> dict[str, SnippetText]:
+async def find_included(tx: Transaction, org_id: int, names: set[str]) -> dict[str, SnippetText]:
     """Return the newest versions of snippets, and of those that they include."""
     snippets: dict[str, SnippetText] = {}
     missing = names
@@ -19,13 +19,13 @@ async def included(tx: Transaction, org_id: int, names: set[str]) -> dict[str, S
     return snippets
 
 
-async def pinned(tx: Transaction, org_id: int, graph: bytes) -> bytes:
+async def pin_snippets(tx: Transaction, org_id: int, graph: bytes) -> bytes:
     """Return a draft's graph with the newest versions of the snippets that it includes."""
     shape = decode(graph) if b"include" in bytes(graph) else {}
     names = names_in(shape.get("nodes"))
     if not names:
         return graph
-    snippets = {"snippets": await included(tx, org_id, names)}
+    snippets = {"snippets": await find_included(tx, org_id, names)}
     # As text, so that the other values keep all their digits.
     return bytes(graph).rstrip()[:-1] + b"," + encode(snippets)[1:]
 

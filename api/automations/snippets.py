@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from api.automations.automations import Author, Refusal, conflict, invalid, record
-from api.automations.pins import included
+from api.automations.pins import find_included
 from api.store import snippets as store
 from api.store.database import Database
 from api.store.snippets import IncludingAutomation
@@ -32,7 +32,7 @@ class SnippetBody(Body, frozen=True):
 async def save(database: Database, author: Author, name: str, edit: SnippetBody) -> SnippetVersionView | Refusal:
     """Add a version to a snippet; an equal text changes nothing. Refuses a text that no message could include."""
     async with database.transaction() as tx:
-        others = await included(tx, author.org_id, names_in(edit.body))
+        others = await find_included(tx, author.org_id, names_in(edit.body))
     problem = await asyncio.to_thread(_problem, name, edit.body, others)
     if problem is not None:
         return invalid((problem,))
@@ -61,15 +61,15 @@ def _problem(name: str, body: str, others: dict[str, SnippetText]) -> Problem | 
     return None
 
 
-async def uses(database: Database, org_id: int, name: str) -> list[SnippetUse]:
+async def find_uses(database: Database, org_id: int, name: str) -> list[SnippetUse]:
     """Return the automations that include a snippet, themselves or by other snippets."""
     async with database.transaction() as tx:
         newest = await store.list_snippets(tx, org_id)
         automations = await store.list_including_automations(tx, org_id)
-    return await asyncio.to_thread(_uses, name, newest, automations)
+    return await asyncio.to_thread(_find_uses, name, newest, automations)
 
 
-def _uses(
+def _find_uses(
     name: str, newest: Sequence[SnippetVersionView], automations: Sequence[IncludingAutomation]
 ) -> list[SnippetUse]:
     names_by_snippet = {row.name: names_in(row.body) for row in newest}

@@ -75,13 +75,14 @@ def track_links(public_url: str, keyring: Keyring, delivery: Delivery) -> str:
         url = tracked(target.strip())
         return f'{name}="{url}"' if name.lower() == "href" and url is not None else attribute[0]
 
-    def track_text(found: re.Match[str]) -> str:
-        if len(found[0]) > MAX_URL_BYTES:
-            return found[0]
-        url = found[0].rstrip(".,;:!?'")  # punctuation of the sentence around it
+    def track_text(match: re.Match[str]) -> str:
+        text = match[0]
+        if len(text) > MAX_URL_BYTES:
+            return text
+        url = text.rstrip(".,;:!?'")  # punctuation of the sentence around it
         while url.endswith(")") and url.count(")") > url.count("("):
             url = url[:-1].rstrip(".,;:!?'")
-        return (tracked(url) or url) + found[0][len(url) :]
+        return (tracked(url) or url) + text[len(url) :]
 
     body = delivery.body
     if not delivery.html:

@@ -154,9 +154,8 @@ async def record(
     if attributes:
         texts = [encode(changed).decode() for changed in attributes.values()]
         calls.append(merge_attributes([org_id] * len(texts), list(attributes), texts, at))
-        moments = {
-            progress.claim.contact_id: progress.claim.due_at for progress in batch
-        }  # a contact has one entry here
+        # A contact has one entry in a batch.
+        moments = {progress.claim.contact_id: progress.claim.due_at for progress in batch}
         keys = [(contact_id, attribute_key(name)) for contact_id, changed in attributes.items() for name in changed]
         rows = [(org_id, contact_id, key, moments[contact_id]) for contact_id, key in keys]
         calls.append(wake_waiting_entries(rows, at))

@@ -21,9 +21,7 @@ from api.store.messages import find_message_contact
 from workbench.language.codec import encode
 
 CLICKED = "link.clicked"
-REPEATED_US = (
-    60_000_000  # clicks on one link within a minute of the clock count once: scanners open links several times
-)
+REPEAT_WINDOW_US = 60_000_000  # clicks on one link in it count once: scanners open links several times
 ATTEMPTS_AFTER_S = (0.0, 1.0, 5.0, 25.0)
 MAX_WAITING = 1_000
 STOP_TIMEOUT_S = 2.0
@@ -41,7 +39,7 @@ class Clicks:
 
     def note(self, link: Link) -> None:
         """Store a click in the background."""
-        minute = self._clock.now_us() // REPEATED_US
+        minute = self._clock.now_us() // REPEAT_WINDOW_US
         key = f"{CLICKED}/{link.message_id}/{hashlib.sha256(link.url.encode()).hexdigest()[:32]}/{minute}"
         if key in self._waiting:
             self.outcomes.add("repeated")

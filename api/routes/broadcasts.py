@@ -29,8 +29,8 @@ class BroadcastsQuery(Body, frozen=True):
 @Operation(PUBLISH, status=201)
 async def create(request: Request, automation_id: str, body: BroadcastBody) -> BroadcastView:
     """Start the automation for all contacts of a segment or of the organization, now or `at` a time."""
-    work = broadcasts.create(services(request).database, author_of(request), automation_id, body)
-    return broadcast_view(unwrap(await work))
+    row = await broadcasts.create(services(request).database, author_of(request), automation_id, body)
+    return broadcast_view(unwrap(row))
 
 
 @blueprint.post("/automations/<automation_id:str>/broadcasts/preview")

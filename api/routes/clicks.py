@@ -38,7 +38,7 @@ async def follow(request: Request, query: ClickQuery) -> HTTPResponse:
 
 @blueprint.head("/click")
 @Operation(media="text/html", status=302)
-async def look(request: Request, query: ClickQuery) -> HTTPResponse:
+async def head(request: Request, query: ClickQuery) -> HTTPResponse:
     """Answer like GET without counting a click, because previews and scanners send HEAD."""
     return redirect(_read_link(request, query).url, headers=dict(_HEADERS))
 

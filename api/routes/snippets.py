@@ -11,7 +11,7 @@ from sanic import Blueprint, Request
 
 from api.automations import snippets
 from api.automations.automations import Refusal, unknown
-from api.automations.pins import included
+from api.automations.pins import find_included
 from api.automations.snippets import SnippetBody
 from api.routes.request import READ, WRITE, Operation, author_of, principal_of, services
 from api.routes.responses import RequestRefusedError
@@ -40,7 +40,7 @@ async def list_all(request: Request, query: SnippetsQuery) -> list[SnippetVersio
     org_id, names = principal_of(request).org_id, query.names
     async with services(request).database.transaction() as tx:
         if names is not None:
-            names = sorted(await included(tx, org_id, set(names)))
+            names = sorted(await find_included(tx, org_id, set(names)))
         return await store.list_snippets(tx, org_id, names)
 
 
@@ -53,7 +53,7 @@ async def read(request: Request, name: str) -> SnippetView | Refusal:
         newest = next(iter(await store.list_snippets(tx, org_id, [name])), None)
     if newest is None:
         return unknown("snippet")
-    used_by = await snippets.uses(database, org_id, name)
+    used_by = await snippets.find_uses(database, org_id, name)
     return SnippetView(**msgspec.structs.asdict(newest), used_by=tuple(used_by))
 
 

@@ -23,7 +23,7 @@ from api.automations.automations import INACTIVE, Author, Refusal, conflict, inv
 from api.clock import Clock, to_us, uuid7
 from api.jobs import every, one_by_one
 from api.store import broadcasts as store
-from api.store.broadcasts import BroadcastRow, Recipients, ScheduleRow
+from api.store.broadcasts import BroadcastRow, ScheduleRow
 from api.store.database import Database, Transaction
 from api.store.events import wake_engine
 from api.store.query import run
@@ -79,10 +79,7 @@ async def preview(
 ) -> BroadcastPreview | Refusal:
     """Count the contacts that a broadcast would start now. Writes nothing."""
     async with database.transaction() as tx:
-        counted = await _count(tx, author, automation_id, body)
-    if isinstance(counted, Refusal):
-        return counted
-    return BroadcastPreview(**msgspec.structs.asdict(counted))
+        return await _count(tx, author, automation_id, body)
 
 
 async def create(database: Database, author: Author, automation_id: str, body: BroadcastBody) -> BroadcastRow | Refusal:
@@ -93,10 +90,10 @@ async def create(database: Database, author: Author, automation_id: str, body: B
         counted = await _count(tx, author, automation_id, body)
         if isinstance(counted, Refusal):
             return counted
-        sender = await store.find_sender(tx, author.org_id, automation_id)
-        if sender is None or not sender.active or sender.type != "broadcast":
+        automation = await store.find_broadcast_automation(tx, author.org_id, automation_id)
+        if automation is None or not automation.active or automation.type != "broadcast":
             return conflict("publish and activate the automation first: its trigger must be a broadcast")
-        contacts, watermark = (counted.contacts, counted.watermark)
+        contacts, watermark = counted.contacts, counted.watermark
         if body.contacts is not None and body.watermark is not None:
             contacts, watermark = body.contacts, body.watermark
         row = await store.insert_broadcast(
@@ -130,8 +127,8 @@ async def stop(database: Database, author: Author, broadcast_id: str) -> Broadca
     return row
 
 
-async def _count(tx: Transaction, author: Author, automation_id: str, body: PreviewBody) -> Recipients | Refusal:
-    if await store.find_sender(tx, author.org_id, automation_id) is None:
+async def _count(tx: Transaction, author: Author, automation_id: str, body: PreviewBody) -> BroadcastPreview | Refusal:
+    if await store.find_broadcast_automation(tx, author.org_id, automation_id) is None:
         return unknown("automation")
     if body.segment is not None:
         segment = await find_segment(tx, author.org_id, body.segment)
@@ -195,11 +192,13 @@ async def _send_page(database: Database, clock: Clock, org_id: int, broadcast_id
     """Start a broadcast, or make its next entries; False if another process does, or the automation is paused."""
     async with database.transaction() as tx:
         row, now = await store.claim_broadcast(tx, org_id, broadcast_id), clock.now()
-        sender = None if row is None else await store.find_sender(tx, org_id, row.automation_id)
-        if row is None or (sender is not None and sender.active and sender.paused):
+        if row is None:
+            return False
+        automation = await store.find_broadcast_automation(tx, org_id, row.automation_id)
+        if automation is not None and automation.active and automation.paused:
             return False
         source = "schedule" if row.scheduled else "broadcast"
-        if sender is None or not sender.active or sender.type != source or sender.version is None:
+        if automation is None or not automation.active or automation.type != source or automation.version is None:
             row = msgspec.structs.replace(row, state="stopped", reason=INACTIVE, ended_at=now)
         elif row.state == "planned":
             total, entered = await store.add_recipients(tx, row, source, now, PACE)
@@ -210,7 +209,7 @@ async def _send_page(database: Database, clock: Clock, org_id: int, broadcast_id
         else:
             first_id = uuid7(to_us(now))
             page = await store.add_broadcast_entries(
-                tx, row, first_id, sender.version, sender.activation, PAGE_CONTACTS
+                tx, row, first_id, automation.version, automation.activation, PAGE_CONTACTS
             )
             row = msgspec.structs.replace(
                 row, entries=row.entries + page.entries, last_start=page.last_start or row.last_start

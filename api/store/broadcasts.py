@@ -6,7 +6,7 @@ import msgspec
 
 from api.store.database import Transaction
 from api.store.query import Json, Uuid, query
-from workbench.language.responses import BroadcastState
+from workbench.language.responses import BroadcastPreview, BroadcastState
 
 # --- Planning
 
@@ -14,20 +14,11 @@ from workbench.language.responses import BroadcastState
 class BroadcastAutomation(msgspec.Struct, frozen=True):
     """The automation of a broadcast. `type`: of its published trigger, empty if nothing is published."""
 
-    name: str
     version: int | None
     activation: int
     active: bool
     paused: bool
     type: str
-
-
-class Recipients(msgspec.Struct, frozen=True):
-    """How many contacts a broadcast would start, some of them, and the moment up to which they entered."""
-
-    contacts: int
-    sample: tuple[str, ...]
-    watermark: datetime
 
 
 class BroadcastRow(msgspec.Struct, frozen=True):
@@ -58,11 +49,15 @@ class BroadcastRow(msgspec.Struct, frozen=True):
 
 
 @query
-async def find_sender(tx: Transaction, org_id: int, automation_id: Uuid) -> BroadcastAutomation | None: ...
+async def find_broadcast_automation(
+    tx: Transaction, org_id: int, automation_id: Uuid
+) -> BroadcastAutomation | None: ...
 
 
 @query
-async def count_recipients(tx: Transaction, org_id: int, segment: str, limit: int, now: datetime) -> Recipients: ...
+async def count_recipients(
+    tx: Transaction, org_id: int, segment: str, limit: int, now: datetime
+) -> BroadcastPreview: ...
 
 
 @query

@@ -2,9 +2,9 @@
 
 -- Planning ---------------------------------------------------------------------------------------------------------
 
--- find_sender --
+-- find_broadcast_automation --
 -- The automation of a broadcast: whether it takes entries, and the type of its published trigger.
-SELECT a.name, a.published_version AS version, a.activation, a.active AND a.archived_at IS NULL AS active, a.paused_at IS NOT NULL AS paused,
+SELECT a.published_version AS version, a.activation, a.active AND a.archived_at IS NULL AS active, a.paused_at IS NOT NULL AS paused,
        coalesce(v.trigger_spec ->> 'type', '') AS type
 FROM automations a
 LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version

@@ -134,7 +134,7 @@ async def test_everything_is_stopped_and_resumed(acme: Org) -> None:
         (SPEC | {"where": "n > 1"}, {"type": "exit"}, {}, "where"),
     ],
 )
-async def test_news_are_not_published_while_an_older_process_is_connected(
+async def test_a_feature_is_not_published_while_a_process_that_does_not_know_it_is_connected(
     acme: Org, database_url: str, spec: dict[str, Any], step: dict[str, Any], settings: dict[str, Any], name: str
 ) -> None:
     nodes, edges = [{"id": "t1", "type": "app_event"}, step | {"id": "m1"}], GRAPH["edges"]

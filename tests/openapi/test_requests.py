@@ -71,7 +71,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
 """Valid bodies; a value that is the name of an id below is replaced by that id."""
 NEVER_SUCCESSFUL = {
     "clicks.follow",
-    "clicks.look",
+    "clicks.head",
     "broadcasts.create",
     "entries.replay",
     "inapp.session",

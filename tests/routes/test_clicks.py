@@ -68,7 +68,7 @@ async def test_a_click_leads_to_the_target_and_is_an_event_of_the_contact(acme: 
 async def test_clicks_of_one_minute_count_once_for_each_link_of_each_message(
     acme: Org, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clicks, "REPEATED_US", 10**15)  # a test may run across the end of a minute
+    monkeypatch.setattr(clicks, "REPEAT_WINDOW_US", 10**15)  # a test may run across the end of a minute
     path, other = [await link_of(acme, {"externalId": "zoe"}, node_id) for node_id in ("e", "f")]
     for outcome in ("stored", "repeated"):
         await click(acme, path)
