@@ -13,7 +13,7 @@ from api.catalog.counts import count_events, late_imported_events
 from api.clock import uuid7
 from api.ingest.match import Triggers
 from api.ingest.parse import EventReader, ParsedEvent
-from api.ingest.store import store_batch, store_history
+from api.ingest.store import prepare, store_batch, store_history
 from api.store import events
 from api.store.database import Database, Transaction
 from api.store.query import run
@@ -56,7 +56,7 @@ class Organization:
 
     async def store_past(self, tx: Transaction, *dated: tuple[str, datetime]) -> None:
         """Store events in the transaction as an import does."""
-        past = await store_history(tx, self.org.id, self.dated(*dated), self.now)
+        past = await store_history(tx, self.org.id, prepare(self.dated(*dated), self.now), self.now)
         late = [(event.body.name, event.occurred_us) for event in past.events]
         source = (self.org.id, self._notes_source)
         await run(tx, *past.writes, *late_imported_events(source, late, past.counting, self.now))
