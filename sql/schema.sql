@@ -639,14 +639,14 @@ CREATE VIEW workbench.log_events WITH (security_invoker = true) AS
 -- Starts: a row for each contact that entered or left a segment while an automation started from that, and for each recipient of a
 -- broadcast.
 CREATE TABLE workbench.starts (
-    org_id       bigint NOT NULL,
-    id           uuid NOT NULL,
-    contact_id   uuid NOT NULL,
-    event        text NOT NULL,                 -- the type of the trigger: segment_entered, segment_left, broadcast
-    payload      jsonb NOT NULL DEFAULT '{}',   -- {"segment": …}
-    created_at   timestamptz NOT NULL,          -- the moment of the refresh, as `entered_at` of its members, or the contact's in a broadcast
-    merged_from  uuid,                          -- as in events
-    automation_id  uuid,                        -- of the broadcast; null: any automation that starts from the change
+    org_id         bigint NOT NULL,
+    id             uuid NOT NULL,
+    contact_id     uuid NOT NULL,
+    event          text NOT NULL,                 -- the type of the trigger, such as segment_entered
+    payload        jsonb NOT NULL DEFAULT '{}',   -- {"segment": …}
+    created_at     timestamptz NOT NULL,          -- the moment of the refresh, as `entered_at` of its members, or the contact's in a broadcast
+    merged_from    uuid,                          -- as in events
+    automation_id  uuid,                          -- of the broadcast; null: any automation that starts from the change
     PRIMARY KEY (org_id, id)
 );
 CREATE INDEX starts_by_contact ON workbench.starts (org_id, contact_id, created_at);

@@ -22,7 +22,7 @@ class BroadcastRecord(BroadcastView, frozen=True, rename="camel"):
         """How many contacts it starts: those that were counted, and what entered and left since."""
         return self.contacts + (self.entered or 0) - (self.departed or 0)
 
-    def audience(self) -> str:
+    def segment_name(self) -> str:
         return "all contacts" if self.segment is None else self.segment
 
     def sentence(self) -> str:
@@ -63,10 +63,10 @@ class Broadcast:
 
     @printable_text
     def __repr__(self) -> str:
-        return f"Broadcast to {self._record.audience()}, {self.state}: {self._record.sentence()}"
+        return f"Broadcast to {self._record.segment_name()}, {self.state}: {self._record.sentence()}"
 
     def _repr_html_(self) -> str:
-        text = f"Broadcast to {self._record.audience()}: {self._record.sentence()}"
+        text = f"Broadcast to {self._record.segment_name()}: {self._record.sentence()}"
         share = self.entries / self._record.recipients if self._record.recipients else None
         look = _LOOKS.get(self.state, "busy")
         return html("line.html.j2", text=text, state=self.state, look=look, note="", block="", share=share)
@@ -104,7 +104,8 @@ class Broadcasts(TableSequence[Broadcast]):
     def _view(self) -> TableView:
         columns = table_columns("at (UTC)", "to", "state", "progress", "broadcast")
         rows = [
-            (moment(item.at), item._record.audience(), item.state, item._record.sentence(), item.id) for item in self
+            (moment(item.at), item._record.segment_name(), item.state, item._record.sentence(), item.id)
+            for item in self
         ]
         empty = 'No broadcasts yet. wb.automation("News").send_to("vip") sends one.'
         return TableView(columns, rows, "Broadcasts", empty)

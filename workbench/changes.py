@@ -143,7 +143,7 @@ def _setting_changes(before: JsonObject, after: JsonObject) -> list[Change]:
 
 
 def _snippet_changes(before: JsonObject, after: JsonObject) -> list[Change]:
-    """Return the snippets whose text differs; those that only one of the payloads has are in the texts that do."""
+    """Return the snippets that differ. One that only one payload has is a change of the texts that include it."""
     old, new = (payload["graph"].get("snippets") or {} for payload in (before, after))
     return [
         Change("changed", f"snippet {name}", f"version {new[name]['version']}, before: {old[name]['version']}")

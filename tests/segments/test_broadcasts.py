@@ -12,15 +12,18 @@ from api.segments import broadcasts
 from api.segments.broadcasts import send_due
 from tests.segments.conftest import LateClock, Team
 from tests.segments.test_erased_and_merged import erase, merge
-from tests.segments.test_starts import automate, tag
+from tests.segments.test_starts import VIP, automate, tag
 
-VIP = {"name": "vip", "sql": "SELECT id AS contact_id FROM contacts WHERE 'vip' = ANY (tags)"}
 BROADCAST = {"type": "broadcast", "segment": None}
 
 
 async def call(team: Team, method: str, path: str, body: Any = None) -> httpx.Response:
     key = await team.org.key("workbench", "automations:write", "automations:publish", "contacts:read")
     return await team.org.call(method, path, body, authorization=f"Bearer {key}")
+
+
+async def preview(team: Team, automation_id: str) -> Any:
+    return (await call(team, "POST", f"/automations/{automation_id}/broadcasts/preview", {"segment": "vip"})).json()
 
 
 async def send(team: Team, automation_id: str, **body: Any) -> dict[str, Any]:
@@ -54,9 +57,7 @@ async def vip(acme: Team, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_every_member_is_started_once_by_several_engines(acme: Team, vip: list[str], clock: LateClock) -> None:
     automation_id = await automate(acme, **BROADCAST)
     other = await acme.contact("other")
-    previewed = (
-        await call(acme, "POST", f"/automations/{automation_id}/broadcasts/preview", {"segment": "vip"})
-    ).json()
+    previewed = await preview(acme, automation_id)
     assert (previewed["contacts"], previewed["sample"]) == (7, vip)
     sent = await send(acme, automation_id)
     await asyncio.gather(*(send_due(acme.services.database, clock) for _ in range(3)))
@@ -78,9 +79,7 @@ async def test_a_broadcast_counts_the_contacts_that_entered_and_left_since_its_p
     acme: Team, vip: list[str], clock: LateClock
 ) -> None:
     automation_id = await automate(acme, **BROADCAST)
-    previewed = (
-        await call(acme, "POST", f"/automations/{automation_id}/broadcasts/preview", {"segment": "vip"})
-    ).json()
+    previewed = await preview(acme, automation_id)
     new = await acme.contact("new")
     await tag(acme, new, "vip")
     await tag(acme, vip[0])
