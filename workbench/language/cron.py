@@ -1,8 +1,8 @@
 """Cron expressions in a time zone: `0 9 * * mon` is every Monday at 09:00.
 
 Five fields: minute, hour, day of the month, month, day of the week (0 and 7 are Sunday). Each is `*`, or a list of
-numbers, names and ranges, with optional steps: `*/15`, `1-5`, `mon,fri`. If both days are restricted, either suffices,
-as in every cron.
+numbers, names and ranges, with optional steps: `*/15`, `1-5`, `mon,fri`. If both days are restricted, either suffices;
+a day is restricted unless it is `*`.
 
 When the clock is set forward, a time that it skips is later by as much. When it is set back, a time that it passes
 twice counts once, unless the hour is `*`.

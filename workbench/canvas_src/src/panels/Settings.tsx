@@ -30,12 +30,12 @@ export function SettingsForm() {
   };
   const objectOf = (name: string) => (isObject(settings[name]) ? settings[name] : undefined);
   const [reentry, goal, quiet, cap] = ["reentry", "goal", "quietHours", "frequencyCap"].map(objectOf);
-  const { holdout, localeAttribute, defaultLocale } = settings;
+  const { holdout, timezone, localeAttribute, defaultLocale } = settings;
   const hasLocales = localesOf(draft).length > 0 || localeAttribute !== undefined || defaultLocale !== undefined;
   const goalEvents = typeof goal?.event === "string" ? [goal.event] : [];
   const policy = String(reentry?.policy ?? "always");
   return (
-    <details className="ewc-rules" open={[reentry, goal, quiet, cap, holdout, localeAttribute, defaultLocale].some(Boolean)}>
+    <details className="ewc-rules" open={[reentry, goal, quiet, cap, holdout, timezone, localeAttribute, defaultLocale].some(Boolean)}>
       <summary>Rules for the whole automation</summary>
       <Labelled label="A contact enters" htmlFor={`${id}-reentry`} diagnostics={ofSetting("reentry")}>
         <span className="ewc-row">
