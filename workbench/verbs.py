@@ -227,7 +227,7 @@ class StepVerbs(MethodHints):
 
     @usage_example('.otherwise(lambda b: b.add_tag("others"))')
     def otherwise(self, steps: "Branch") -> Self:
-        """Add the steps for contacts for which the condition was false, the wait timed out, or there is no date."""
+        """Add the steps for the other contacts: the condition was false, the wait timed out, or the date is missing."""
         return self._along(SECOND_BRANCHES, steps, ".otherwise(…) comes right after .when(…).then(…) or .wait_for(…)")
 
     @usage_example('.branch("a", lambda b: b.add_tag("a"))')

@@ -240,7 +240,7 @@ class _TestSend:
         tasks = [asyncio.create_task(self._send(index, message)) for index, message in enumerate(messages)]
         if tasks:
             await asyncio.wait(tasks, timeout=max(until_ns - monotonic_ns(), 0) / 1e9)
-        self._is_over = True  # from now on, messages whose sending has not begun may not leave
+        self._is_over = True  # messages that are not being sent yet are not sent any more
         results = []
         for message, task in zip(messages, tasks, strict=True):
             if task.done():

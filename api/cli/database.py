@@ -57,9 +57,10 @@ def read_secret(settings: Settings) -> str | None:
 
 
 def root_secret(settings: Settings, dsn: str) -> str:
-    """Return the secret of this installation, which belongs to this database. Raise CommandError.
+    """Return the secret of this installation, which belongs to this database.
 
-    If there is none, it is created, but never for a database with data: only their own secret can read them.
+    A missing secret is created only for an empty database: data can be read only with the secret that sealed them.
+    Raises CommandError if the secret is missing, not valid, or that of another database.
     """
     from api.auth import rotation
 

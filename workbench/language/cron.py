@@ -38,7 +38,7 @@ class Cron(msgspec.Struct, frozen=True):
     zone: tzinfo
 
     def times_after(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the times after a moment, in order; they end if there is none within eight years."""
+        """Yield the times after a moment, in order, until none follows within eight years."""
         # A time that the clock skipped yesterday may be today.
         day, last = moment.astimezone(self.zone).date() - timedelta(days=1), moment
         while datetime(day.year, day.month, day.day, tzinfo=UTC) < last + _HORIZON:
