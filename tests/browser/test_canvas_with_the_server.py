@@ -103,7 +103,7 @@ def test_enter_takes_the_suggestion_that_is_most_like_the_typed_text(page: Page,
         page.keyboard.press("Enter")  # 1 is a beginning of the amounts that are suggested, and none of them
         wait_until_sent(view)
         condition = data_of(automation, "condition")["filters"]
-        assert condition == [{"path": "amountUsd", "operator": "eq", "value": "1"}]
+        assert condition == [{"path": "amountUsd", "operator": "eq", "value": 1}]
 
 
 def test_every_event_starts_an_automation_only_if_the_user_says_so(

@@ -17,11 +17,12 @@ interface Props {
   placeholder?: string;
   disabled?: boolean;
   invalid?: boolean;
+  autoFocus?: boolean;
 }
 
 const MAX_SHOWN = 60;
 
-export function Combo({ label, value, options, onChange, onPick, exact, placeholder, disabled, invalid }: Props) {
+export function Combo({ label, value, options, onChange, onPick, exact, placeholder, disabled, invalid, autoFocus }: Props) {
   const id = useId();
   const [open, setOpen] = useState(false);
   const [active, setActive] = useState(-1); // index in `shown`
@@ -68,6 +69,7 @@ export function Combo({ label, value, options, onChange, onPick, exact, placehol
         value={value}
         placeholder={placeholder}
         disabled={disabled}
+        autoFocus={autoFocus}
         onFocus={() => setOpen(true)}
         onClick={() => setOpen(true)}
         onBlur={() => { setOpen(false); setTyped(false); }}

@@ -4,7 +4,9 @@ import type { Choices, Json, Obj, Operator } from "../types";
 import { isNumber, isObject, parseNumber } from "../json";
 import { Combo, type Option } from "./Combo";
 import { Value, Values } from "./Value";
-import { COMPARISONS, fromRows, isComparison, rowsOf } from "./where";
+import { COMPARISONS, GREATER, fromRows, isComparison, rowsOf } from "./where";
+
+const TEXT = "text"; // the detail of a sample value that is a text
 
 interface Props {
   label: string;
@@ -21,11 +23,18 @@ export function Filters({ label, value, where, operators: filterOperators, paths
   const [newPath, setNewPath] = useState("");
   const [asText, setAsText] = useState(false);
   const [moved, setMoved] = useState(-1); // the line whose operator is focused: a comparison moves below the filters
+  const [added, setAdded] = useState(-1); // the line whose value is focused
   const lines = useRef<HTMLDivElement>(null);
   useEffect(() => {
     if (moved >= 0) lines.current?.querySelectorAll<HTMLElement>("select.ewc-how")[moved]?.focus();
     setMoved(-1);
   }, [moved]);
+  useEffect(() => {
+    const input = lines.current?.querySelectorAll(".ewc-filter")[added]?.querySelector<HTMLInputElement>(".ewc-value input");
+    input?.focus();
+    input?.select();
+    setAdded(-1);
+  }, [added]);
   const expression = typeof where === "string" ? where : "";
   const comparisons = asText ? null : rowsOf(expression);
   const filters = [...(Array.isArray(value) ? value.filter(isObject) : []), ...(comparisons ?? [])];
@@ -42,6 +51,13 @@ export function Filters({ label, value, where, operators: filterOperators, paths
   };
   const operandOf = (name: Json | undefined) => operators.find((operator) => operator.name === name)?.operand ?? "value";
   const change = (index: number, filter: Obj) => write(filters.with(index, filter));
+  const add = (path: string) => {
+    setNewPath("");
+    if (!path.trim()) return;
+    const filter = newFilter(path.trim(), samples(path), comparisons !== null);
+    write([...filters, filter]);
+    setAdded(filters.length);
+  };
   return (
     <div className="ewc-filters" role="group" aria-label={label} ref={lines}>
       {filters.map((filter, index) => (
@@ -65,7 +81,7 @@ export function Filters({ label, value, where, operators: filterOperators, paths
       ))}
       {!disabled && (
         <Combo label={`${label}: add`} value={newPath} options={paths} placeholder={filters.length ? "and …" : "which value?"} onChange={setNewPath}
-          onPick={(path) => { setNewPath(""); if (path.trim()) write([...filters, newFilter(path.trim(), samples(path))]); }} />
+          onPick={add} />
       )}
       {comparisons === null
         ? <textarea rows={3} aria-label={`${label}: expression`} placeholder={'amountUsd > 500 and asset != "DAI"'} value={expression} disabled={disabled} autoFocus={asText} onFocus={() => setAsText(true)}
@@ -75,10 +91,12 @@ export function Filters({ label, value, where, operators: filterOperators, paths
   );
 }
 
-/** A new filter: “is yes” for a boolean, “is set” for everything else. */
-function newFilter(path: string, samples: Option[]): Obj {
-  const isBoolean = samples.length > 0 && samples.every((sample) => typeof readSample(sample.value) === "boolean");
-  return isBoolean ? { path, operator: "eq", value: true } : { path, operator: "exists" };
+/** A new line: “is yes” for a boolean, “is greater than” for a number, “is set” for everything else. */
+function newFilter(path: string, samples: Option[], compares: boolean): Obj {
+  const values = samples.map((sample) => (sample.detail === TEXT ? sample.value : readSample(sample.value)));
+  if (values.length && values.every((value) => typeof value === "boolean")) return { path, operator: "eq", value: true };
+  if (compares && values.length && values.every(isNumber)) return { path, operator: GREATER, value: 0 };
+  return { path, operator: "exists" };
 }
 
 /** The filter with another operator; the value is kept where it fits. */
@@ -127,5 +145,5 @@ export function samplesOf(choices: Choices, events: string[], path: string): Opt
   if (path === "contact.segments") return choices.segments.map((value) => ({ value }));
   const attribute = choices.attributes.find((attribute) => `contact.${attribute.name}` === path);
   const samples = attribute?.samples ?? events.flatMap((name) => choices.paths[name] ?? []).find((seen) => seen.path === path)?.samples;
-  return (samples ?? []).map((sample) => ({ value: sample.replace(/^“(.*)”$/s, "$1"), detail: sample.startsWith("“") ? "text" : undefined }));
+  return (samples ?? []).map((sample) => ({ value: sample.replace(/^“(.*)”$/s, "$1"), detail: sample.startsWith("“") ? TEXT : undefined }));
 }

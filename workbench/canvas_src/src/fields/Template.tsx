@@ -1,6 +1,6 @@
 // A text with templates: users type it, or insert values from a list at the cursor, and give each value a fallback.
-import { useEffect, useRef, useState, type MouseEvent } from "react";
-import type { Option } from "./Combo";
+import { useRef, useState, type FocusEvent, type KeyboardEvent } from "react";
+import { Combo, type Option } from "./Combo";
 
 interface Props {
   id: string;
@@ -16,27 +16,29 @@ interface Props {
 export function Template({ id, label, value, paths, onChange, long, disabled, invalid }: Props) {
   const field = useRef<HTMLTextAreaElement & HTMLInputElement>(null);
   const [open, setOpen] = useState(false);
+  const [query, setQuery] = useState("");
 
-  const menu = useRef<HTMLSpanElement>(null);
-  useEffect(() => {
-    if (!open) return;
-    const close = (event: Event) => {
-      if (!menu.current?.contains(event.target as Node)) setOpen(false);
-    };
-    document.addEventListener("pointerdown", close);
-    return () => document.removeEventListener("pointerdown", close);
-  }, [open]);
-
-  const insert = (path: string) => {
-    const [from, to] = [field.current?.selectionStart ?? value.length, field.current?.selectionEnd ?? value.length];
-    const text = templateOf(path);
-    onChange(value.slice(0, from) + text + value.slice(to));
+  const close = () => {
     setOpen(false);
+    setQuery("");
+  };
+  const insert = (path: string) => {
+    close();
+    const [from, to] = [field.current?.selectionStart ?? value.length, field.current?.selectionEnd ?? value.length];
+    const text = path.trim() && templateOf(path.trim());
+    if (text) onChange(value.slice(0, from) + text + value.slice(to));
     requestAnimationFrame(() => {
       field.current?.focus();
       field.current?.setSelectionRange(from + text.length, from + text.length);
     });
   };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== "Escape" || !open) return;
+    close();
+    field.current?.focus();
+    event.stopPropagation();
+  };
+  const onBlur = (event: FocusEvent) => { if (!event.currentTarget.contains(event.relatedTarget)) close(); };
 
   const common = {
     id,
@@ -50,15 +52,10 @@ export function Template({ id, label, value, paths, onChange, long, disabled, in
     <span className="ewc-template">
       {long ? <textarea rows={5} {...common} /> : <input type="text" {...common} />}
       {!disabled && paths.length > 0 && (
-        <span className="ewc-insert" ref={menu} onKeyDown={(event) => event.key === "Escape" && setOpen(false)}>
-          <button type="button" className="ewc-more" aria-expanded={open} aria-label={`Insert a value into ${label}`} {...onPress(() => setOpen(!open))}>+ value</button>
-          {open && (
-            <ul className="ewc-options" aria-label={`Values for ${label}`}>
-              {paths.map((path) => (
-                <li key={path.value}><button type="button" {...onPress(() => insert(path.value))}><span>{path.value}</span>{path.detail && <small>{path.detail}</small>}</button></li>
-              ))}
-            </ul>
-          )}
+        <span className="ewc-insert" onKeyDown={onKeyDown} onBlur={onBlur}>
+          {open
+            ? <Combo autoFocus label={`Values for ${label}`} value={query} options={paths} placeholder="which value?" onChange={setQuery} onPick={insert} />
+            : <button type="button" className="ewc-more" aria-label={`Insert a value into ${label}`} onClick={() => setOpen(true)}>+ value</button>}
         </span>
       )}
       {fallbacksIn(value).map(([path, fallback]) => (
@@ -88,22 +85,6 @@ function fallbacksIn(text: string): [string, string][] {
 function withFallback(text: string, path: string, fallback: string): string {
   const written = `{{ ${path}${fallback === "" ? "" : ` | default(${JSON.stringify(fallback)})`} }}`;
   return text.replace(INSERTED, (expression: string, inserted: string) => (inserted === path ? written : expression));
-}
-
-/**
- * Handlers that act when the mouse goes down, so that the field keeps the focus and its cursor. A click from the keyboard has
- * no mouse event before it (detail 0).
- */
-function onPress(action: () => void) {
-  return {
-    onMouseDown: (event: MouseEvent) => {
-      event.preventDefault();
-      action();
-    },
-    onClick: (event: MouseEvent) => {
-      if (event.detail === 0) action();
-    },
-  };
 }
 
 /** The template of a path; names that are not identifiers go into brackets. An include is a template already. */

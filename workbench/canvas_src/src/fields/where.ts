@@ -3,12 +3,13 @@ import { displayText, isNumber, parseNumber } from "../json";
 import type { Json, Obj, Operator } from "../types";
 
 const PREFIX = "where ";
+export const GREATER = `${PREFIX}>`;
 // An unfinished path, such as `order.`, stays a row: the check reports it.
 const COMPARISON = /^([\p{L}\p{N}_.]*) (>=?|<=?) (-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"(?:[^"\\]|\\.)*")$/u;
 
 /** Operators that rows have in addition to those of filters; they are written into `where`. */
 export const COMPARISONS: Operator[] = [
-  { name: `${PREFIX}>`, label: "is greater than", operand: "value" },
+  { name: GREATER, label: "is greater than", operand: "value" },
   { name: `${PREFIX}>=`, label: "is at least", operand: "value" },
   { name: `${PREFIX}<`, label: "is less than", operand: "value" },
   { name: `${PREFIX}<=`, label: "is at most", operand: "value" },

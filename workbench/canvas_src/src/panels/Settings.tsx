@@ -66,7 +66,7 @@ export function SettingsForm() {
       </OptionalSetting>
       <OptionalSetting label="Frequency cap" on={cap} set={(on) => set("frequencyCap", on ? { messages: 3, seconds: 86_400 } : undefined)} disabled={readOnly}>
         <Labelled label="Maximum messages per" htmlFor={`${id}-cap`} diagnostics={ofSetting("frequencyCap")} hint="Counts messages from all automations. Messages over the limit are skipped.">
-          <input type="number" min={1} max={1000} aria-label="Messages" value={Number(cap?.messages ?? 3)} disabled={readOnly} onChange={(event) => set("frequencyCap", { ...cap, messages: Math.round(Number(event.target.value)) })} />
+          <input type="number" min={1} max={1000} aria-label="Maximum messages" value={Number(cap?.messages ?? 3)} disabled={readOnly} onChange={(event) => set("frequencyCap", { ...cap, messages: Math.round(Number(event.target.value)) })} />
           <DurationInput id={`${id}-cap`} label="the cap" value={cap?.seconds} disabled={readOnly} onChange={(seconds) => set("frequencyCap", { ...cap, seconds })} />
         </Labelled>
       </OptionalSetting>
