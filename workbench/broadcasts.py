@@ -75,7 +75,8 @@ class Broadcast:
 class SendPreview:
     """How many contacts a broadcast would start (`contacts`), and the ids of some (`sample`).
 
-    `watermark`: the last refresh of the segment, up to which these contacts entered.
+    `watermark`: the last refresh of the segment, up to which these contacts entered. `warnings`: messages that have no
+    texts in the locales of these contacts, or need values that they lack.
     """
 
     def __init__(self, connection: Connection, automation_id: str, body: dict[str, Any]) -> None:
@@ -83,6 +84,7 @@ class SendPreview:
         counted = msgspec.convert(answer, BroadcastPreview)
         self._connection, self._automation_id, self._body = connection, automation_id, body
         self.contacts, self.sample, self.watermark = counted.contacts, counted.sample, counted.watermark
+        self.warnings = counted.warnings
 
     @usage_example(".send() or .send(at=datetime(2026, 12, 1, 9, tzinfo=UTC))")
     def send(self, *, at: datetime | None = None) -> Broadcast:
@@ -92,10 +94,17 @@ class SendPreview:
 
     @printable_text
     def __repr__(self) -> str:
-        return f"{quantity(self.contacts, 'contact')} as of {moment(self.watermark)} UTC. Send with .send()"
+        return "\n".join([self._headline(), *self._notes()])
 
     def _repr_html_(self) -> str:
-        return html("line.html.j2", text=repr(self), state="preview", look="busy", note="", block="")
+        note = "; ".join(self._notes())
+        return html("line.html.j2", text=self._headline(), state="preview", look="busy", note=note, block="")
+
+    def _headline(self) -> str:
+        return f"{quantity(self.contacts, 'contact')} as of {moment(self.watermark)} UTC. Send with .send()"
+
+    def _notes(self) -> list[str]:
+        return [f"{warning.node_id} {warning.message}" for warning in self.warnings]
 
 
 class Broadcasts(TableSequence[Broadcast]):

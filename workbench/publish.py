@@ -45,6 +45,7 @@ from workbench.language.check import (
     CatalogFacts,
     Consent,
     Diagnostic,
+    Need,
     errors,
     events_of,
     needs_of,
@@ -56,8 +57,9 @@ from workbench.language.codec import normalize
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem
 from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView, StoppedView
+from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger
-from workbench.segments import count_missing, segment_names
+from workbench.segments import count_members, count_missing, segment_names
 
 Action = Literal["activate", "deactivate", "archive", "pause", "resume", "rollback"]
 Overdue = Literal["run", "cancel"]
@@ -210,13 +212,19 @@ class SavedAutomation:
             undeliverable[EVERY_EVENT] = sum(foreign for foreign, _ in counts), sum(sampled for _, sampled in counts)
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
         segments = segment_names(self.connection) if segments_of(trigger, graph) else None
-        missing = {}
+        missing: dict[Need, dict[str | None, tuple[int, int]]] = {}
+        is_sample = False
         if needs := needs_of(trigger, graph)[:_MAX_NEEDS]:
+            attribute = graph.settings.locale_attribute
             with suppress(PermissionDeniedError, SqlError):  # the key may not run SQL, or there are too many contacts
-                attribute = graph.settings.locale_attribute
-                missing = count_missing(self.connection, sorted(trigger.names), needs, attribute)
+                if isinstance(trigger.source, StartSource):
+                    missing, is_sample = count_members(self.connection, trigger.source.segment, needs, attribute)
+                else:
+                    missing = count_missing(self.connection, sorted(trigger.names), needs, attribute)
         events = tuple(dict.fromkeys((*names, *paths)))
-        facts = CatalogFacts(events, paths, types, segments, undeliverable=undeliverable, missing=missing)
+        facts = CatalogFacts(
+            events, paths, types, segments, undeliverable=undeliverable, missing=missing, is_sample=is_sample
+        )
         if uses_chain(trigger, graph):
             with suppress(WorkbenchError):
                 return msgspec.structs.replace(facts, chain=chains(self.connection).facts())

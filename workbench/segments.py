@@ -23,7 +23,7 @@ from workbench.errors import (
     usage_example,
 )
 from workbench.language.problem import suggestion
-from workbench.language.responses import CandidateCounts, MembersChange, SegmentPreview, SegmentView
+from workbench.language.responses import CandidateCounts, MembersChange, ReachView, SegmentPreview, SegmentView
 from workbench.sql import Params, SqlQuery, bind_values, built_in, plain_value, sql_error
 
 if TYPE_CHECKING:
@@ -371,6 +371,20 @@ def count_missing(
     for number, locale, count, sampled in built_in(connection, "missing_values", values).iter_rows():
         counts.setdefault(needs[number], {})[locale] = count, sampled
     return counts
+
+
+def count_members(
+    connection: Connection, segment: str | None, needs: "Sequence[Need]", locale_attribute: str
+) -> "tuple[dict[Need, dict[str | None, tuple[int, int]]], bool]":
+    """Return the same of the contacts of a segment (None: of all), and whether they are only the newest of them."""
+    reached = {"all": True} if segment is None else {"segment": segment}
+    listed = [{"path": need.path, "segments": [*need.segments]} for need in needs]
+    answer = connection.post("/segments/reach", {**reached, "needs": listed, "localeAttribute": locale_attribute})
+    reach = msgspec.convert(answer, ReachView)
+    counts: dict[Need, dict[str | None, tuple[int, int]]] = {}
+    for count in reach.counts:
+        counts.setdefault(needs[count.need], {})[count.locale] = count.missing, count.sampled
+    return counts, reach.is_sample
 
 
 def segment_names(connection: Connection) -> tuple[str, ...] | None:

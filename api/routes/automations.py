@@ -33,6 +33,7 @@ from api.routes.request import (
     unwrap,
     valid,
 )
+from api.segments.reach import check_reach
 from api.store import automations as store
 from api.store.automations import STATES, AutomationRow, EntriesQuery, StateFlags, VersionRow
 from workbench.language.body import Body, LastId, Number
@@ -336,7 +337,8 @@ async def _published(request: Request, result: AutomationRow | Refusal) -> Autom
         earlier = await store.count_entries_of_other_versions(tx, row.org_id, row.id, row.published_version)
     view = await _view(row)
     on_wallets = await automations.check_recent_wallets(services(request).database, author_of(request), row)
-    warnings, impact = (*view.warnings, *on_wallets), impact_view(earlier, active=row.active)
+    on_contacts = await check_reach(services(request).database, row.org_id, row)
+    warnings, impact = (*view.warnings, *on_wallets, *on_contacts), impact_view(earlier, active=row.active)
     return msgspec.structs.replace(view, warnings=warnings, impact=impact)
 
 

@@ -23,13 +23,16 @@ from api.routes.responses import RequestRefusedError, answer
 from api.routes.sql import SQL
 from api.segments import segments
 from api.segments.definition import AudiencePart, SegmentBody, SegmentEdit, SegmentPreviewBody, is_name
+from api.segments.reach import ReachBody, read_reach
 from api.segments.segments import SegmentResult, segment_view
 from api.store import segments as store
-from workbench.language.responses import SegmentPreview, SegmentView
+from workbench.language.check import Need
+from workbench.language.responses import ReachView, SegmentPreview, SegmentView
 
 blueprint = Blueprint("segments", url_prefix="/api/v1/segments")
 
 _READ = Access(("workbench",), ("contacts:read", "sql:read", "automations:write"))
+_READ_CONTACTS = Access(("workbench",), ("contacts:read", "sql:read"))
 _LISTED_DAYS = 30
 _MAX_SIZES = 1_000
 
@@ -64,6 +67,18 @@ async def preview(request: Request, body: SegmentPreviewBody) -> SegmentPreview:
     """Preview a query: the number of its contacts, some of them, and the difference from the segment `name`."""
     async with cancel_when_key_ends(request, SQL):
         return await segments.preview(services(request).segments, principal_of(request).org_id, body)
+
+
+@blueprint.post("/reach")
+@Operation(_READ_CONTACTS)
+async def reach(request: Request, body: ReachBody) -> ReachView:
+    """Count the contacts of a segment that lack values that messages need, by their locale.
+
+    Of a large segment the newest contacts are looked at.
+    """
+    needs = [Need("", need.path, need.segments) for need in body.needs]
+    org_id = principal_of(request).org_id
+    return await read_reach(services(request).database, org_id, body.segment, body.locale_attribute, needs)
 
 
 @blueprint.get("/<name:str>")

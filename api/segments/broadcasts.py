@@ -22,7 +22,9 @@ from msgspec import Meta
 from api.automations.automations import INACTIVE, Author, Refusal, conflict, invalid, record, unknown
 from api.clock import Clock, to_us, uuid7
 from api.jobs import every, one_by_one
+from api.segments.reach import check_reach
 from api.store import broadcasts as store
+from api.store.automations import find_automation, find_version
 from api.store.broadcasts import BroadcastRow, ScheduleRow
 from api.store.database import Database, Transaction
 from api.store.events import wake_engine
@@ -77,9 +79,15 @@ def broadcast_view(row: BroadcastRow) -> BroadcastView:
 async def preview(
     database: Database, author: Author, automation_id: str, body: PreviewBody
 ) -> BroadcastPreview | Refusal:
-    """Count the contacts that a broadcast would start now. Writes nothing."""
+    """Count the contacts that a broadcast would start now, and check whether messages have texts for them."""
     async with database.transaction() as tx:
-        return await _count(tx, author, automation_id, body)
+        counted = await _count(tx, author, automation_id, body)
+        row = await find_automation(tx, author.org_id, automation_id)
+        version = row and await find_version(tx, author.org_id, automation_id, row.published_version or 0)
+    if isinstance(counted, Refusal) or row is None:
+        return counted
+    warnings = await check_reach(database, author.org_id, version or row, body.segment)
+    return msgspec.structs.replace(counted, warnings=tuple(warnings))
 
 
 async def create(database: Database, author: Author, automation_id: str, body: BroadcastBody) -> BroadcastRow | Refusal:

@@ -60,6 +60,29 @@ async def count_recipients(
 ) -> BroadcastPreview: ...
 
 
+class NumberedNeed(msgspec.Struct, frozen=True):
+    """A value that a step needs from contacts in `segments`; an empty `path` counts them by their locales."""
+
+    number: int
+    path: tuple[str, ...]
+    segments: tuple[str, ...]
+
+
+class MissingCount(msgspec.Struct, frozen=True):
+    """Of the contacts with a locale, how many lack the value of a need, and how many were looked at."""
+
+    number: int
+    locale: str | None
+    missing: int
+    sampled: int
+
+
+@query
+async def count_missing(
+    tx: Transaction, org_id: int, segment: str, locale_attribute: str, needs: Json, limit: int
+) -> list[MissingCount]: ...
+
+
 @query
 async def insert_broadcast(
     tx: Transaction,

@@ -18,6 +18,23 @@ SELECT (SELECT count(*) FROM recipients WHERE org_id = :org_id AND segment = :se
        coalesce((SELECT refreshed_at FROM segments WHERE org_id = :org_id AND name = :segment AND archived_at IS NULL), :now ::timestamptz)
            AS watermark;
 
+-- count_missing --
+-- Of the newest contacts of a segment (an empty name: of the organization) that are in the segments of a need: how many lack its value,
+-- and how many were looked at, by the value of the attribute with their locale.
+WITH newest AS MATERIALIZED (
+    SELECT contact_id FROM recipients WHERE org_id = :org_id ::bigint AND segment = :segment ::text ORDER BY contact_id DESC LIMIT :limit ::bigint
+)
+SELECT n.number, c.locale, count(*) FILTER (WHERE c.known #> n.path IS NULL) AS missing, count(*) AS sampled
+FROM newest r
+CROSS JOIN LATERAL (
+    SELECT id, attributes ->> :locale_attribute ::text AS locale, jsonb_build_object('contact', attributes) || jsonb_strip_nulls(
+        jsonb_build_object('walletAddress', wallet_address, 'email', email, 'externalId', external_id)) AS known
+    FROM contacts WHERE org_id = :org_id ::bigint AND id = r.contact_id AND erased_at IS NULL LIMIT 1    -- key by key
+) AS c
+JOIN jsonb_to_recordset(:needs ::jsonb) AS n (number integer, path text[], segments text[])
+    ON n.segments = '{}' OR n.segments <@ ARRAY(SELECT m.segment FROM segment_members m WHERE m.org_id = :org_id ::bigint AND m.contact_id = c.id)
+GROUP BY n.number, c.locale;
+
 -- insert_broadcast --
 -- A new broadcast.
 INSERT INTO broadcasts (org_id, id, automation_id, segment, at, state, contacts, watermark, scheduled, created_at, created_by)

@@ -120,7 +120,7 @@ class Suggestions:
             uses_chain(trigger, graph),
             needs_of(trigger, graph),
         )
-        facts_key = f"facts {names} {trigger.is_wildcard} {graph.settings.locale_attribute}"
+        facts_key = f"facts {names} {trigger.source} {trigger.is_wildcard} {graph.settings.locale_attribute}"
         facts = self._cached(facts_key, lambda: self._server.facts(trigger, graph), None)
         return [] if facts is None else [*check_against(facts, trigger, graph)]
 

@@ -513,13 +513,17 @@ class Need(msgspec.Struct, frozen=True):
     segments: tuple[str, ...] = ()
 
 
+MAX_SAMPLED_CONTACTS = 10_000  # of a segment, the newest
+
+
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
     `segments` and `chain` None: not loaded. An event without `paths` was not examined. `types`: those at its paths.
     `undeliverable`: of the newest events of a name, how many have a wallet that can never sign in, and how many were
-    looked at. `missing`: of the contacts of the newest events of each name that are in the segments of a need, how many
-    lack the value, and how many were looked at, by the value of their locale attribute.
+    looked at. `missing`: of the contacts of the newest events of each name, or of the segment that starts it, that are
+    in the segments of a need: how many lack the value, and how many were looked at, by the value of their locale
+    attribute. `is_sample`: the segment has more contacts than were looked at.
     """
 
     events: tuple[str, ...] = ()
@@ -529,6 +533,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     chain: ChainFacts | None = None
     undeliverable: Mapping[str, tuple[int, int]] = {}
     missing: Mapping[Need, Mapping[str | None, tuple[int, int]]] = {}
+    is_sample: bool = False
 
 
 def events_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
@@ -543,7 +548,8 @@ def segments_of(trigger: Trigger, graph: Graph) -> tuple[str, ...]:
 
 def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
     """Return what messages and dates to wait for need, unless a condition before them, or the trigger, requires it."""
-    if graph.start is None or not trigger.names:
+    is_start = isinstance(trigger.source, StartSource)
+    if graph.start is None or not (trigger.names or is_start):
         return ()
     start, unguarded = graph.start.id, dict[str, set[str]]()
     reachable = _reachable(start, graph.links)
@@ -556,6 +562,8 @@ def needs_of(trigger: Trigger, graph: Graph) -> tuple[Need, ...]:
         if isinstance(node.action, LocalizedMessage) and node.action.locales:
             needs.append(Need(node.id, "", segments))
         for needed in _needed_paths(node.action):
+            if is_start and not _is_of_contact(needed):
+                continue  # a start has no other values
             if needed not in unguarded:
                 requires = partial(_requires, needed)
                 is_tested = any(map(requires, conditions))
@@ -577,6 +585,10 @@ def _needed_paths(action: Action | MessageAction) -> list[str]:
             return []
     identifiers = {f"contact.{name}": name for name in _IDENTIFIERS}
     return [identifiers.get(path, path) for path in sorted(paths)]
+
+
+def _is_of_contact(path: str) -> bool:
+    return path in _IDENTIFIERS or path.startswith("contact.")
 
 
 def _includes(member: Filter, filters: Iterable[Filter]) -> bool:
@@ -613,8 +625,7 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             message = f"{name!r} is a key of {hiding[name]}'s payload, which hides the built-in value"
             yield Diagnostic("warning", message, node_id, TRIGGER_FILTERS if node_id is None else None)
     yield from check_wallets(catalog.undeliverable, trigger, graph)
-    for need, counts in catalog.missing.items():
-        yield from _check_need(need, counts, graph)
+    yield from check_contacts(catalog, trigger, graph)
     if catalog.segments is not None:
         for name, node_id, field in _named_segments(trigger, graph):
             if name not in catalog.segments:
@@ -633,7 +644,19 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             yield Diagnostic("warning", message, node_id, field)
 
 
-def _check_need(need: Need, counts: Mapping[str | None, tuple[int, int]], graph: Graph) -> Iterator[Diagnostic]:
+def check_contacts(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    """Yield warnings about contacts that lack what their texts need, or that have no text in their locale."""
+    source, contacts = trigger.source, "contacts of the newest events"
+    if isinstance(source, StartSource):
+        segment = "the organization" if source.segment is None else f"the segment {source.segment!r}"
+        contacts = f"newest contacts of {segment}, a sample" if catalog.is_sample else f"contacts of {segment}"
+    for need, counts in catalog.missing.items():
+        yield from _check_need(need, counts, graph, contacts)
+
+
+def _check_need(
+    need: Need, counts: Mapping[str | None, tuple[int, int]], graph: Graph, looked_at: str
+) -> Iterator[Diagnostic]:
     """Yield a warning about the contacts that lack what their text needs, or that have no text in their locale."""
     action, default = graph.by_id[need.node_id].action, graph.settings.default_locale
     count = concerned = 0
@@ -646,8 +669,7 @@ def _check_need(need: Need, counts: Mapping[str | None, tuple[int, int]], graph:
                 others[tag] += sampled
         if need.path in _needed_paths(message):
             count, concerned = count + lacking, concerned + sampled
-    contacts = f"of the {sum(sampled for _, sampled in counts.values()):,} contacts of the newest events"
-    of_contact = need.path in _IDENTIFIERS or need.path.startswith("contact.")
+    contacts = f"of the {sum(sampled for _, sampled in counts.values()):,} {looked_at}"
     if not need.path and others:
         listed = [f"{tag} ({number:,})" for tag, number in others.most_common(_MAX_SHOWN_LOCALES)]
         listed += [f"{len(others) - len(listed)} more"] if len(others) > len(listed) else []
@@ -655,7 +677,7 @@ def _check_need(need: Need, counts: Mapping[str | None, tuple[int, int]], graph:
         text = f"has no texts in the locales of {others.total():,} {contacts}: {', '.join(listed)}"
         yield Diagnostic("warning", f"{text}. They get the default texts{hint}", need.node_id)
     # A path that no payload has is reported as unknown.
-    elif count and (count < concerned or of_contact):
+    elif count and (count < concerned or _is_of_contact(need.path)):
         verb = "fails" if isinstance(action, MessageAction) and action.on_missing == "fail" else "is skipped"
         verb = "takes 'missed'" if isinstance(action, WaitUntil) else verb
         yield Diagnostic("warning", f"{verb} for {count:,} {contacts}: {need.path} is missing", need.node_id)

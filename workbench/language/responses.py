@@ -492,12 +492,36 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     change: MembersChange | UnsetType | None = UNSET
 
 
+class MissingView(msgspec.Struct, frozen=True, rename="camel"):
+    """Of the contacts of a locale, how many lack the value of a need, and how many were looked at.
+
+    `need`: its place in the request. `locale` None: the contacts without one.
+    """
+
+    need: int
+    locale: str | None
+    missing: int
+    sampled: int
+
+
+class ReachView(msgspec.Struct, frozen=True, rename="camel"):
+    """What contacts of a segment lack. `contacts` were looked at; `isSample`: the newest of more."""
+
+    contacts: int
+    is_sample: bool
+    counts: tuple[MissingView, ...]
+
+
 class BroadcastPreview(msgspec.Struct, frozen=True):
-    """How many contacts a broadcast would start, some of them, and the moment up to which they entered."""
+    """How many contacts a broadcast would start, some of them, and the moment up to which they entered.
+
+    `warnings`: messages that have no texts in the locales of these contacts, or need values that they lack.
+    """
 
     contacts: int
     sample: tuple[str, ...]
     watermark: datetime
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 class BroadcastView(msgspec.Struct, frozen=True, rename="camel"):

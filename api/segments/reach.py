@@ -1,0 +1,99 @@
+"""Reach: what the contacts of a segment lack that the messages of an automation need, and their locales.
+
+The newest contacts of a large segment stand for all of it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from api.automations.body import read_specs
+from api.segments.definition import SegmentName
+from api.store.automations import AutomationRow, VersionRow
+from api.store.broadcasts import NumberedNeed, count_missing
+from api.store.database import Database
+from workbench.language.body import Body, ShortName
+from workbench.language.check import MAX_SAMPLED_CONTACTS, CatalogFacts, Diagnostic, Need, check_contacts, needs_of
+from workbench.language.locales import LOCALE_ATTRIBUTE, locale_tag
+from workbench.language.problem import Problem
+from workbench.language.responses import MissingView, ReachView
+from workbench.language.starts import StartSource
+
+MAX_NEEDS = 100
+_EVERYBODY = NumberedNeed(-1, (), ())  # lacks nothing
+
+
+class NeedBody(Body, frozen=True):
+    """A value that a step needs, such as `email` or `contact.plan`, from contacts that are in all `segments`.
+
+    An empty `path` needs nothing.
+    """
+
+    path: Annotated[str, Meta(max_length=512)] = ""
+    segments: Annotated[tuple[SegmentName, ...], Meta(max_length=20)] = ()
+
+
+class ReachBody(Body, frozen=True):
+    """The contacts of a `segment`, or `all` of the organization, with the attribute that has their locale."""
+
+    needs: Annotated[tuple[NeedBody, ...], Meta(max_length=MAX_NEEDS)]
+    segment: SegmentName | None = None
+    all: bool = False
+    locale_attribute: ShortName = LOCALE_ATTRIBUTE
+
+    def conflicts(self) -> Iterator[Problem]:
+        if (self.segment is None) != self.all:
+            yield Problem("", 'name a segment, or write "all": true')
+
+
+async def read_reach(
+    database: Database, org_id: int, segment: str | None, locale_attribute: str, needs: Sequence[Need]
+) -> ReachView:
+    """Return how many contacts of a segment (None: of the organization) lack each value, by their locale."""
+    numbered = [NumberedNeed(n, _path(need), need.segments) for n, need in enumerate(needs)]
+    encoded = msgspec.json.encode([_EVERYBODY, *numbered])
+    async with database.transaction() as tx:
+        rows = await count_missing(tx, org_id, segment or "", locale_attribute, encoded, MAX_SAMPLED_CONTACTS)
+    missing, sampled = Counter[tuple[int, str | None]](), Counter[tuple[int, str | None]]()
+    for row in rows:
+        key = row.number, locale_tag(row.locale)  # any other value is none, and might be an address
+        missing[key] += row.missing
+        sampled[key] += row.sampled
+    contacts = sum(number for (need, _), number in sampled.items() if need == _EVERYBODY.number)
+    counts = [MissingView(*key, missing[key], number) for key, number in sampled.items() if key[0] >= 0]
+    return ReachView(contacts, contacts == MAX_SAMPLED_CONTACTS, tuple(counts))
+
+
+def _path(need: Need) -> tuple[str, ...]:
+    return tuple(need.path.split(".")) if need.path else ()
+
+
+async def check_reach(
+    database: Database, org_id: int, row: AutomationRow | VersionRow, segment: str | None = None
+) -> list[Diagnostic]:
+    """Return warnings about contacts of the segment that starts an automation, if texts or addresses are missing.
+
+    `segment`: that of a broadcast, which its trigger does not name.
+    """
+    automation = await asyncio.to_thread(read_specs, row.trigger_spec, row.graph)
+    if isinstance(automation, tuple) or automation.graph is None:
+        return []
+    trigger, graph = automation.trigger, automation.graph
+    source = trigger.source
+    if not isinstance(source, StartSource):
+        return []
+    if segment is not None:
+        source = msgspec.structs.replace(source, segment=segment)
+        trigger = msgspec.structs.replace(trigger, source=source)
+    needs = needs_of(trigger, graph)[:MAX_NEEDS]
+    if not needs:
+        return []
+    reach = await read_reach(database, org_id, source.segment, graph.settings.locale_attribute, needs)
+    missing: dict[Need, dict[str | None, tuple[int, int]]] = {}
+    for count in reach.counts:
+        missing.setdefault(needs[count.need], {})[count.locale] = count.missing, count.sampled
+    return list(check_contacts(CatalogFacts(missing=missing, is_sample=reach.is_sample), trigger, graph))
