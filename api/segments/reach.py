@@ -21,9 +21,10 @@ from workbench.language.check import MAX_SAMPLED_CONTACTS, CatalogFacts, Diagnos
 from workbench.language.locales import LOCALE_ATTRIBUTE, locale_tag
 from workbench.language.problem import Problem
 from workbench.language.responses import MissingView, ReachView
-from workbench.language.starts import StartSource
+from workbench.language.starts import SEGMENT_NAME, StartSource
 
 MAX_NEEDS = 100
+_Member = Annotated[str, Meta(pattern=f"^{SEGMENT_NAME.pattern}$")]
 _EVERYBODY = NumberedNeed(-1, (), ())  # lacks nothing
 
 
@@ -34,7 +35,7 @@ class NeedBody(Body, frozen=True):
     """
 
     path: Annotated[str, Meta(max_length=512)] = ""
-    segments: Annotated[tuple[SegmentName, ...], Meta(max_length=20)] = ()
+    segments: Annotated[tuple[_Member, ...], Meta(max_length=20)] = ()
 
 
 class ReachBody(Body, frozen=True):

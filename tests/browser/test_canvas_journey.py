@@ -23,7 +23,7 @@ from workbench import Automation, Workbench, testing
 pytestmark = pytest.mark.browser
 
 MAX_ACTIONS = 25
-TITLE, SUBJECT = "Your deposit is here", "A coupon for your first trade"
+TITLE, HEADING = "Your deposit is here", "A coupon for your first trade"
 BODY, COUPON = "Make your first trade, ", "Trade today with the coupon FIRST10."
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 CONTACT = {
@@ -41,7 +41,7 @@ def written_in_python(wb: Workbench) -> Automation:
         .wait_for("trade", within="2h")
         .otherwise(
             lambda b: (
-                b.send_inapp(TITLE, BODY + "{{ contact.first_name }}").wait_until("09:00").send_email(SUBJECT, COUPON)
+                b.send_inapp(TITLE, BODY + "{{ contact.first_name }}").wait_until("09:00").send_email(HEADING, COUPON)
             )
         )
         .holdout(10)
@@ -98,7 +98,7 @@ def build_by_mouse(mouse: Mouse) -> None:
     mouse.insert_value("Text", "contact.first_name")
     mouse.add("wait_until")
     mouse.add("send_email")
-    mouse.type(SUBJECT)
+    mouse.type(HEADING)
     mouse.fill("Text", COUPON)
 
 
@@ -205,7 +205,7 @@ def test_the_journey_is_built_with_the_keyboard_alone(page: Page, running: Runni
         keys.press("Enter")
         add("wait_until")
         add("send_email")
-        keys.type(SUBJECT)
+        keys.type(HEADING)
         field("Text")
         keys.type(COUPON)
         wait_until_sent(view)

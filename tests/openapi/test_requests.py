@@ -41,6 +41,7 @@ AUTOMATION = {"name": "a", "triggerSpec": {"type": "app_event", "event": "deposi
 EVENT = {"event": "deposit", "contact": {"externalId": "u1", "email": "a@example.com"}, "payload": {"a": 1.5}}
 SEGMENT = {"name": "everybody", "sql": "SELECT id AS contact_id FROM contacts"}
 VALID_BODIES: dict[str, dict[str, Any]] = {
+    "segments.reach": {"needs": [{"path": "email"}], "all": True},
     "events.ingest_one": EVENT,
     "automations.create": AUTOMATION,
     "automations.update": AUTOMATION | {"revision": "revision"},

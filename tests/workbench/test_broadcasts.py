@@ -14,6 +14,25 @@ def wb(running: Running) -> Workbench:
     return running.workbench()
 
 
+def test_contacts_of_the_segment_without_texts_in_their_locale_are_counted(wb: Workbench) -> None:
+    for name, locale in (("one", "pt_BR"), ("two", "de")):
+        wb.events.send("broadcast_locales", external_id=f"broadcast-{name}", attributes={"tongue": locale})
+    sql = "SELECT contact_id FROM app_events WHERE event = 'broadcast_locales'"
+    wb.segments.define("broadcast-locales", sql=sql)
+    german = {"de": {"title": "Hallo", "body": "b"}}
+    news = wb.automation("Broadcast locales").on_segment_entered("broadcast-locales").locale_attribute("tongue")
+    texts, addresses = news.send_inapp("Hi", "b", locales=german).check()
+    assert texts.message == (
+        "has no texts in the locales of 1 of the 2 contacts of the segment 'broadcast-locales': pt-BR (1)."
+        " They get the default texts; set defaultLocale if that is their locale"
+    )
+    assert addresses.message.startswith("is skipped for 2 of the 2 contacts of the segment 'broadcast-locales': wallet")
+    sent = wb.automation("Broadcast locales").on_broadcast().locale_attribute("tongue")
+    preview = sent.send_inapp("Hi", "b", locales=german).publish().preview_send("broadcast-locales")
+    assert [warning.message for warning in preview.warnings] == [texts.message, addresses.message]
+    assert f"send_inapp {texts.message}" in repr(preview)
+
+
 def test_a_broadcast_is_previewed_sent_watched_and_stopped(wb: Workbench) -> None:
     wb.events.send("broadcast_joined", external_id="broadcast-ann")
     wb.events.send("broadcast_joined", external_id="broadcast-bob")
