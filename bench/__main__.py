@@ -14,6 +14,7 @@ from collections.abc import Callable
 from bench import (
     backtest,
     batches,
+    broadcast,
     catalog,
     chain,
     engine,
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[Effort], Measurement]] = {
     "growth": growth.measure,
     "catalog": catalog.measure,
     "engine": engine.measure,
+    "broadcast": broadcast.measure,
     "scale": scale.measure,
     "startup": startup.measure,
     "inapp": inapp.measure,

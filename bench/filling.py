@@ -28,6 +28,12 @@ def fill(database: Database, events: int, names: Sequence[str] = ("deposit",)) -
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
+def fill_recipients(database: Database, contacts: int) -> None:
+    """Store contacts without events, then update the statistics of Postgres."""
+    _insert(database, "recipients", contacts, {})
+    execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
+
+
 def fill_names(database: Database, events: int, days: float = 30) -> None:
     """Store events of 200 names, dated over the last days."""
     contacts = events // EVENTS_PER_CONTACT

@@ -1,18 +1,19 @@
 """Broadcasts: an automation is started for every contact of a segment, or of the organization, once or on a schedule.
 
-The recipients are fixed when the broadcast starts: one statement stores a start for each of them, and says how many
-entered and left since the number that its author saw. Entries follow in pages, each in a transaction that also moves
-the broadcast on, so an engine that is killed repeats at most a page that was never committed. A page holds the row lock
-of its broadcast: several engines share the broadcasts, and a stop waits for one page.
+The recipients are fixed when the broadcast starts: one transaction stores a start for each contact of one snapshot, and
+counts how many entered and left since the number that its author saw. Entries follow in pages, each in a transaction
+that also moves the broadcast on, so an engine that is killed repeats at most a page that was never committed. A page
+holds the row lock of its broadcast: several engines share the broadcasts, and a stop waits for one page.
 
-Starts are dated so that `PACE` of them are due per second. The entries of events, which are due at once, therefore
-never wait behind all entries of a broadcast.
+Broadcasts leave room for other work. After each page an engine rests until the time of `RATE` is over, so that single
+events find a free processor. Starts are dated so that `PACE` of them are due per second and engine, a third of what an
+engine can do. The entries of events, which are due at once, therefore never wait behind all entries of a broadcast.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Annotated
 
@@ -20,14 +21,16 @@ import msgspec
 from msgspec import Meta
 
 from api.automations.automations import INACTIVE, Author, Refusal, conflict, invalid, record, unknown
-from api.clock import Clock, to_us, uuid7
+from api.clock import Clock, monotonic_ns, to_us, uuid7
 from api.jobs import every, one_by_one
 from api.segments.reach import check_reach
 from api.store import broadcasts as store
 from api.store.automations import find_automation, find_version
-from api.store.broadcasts import BroadcastRow, ScheduleRow
+from api.store.broadcasts import BroadcastAutomation, BroadcastRow, ScheduleRow
 from api.store.database import Database, Transaction
+from api.store.engines import count_engines
 from api.store.events import wake_engine
+from api.store.locks import STARTING, try_turn
 from api.store.query import run
 from api.store.segments import find_segment
 from workbench.language.body import Body, Moment, ShortName
@@ -38,8 +41,9 @@ from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger, read_trigger
 
 POLL_INTERVAL_S, PLAN_INTERVAL_S = 1.0, 5.0
-PAGE_CONTACTS = 5_000
-PACE = 5_000  # contacts per second
+PAGE_CONTACTS = 2_000
+RATE = 40_000  # contacts per second for which an engine stores starts or makes entries, at most
+PACE = 1_000  # entries per second and engine that are due
 MISSED_AFTER = timedelta(minutes=5)  # a run that is later than this was missed
 _SAMPLE_SIZE = 20
 
@@ -150,6 +154,7 @@ async def _count(tx: Transaction, author: Author, automation_id: str, body: Prev
 async def keep_sending(database: Database, clock: Clock) -> None:
     await asyncio.gather(
         every(PLAN_INTERVAL_S, "plan_runs", lambda: plan_runs(database, clock)),
+        every(POLL_INTERVAL_S, "start_broadcasts", lambda: start_due(database, clock)),
         every(POLL_INTERVAL_S, "send_broadcasts", lambda: send_due(database, clock)),
     )
 
@@ -180,50 +185,98 @@ async def plan_runs(database: Database, clock: Clock) -> None:
     await one_by_one("plan_runs", rows, plan)
 
 
+async def start_due(database: Database, clock: Clock) -> None:
+    """Fix the recipients of the broadcasts that are due."""
+    async with database.transaction() as tx:
+        due = await store.find_due_broadcasts(tx, "planned", clock.now())
+    await one_by_one("start_broadcasts", due, lambda key: _start(database, clock, *key))
+
+
+async def _start(database: Database, clock: Clock, org_id: int, broadcast_id: str) -> None:
+    """Store the starts of a broadcast, in pages of one snapshot, in one transaction.
+
+    The row of the broadcast is locked only at the end, so a stop does not wait.
+    """
+    async with database.transaction() as tx:
+        if not await try_turn(tx, STARTING, org_id):
+            return
+        row, now = await store.find_broadcast(tx, org_id, broadcast_id), clock.now()
+        if row is None or row.state != "planned" or await _find_automation(tx, row, now) is None:
+            return
+        pace = PACE * max(1, await count_engines(tx, now))
+        first_at = now + timedelta(seconds=row.contacts / RATE)  # entries follow when all starts are stored
+        total = entered = 0
+        begun = monotonic_ns()
+        async for page in store.read_recipients(tx, row, PAGE_CONTACTS):
+            contact_ids = [contact_id for contact_id, _ in page]
+            await store.add_recipients(tx, row, _source(row), first_at, pace, total, contact_ids)
+            total, entered = total + len(page), entered + sum(is_new for _, is_new in page)
+            latest = await store.find_broadcast(tx, org_id, broadcast_id)
+            if latest is None or latest.state != "planned":
+                await tx.rollback()
+                return
+            await _rest(begun)
+            begun = monotonic_ns()
+        locked = await store.lock_broadcast(tx, org_id, broadcast_id)
+        if locked is None or locked.state != "planned":
+            await tx.rollback()
+            return
+        # Contacts of the organization are dated a moment before they are visible, so some may look older.
+        entered = max(entered, total - row.contacts)
+        departed = row.contacts + entered - total
+        row = msgspec.structs.replace(row, state="running", entered=entered, departed=departed, started_at=now)
+        await store.write_broadcast(tx, row)
+
+
 async def send_due(database: Database, clock: Clock) -> None:
-    """Continue the broadcasts that are due, a page of each in turn, until this process can continue none."""
+    """Continue the broadcasts that have started, a page of each in turn, until this process can continue none."""
     sent = True
 
     async def send_page(key: tuple[int, str]) -> None:
         nonlocal sent
+        begun = monotonic_ns()
         if await _send_page(database, clock, *key):
             sent = True
+            await _rest(begun)
 
     while sent:
         async with database.transaction() as tx:
-            due = await store.find_due_broadcasts(tx, clock.now())
+            due = await store.find_due_broadcasts(tx, "running", clock.now())
         sent = False
         await one_by_one("send_broadcasts", due, send_page)
 
 
 async def _send_page(database: Database, clock: Clock, org_id: int, broadcast_id: str) -> bool:
-    """Start a broadcast, or make its next entries; False if another process does, or the automation is paused."""
+    """Make the next entries of a broadcast; False if another process does, or the automation takes none."""
     async with database.transaction() as tx:
         row, now = await store.claim_broadcast(tx, org_id, broadcast_id), clock.now()
-        if row is None:
+        if row is None or (automation := await _find_automation(tx, row, now)) is None:
             return False
-        automation = await store.find_broadcast_automation(tx, org_id, row.automation_id)
-        if automation is not None and automation.active and automation.paused:
-            return False
-        source = "schedule" if row.scheduled else "broadcast"
-        if automation is None or not automation.active or automation.type != source or automation.version is None:
-            row = msgspec.structs.replace(row, state="stopped", reason=INACTIVE, ended_at=now)
-        elif row.state == "planned":
-            total, entered = await store.add_recipients(tx, row, source, now, PACE)
-            # Contacts of the organization are dated a moment before they are visible, so some may look older.
-            entered = max(entered, total - row.contacts)
-            departed = row.contacts + entered - total
-            row = msgspec.structs.replace(row, state="running", entered=entered, departed=departed, started_at=now)
-        else:
-            first_id = uuid7(to_us(now))
-            page = await store.add_broadcast_entries(
-                tx, row, first_id, automation.version, automation.activation, PAGE_CONTACTS
-            )
-            row = msgspec.structs.replace(
-                row, entries=row.entries + page.entries, last_start=page.last_start or row.last_start
-            )
-            if page.starts < PAGE_CONTACTS:
-                row = msgspec.structs.replace(row, state="done", ended_at=now)
-            await run(tx, wake_engine())
-        await store.write_broadcast(tx, row)
+        start_ids = await store.list_next_starts(tx, row, PAGE_CONTACTS)
+        if start_ids:
+            row = msgspec.structs.replace(row, last_start=start_ids[-1])
+        if len(start_ids) < PAGE_CONTACTS:
+            start_ids += await store.list_parted_starts(tx, row)
+            row = msgspec.structs.replace(row, state="done", ended_at=now)
+        entries = await store.add_broadcast_entries(tx, row, start_ids, uuid7(to_us(now)), automation)
+        await store.write_broadcast(tx, msgspec.structs.replace(row, entries=row.entries + entries))
+        await run(tx, wake_engine())
     return True
+
+
+async def _find_automation(tx: Transaction, row: BroadcastRow, now: datetime) -> BroadcastAutomation | None:
+    """Return the automation of a broadcast; None if it is paused. If it takes no entries, stop the broadcast."""
+    automation = await store.find_broadcast_automation(tx, row.org_id, row.automation_id)
+    if automation is None or not automation.active or automation.type != _source(row) or automation.version is None:
+        await store.write_broadcast(tx, msgspec.structs.replace(row, state="stopped", reason=INACTIVE, ended_at=now))
+        return None
+    return None if automation.paused else automation
+
+
+def _source(row: BroadcastRow) -> str:
+    return "schedule" if row.scheduled else "broadcast"
+
+
+async def _rest(begun: int) -> None:
+    """Wait until the time is over that a page which began then may take: others use the database, too."""
+    await asyncio.sleep(max(0.0, PAGE_CONTACTS / RATE - (monotonic_ns() - begun) / 1e9))

@@ -1,10 +1,11 @@
 """Broadcasts: planning them, and starting their contacts page by page."""
 
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 import msgspec
 
-from api.store.database import Transaction
+from api.store.database import Transaction, load
 from api.store.query import Json, Uuid, query
 from workbench.language.responses import BroadcastPreview, BroadcastState
 
@@ -122,34 +123,52 @@ async def find_planned_automations(tx: Transaction, org_id: int, segment: str) -
 # --- Sending
 
 
-class EntriesPage(msgspec.Struct, frozen=True):
-    """The numbers of starts and entries of a page, and its last start."""
-
-    starts: int
-    entries: int
-    last_start: Uuid | None
-
-
 @query
-async def find_due_broadcasts(tx: Transaction, now: datetime) -> list[tuple[int, str]]:
-    """Return (organization, broadcast) pairs that have to be started or continued."""
+async def find_due_broadcasts(tx: Transaction, state: BroadcastState, now: datetime) -> list[tuple[int, str]]:
+    """Return (organization, broadcast) pairs that are due, in one state."""
 
 
 @query
 async def claim_broadcast(tx: Transaction, org_id: int, broadcast_id: Uuid) -> BroadcastRow | None:
-    """Return a broadcast that has not ended, locked; None if another process has it."""
+    """Return a broadcast that has started and not ended, locked; None if another process has it."""
+
+
+async def read_recipients(tx: Transaction, row: BroadcastRow, limit: int) -> AsyncIterator[list[tuple[Uuid, bool]]]:
+    """Yield the recipients of a broadcast in pages, each with whether it entered after the watermark."""
+    async with tx.cursor("recipients") as cursor:
+        values = {"org_id": row.org_id, "segment": row.segment, "watermark": row.watermark}
+        await cursor.execute(load("broadcasts")["read_recipients"], values)
+        while page := await cursor.fetchmany(limit):
+            yield page
 
 
 @query
-async def add_recipients(tx: Transaction, row: BroadcastRow, event: str, now: datetime, pace: int) -> tuple[int, int]:
-    """Store the starts of a broadcast; return how many there are, and how many entered after its watermark."""
+async def add_recipients(
+    tx: Transaction,
+    row: BroadcastRow,
+    event: str,
+    first_at: datetime,
+    pace: int,
+    number: int,
+    contact_ids: Sequence[Uuid],
+) -> None:
+    """Store the starts of the recipients that follow the first `number` ones."""
+
+
+@query
+async def list_next_starts(tx: Transaction, row: BroadcastRow, limit: int) -> list[Uuid]: ...
+
+
+@query
+async def list_parted_starts(tx: Transaction, row: BroadcastRow) -> list[Uuid]:
+    """Return the starts of contacts whose merge was undone after the broadcast started."""
 
 
 @query
 async def add_broadcast_entries(
-    tx: Transaction, row: BroadcastRow, first_id: Uuid, version: int, activation: int, limit: int
-) -> EntriesPage:
-    """Make entries of the next starts of a broadcast."""
+    tx: Transaction, row: BroadcastRow, start_ids: Sequence[Uuid], first_id: Uuid, automation: BroadcastAutomation
+) -> int:
+    """Make entries of starts of a broadcast that have none; return their number."""
 
 
 @query

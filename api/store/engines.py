@@ -55,6 +55,10 @@ async def remove_engine(
 async def last_heartbeat(tx: Transaction) -> Heartbeat | None: ...
 
 
+@query
+async def count_engines(tx: Transaction, now: datetime, silent_after: timedelta = _SILENT_AFTER) -> int: ...
+
+
 ENTRIES_CHANNEL = "workbench_entries"
 FindChannel = Callable[[psycopg.AsyncConnection[TupleRow]], Awaitable[str]]
 _RECONNECT_S = 1.0

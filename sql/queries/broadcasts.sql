@@ -86,68 +86,82 @@ ORDER BY a.name;
 -- key. The recipients are fixed by one statement; the pages only read what it stored.
 
 -- find_due_broadcasts --
--- The broadcasts of all organizations that have to be started or continued.
-SELECT org_id, id FROM broadcasts WHERE state IN ('planned', 'running') AND at <= :now ORDER BY at, id;
+-- The broadcasts of all organizations in a state (planned, running) that are due.
+SELECT org_id, id FROM broadcasts WHERE state IN ('planned', 'running') AND state = :state AND at <= :now ORDER BY at, id;
 
 -- claim_broadcast --
--- A broadcast that has not ended, locked until commit; no row if another process has locked it.
+-- A broadcast that has started, locked until commit; no row if another process has locked it.
 SELECT org_id, id, automation_id, segment, at, state, reason, contacts, watermark, entered, departed, entries, last_start,
        scheduled, created_at, created_by, started_at, ended_at
 FROM broadcasts
-WHERE org_id = :org_id AND id = :broadcast_id AND state IN ('planned', 'running')
+WHERE org_id = :org_id AND id = :broadcast_id AND state = 'running'
 FOR UPDATE SKIP LOCKED;
 
+-- read_recipients --
+-- The recipients of a broadcast, and whether they entered after its watermark. Read page by page, from one snapshot.
+SELECT contact_id::text, since > :watermark ::timestamptz FROM recipients WHERE org_id = :org_id AND segment = :segment ORDER BY contact_id;
+
 -- add_recipients --
--- Store a start for each recipient, dated so that `pace` of them are due per second. Returns how many there are, and how many entered
--- after the watermark.
-WITH recipient AS MATERIALIZED (
-    SELECT contact_id, since, row_number() OVER (ORDER BY contact_id) AS number FROM recipients WHERE org_id = :org_id AND segment = :segment
-), added AS (
-    INSERT INTO starts (org_id, id, contact_id, event, payload, created_at, automation_id)
-    SELECT :org_id ::bigint, (left(:id ::text, 24) || lpad(to_hex(number), 12, '0'))::uuid, contact_id, :event ::text,
-           CASE WHEN :segment ::text = '' THEN '{}' ELSE jsonb_build_object('segment', :segment ::text) END,
-           :now ::timestamptz + (number - 1) / :pace ::bigint * interval '1 second', :automation_id ::uuid
-    FROM recipient
-    RETURNING true
-)
-SELECT count(*), count(*) FILTER (WHERE since > :watermark ::timestamptz) FROM recipient;
+-- Store the starts of the recipients that follow the first `number` ones, dated so that `pace` of them are due per second.
+INSERT INTO starts (org_id, id, contact_id, event, payload, created_at, automation_id)
+SELECT :org_id ::bigint, (left(:id ::text, 24) || lpad(to_hex(:number ::bigint + nth), 12, '0'))::uuid, contact_id, :event ::text,
+       CASE WHEN :segment ::text = '' THEN '{}' ELSE jsonb_build_object('segment', :segment ::text) END,
+       :first_at ::timestamptz + (:number ::bigint + nth - 1) / :pace ::bigint * interval '1 second', :automation_id ::uuid
+FROM unnest(:contact_ids ::uuid[]) WITH ORDINALITY AS recipient (contact_id, nth);
+
+-- list_next_starts --
+-- The next starts of a broadcast.
+SELECT id FROM starts
+WHERE org_id = :org_id AND id > coalesce(:last_start ::uuid, (left(:id ::text, 24) || '000000000000')::uuid)
+    AND id <= (left(:id ::text, 24) || 'ffffffffffff')::uuid
+ORDER BY id
+LIMIT :limit;
+
+-- list_parted_starts --
+-- The starts of contacts that were one person when a page was made, because a merge of them was undone after the broadcast started.
+SELECT s.id
+FROM contact_merges m
+JOIN contacts c ON c.org_id = m.org_id AND (c.id IN (m.keep_id, m.absorbed_id) OR c.merged_into IN (m.keep_id, m.absorbed_id))
+CROSS JOIN LATERAL (
+    SELECT id FROM starts WHERE org_id = :org_id AND contact_id = c.id AND created_at >= :started_at ::timestamptz
+) AS s
+WHERE m.org_id = :org_id AND m.undone_at >= :started_at ::timestamptz AND left(s.id ::text, 24) = left(:id ::text, 24);
 
 -- add_broadcast_entries --
--- Make entries of the next starts of a broadcast, each at the moment of its start. A contact that was merged since is its survivor, once.
--- Returns the numbers of starts and entries, and the last start.
-WITH page AS MATERIALIZED (
-    SELECT s.id, s.contact_id, s.created_at FROM starts s
-    WHERE s.org_id = :org_id ::bigint AND s.id > coalesce(:last_start ::uuid, (left(:id ::text, 24) || '000000000000')::uuid)
-        AND s.id <= (left(:id ::text, 24) || 'ffffffffffff')::uuid
-    ORDER BY s.id
-    LIMIT :limit ::bigint
-), recipient AS MATERIALIZED (
-    SELECT p.id, p.created_at, coalesce(c.merged_into, c.id) AS contact_id
-    FROM page p CROSS JOIN LATERAL (
-        SELECT id, merged_into FROM contacts WHERE org_id = :org_id ::bigint AND id = p.contact_id AND erased_at IS NULL LIMIT 1    -- key by key
+-- Make entries of starts of a broadcast, each at the moment of its start. A contact that was merged since is its survivor, once.
+-- Returns the number of entries. `merged_from` is the first contact of a row that a merge has moved, or its undo has not moved back.
+WITH recipient AS MATERIALIZED (
+    SELECT s.id, s.created_at, s.contact_id AS first_id, coalesce(c.merged_into, c.id) AS contact_id
+    FROM unnest(:start_ids ::uuid[]) AS k (id)
+    CROSS JOIN LATERAL (
+        SELECT id, created_at, coalesce(merged_from, contact_id) AS contact_id FROM starts
+        WHERE org_id = :org_id ::bigint AND id >= k.id AND id <= k.id ORDER BY id LIMIT 1    -- as `load_events`
+    ) AS s
+    CROSS JOIN LATERAL (
+        SELECT id, merged_into FROM contacts WHERE org_id = :org_id ::bigint AND id = s.contact_id AND erased_at IS NULL LIMIT 1    -- key by key
     ) AS c
 ), made AS (
     INSERT INTO entries (org_id, id, automation_id, automation_version, activation, event_id, event_created_at, contact_id, state, due_at,
-                         created_at, updated_at)
+                         created_at, updated_at, merged_from)
     SELECT :org_id ::bigint, (left(:first_id ::text, 24) || right(r.id ::text, 12))::uuid, :automation_id ::uuid, :version ::integer,
-           :activation ::integer, r.id, r.created_at, r.contact_id, 'pending', r.created_at, r.created_at, r.created_at
+           :activation ::integer, r.id, r.created_at, r.contact_id, 'pending', r.created_at, r.created_at, r.created_at,
+           nullif(r.first_id, r.contact_id)
     FROM recipient r
+    CROSS JOIN LATERAL (
+        SELECT ARRAY(SELECT id FROM contacts WHERE org_id = :org_id ::bigint AND merged_into = r.contact_id) || r.contact_id AS ids
+    ) AS person
     WHERE NOT EXISTS (
-        SELECT FROM (
-            SELECT r.contact_id AS id
-            UNION ALL
-            SELECT id FROM contacts WHERE org_id = :org_id ::bigint AND merged_into = r.contact_id    -- its starts may not have moved yet
-        ) AS person
+        SELECT FROM unnest(person.ids) AS p (id)
         CROSS JOIN LATERAL (
-            SELECT id FROM starts
-            WHERE org_id = :org_id ::bigint AND contact_id = person.id AND created_at >= :started_at ::timestamptz
+            SELECT id, coalesce(merged_from, contact_id) AS first_id FROM starts
+            WHERE org_id = :org_id ::bigint AND contact_id = p.id AND created_at >= :started_at ::timestamptz
             ORDER BY created_at OFFSET 0    -- the order of the index on contacts, contact by contact
         ) AS other
-        WHERE other.id < r.id AND left(other.id ::text, 24) = left(:id ::text, 24))
+        WHERE other.id < r.id AND left(other.id ::text, 24) = left(:id ::text, 24) AND other.first_id = ANY (person.ids))
     ON CONFLICT (org_id, automation_id, event_id) DO NOTHING
     RETURNING true
 )
-SELECT (SELECT count(*) FROM page) AS starts, (SELECT count(*) FROM made) AS entries, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last_start;
+SELECT count(*) FROM made;
 
 -- write_broadcast --
 -- Record the progress of a locked broadcast.

@@ -12,3 +12,7 @@ DELETE FROM engines WHERE id = :engine_id OR seen_at < :now ::timestamptz - :for
 -- last_heartbeat --
 -- The newest heartbeat of any engine.
 SELECT seen_at, next_due_at FROM engines ORDER BY seen_at DESC LIMIT 1;
+
+-- count_engines --
+-- The number of engine processes that are alive.
+SELECT count(*) FROM engines WHERE seen_at > :now ::timestamptz - :silent_after ::interval;

@@ -187,7 +187,7 @@ SELECT k.id AS entry_id, o.id, o.contract_event AS event, o.occurred_at, o.creat
 FROM unnest(:entry_id ::uuid[], :event_id ::uuid[], :automation_id ::uuid[], :version ::integer[])
     AS k (id, event_id, automation_id, version)
 CROSS JOIN LATERAL (
-    SELECT * FROM starting_events WHERE org_id = :org_id ::bigint AND id = k.event_id LIMIT 1    -- key by key
+    SELECT * FROM starting_events WHERE org_id = :org_id ::bigint AND id >= k.event_id AND id <= k.event_id ORDER BY id LIMIT 1    -- as above
 ) AS o
 LEFT JOIN LATERAL (
     SELECT trigger_spec FROM automation_versions

@@ -7,11 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
+from api.clock import Clock
 from api.contacts import merge as contacts_merge
 from api.segments import broadcasts
-from api.segments.broadcasts import send_due
+from api.segments.broadcasts import send_due, start_due
+from api.store import broadcasts as store
+from api.store.database import Database
 from tests.segments.conftest import LateClock, Team
-from tests.segments.test_erased_and_merged import erase, merge
+from tests.segments.test_erased_and_merged import erase, merge, unmerge
 from tests.segments.test_starts import VIP, automate, tag
 
 BROADCAST = {"type": "broadcast", "segment": None}
@@ -44,6 +47,11 @@ async def entered(team: Team) -> list[str]:
     return [contact_id for (contact_id,) in rows]
 
 
+async def send_all(database: Database, clock: Clock) -> None:
+    await start_due(database, clock)
+    await send_due(database, clock)
+
+
 @pytest.fixture
 async def vip(acme: Team, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Seven contacts in the segment `vip`; a page of a broadcast has two."""
@@ -60,11 +68,11 @@ async def test_every_member_is_started_once_by_several_engines(acme: Team, vip: 
     previewed = await preview(acme, automation_id)
     assert (previewed["contacts"], previewed["sample"]) == (7, vip)
     sent = await send(acme, automation_id)
-    await asyncio.gather(*(send_due(acme.services.database, clock) for _ in range(3)))
+    await asyncio.gather(*(send_all(acme.services.database, clock) for _ in range(3)))
     assert await entered(acme) == vip
     assert await progress(acme, sent) == ("done", 7, 0, 0, 7)
     everyone = await send(acme, automation_id, segment=None, all=True)
-    await send_due(acme.services.database, clock)
+    await send_all(acme.services.database, clock)
     assert sorted(await entered(acme)) == sorted([*vip, *vip, other])
     assert await progress(acme, everyone) == ("done", 8, 0, 0, 8)
     context = await acme.rows(
@@ -86,7 +94,7 @@ async def test_a_broadcast_counts_the_contacts_that_entered_and_left_since_its_p
     await acme.expect_success("POST", "/vip/refresh")
     await erase(acme, vip[1])
     sent = await send(acme, automation_id, contacts=previewed["contacts"], watermark=previewed["watermark"])
-    await send_due(acme.services.database, clock)
+    await send_all(acme.services.database, clock)
     assert await progress(acme, sent) == ("done", 7, 1, 2, 6)
     assert await entered(acme) == sorted([*vip[2:], new])
 
@@ -105,11 +113,12 @@ async def test_contacts_that_are_merged_or_erased_between_pages_are_started_once
         )
         assert await broadcasts._send_page(database, clock, org_id, broadcast_id)
 
-    await page()  # the recipients are fixed
+    await start_due(database, clock)  # the recipients are fixed
+    await page()
     await merge(acme, vip[5], vip[0])
     await merge(acme, outsider, vip[6])
     await erase(acme, vip[4])
-    await send_due(database, clock)
+    await send_all(database, clock)
     assert await entered(acme) == sorted([vip[1], vip[2], vip[3], vip[5], outsider])
 
 
@@ -122,7 +131,8 @@ async def test_contacts_whose_rows_a_merge_has_not_moved_yet_are_started_once(
     async def page() -> None:
         assert await broadcasts._send_page(database, clock, acme.id, sent["id"])
 
-    for _ in range(1 + pages):
+    await start_due(database, clock)
+    for _ in range(pages):
         await page()
     with monkeypatch.context() as patch:
         patch.setattr(contacts_merge, "_PARTS", ())
@@ -130,9 +140,56 @@ async def test_contacts_whose_rows_a_merge_has_not_moved_yet_are_started_once(
     if pages == 0:
         await page()
         await contacts_merge.move_pages(database, acme.id, merge_id)
-    await send_due(database, clock)
+    await send_all(database, clock)
     await contacts_merge.move_pages(database, acme.id, merge_id)
     assert await entered(acme) == [vip[0], *vip[2:]]
+
+
+@pytest.mark.parametrize("pair", [(5, 1), (1, 5)], ids=["the later one stays", "the earlier one stays"])
+@pytest.mark.parametrize("moved", [True, False], ids=["rows moved", "rows not moved back yet"])
+@pytest.mark.parametrize("pages", [0, 1, 4], ids=["merged before the first page", "after it", "after all"])
+async def test_contacts_that_are_separate_again_are_both_started(
+    acme: Team,
+    vip: list[str],
+    clock: LateClock,
+    monkeypatch: pytest.MonkeyPatch,
+    pages: int,
+    moved: bool,
+    pair: tuple[int, int],
+) -> None:
+    sent, database = await send(acme, await automate(acme, **BROADCAST)), acme.services.database
+    await start_due(database, clock)
+    for _ in range(pages):
+        await broadcasts._send_page(database, clock, acme.id, sent["id"])
+    merge_id = await merge(acme, *(vip[number] for number in pair))
+    while pages < 3:
+        await broadcasts._send_page(database, clock, acme.id, sent["id"])
+        pages += 1
+    with monkeypatch.context() as patch:
+        if not moved:
+            patch.setattr(contacts_merge, "_PARTS", ())
+        await unmerge(acme, merge_id)
+    await send_all(database, clock)
+    await contacts_merge.move_pages(database, acme.id, merge_id)
+    assert await entered(acme) == vip
+    assert (await progress(acme, sent))[0] == "done"
+
+
+async def test_a_stop_does_not_wait_until_the_recipients_are_stored(
+    acme: Team, vip: list[str], clock: LateClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = await send(acme, await automate(acme, **BROADCAST))
+    add_recipients, stopped = store.add_recipients, []
+
+    async def stop_meanwhile(*args: Any) -> None:
+        await add_recipients(*args)
+        stopped.append((await call(acme, "POST", f"/broadcasts/{sent['id']}/stop")).status_code)
+
+    monkeypatch.setattr(store, "add_recipients", stop_meanwhile)
+    await send_all(acme.services.database, clock)
+    assert stopped == [200]
+    assert await progress(acme, sent) == ("stopped", 7, None, None, 0)
+    assert await acme.rows("SELECT count(*) FROM starts WHERE org_id = %s", acme.id) == [(0,)]
 
 
 async def test_it_starts_at_its_time_and_is_stopped_between_pages(acme: Team, vip: list[str], clock: LateClock) -> None:
@@ -140,15 +197,16 @@ async def test_it_starts_at_its_time_and_is_stopped_between_pages(acme: Team, vi
     at = clock.now() + timedelta(hours=2)
     sent = await send(acme, automation_id, at=at.isoformat())
     database = acme.services.database
-    await send_due(database, clock)
+    await send_all(database, clock)
     assert await progress(acme, sent) == ("planned", 7, None, None, 0)
     assert (await acme.expect_refusal("DELETE", "/vip"))[1] == "a broadcast of 'a' uses it"
     clock.ahead = timedelta(hours=3)
-    for _ in range(3):
+    await start_due(database, clock)
+    for _ in range(2):
         assert await broadcasts._send_page(database, clock, acme.id, sent["id"])
     stopped = (await call(acme, "POST", f"/broadcasts/{sent['id']}/stop")).json()
     assert (stopped["state"], stopped["entries"]) == ("stopped", 4)
-    await send_due(database, clock)
+    await send_all(database, clock)
     assert await entered(acme) == vip[:4]
 
 
@@ -158,12 +216,12 @@ async def test_a_pause_holds_it_and_switching_the_automation_off_ends_it(
     automation_id = await automate(acme, **BROADCAST)
     sent, database = await send(acme, automation_id), acme.services.database
     await call(acme, "POST", f"/automations/{automation_id}/pause")
-    await send_due(database, clock)
+    await send_all(database, clock)
     assert (await progress(acme, sent))[0] == "planned"
     await call(acme, "POST", f"/automations/{automation_id}/resume", {})
-    assert await broadcasts._send_page(database, clock, acme.id, sent["id"])
+    await start_due(database, clock)
     await call(acme, "POST", f"/automations/{automation_id}/deactivate")
-    await send_due(database, clock)
+    await send_all(database, clock)
     assert await progress(acme, sent) == ("stopped", 7, 0, 0, 0)
 
 
@@ -176,7 +234,7 @@ async def test_a_planned_broadcast_stays_stopped_when_its_automation_is_switched
     assert (await progress(acme, sent))[0] == "stopped"
     await call(acme, "POST", f"/automations/{automation_id}/activate")
     clock.ahead = timedelta(hours=3)
-    await send_due(acme.services.database, clock)
+    await send_all(acme.services.database, clock)
     assert await entered(acme) == []
 
 
@@ -193,7 +251,7 @@ async def test_a_broadcast_that_fails_does_not_hold_those_of_others(
     )
     other = await globex.contact("other")
     sent = await send(globex, await automate(globex, **BROADCAST), segment=None, all=True)
-    await send_due(acme.services.database, clock)
+    await send_all(acme.services.database, clock)
     assert (await progress(acme, failing))[0] == "planned"
     assert (await progress(globex, sent))[0] == "done"
     assert await entered(globex) == [other]
@@ -223,7 +281,7 @@ async def test_moments_are_spread_so_that_events_do_not_wait_for_all_recipients(
 ) -> None:
     monkeypatch.setattr(broadcasts, "PACE", 3)
     await send(acme, await automate(acme, **BROADCAST))
-    await send_due(acme.services.database, clock)
+    await send_all(acme.services.database, clock)
     rows = await acme.rows(
         "SELECT count(*) FROM entries WHERE org_id = %s AND created_at = event_created_at AND due_at = created_at"
         " GROUP BY due_at ORDER BY due_at",

@@ -1,61 +1,68 @@
-"""Real engine processes are killed while they make the entries of a broadcast."""
+"""Real engine and API processes are killed while a broadcast is made."""
 
-import json
+import os
+import random
 from typing import Any
 
-from api.clock import uuid7
 from api.store.database import libpq_dsn
+from api.store.locks import STARTING
 from tests.installation import Installation, until
 from tests.servers import connect_as
 
-CONTACTS, KILLS = 25_000, 3
-GRAPH = json.dumps({"nodes": [{"id": "t", "type": "broadcast", "data": {}}], "edges": []})
-SPEC = json.dumps({"type": "broadcast"})
+KILLS = int(os.environ.get("BROADCAST_KILLS", "3"))
+CONTACTS = max(25_000, KILLS * 2_500)
+AUTOMATION = {
+    "name": "announcement",
+    "triggerSpec": {"type": "broadcast"},
+    "graph": {
+        "nodes": [{"id": "t", "type": "broadcast", "data": {}}, {"id": "x", "type": "exit", "data": {}}],
+        "edges": [{"id": "e", "source": "t", "target": "x"}],
+    },
+}
 
 
 async def test_engines_that_are_killed_start_every_contact_once(installation: Installation) -> None:
-    await installation.organization()
-    automation_id, broadcast_id = uuid7(1), uuid7(2)
+    keys, chance = await installation.organization(), random.Random()
 
     def query(statement: str, *values: Any) -> list[tuple[Any, ...]]:
         with connect_as(libpq_dsn(installation.dsn)) as connection:
             cursor = connection.execute(statement, values)
             return cursor.fetchall() if cursor.description else []
 
-    ((org_id,),) = query("SELECT id FROM organizations")
     query(
         "INSERT INTO contacts (org_id, id, created_at, updated_at)"
-        " SELECT %s, gen_random_uuid(), now(), now() FROM generate_series(1, %s)",
-        org_id,
+        " SELECT o.id, gen_random_uuid(), now(), now() FROM organizations o, generate_series(1, %s)",
         CONTACTS,
     )
-    row = "INSERT INTO automations VALUES (%s, %s, 'a', %s, %s, true, 1, 1, NULL, now(), now())"
-    query(row, org_id, automation_id, SPEC, GRAPH)
-    query("INSERT INTO automation_versions VALUES (%s, %s, 1, %s, %s, now())", org_id, automation_id, SPEC, GRAPH)
-    query("INSERT INTO automation_epochs VALUES (%s, 1)", org_id)
-    query(
-        "INSERT INTO broadcasts (org_id, id, automation_id, segment, at, state, contacts, watermark, created_at)"
-        " VALUES (%s, %s, %s, '', now(), 'planned', %s, now(), now())",
-        org_id,
-        broadcast_id,
-        automation_id,
-        CONTACTS,
-    )
+    api = installation.start_api()
+    with api.client(keys["workbench"]) as client:
+        automation_id = client.post("/automations", json=AUTOMATION).json()["id"]
+        assert client.post(f"/automations/{automation_id}/publish", json={}).status_code == 200
+        assert client.post(f"/automations/{automation_id}/broadcasts", json={"all": True}).status_code == 201
 
     def progress() -> tuple[str, int]:
         ((state, entries),) = query("SELECT state, entries FROM broadcasts")
         return state, entries
 
+    def is_starting() -> bool:
+        return query("SELECT EXISTS (SELECT FROM pg_locks WHERE classid = %s)", STARTING) == [(True,)]
+
     killed_at = []
     for kill in range(KILLS):
         engine = installation.start_engine()
-        until(lambda least=kill * 5_000: progress()[1] > least, "a page is made")  # type: ignore[misc]
-        engine.kill()
-        engine.wait()
+        if kill == 0:
+            until(is_starting, "the recipients are being stored")
+        else:
+            least = killed_at[-1][1] + chance.randrange(2_000)
+            until(lambda least=least: progress()[1] > least, "a page is made", 60)  # type: ignore[misc]
+        for process in (engine, api.process):
+            process.kill()
+            process.wait()
         killed_at.append(progress())
-    assert killed_at[0][0] == "running"
+        api = installation.start_api()
+    assert (killed_at[0], killed_at[-1][0]) == (("planned", 0), "running")
     for _ in range(2):
         installation.start_engine()
-    until(lambda: progress()[0] == "done", "the rest is made")
+    until(lambda: progress()[0] == "done", "the rest is made", 60)
     assert progress() == ("done", CONTACTS)
     assert query("SELECT count(*), count(DISTINCT contact_id) FROM entries") == [(CONTACTS, CONTACTS)]

@@ -46,6 +46,11 @@ async def merge(team: Team, keep: str, absorbed: str) -> str:
     return done.id
 
 
+async def unmerge(team: Team, merge_id: str) -> None:
+    undone = await contacts_merge.undo(team.org.service.services.system_database, author(team), merge_id)
+    assert isinstance(undone, UndoneView)
+
+
 async def row_of(team: Team, name: str) -> SegmentRow:
     async with team.services.database.transaction() as tx:
         row = await find_segment(tx, team.id, name)
@@ -102,8 +107,7 @@ async def test_an_audience_follows_a_merge_and_its_undoing(acme: Team) -> None:
     merge_id = await merge(acme, ann, app)
     assert await acme.members("invited") == {ann}
     await acme.expect_success("DELETE", "/gone")
-    undone = await contacts_merge.undo(acme.org.service.services.system_database, author(acme), merge_id)
-    assert isinstance(undone, UndoneView)
+    await unmerge(acme, merge_id)
     assert await acme.members("invited") == {app}
     assert await acme.members("gone") == set()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.segments.broadcasts import plan_runs, send_due
+from api.segments.broadcasts import plan_runs, send_due, start_due
 from tests.segments.conftest import LateClock, Team
 from tests.segments.test_broadcasts import call, entered
 from tests.segments.test_starts import VIP, automate, tag
@@ -27,6 +27,7 @@ async def vip(acme: Team) -> str:
 async def run_engines(team: Team, clock: LateClock) -> None:
     for _ in range(2):
         await plan_runs(team.services.database, clock)
+    await start_due(team.services.database, clock)
     await send_due(team.services.database, clock)
 
 
