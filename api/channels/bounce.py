@@ -18,6 +18,10 @@ from api.store.messages import Feedback
 MAX_REPORT_BYTES = 131_072  # what follows is the body of the email that the report is about
 MAX_MULTIPARTS = 16  # the library searches each line for the ends of all parts around it
 
+# RFC 3463, 3.1-3.3, and RFC 7505: the address or its mailbox does not exist, or is disabled. Other codes of class 5 are
+# about this email or this moment: a mailbox that is full (5.2.2), a message that is too big (5.3.4), a policy (5.7.1).
+_ADDRESS_CODES = {"5.0.0", "5.1.0", "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.1"}
+
 _STATUS_KINDS = ("message/delivery-status", "message/global-delivery-status")
 _HEADERS = ("message/rfc822", "message/global", "text/rfc822-headers", "message/global-headers")
 _STATUS = re.compile(r"\b[245]\.\d{1,3}\.\d{1,3}\b", re.ASCII)
@@ -29,7 +33,7 @@ class Bounce(msgspec.Struct, frozen=True, kw_only=True):
     """A bounce of an email, or a complaint about it.
 
     `address_digests`: the blind indexes of its recipient (`OrgKeys.digests`). `message_id`, `address`: if known.
-    `status`: a code of RFC 3463; without one, a bounce is permanent.
+    `status`: a code of RFC 3463; without one, a bounce is permanent, and about the address.
     """
 
     org_id: int
@@ -42,6 +46,11 @@ class Bounce(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_permanent(self) -> bool:
         return self.feedback == "complained" or self.status is None or self.status.startswith("5")
+
+    @property
+    def closes_address(self) -> bool:
+        """Whether the address gets no more emails."""
+        return self.feedback == "complained" or self.status is None or self.status in _ADDRESS_CODES
 
 
 def read_bounce(keyring: Keyring, raw: bytes) -> Bounce | None:

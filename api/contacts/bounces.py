@@ -1,7 +1,8 @@
 """Bounces and complaints: the address gets no more emails, and the contact gets an event.
 
-A permanent bounce and a complaint suppress the address, also for contacts that get it later. A temporary bounce is
-only an event. Recording the same report again changes nothing.
+A permanent bounce that is about the address, and a complaint, suppress the address, also for contacts that get it
+later. Any other bounce is only an event, and if it is permanent, the message has failed. Recording the same report
+again changes nothing.
 """
 
 from typing import Literal, TypeAlias
@@ -38,11 +39,11 @@ async def record_bounce(database: Database, keyring: Keyring, clock: Clock, boun
         ):
             message = None
         is_owned = await find_email_owner(tx, org_id, bounce.address_digests[:INDEX]) is not None
-        if bounce.is_permanent:
+        if bounce.closes_address:
             digests, cause = bounce.address_digests, bounce.feedback
             await store.suppress(tx, org_id, EMAIL.name, digests, now, "opted_out", cause)
-            if message is not None and bounce.message_id is not None:
-                await run(tx, store.note_feedback(org_id, bounce.message_id, bounce.feedback, now))
+        if bounce.is_permanent and message is not None and bounce.message_id is not None:
+            await run(tx, store.note_feedback(org_id, bounce.message_id, bounce.feedback, now))
     payload = {"status": bounce.status} if bounce.feedback == "bounced" else {}
     if message is not None:
         about, contact = bounce.message_id, message.identifier(keys)
@@ -51,7 +52,7 @@ async def record_bounce(database: Database, keyring: Keyring, clock: Clock, boun
         # Senders of reports repeat them for some hours.
         about, contact = f"{bounce.address_digests[:INDEX]}/{now:%Y-%m-%d}", {"email": bounce.address}
     else:
-        return "suppressed" if bounce.is_permanent else "unknown"
+        return "suppressed" if bounce.closes_address else "unknown"
     event = {
         "event": f"email.{bounce.feedback}",
         "contact": contact,
@@ -62,4 +63,4 @@ async def record_bounce(database: Database, keyring: Keyring, clock: Clock, boun
     assert isinstance(parsed, ParsedEvent), "an event of stored values is valid"
     async with database.transaction() as tx:
         await store_batch(tx, [parsed], Triggers(keyring), clock.now())
-    return "suppressed" if bounce.is_permanent else "recorded"
+    return "suppressed" if bounce.closes_address else "recorded"

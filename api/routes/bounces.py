@@ -33,7 +33,8 @@ class BounceBody(Body, frozen=True, kw_only=True):
     """A bounce of an email, or a complaint about it.
 
     `email`: the address that the email was sent to. `messageId`: the id of the message, if it is known. `status`: a
-    code of RFC 3463. A bounce with 4.x.x is temporary; with 5.x.x, or without a code, it is permanent.
+    code of RFC 3463. A bounce with 4.x.x is temporary, with 5.x.x permanent. It closes the address if the code says
+    that the address or its mailbox does not exist or is disabled, or if there is no code.
     """
 
     type: Feedback
@@ -54,7 +55,7 @@ class BounceView(msgspec.Struct, frozen=True):
 @blueprint.post("/bounces")
 @Operation(_REPORT, body=BounceBody)
 async def report(request: Request) -> BounceView:
-    """Record a bounce or a complaint: an event of the contact, and if it is permanent, the address is suppressed.
+    """Record a bounce or a complaint: an event of the contact, and if it closes the address, no more emails.
 
     With the content type `message/rfc822`, the body is the report of a mail server (RFC 3464, RFC 5965) as it arrived.
     """

@@ -22,12 +22,24 @@ def test_a_bounce_names_the_address_the_email_and_the_status(returned: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "read", "is_permanent"), [("4.2.2", "4.2.2", False), ("5.7.1 (spam)", "5.7.1", True), ("?", None, True)]
+    ("status", "read", "is_permanent", "closes_address"),
+    [
+        ("4.2.2", "4.2.2", False, False),
+        ("5.7.1 (spam)", "5.7.1", True, False),
+        ("5.2.2", "5.2.2", True, False),
+        ("5.3.4", "5.3.4", True, False),
+        ("5.1.8", "5.1.8", True, False),
+        ("5.2.1", "5.2.1", True, True),
+        ("5.1.10", "5.1.10", True, True),
+        ("?", None, True, True),
+    ],
 )
-def test_a_status_of_class_4_is_temporary(status: str, read: str | None, is_permanent: bool) -> None:
+def test_a_status_of_class_5_is_permanent_and_may_be_about_the_address(
+    status: str, read: str | None, is_permanent: bool, closes_address: bool
+) -> None:
     found = read_bounce(KEYRING, bounce(SENT, status))
     assert found is not None
-    assert (found.status, found.is_permanent) == (read, is_permanent)
+    assert (found.status, found.is_permanent, found.closes_address) == (read, is_permanent, closes_address)
 
 
 def test_a_complaint_is_read_and_is_permanent() -> None:

@@ -66,6 +66,13 @@ async def test_a_temporary_bounce_is_only_an_event(acme: Org) -> None:
     assert await acme.rows("status, feedback", "messages") == [("sent", None)]
 
 
+async def test_a_permanent_bounce_that_is_not_about_the_address_closes_nothing(acme: Org) -> None:
+    assert await pipe(acme, bounce(await send_email(acme), "5.2.2")) == "recorded"
+    assert await feedback(acme) == [("email.bounced", {"status": "5.2.2", "permanent": True} | ABOUT)]
+    assert await contact(acme) == ([], None)
+    assert await acme.rows("status, feedback", "messages") == [("failed", "bounced")]
+
+
 async def test_a_complaint_suppresses_the_address(acme: Org) -> None:
     assert await pipe(acme, complaint(await send_email(acme))) == "suppressed"
     assert await feedback(acme) == [("email.complained", {"permanent": True} | ABOUT)]
