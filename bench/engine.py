@@ -17,7 +17,7 @@ from bench.load import ANSWER_TIMEOUT_S
 from bench.postgres import Database, Postgres
 from bench.processes import Service
 from bench.reach import ReachArguments
-from bench.table import Row, at_least, at_most, ratio_at_least, row
+from bench.table import Row, at_least, at_most, ratio_at_least, ratio_at_most, row
 
 EVENTS_PER_SECOND = 200.0
 _LONGER = 2  # times a slice of throughput: a 99th percentile needs many events
@@ -34,13 +34,20 @@ def measure(effort: Effort) -> Measurement:
             with engines.engines(server, database, 1):
                 reached = [_reach(database, api, effort) for _ in range(effort.rounds + 1)][1:]
         ours, jobs, workflows = _side_by_side(server, database, automation_id, effort)
-    simulated = simulating.runs_per_second(effort)
+    simulated, with_where = simulating.runs_per_second(effort)
     return Measurement(
         [
             *_throughput(ours, jobs, workflows),
             row("event accepted to message, 200/s, p50", "ms", _at(50, reached), None, at_most(50)),
             row("event accepted to message, 200/s, p99", "ms", _at(99, reached), None, at_most(250)),
             row("simulate, five nodes, one process", "runs/s", simulated, None, at_least(20_000)),
+            row(
+                "  with where instead of filters",
+                "µs/run",
+                _us(with_where),
+                ("filters", _us(simulated)),
+                ratio_at_most(1.5),
+            ),
         ],
         {"engine": ours, "procrastinate": jobs, "dbos": workflows, "reach": reached},
     )
@@ -91,6 +98,10 @@ def _reach(database: Database, api: Service, effort: Effort) -> Slice:
     if done.returncode:
         raise RuntimeError(done.stderr.decode()[-2000:])
     return msgspec.json.decode(done.stdout, type=Slice)
+
+
+def _us(runs_per_second: list[float]) -> list[float]:
+    return [1e6 / rate for rate in runs_per_second]
 
 
 def _at(percent: float, slices: list[Slice]) -> list[float]:

@@ -107,7 +107,8 @@ INSERT INTO starts (org_id, id, contact_id, event, payload, created_at, automati
 SELECT :org_id ::bigint, (left(:id ::text, 24) || lpad(to_hex(:number ::bigint + nth), 12, '0'))::uuid, contact_id, :event ::text,
        CASE WHEN :segment ::text = '' THEN '{}' ELSE jsonb_build_object('segment', :segment ::text) END,
        :first_at ::timestamptz + (:number ::bigint + nth - 1) / :pace ::bigint * interval '1 second', :automation_id ::uuid
-FROM unnest(:contact_ids ::uuid[]) WITH ORDINALITY AS recipient (contact_id, nth);
+FROM unnest(:contact_ids ::uuid[]) WITH ORDINALITY AS recipient (contact_id, nth)
+RETURNING true;
 
 -- list_next_starts --
 -- The next starts of a broadcast.

@@ -51,7 +51,7 @@ async def test_engines_that_are_killed_start_every_contact_once(installation: In
     for kill in range(KILLS):
         engine = installation.start_engine()
         if kill == 0:
-            until(is_starting, "the recipients are being stored")
+            until(is_starting, "the recipients are being stored", 60)
         else:
             least = killed_at[-1][1] + chance.randrange(2_000)
             until(lambda least=least: progress()[1] > least, "a page is made", 60)  # type: ignore[misc]
@@ -63,6 +63,6 @@ async def test_engines_that_are_killed_start_every_contact_once(installation: In
     assert (killed_at[0], killed_at[-1][0]) == (("planned", 0), "running")
     for _ in range(2):
         installation.start_engine()
-    until(lambda: progress()[0] == "done", "the rest is made", 60)
+    until(lambda: progress()[0] == "done", "the rest is made", 90)
     assert progress() == ("done", CONTACTS)
     assert query("SELECT count(*), count(DISTINCT contact_id) FROM entries") == [(CONTACTS, CONTACTS)]

@@ -81,12 +81,14 @@ async def recipients_now(team: Team, segment: str) -> tuple[set[str], datetime]:
 async def test_starts_and_preview_differ_by_the_contacts_that_are_told(
     acme: Team, clock: LateClock, segment: str
 ) -> None:
-    await acme.rows(
-        "INSERT INTO contacts (org_id, id, external_id, created_at, updated_at)"
-        " SELECT %s, gen_random_uuid(), 'member' || n, now(), now() FROM generate_series(1, %s) AS n",
-        acme.id,
-        CONTACTS,
-    )
+    for first in range(0, CONTACTS, 50_000):
+        await acme.rows(
+            "INSERT INTO contacts (org_id, id, external_id, created_at, updated_at)"
+            " SELECT %s, gen_random_uuid(), 'member' || n, now(), now() FROM generate_series(%s::int, %s) AS n",
+            acme.id,
+            first,
+            min(first + 50_000, CONTACTS) - 1,
+        )
     rows = await acme.rows("SELECT id::text FROM contacts WHERE org_id = %s", acme.id)
     automation_id = await automate(acme, **BROADCAST)
     await acme.expect_success("POST", "", {"name": "members", "sql": "SELECT id AS contact_id FROM contacts"})

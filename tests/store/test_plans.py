@@ -54,8 +54,8 @@ EXPECTED = {
     "messages.abandon_outgoing": {"messages_org_id_entry_id_node_id_visit_key org_id entry_id", KEY},
     "entries.load_events": {"events_other_pkey org_id id id created_at"},
     "entries.load_starting_events": {
-        "onchain_events_pkey org_id id",
-        "starts_pkey org_id id",
+        "onchain_events_pkey org_id id id",
+        "starts_pkey org_id id id",
         "automation_versions_pkey org_id automation_id version",
     },
     "chain.known_logs": {
