@@ -182,6 +182,7 @@ class Workbench(Reports):
         """Resume what `.stop_all()` stopped; automations that were paused or off before stay so.
 
         Steps that came due meanwhile run now. With `overdue="cancel"` the entries at these steps are cancelled instead.
+        Returns the numbers of automations, of entries that run now, and of their messages that are not sent yet.
         """
         return publish.resume_all(self._connection, overdue)
 

@@ -17,7 +17,7 @@ and segments.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -123,6 +123,13 @@ def retry_conflicts(unit: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable
 
 async def record(tx: Transaction, author: Author, action: str, subject_id: str | None, detail: dict[str, Any]) -> None:
     await store.record_change(tx, author.org_id, author.key_id, action, subject_id, detail, author.now_us)
+
+
+async def record_all(
+    tx: Transaction, author: Author, action: str, subject_ids: Sequence[str], detail: dict[str, Any]
+) -> None:
+    """Record the same change of several subjects."""
+    await store.record_changes(tx, author.org_id, author.key_id, action, subject_ids, detail, author.now_us)
 
 
 async def create(database: Database, author: Author, draft: NewAutomation) -> AutomationRow:
@@ -410,23 +417,27 @@ async def cancel_rest(
     await _in_batches(cancel_next, after)
 
 
-async def resume_rest(database: Database, author: Author, automation_id: str) -> None:
-    """Make all parked entries due, unless the automation has been paused again.
+async def resume_rest(database: Database, author: Author, automation_id: str) -> tuple[int, int]:
+    """Make all parked entries due, unless the automation has been paused again. Several processes may do this at once.
 
-    Several processes may do this at once.
+    Returns the numbers of entries and of their messages that wait for another attempt.
     """
+    entries = unsent = 0
 
     @retry_conflicts
     async def resume_next(after: str) -> str | None:
+        nonlocal entries, unsent
         async with database.transaction() as tx:
             row = await _lock(tx, author, automation_id)
             if isinstance(row, Refusal) or row.paused_at is not None:
                 return None
-            last = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUME_BATCH)
+            page = await store.resume_entries(tx, author.org_id, automation_id, author.now, after, _RESUME_BATCH)
             await run(tx, wake_engine())
-        return last
+        entries, unsent = entries + page[0], unsent + page[1]
+        return page[2]
 
     await _in_batches(resume_next)
+    return entries, unsent
 
 
 async def _in_batches(next_batch: Callable[[str], Awaitable[str | None]], after: str | None = FIRST_ID) -> None:

@@ -13,6 +13,7 @@ from api.automations.automations import (
     cancel_last_overdue,
     cancel_overdue_entries,
     record,
+    record_all,
     resume_rest,
     retry_conflicts,
 )
@@ -38,14 +39,16 @@ async def stop_all(database: Database, author: Author) -> None:
         if await store.find_stop(tx, author.org_id) is not None:
             return
         automation_ids = await store.pause_automations(tx, author.org_id, author.now)
-        for automation_id in automation_ids:
-            await record(tx, author, "automation.pause", automation_id, {"all": True})
+        await record_all(tx, author, "automation.pause", automation_ids, {"all": True})
         await record(tx, author, "automation.stop_all", None, {"automations": len(automation_ids)})
         await store.set_stop(tx, author.org_id, author.now)
 
 
-async def resume_all(database: Database, author: Author, *, cancel_overdue: bool) -> None:
+async def resume_all(database: Database, author: Author, *, cancel_overdue: bool) -> StoppedView:
     """Resume the automations that a stop paused. Entries that came due run now, or are cancelled as `overdue`.
+
+    Returns the numbers of automations, of entries that run now, and of their messages that wait for another attempt.
+    They are counted as they are resumed: to count all entries beforehand could take longer than a request may.
 
     As with a single resume, a job continues with the entries after a crash.
     """
@@ -59,17 +62,18 @@ async def resume_all(database: Database, author: Author, *, cancel_overdue: bool
                 return []
             automation_ids = await store.resume_automations(tx, author.org_id, stopped_at, author.now)
             detail = {"paused_at": stopped_at, "overdue": "cancel" if cancel_overdue else "run"}
-            for automation_id in automation_ids:
-                if cancel_overdue:
+            if cancel_overdue:
+                for automation_id in automation_ids:
                     await cancel_last_overdue(tx, author, automation_id)
-                await record(tx, author, "automation.resume", automation_id, {"all": True, **detail})
+            await record_all(tx, author, "automation.resume", automation_ids, {"all": True, **detail})
             await record(tx, author, "automation.resume_all", None, {"automations": len(automation_ids), **detail})
             await store.set_stop(tx, author.org_id, None)
         return automation_ids
 
-    async def resume_entries(automation_ids: list[str]) -> None:
-        for automation_id in automation_ids:
-            await resume_rest(database, author, automation_id)
+    async def resume_entries(automation_ids: list[str]) -> StoppedView:
+        counts = [await resume_rest(database, author, automation_id) for automation_id in automation_ids]
+        entries, unsent = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        return StoppedView(None, len(automation_ids), entries, unsent, 0)
 
     if cancel_overdue:
         async with database.transaction() as tx:
@@ -78,4 +82,4 @@ async def resume_all(database: Database, author: Author, *, cancel_overdue: bool
         for automation_id in stopped_ids:
             await cancel_overdue_entries(database, author, automation_id)
     # Shielded: a client that disconnects must not interrupt it.
-    await asyncio.shield(resume_entries(await run_again()))
+    return await asyncio.shield(resume_entries(await run_again()))

@@ -197,13 +197,12 @@ async def stop_all(request: Request) -> StoppedView:
 @blueprint.post("/resume")
 @Operation(SWITCH)
 async def resume_all(request: Request, body: ResumeBody) -> StoppedView:
-    """Resume what the stop paused, and return its numbers; automations that were paused or off before stay so."""
-    database, author = services(request).database, author_of(request)
-    stopped = await stop.count_stopped(database, author.org_id)
-    if stopped.stopped_at is None:
-        return StoppedView(None, 0, 0, 0, 0)
-    await stop.resume_all(database, author, cancel_overdue=body.overdue == "cancel")
-    return msgspec.structs.replace(stopped, stopped_at=None)
+    """Resume what the stop paused; automations that were paused or off before stay so.
+
+    `entries`: those that had come due, and run now. `unsent`: their messages that wait for another attempt.
+    """
+    cancels = body.overdue == "cancel"
+    return await stop.resume_all(services(request).database, author_of(request), cancel_overdue=cancels)
 
 
 @blueprint.post("/automations/<automation_id:str>/archive")

@@ -212,6 +212,20 @@ async def record_change(
     await _insert_audit(tx, org_id, *row)
 
 
+async def record_changes(
+    tx: Transaction,
+    org_id: int,
+    key_id: str | None,
+    action: str,
+    subject_ids: Sequence[str],
+    detail: Mapping[str, object],
+    now_us: int,
+) -> None:
+    """Record the same change of several subjects."""
+    ids = [uuid7(now_us) for _ in subject_ids]
+    await _insert_audits(tx, org_id, ids, key_id, action, subject_ids, encode(detail).decode(), from_us(now_us))
+
+
 @query
 async def _insert_audit(
     tx: Transaction,
@@ -220,6 +234,19 @@ async def _insert_audit(
     key_id: Uuid | None,
     action: str,
     subject_id: Uuid | None,
+    detail: str,
+    created_at: datetime,
+) -> None: ...
+
+
+@query
+async def _insert_audits(
+    tx: Transaction,
+    org_id: int,
+    ids: Sequence[Uuid],
+    key_id: Uuid | None,
+    action: str,
+    subject_ids: Sequence[Uuid],
     detail: str,
     created_at: datetime,
 ) -> None: ...
@@ -283,8 +310,11 @@ async def find_stranded_entries(tx: Transaction, limit: int) -> list[tuple[int, 
 @query
 async def resume_entries(
     tx: Transaction, org_id: int, automation_id: Uuid, at: datetime, after: Uuid, limit: int
-) -> str | None:
-    """Resume up to `limit` paused entries with ids beyond `after`; return the last of their ids."""
+) -> tuple[int, int, str | None]:
+    """Resume up to `limit` paused entries with ids beyond `after`.
+
+    Returns their number, that of their messages that wait for another attempt, and the last of their ids.
+    """
 
 
 # --- Goals

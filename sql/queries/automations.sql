@@ -154,6 +154,13 @@ SELECT (SELECT count(*) FROM stopped), (SELECT count(*) FROM live),
 INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)
 VALUES (:org_id, :id, :key_id, :action, :subject_id, :detail ::jsonb, :created_at);
 
+-- insert_audits --
+-- Record the same change of several subjects.
+INSERT INTO audit_log (org_id, id, key_id, action, subject_id, detail, created_at)
+SELECT :org_id ::bigint, id, :key_id ::uuid, :action ::text, subject_id, :detail ::jsonb, :created_at ::timestamptz
+FROM unnest(:ids ::uuid[], :subject_ids ::uuid[]) AS a (id, subject_id)
+RETURNING true;
+
 -- list_audit --
 -- The newest changes before one (its id); of some kinds, one subject or one action, if given. With the names of the
 -- key that made them and of the automation or segment they are about, and the live version before and after.
@@ -260,7 +267,8 @@ ORDER BY a.org_id, a.id
 LIMIT :limit;
 
 -- resume_entries --
--- Resume the next paused entries (by id) of an automation; the last id.
+-- Resume the next paused entries (by id) of an automation; their number, that of their messages that wait for another attempt, and the
+-- last id.
 WITH paused AS (
     SELECT id FROM entries
     WHERE org_id = :org_id AND automation_id = :automation_id AND state = 'paused' AND id > :after ::uuid
@@ -272,13 +280,17 @@ WITH paused AS (
     SET state = 'pending', due_at = :at, updated_at = :at
     FROM paused p
     WHERE e.org_id = :org_id AND e.id = p.id
-    RETURNING e.id
+    RETURNING e.id, e.attempts
+), unsent AS (
+    SELECT FROM (SELECT id FROM moved WHERE attempts > 0) e    -- entries without an attempt have no message
+    CROSS JOIN LATERAL (SELECT status FROM messages WHERE org_id = :org_id AND entry_id = e.id AND channel <> 'inapp') m
+    WHERE m.status IN ('queued', 'sending')
 ), recorded AS (
     INSERT INTO entry_transitions (org_id, entry_id, from_state, to_state, at)
     SELECT :org_id, id, 'paused', 'pending', :at FROM moved
     RETURNING true
 )
-SELECT max(id ::text) FROM moved;
+SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM unsent), (SELECT max(id ::text) FROM moved);
 
 -- Goals ------------------------------------------------------------------------------------------------------------
 -- How many contacts that entered an automation reached its goal. A contact counts once, from its first admitted

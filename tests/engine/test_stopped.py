@@ -31,8 +31,8 @@ async def stop_all(bench: EngineBench) -> StoppedView:
     return await stopping.count_stopped(bench.database, bench.org_id)
 
 
-async def resume_all(bench: EngineBench, *, cancel_overdue: bool = False) -> None:
-    await stopping.resume_all(bench.database, author(bench), cancel_overdue=cancel_overdue)
+async def resume_all(bench: EngineBench, *, cancel_overdue: bool = False) -> StoppedView:
+    return await stopping.resume_all(bench.database, author(bench), cancel_overdue=cancel_overdue)
 
 
 async def states(bench: EngineBench) -> list[str]:
@@ -49,7 +49,7 @@ async def test_no_step_takes_effect_until_everything_is_resumed(bench: EngineBen
     await bench.send("meanwhile", {"walletAddress": evm_wallet("8")})
     await bench.drive()
     assert await bench.entries("state") == [("paused",)] * 2
-    await resume_all(bench)
+    assert await resume_all(bench) == StoppedView(None, 1, 2, 0, 0)
     await bench.drive()
     assert await bench.entries() == [("completed", "completed")] * 2
 
@@ -155,7 +155,7 @@ async def test_a_stop_counts_messages_that_wait_and_messages_that_are_leaving(be
         await bench.drive()
         assert await bench.entries("state, node_id") == [("paused", "h"), ("paused", "g")]
         assert len(server.requests) == 2
-        await resume_all(bench)
+        assert await resume_all(bench) == StoppedView(None, 1, 2, 1, 0)
         await bench.drive()
     assert await bench.entries() == [("completed", "completed")] * 2
     assert len(server.requests) == 3
