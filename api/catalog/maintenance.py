@@ -10,6 +10,7 @@ from api.clock import Clock
 from api.jobs import every
 from api.store import events as store
 from api.store.access import list_organizations
+from api.store.broadcasts import delete_unsent_starts
 from api.store.chain import delete_old_unknown_wallets
 from api.store.database import Database, Transaction
 from api.store.messages import delete_expired_challenges, delete_old_test_pushes, find_old_test_pushes
@@ -31,6 +32,7 @@ _DAILY_DELETIONS: tuple[_Delete, ...] = (
     delete_expired_challenges,
     delete_old_sizes,
     delete_old_unknown_wallets,
+    delete_unsent_starts,
 )
 
 _log = logging.getLogger("workbench.catalog")

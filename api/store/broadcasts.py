@@ -1,13 +1,15 @@
 """Broadcasts: planning them, and starting their contacts page by page."""
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
 from api.store.database import Transaction, load
-from api.store.query import Json, Uuid, query
+from api.store.query import Json, RowCount, Uuid, query
 from workbench.language.responses import BroadcastPreview, BroadcastState
+
+_UNSENT_RETENTION = timedelta(days=30)
 
 # --- Planning
 
@@ -173,6 +175,13 @@ async def add_broadcast_entries(
 
 @query
 async def write_broadcast(tx: Transaction, row: BroadcastRow) -> None: ...
+
+
+@query
+async def delete_unsent_starts(
+    tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = _UNSENT_RETENTION
+) -> RowCount:
+    """Delete the starts of which a stopped broadcast made no entry."""
 
 
 # --- Schedules

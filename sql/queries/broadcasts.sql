@@ -171,6 +171,21 @@ SET state = :state, reason = :reason, entered = :entered, departed = :departed, 
     started_at = :started_at ::timestamptz, ended_at = :ended_at ::timestamptz
 WHERE org_id = :org_id AND id = :id;
 
+-- delete_unsent_starts --
+-- Delete the starts of which a stopped broadcast made no entry, 30 days after its end.
+DELETE FROM starts
+WHERE org_id = :org_id AND id = ANY (ARRAY(
+    SELECT s.id FROM broadcasts b
+    CROSS JOIN LATERAL (
+        SELECT id FROM starts
+        WHERE org_id = :org_id AND id > coalesce(b.last_start, (left(b.id ::text, 24) || '000000000000')::uuid)
+            AND id <= (left(b.id ::text, 24) || 'ffffffffffff')::uuid
+        ORDER BY id
+        LIMIT :limit
+    ) AS s
+    WHERE b.org_id = :org_id AND b.state = 'stopped' AND b.ended_at < :now ::timestamptz - :retention ::interval
+    LIMIT :limit));
+
 -- Schedules --------------------------------------------------------------------------------------------------------
 
 -- list_schedules --

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from api.catalog.maintenance import delete_expired
 from api.clock import Clock
 from api.contacts import merge as contacts_merge
 from api.segments import broadcasts
@@ -208,6 +209,10 @@ async def test_it_starts_at_its_time_and_is_stopped_between_pages(acme: Team, vi
     assert (stopped["state"], stopped["entries"]) == ("stopped", 4)
     await send_all(database, clock)
     assert await entered(acme) == vip[:4]
+    # What was not sent is deleted after a month.
+    for days, kept in ((29, 7), (31, 4)):
+        await delete_expired(database, acme.id, clock.now() + timedelta(days=days))
+        assert await acme.rows("SELECT count(*) FROM starts WHERE org_id = %s", acme.id) == [(kept,)]
 
 
 async def test_a_pause_holds_it_and_switching_the_automation_off_ends_it(
