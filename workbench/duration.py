@@ -75,8 +75,11 @@ _DURATION = re.compile(rf"\s*(?:{_PART_PATTERN})+", re.IGNORECASE)
 _PART = re.compile(_PART_PATTERN, re.IGNORECASE)
 
 
-def seconds_of(span: object, argument: str) -> int:
-    """Return a duration in whole seconds; raise InvalidArgumentError naming the argument if it is not at least one."""
+def seconds_of(span: object, argument: str, least: int = 1) -> int:
+    """Return a duration in whole seconds; raise InvalidArgumentError naming the argument if it is not at least one.
+
+    `least=0` also takes no time at all: `"0s"`.
+    """
     duration = span
     if isinstance(span, str):
         # findall on its own would skip text between the parts, so the whole text has to match first.
@@ -86,7 +89,7 @@ def seconds_of(span: object, argument: str) -> int:
             duration = sum(lengths, timedelta())
         except OverflowError:
             duration = None
-    if not isinstance(duration, timedelta) or duration < timedelta(seconds=1):
+    if not isinstance(duration, timedelta) or duration < timedelta(seconds=least):
         raise InvalidArgumentError(
             f'{argument}={span!r} is not a duration: write "30s", "15m", "2h", "3d", "1w" or "1h 30m"'
         )

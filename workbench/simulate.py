@@ -279,7 +279,7 @@ def simulate_draft(
             example = '{"event": "purchase", "after": "2h", "payload": {…}}'
             raise InvalidArgumentError(f"a later event is written like {example}")
         later_event = {"contact": sender} | {name: value for name, value in item.items() if name != "after"}
-        later.append({"afterSeconds": seconds_of(item["after"], "after"), "event": later_event})
+        later.append({"afterSeconds": seconds_of(item["after"], "after", least=0), "event": later_event})
     problems: list[Problem] = []
     later_events = read_scheduled_events(_to_json(later), round(now.timestamp() * 1_000_000), "events", problems)
     if problems:

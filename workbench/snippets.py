@@ -11,7 +11,7 @@ from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.language.codec import normalize
 from workbench.language.problem import suggestion
-from workbench.language.responses import SnippetUse, SnippetVersionView, SnippetView
+from workbench.language.responses import SnippetSummary, SnippetUse, SnippetVersionView, SnippetView
 from workbench.language.snippets import SNIPPET_NAME, names_in
 
 
@@ -55,12 +55,12 @@ class Snippet:
         return f"{self.name}, version {self.version}:\n{self.body}"
 
 
-class Snippets(TableSequence[SnippetVersionView]):
-    """The snippets of the organization, by name. `wb.snippets["footer"]` is one of them."""
+class Snippets(TableSequence[SnippetSummary]):
+    """The snippets of the organization, by name, without their texts. `wb.snippets["footer"]` is one of them."""
 
     def __init__(self, connection: Connection) -> None:
         answer = connection.get("/snippets")
-        super().__init__(msgspec.convert(answer["snippets"], tuple[SnippetVersionView, ...]))
+        super().__init__(msgspec.convert(answer["snippets"], tuple[SnippetSummary, ...]))
         self._connection = connection
 
     @usage_example('wb.snippets.save("footer", "Your team at {{ shop | default(\'Acme\') }}")')
@@ -82,7 +82,8 @@ class Snippets(TableSequence[SnippetVersionView]):
             return super().__getitem__(index)
         for snippet in self:
             if snippet.name == index:
-                return Snippet(self._connection, snippet)
+                (newest, *_) = self._connection.get(f"/snippets/{index}/versions", limit=1)["versions"]
+                return Snippet(self._connection, msgspec.convert(newest, SnippetVersionView))
         names = [snippet.name for snippet in self]
         raise NotFoundError(f"Snippet not found: {index!r}{suggestion(index, names, '. wb.snippets lists them')}")
 

@@ -26,6 +26,8 @@ _TOKEN_VERSION = b"c1"
 _TOKEN = struct.Struct(">Bq16s16s")  # generation of the secret, organization, message, MAC; then the URL
 _URL = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"https?://[^\s<>\"\x00-\x1f\x7f]+", re.IGNORECASE)
+_MAX_EMPHASIS = 3  # characters
+_AFTER_URL = ".,;:!?'*_~"  # punctuation of the sentence around a URL, and its emphasis: **https://a.example**
 # Without a semicolon it is none: `&region=de` is a parameter, although `&reg` alone is a character.
 _REFERENCE = re.compile(r"&(?:#[0-9]+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.IGNORECASE)
 # The value is optional, so that a name without one is not searched again from each of its letters.
@@ -48,7 +50,20 @@ def click_url(public_url: str, keyring: Keyring, link: Link) -> str:
 
 
 def read_click_token(keyring: Keyring, text: str) -> Link | None:
-    """Return the link in a token, or None if the token is malformed or its MAC is wrong."""
+    """Return the link in a token, or None if the token is malformed or its MAC is wrong.
+
+    Readers of emails may take the emphasis after a URL into it: `**https://…?token=abc**`.
+    """
+    link = _read_token(keyring, text)
+    for _ in range(_MAX_EMPHASIS):
+        if link is not None or not text.endswith(("*", "_", "~")):
+            break
+        text = text[:-1]
+        link = _read_token(keyring, text)
+    return link
+
+
+def _read_token(keyring: Keyring, text: str) -> Link | None:
     try:
         token = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         number, org_id, message, mac = _TOKEN.unpack_from(token)
@@ -79,9 +94,9 @@ def track_links(public_url: str, keyring: Keyring, delivery: Delivery) -> str:
         text = match[0]
         if len(text) > MAX_URL_BYTES:
             return text
-        url = text.rstrip(".,;:!?'")  # punctuation of the sentence around it
+        url = text.rstrip(_AFTER_URL)
         while url.endswith(")") and url.count(")") > url.count("("):
-            url = url[:-1].rstrip(".,;:!?'")
+            url = url[:-1].rstrip(_AFTER_URL)
         return (tracked(url) or url) + text[len(url) :]
 
     body = delivery.body

@@ -17,7 +17,7 @@ from api.routes.request import READ, WRITE, Operation, author_of, principal_of, 
 from api.routes.responses import RequestRefusedError
 from api.store import snippets as store
 from workbench.language.body import Body
-from workbench.language.responses import SnippetVersionView, SnippetView
+from workbench.language.responses import SnippetSummary, SnippetVersionView, SnippetView
 from workbench.language.snippets import SNIPPET_NAME
 
 blueprint = Blueprint("snippets", url_prefix="/api/v1/snippets")
@@ -35,13 +35,15 @@ class VersionsQuery(Body, frozen=True):
 
 @blueprint.get("")
 @Operation(READ, field="snippets")
-async def list_all(request: Request, query: SnippetsQuery) -> list[SnippetVersionView]:
-    """List the newest version of each snippet by name."""
-    org_id, names = principal_of(request).org_id, query.names
+async def list_all(request: Request, query: SnippetsQuery) -> list[SnippetSummary]:
+    """List the newest version of each snippet by name; with its text for `names` and what they include."""
+    org_id = principal_of(request).org_id
     async with services(request).database.transaction() as tx:
-        if names is not None:
-            names = sorted(await find_included(tx, org_id, set(names)))
-        return await store.list_snippets(tx, org_id, names)
+        if query.names is None:
+            return await store.summarize_snippets(tx, org_id)
+        names = sorted(await find_included(tx, org_id, set(query.names)))
+        rows = await store.list_snippets(tx, org_id, names)
+    return [SnippetSummary(**msgspec.structs.asdict(row)) for row in rows]
 
 
 @blueprint.get("/<name:str>")

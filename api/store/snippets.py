@@ -7,7 +7,7 @@ import msgspec
 
 from api.store.database import Transaction
 from api.store.query import Json, Uuid, query
-from workbench.language.responses import SnippetVersionView
+from workbench.language.responses import SnippetSummary, SnippetVersionView
 
 
 class IncludingAutomation(msgspec.Struct, frozen=True):
@@ -30,6 +30,11 @@ async def insert_snippet(
 @query
 async def list_snippets(tx: Transaction, org_id: int, names: Sequence[str] | None = None) -> list[SnippetVersionView]:
     """Return the newest version of each snippet."""
+
+
+@query
+async def summarize_snippets(tx: Transaction, org_id: int) -> list[SnippetSummary]:
+    """Return the newest version of each snippet without its text: the texts of a library may have 100 MB."""
 
 
 @query

@@ -14,6 +14,10 @@ FROM snippets
 WHERE org_id = :org_id AND (:names ::text[] IS NULL OR name = ANY (:names ::text[]))
 ORDER BY name, version DESC;
 
+-- summarize_snippets --
+-- The newest version of each snippet by name, without its text.
+SELECT DISTINCT ON (name) name, version, created_at, created_by FROM snippets WHERE org_id = :org_id ORDER BY name, version DESC;
+
 -- list_snippet_versions --
 -- The newest versions of a snippet.
 SELECT name, version, body, created_at, created_by

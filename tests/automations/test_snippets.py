@@ -98,7 +98,10 @@ async def test_versions_are_listed_and_a_change_names_the_one_that_it_started_fr
     saved = await asyncio.gather(*(save(acme, "b", f"{number}") for number in range(4)))
     assert {status for status, _ in saved} <= {200, 409}
     _, answer = await acme.call("GET", "/snippets?names=a,c")
-    assert [snippet["name"] for snippet in answer["snippets"]] == ["a"]
+    assert [(snippet["name"], snippet["body"]) for snippet in answer["snippets"]] == [("a", "two")]
+    _, answer = await acme.call("GET", "/snippets")
+    newest = {snippet["name"]: (snippet["version"], "body" in snippet) for snippet in answer["snippets"]}
+    assert newest["a"] == (2, False)
     _, audit = await acme.call("GET", "/audit", key=("workbench", "keys:admin"))
     assert [change["detail"] for change in audit["changes"] if change["action"] == "snippet.save"][-2:] == [
         {"name": "a", "version": 2},

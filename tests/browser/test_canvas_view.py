@@ -383,7 +383,7 @@ def test_a_date_gives_a_wait_a_second_way_out(page: Page) -> None:
         page.get_by_label("Earlier or later").select_option("-1")
         page.get_by_label("Mon").check()
         expect(card(view, "wait")).to_contain_text("1 day earlier")
-        expect(card(view, "wait")).to_contain_text("No date, or passed")
+        expect(card(view, "wait")).to_contain_text("Date missed")
         wait_until_sent(view)
         assert data_of(automation, "wait") == {
             "actionType": "wait_until",
@@ -395,7 +395,7 @@ def test_a_date_gives_a_wait_a_second_way_out(page: Page) -> None:
         assert links(automation) >= {("wait", "after")}
         assert automation.to_json()["graph"]["edges"][-1]["sourceHandle"] == "reached"
         page.get_by_label("Date", exact=True).select_option("time")
-        expect(card(view, "wait")).not_to_contain_text("No date, or passed")
+        expect(card(view, "wait")).not_to_contain_text("Date missed")
         wait_until_sent(view)
         assert "sourceHandle" not in automation.to_json()["graph"]["edges"][-1]
 

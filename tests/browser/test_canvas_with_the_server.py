@@ -188,6 +188,34 @@ def test_everything_is_stopped_and_resumed_after_a_question_with_the_numbers(pag
         expect(page.locator(".ewc-pill", has_text="live")).to_be_visible()
 
 
+def test_a_broadcast_is_sent_to_a_segment_with_the_keyboard(page: Page, running: Running, pictures: Path) -> None:
+    wb = running.workbench()
+    wb.events.send("canvas:sent", external_id="canvas-sent", attributes={"locale": "fr"})
+    wb.segments.define("canvas-sent", sql="SELECT contact_id FROM app_events WHERE event = 'canvas:sent'")
+    texts = {"de": {"title": "Hallo", "body": "!"}}
+    automation = wb.automation("Canvas: send").on_broadcast().send_inapp("Hello", "!", locales=texts).publish()
+    with open_canvas(page, automation):
+        page.add_script_tag(path=AXE)
+        page.get_by_text("More", exact=True).press("Enter")
+        page.get_by_role("button", name="Send the broadcast", exact=True).press("Enter")
+        dialog = page.get_by_role("dialog", name="Send the broadcast")
+        expect(dialog.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+        page.get_by_role("combobox", name="Segment", exact=True).focus()
+        page.keyboard.type("canvas-sent")
+        page.keyboard.press("Enter")
+        dialog.get_by_role("button", name="Count the contacts").press("Enter")
+        expect(dialog).to_contain_text("1 contact, as of ")
+        expect(dialog).to_contain_text(
+            "has no texts in the locales of 1 of the 1 contacts of the segment 'canvas-sent'"
+        )
+        assert serious_findings(page) == []
+        dialog.screenshot(path=pictures / "canvas-broadcast.png")
+        dialog.get_by_role("button", name="Send", exact=True).press("Enter")
+        expect(page.get_by_test_id("notice")).to_contain_text("Broadcast to canvas-sent, planned: 1 contact on ")
+        sent = page.locator(".react-flow__node[data-id=send_inapp]")
+        expect(sent.get_by_test_id("passed")).to_have_text("✓ 1", timeout=20_000)
+
+
 def test_the_sample_event_follows_the_trigger(page: Page, running: Running) -> None:
     wb = running.workbench()
     for name, number in (("canvas:one", 1), ("canvas:one", 2), ("canvas:two", 3)):

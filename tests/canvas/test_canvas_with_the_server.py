@@ -114,3 +114,47 @@ def test_everything_is_stopped_and_resumed_on_the_canvas(wb: Workbench) -> None:
         canvas.request("resume_all")
     assert (canvas.status["state"], canvas.status["stale"]) == ("live", "")
     assert "Stopped: 1 automation" in canvas.request("pause")
+
+
+def test_a_snippet_that_is_unknown_is_an_error_while_the_text_is_written(wb: Workbench) -> None:
+    canvas = RecordingCanvas(wb.automation("Canvas: snippets").on("deposit").send_email("Hi", "there"))
+
+    def errors(number: int, body: str) -> list[tuple[str, str]]:
+        data = {"actionType": "send_email", "subject": "s", "body": body, "onMissing": "skip"}
+        canvas.edit(number, nodes={"send_email": node(canvas, "send_email") | {"data": data}})
+        return [(item["key"], item["message"]) for item in canvas.diagnostics if item["level"] == "error"]
+
+    [(key, message)] = errors(1, '{% include "canvas-footer" %}')
+    assert (key, "canvas-footer" in message) == ("send_email", True)
+    wb.snippets.save("canvas-footer", "Your team")
+    assert errors(2, 'Hi {% include "canvas-footer" %}') == []
+
+
+def test_a_trigger_with_an_error_has_no_preview(wb: Workbench) -> None:
+    schedule = wb.automation("Canvas: schedule").on_schedule("0 9 * * mon").add_tag("x")
+    canvas = RecordingCanvas(schedule)
+    canvas.edit(1, trigger={"type": "schedule", "cron": "0 9 * * mon", "timezone": "Zurich"})
+    preview = canvas.request("preview", key="trigger", sample={"event": "deposit"})
+    assert preview["text"] == "Fix the errors above to see a preview."
+
+
+def test_the_preview_of_an_email_says_that_the_contact_gets_none(wb: Workbench, canvas: RecordingCanvas) -> None:
+    wb.events.send("canvas:suppressed", external_id="canvas-suppressed", email="canvas@suppressed.example")
+    contact = wb.contact(external_id="canvas-suppressed")
+    contact.opt_out("email")
+    canvas = RecordingCanvas(wb.automation("Canvas: suppressed").on("deposit").send_email("Hi", "there"))
+    preview = canvas.request("preview", key="send_email", sample={"event": "deposit", "contact": contact.id})
+    assert (preview["title"], preview["body"]) == ("Hi", "there")
+    assert preview["note"] == "Emails to this contact are suppressed (opted out): it would not be sent"
+
+
+def test_a_broadcast_is_counted_and_sent_on_the_canvas(wb: Workbench) -> None:
+    wb.events.send("canvas:news", external_id="canvas-news")
+    wb.segments.define("canvas-news", sql="SELECT contact_id FROM app_events WHERE event = 'canvas:news'")
+    canvas = RecordingCanvas(wb.automation("Canvas: news").on_broadcast().add_tag("x"))
+    assert "Send the broadcast" in canvas.request("publish")
+    counted = canvas.request("recipients", segment="canvas-news")
+    assert counted["text"].startswith("1 contact, as of ")
+    sent = canvas.request("broadcast", segment="canvas-news", counted=counted["counted"])
+    assert sent.startswith("Broadcast to canvas-news, planned: 1 contact on ")
+    assert [item.segment for item in wb.broadcasts if item.segment == "canvas-news"] == ["canvas-news"]

@@ -95,6 +95,11 @@ def test_in_html_only_the_targets_of_links_are_replaced(body: str, sent: str) ->
     [
         ("See https://a.co/b?c=d&e=f.", "See →https://a.co/b?c=d&e=f."),
         ("(https://a.co/b_(c)), <http://a.co>!", "(→https://a.co/b_(c)), <→http://a.co>!"),
+        # `tracked` takes the last _ into the URL, as readers of emails do, and the token is read without it.
+        (
+            "**https://a.co/b** _https://a.co/c_ ~https://a.co/d_e~",
+            "**→https://a.co/b** _→https://a.co/c ~→https://a.co/d_e~",
+        ),
         ("ftp://a.co a.co mailto:a@b.co", "ftp://a.co a.co mailto:a@b.co"),
         (f"https://a.co/{'x' * MAX_URL_BYTES}", f"https://a.co/{'x' * MAX_URL_BYTES}"),
         ("https:// and http://.", "https:// and http://."),

@@ -12,6 +12,7 @@ import msgspec
 
 from workbench import environment
 from workbench import publish as publishing
+from workbench.broadcasts import SendPreview
 from workbench.canvas.document import DraftPieces, arranged, parse_draft, to_browser
 from workbench.canvas.suggestions import (
     SampleContact,
@@ -28,14 +29,15 @@ from workbench.display.html import moment
 from workbench.display.kinds import handle_words
 from workbench.draft import Draft, JsonObject
 from workbench.language.actions import InvalidAction, TriggerNode
-from workbench.language.channel import CHANNELS, Message
+from workbench.language.channel import CHANNELS, EMAIL, Message
 from workbench.language.check import Diagnostic, events_of
+from workbench.language.codec import normalize
 from workbench.language.event import Event
 from workbench.language.filter import Verdict
 from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Graph, Node
 from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation, SimulationInput, Trace, in_locale
 from workbench.language.simulate import simulate as run_simulation
-from workbench.language.trigger import Trigger
+from workbench.language.trigger import Trigger, read_trigger
 from workbench.publish import SavedAutomation, Stopped, unchanged
 from workbench.simulate import Simulation, read_sample_event
 from workbench.snippets import with_snippets
@@ -72,6 +74,8 @@ class CanvasAutomation(Protocol):
     def send_test(self, *args: Any, **to: Any) -> Any: ...
 
     def versions(self) -> Any: ...
+
+    def preview_send(self, segment: Any = None, *, everyone: bool = False) -> SendPreview: ...
 
     def activate(self) -> object: ...
 
@@ -111,6 +115,9 @@ class NodePreview(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+_UNREADABLE = NodePreview(text="Fix the errors above to see a preview.")
+
+
 def preview_node(
     node: Node,
     event: Event,
@@ -125,7 +132,7 @@ def preview_node(
     would take. Of the settings, only those of locales apply.
     """
     if isinstance(node.action, InvalidAction):
-        return NodePreview(text="Fix the errors above to see a preview.")
+        return _UNREADABLE
     locales = AutomationSettings(
         locale_attribute=settings.locale_attribute, default_locale=settings.default_locale, locale=settings.locale
     )
@@ -246,6 +253,8 @@ def contact(request: CanvasRequest) -> JsonObject:
 
 def preview(request: CanvasRequest) -> Any:
     """Return what one node does with an event."""
+    if not isinstance(read_trigger(normalize(request.draft.trigger)), Trigger):
+        return msgspec.to_builtins(_UNREADABLE)
     parsed = parse_draft(with_snippets(request.draft, request.server.connection))
     node = dict(zip(request.pieces.nodes, parsed.graph.nodes, strict=False))[request.content["key"]]
     described, sample, locale = request.sample()
@@ -254,7 +263,12 @@ def preview(request: CanvasRequest) -> Any:
     if not isinstance(node.action, TriggerNode) and node is not parsed.graph.stand_in:
         record, graph = request.server.record, parsed.graph if locale is None else in_locale(parsed.graph, locale)
         automation_id = record.id if record else SIMULATED_ID
-        return msgspec.to_builtins(preview_node(node, event, sample, now, automation_id, graph.settings))
+        shown = preview_node(node, event, sample, now, automation_id, graph.settings)
+        if sample.suppressed and node.action.channel is EMAIL:
+            reason = sample.suppressed.replace("_", " ")
+            note = f"Emails to this contact are suppressed ({reason}): it would not be sent"
+            shown = msgspec.structs.replace(shown, note=note)
+        return msgspec.to_builtins(shown)
     trace = run_simulation(SimulatedAutomation(parsed.trigger, None), event, sample.contact(), now)
     text = "This event starts the automation." if trace.matched else "This event does not start the automation."
     return msgspec.to_builtins(NodePreview(text=text, verdicts=describe_verdicts(trace.verdicts)))
@@ -333,6 +347,17 @@ def stop(request: CanvasRequest) -> JsonObject:
     return {"stopped": stopped.stopped_at is not None, "text": text}
 
 
+def recipients(request: CanvasRequest) -> JsonObject:
+    """Return how many contacts a broadcast to a `segment` (empty: to all) would start, in words, with warnings."""
+    segment = request.content["segment"]
+    counted = request.automation.preview_send(segment or None, everyone=not segment)
+    return {
+        "text": f"{words.quantity(counted.contacts, 'contact')}, as of {moment(counted.watermark)} UTC.",
+        "warnings": [f"{warning.node_id} {warning.message}" for warning in counted.warnings],
+        "counted": {"contacts": counted.contacts, "watermark": counted.watermark.isoformat()},
+    }
+
+
 def arrange(request: CanvasRequest) -> JsonObject:
     """Return a position for every node, by key."""
     # By key, because two nodes of a draft may have the same id; both get the position of the id.
@@ -368,6 +393,7 @@ READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {
     "simulate": simulate,
     "impact": impact,
     "stop": stop,
+    "recipients": recipients,
     "arrange": arrange,
     "display": display,
 }

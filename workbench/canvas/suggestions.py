@@ -17,7 +17,7 @@ from workbench.connection import Connection, TtlCache
 from workbench.display.html import moment
 from workbench.display.kinds import trigger_subject
 from workbench.display.words import short, value
-from workbench.draft import JsonObject
+from workbench.draft import Draft, JsonObject
 from workbench.errors import InvalidArgumentError, UnavailableError, WorkbenchError
 from workbench.language.abi import (
     SAFE_BITS,
@@ -33,16 +33,18 @@ from workbench.language.abi import (
 from workbench.language.body import is_id
 from workbench.language.channel import is_evm_wallet
 from workbench.language.check import Diagnostic, check_against, events_of, needs_of, segments_of, uses_chain
-from workbench.language.codec import decode, encode
+from workbench.language.codec import decode, encode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
 from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource, log_sample
 from workbench.language.simulate import read_contact
+from workbench.language.snippets import names_in
 from workbench.language.starts import StartSource
 from workbench.language.trigger import BUILT_INS, Trigger, containment_patterns, fires, flat_context
 from workbench.publish import SavedAutomation
 from workbench.segments import segment_names
+from workbench.snippets import with_snippets
 
 _FRESH_S = 60.0
 _MAX_SAMPLES = 3  # values shown for one path or attribute
@@ -123,6 +125,18 @@ class Suggestions:
         facts_key = f"facts {names} {trigger.source} {trigger.is_wildcard} {graph.settings.locale_attribute}"
         facts = self._cached(facts_key, lambda: self._server.facts(trigger, graph), None)
         return [] if facts is None else [*check_against(facts, trigger, graph)]
+
+    def snippet_problems(self, draft: Draft) -> list[Diagnostic]:
+        """Return what is wrong with a draft because of the snippets that it includes: unknown ones, cycles."""
+        if not names_in(normalize(draft.nodes)):
+            return []
+        # Not cached: a snippet may be saved at any time, in a cell or by someone else.
+        try:
+            included = with_snippets(draft, self._connection)
+        except WorkbenchError:
+            return []
+        known = draft.remarks()
+        return [remark for remark in included.remarks() if remark not in known]
 
     def logs(self, source: LogSource) -> list[list[Any]]:
         """Return the newest logs of a trigger: parameters as JSON, block time, wallet, contact id or None."""
@@ -237,7 +251,7 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
 class SampleContact(msgspec.Struct, frozen=True, rename="camel"):
     """A contact to test with: as the service describes it, and the identifiers that its events carry.
 
-    `hidden`: the key may not read any of its identifiers.
+    `hidden`: the key may not read any of its identifiers. `suppressed`: why its address gets no emails, or empty.
     """
 
     id: str
@@ -245,6 +259,7 @@ class SampleContact(msgspec.Struct, frozen=True, rename="camel"):
     described: JsonObject
     identifiers: JsonObject
     hidden: bool = False
+    suppressed: str = ""
 
     def contact(self) -> ContactState:
         """Return the contact as the language reads it."""
@@ -280,7 +295,9 @@ def find_contact(connection: Connection | None, query: str) -> SampleContact:
         # A valid address, because the preview of an email step would otherwise fail where a real run would not.
         described["email"] = "address-hidden@example.com"
     label = short(next(iter(readable.values()), answer["id"]))
-    return SampleContact(answer["id"], label, described, readable or _SAMPLE_IDENTIFIERS, hidden=not readable)
+    suppressed = answer.get("suppressed") or ""
+    identifiers = readable or _SAMPLE_IDENTIFIERS
+    return SampleContact(answer["id"], label, described, identifiers, hidden=not readable, suppressed=suppressed)
 
 
 def event_of(name: str, payload: str, contact: SampleContact, trigger: Trigger) -> JsonObject:

@@ -19,6 +19,7 @@ from IPython.display import HTML, DisplayHandle, display
 
 from workbench import environment
 from workbench import publish as publishing
+from workbench.broadcasts import Broadcast, create_broadcast, recipients_of
 from workbench.canvas.document import (
     DraftPieces,
     Patch,
@@ -220,6 +221,7 @@ class Canvas(AnyWidget):
             ),
             "pause": (automation.pause, "Paused: no event starts it, and its entries wait until you resume it."),
             "resume": (automation.resume, "Resumed: new events start it, and paused entries continue."),
+            "broadcast": (lambda: self._broadcast(content), ""),
             "stop_all": (lambda: publishing.stop_all(automation._connected()), "Everything waits until it is resumed."),
             "resume_all": (lambda: publishing.resume_all(automation._connected()), "New events start entries again."),
             "reload": (self._reload, "Loaded the version from the server."),
@@ -230,6 +232,10 @@ class Canvas(AnyWidget):
         result = change()
         if name == "publish" and automation.state == "paused":
             message = "Published. It is paused: events start it after you resume it."
+        if name == "publish" and automation._draft.trigger.get("type") == "broadcast":
+            message = "Published. “More”, “Send the broadcast” starts it for the contacts of a segment."
+        if isinstance(result, Broadcast):
+            message = f"{result}."
         stopped = automation.stopped if name == "pause" else result
         if isinstance(stopped, Stopped):
             message = f"{message} {stopped.sentence()}"
@@ -242,6 +248,15 @@ class Canvas(AnyWidget):
             self._show_diagnostics()
         self._draw_picture()
         return message
+
+    def _broadcast(self, content: JsonObject) -> Broadcast:
+        """Send a broadcast to the contacts that were counted; it says how many entered and left since."""
+        server = self._automation._server
+        if server.record is None:
+            raise InvalidAutomationError("publish the automation first")
+        segment = content["segment"]
+        recipients = recipients_of(segment or None, not segment) | content["counted"]
+        return create_broadcast(self._automation._connected(), server.record.id, recipients, None)
 
     def _reload(self) -> None:
         server = self._automation._server
@@ -295,7 +310,10 @@ class Canvas(AnyWidget):
         with _LOCK:
             draft = self._automation._draft
             parsed = parse_draft(draft)
-        warnings = self._suggestions.warnings(parsed.trigger, parsed.graph)
+        warnings = [
+            *self._suggestions.snippet_problems(draft),
+            *self._suggestions.warnings(parsed.trigger, parsed.graph),
+        ]
         with _LOCK:
             # The draft may have changed during the request; the check of the later draft shows its own warnings.
             if draft is self._automation._draft:

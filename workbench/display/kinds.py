@@ -29,7 +29,9 @@ from workbench.language.starts import MISSED
 from workbench.language.trigger import Trigger
 
 JsonObject: TypeAlias = dict[str, Any]
-Control: TypeAlias = FieldType | Literal["events", "number", "word", "wallet", "segment", "checkbox", "missed"]
+Control: TypeAlias = (
+    FieldType | Literal["events", "number", "word", "wallet", "segment", "zone_name", "checkbox", "missed"]
+)
 Group: TypeAlias = Literal["Triggers", "Messages", "Contact", "Flow"]
 
 
@@ -37,9 +39,10 @@ class FormField(msgspec.Struct, frozen=True, array_like=True):
     """One field of a form: a key of `data`, or of the trigger spec, and the control that edits it.
 
     The control of a field of `data` is its type. Only triggers have others: `word` is a text without templates,
-    `wallet` the name of a parameter that contains an address, `segment` the name of a segment, `checkbox` a boolean
-    that is off by default, `missed` what a schedule does with a missed run. `words`, in sentences: of a checkbox that
-    is off and one that is on, of the choices of `missed`, or the noun that follows a number.
+    `wallet` the name of a parameter that contains an address, `segment` the name of a segment, `zone_name` that of a
+    time zone, `checkbox` a boolean that is off by default, `missed` what a schedule does with a missed run. `words`, in
+    sentences: of a checkbox that is off and one that is on, of the choices of `missed`, or the noun that follows a
+    number.
     """
 
     key: str

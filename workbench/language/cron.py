@@ -2,7 +2,7 @@
 
 Five fields: minute, hour, day of the month, month, day of the week (0 and 7 are Sunday). Each is `*`, or a list of
 numbers, names and ranges, with optional steps: `*/15`, `1-5`, `mon,fri`. If both days are restricted, either suffices;
-a day is restricted unless it is `*`.
+a day is restricted unless it begins with `*`, as in cron: `0 9 */2 * mon` is every Monday that is an odd day.
 
 When the clock is set forward, a time that it skips is later by as much. When it is set back, a time that it passes
 twice counts once, unless the hour is `*`.
@@ -28,7 +28,10 @@ _PART = re.compile(r"(?:\*|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?", re.ASCII)
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """The minutes, hours, days, months and weekdays (0: Sunday) of an expression, and its time zone."""
+    """The minutes, hours, days, months and weekdays (0: Sunday) of an expression, and its time zone.
+
+    `is_either`: both days are restricted, and either suffices.
+    """
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -36,6 +39,7 @@ class Cron(msgspec.Struct, frozen=True):
     months: frozenset[int]
     weekdays: frozenset[int]
     zone: tzinfo
+    is_either: bool
 
     def times_after(self, moment: datetime) -> Iterator[datetime]:
         """Yield the times after a moment, in order, until none follows within eight years."""
@@ -50,8 +54,7 @@ class Cron(msgspec.Struct, frozen=True):
 
     def _times_on(self, day: date) -> list[datetime]:
         by_date, by_weekday = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        is_either = len(self.days) < 31 and len(self.weekdays) < 7
-        if day.month not in self.months or not (by_date or by_weekday if is_either else by_date and by_weekday):
+        if day.month not in self.months or not (by_date or by_weekday if self.is_either else by_date and by_weekday):
             return []
         local = [
             datetime(*day.timetuple()[:3], hour, minute, tzinfo=self.zone)
@@ -76,7 +79,8 @@ def read_cron(expression: str, zone: tzinfo) -> Cron | str:
             return f"{field!r} is not a {name}: write * or numbers from {least} to {most}, like 1,15 or 1-5 or */2"
         numbers.append(values)
     minutes, hours, days, months, weekdays = numbers
-    cron = Cron(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), zone)
+    is_either = not fields[2].startswith("*") and not fields[4].startswith("*")
+    cron = Cron(minutes, hours, days, months, frozenset(day % 7 for day in weekdays), zone, is_either)
     return cron if next(cron.times_after(_ANY_MOMENT), None) is not None else "never fires: no month has such a day"
 
 

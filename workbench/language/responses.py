@@ -326,6 +326,16 @@ class DeadLetterView(msgspec.Struct, frozen=True, rename="camel"):
     last_at: datetime
 
 
+class SnippetSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """The newest version of a snippet in a list; `body` only in a list of `names`."""
+
+    name: str
+    version: int
+    created_at: datetime
+    created_by: str
+    body: str | UnsetType = UNSET
+
+
 class SnippetVersionView(msgspec.Struct, frozen=True, rename="camel"):
     """A version of a snippet; `createdBy` is the id of a key."""
 

@@ -4,11 +4,11 @@ import { useCallback, useEffect, useRef, useState, type ClipboardEvent, type Key
 import { Banners } from "./Banners";
 import { fromText, toText } from "./clipboard";
 import { FIT, Flow } from "./Flow";
-import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, connect, copySteps, eventsOf, isTrigger, mayConnect, move, openEnd, paste, pointOf, remove, type Cards, type OutputEnd } from "./graph";
+import { CARD_WIDTH, NEW_CARD_HEIGHT, addStep, cardNow, connect, copySteps, eventsOf, isTrigger, mayConnect, move, openEnd, paste, pointOf, remove, triggerKind, type Cards, type OutputEnd } from "./graph";
 import { CanvasContext, sampleOf, useCanvasState, useDark, useDebounced, type CanvasContextValue, type SampleInput } from "./hooks";
 import { commandOf, type Command } from "./keys";
 import { Palette } from "./Palette";
-import { Help, PublishDialog, Question, StopDialog } from "./panels/Dialogs";
+import { BroadcastDialog, Help, PublishDialog, Question, StopDialog } from "./panels/Dialogs";
 import { DISPLAYS, DisplayDialog, type DisplayName } from "./panels/Displays";
 import { Overview } from "./panels/Overview";
 import { StepPanel } from "./panels/StepPanel";
@@ -17,7 +17,7 @@ import type { CanvasState, CanvasStore } from "./store";
 import { Toolbar, type ToolbarActions } from "./Toolbar";
 import type { Card, Draft, Kind, Sample, Simulation } from "./types";
 
-type DialogName = "publish" | "pause" | "stop" | "reload" | "overwrite" | "help" | DisplayName;
+type DialogName = "publish" | "broadcast" | "pause" | "stop" | "reload" | "overwrite" | "help" | DisplayName;
 
 const ANIMATION_MS = 200;
 const RENDER_MS = 60; // React Flow knows the size of a new card only after it has rendered it
@@ -112,6 +112,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     toggleActive,
     help: () => setDialog("help"),
     stop: () => setDialog("stop"),
+    broadcast: triggerKind(draft) === "broadcast" ? () => setDialog("broadcast") : undefined,
     display: setDialog,
   };
   const pasteSteps = (text: string) => {
@@ -173,7 +174,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
 
   const context: CanvasContextValue = { store, selected, select: setSelected, target, setTarget, samples, sampleInput, setSampleInput, simulation };
   const step = selectedKey !== null ? draft.nodes.get(selectedKey) : undefined;
-  const hint = readOnly ? "" : end ? insertionHint(cardOf(end.key), end.handle) : "New steps are not connected.";
+  const hint = readOnly ? "" : !hasTrigger ? "Choose what starts the automation." : end ? insertionHint(cardOf(end.key), end.handle) : "New steps are not connected.";
   return (
     <CanvasContext.Provider value={context}>
       <div
@@ -211,6 +212,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
             text="No event starts it until you resume it, and its entries wait until then. Switching it off cancels them instead." />
         )}
         {dialog === "stop" && <StopDialog close={closeDialog} />}
+        {dialog === "broadcast" && <BroadcastDialog close={closeDialog} />}
         {dialog === "reload" && (
           <Question title="Load the version from the server?" close={closeDialog} yes="Load" onYes={() => void store.change("reload")}
             text="Your changes since you opened it are lost." />

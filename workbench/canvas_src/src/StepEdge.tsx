@@ -5,7 +5,7 @@ import type { Route } from "./types";
 export type DrawnEdge = Edge<{ route: Route | undefined; branch: number }, "step">; // branch: its number, 0 if it is the only one
 
 const ARROWHEAD = 5; // pixels
-const LABEL_GAP = 18; // between a label and the card
+const LABEL_GAP = 24; // between a label and the card
 
 export function StepEdge({ sourceX, sourceY, targetX, targetY, data, markerEnd, interactionWidth }: EdgeProps<DrawnEdge>) {
   let [x, y] = [sourceX, sourceY];

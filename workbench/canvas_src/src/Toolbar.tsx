@@ -15,6 +15,7 @@ export interface ToolbarActions {
   toggleActive: () => void;
   help: () => void;
   stop: () => void;
+  broadcast?: () => void; // if the automation starts from broadcasts
   display: (name: DisplayName) => void;
 }
 
@@ -40,7 +41,7 @@ export function Toolbar({ state, actions, testing, showOverview }: { state: Canv
         <Tool label="Full screen" keys="" onPress={actions.fullScreen}><path d="M1-1 7-7M2-7H7V-2M-1 1-7 7M-7 2V7H-2" /></Tool>
         <Tool label="Keyboard shortcuts" keys="?" onPress={actions.help}><path d="M-3-4a3 3 0 1 1 4 3q-1 .6-1 2.5M0 6V6.4" /></Tool>
       </span>
-      {status.connected && <More readOnly={readOnly} display={actions.display} stop={actions.stop} />}
+      {status.connected && <More readOnly={readOnly} display={actions.display} stop={actions.stop} broadcast={actions.broadcast} />}
       <button type="button" className="ewc-button" aria-pressed={testing} onClick={actions.test}>Test</button>
       {!readOnly && status.connected && (
         <>
@@ -54,7 +55,7 @@ export function Toolbar({ state, actions, testing, showOverview }: { state: Canv
 }
 
 /** A menu of what a notebook displays for an automation, and the stop of everything. */
-function More({ readOnly, display, stop }: { readOnly: boolean; display: (name: DisplayName) => void; stop: () => void }) {
+function More({ readOnly, display, stop, broadcast }: { readOnly: boolean; display: (name: DisplayName) => void; stop: () => void; broadcast?: () => void }) {
   const menu = useRef<HTMLDetailsElement>(null);
   const close = () => menu.current?.removeAttribute("open");
   const onBlur = (event: FocusEvent) => { if (!menu.current?.contains(event.relatedTarget)) close(); };
@@ -72,6 +73,7 @@ function More({ readOnly, display, stop }: { readOnly: boolean; display: (name: 
     <details ref={menu} className="ewc-more-menu" onBlur={onBlur} onKeyDown={onKeyDown}>
       <summary className="ewc-button">More</summary>
       <div>
+        {!readOnly && broadcast && <button type="button" onClick={() => { leave(); broadcast(); }}>Send the broadcast</button>}
         {names.map((name) => <button key={name} type="button" onClick={() => { leave(); display(name); }}>{DISPLAYS[name]}</button>)}
         {!readOnly && <button type="button" onClick={() => { leave(); stop(); }}>Stop everything</button>}
       </div>

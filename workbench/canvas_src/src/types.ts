@@ -116,6 +116,13 @@ export interface Stop {
   text: string;
 }
 
+/** How many contacts a broadcast would start, in words; `counted` goes with the broadcast. */
+export interface Recipients {
+  text: string;
+  warnings: string[];
+  counted: Obj;
+}
+
 export interface Count {
   live: number;
   passed: number;

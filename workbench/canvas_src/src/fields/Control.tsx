@@ -6,7 +6,7 @@ import { Combo, type Option } from "./Combo";
 import { Filters, pathsOf, samplesOf, walletsOf } from "./Filters";
 import { Attributes, JsonInput, IntegerInput, eventOptions } from "./Inputs";
 import { DurationInput } from "./Duration";
-import { DatePath, Shift, Weekdays } from "./Times";
+import { DatePath, Shift, Weekdays, ZoneName } from "./Times";
 import { Labelled } from "./Labelled";
 import { Locales } from "./Locales";
 import { Template } from "./Template";
@@ -81,6 +81,8 @@ export function Control(props: Props) {
         return <Combo label={field.label} value={text} options={walletsOf(choices, props.events)} placeholder="which parameter?" disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "segment":
         return <Combo label={field.label} value={text} options={choices.segments.map((segment) => ({ value: segment }))} placeholder="which segment?" disabled={disabled} invalid={invalid} onChange={(segment) => onChange(segment || undefined)} />;
+      case "zone_name":
+        return <ZoneName label={field.label} value={value} disabled={disabled} invalid={invalid} placeholder="UTC" onChange={(zone) => onChange(zone || undefined)} />;
       case "missed":
         return (
           <select id={id} value={value === "skip" ? "skip" : "once"} disabled={disabled} aria-invalid={invalid || undefined} onChange={(event) => onChange(event.target.value)}>

@@ -69,7 +69,7 @@ export function Filters({ label, value, where, operators: filterOperators, paths
             <button type="button" className="ewc-x" aria-label={`Remove line ${index + 1}`} disabled={disabled} onClick={() => write(filters.toSpliced(index, 1))}>×</button>
           </span>
           <span className="ewc-row">
-            <select className="ewc-how" aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => setOperator(index, withOperator(filter, event.target.value, operandOf(event.target.value)))}>
+            <select className="ewc-how" aria-label={`${label}: how, line ${index + 1}`} value={String(filter.operator)} disabled={disabled} onChange={(event) => setOperator(index, withOperator(filter, event.target.value, operandOf(event.target.value), samples(String(filter.path))))}>
               {operators.map(({ name, label }) => <option key={name} value={name}>{label}</option>)}
               {!operators.some(({ name }) => name === filter.operator) && <option value={String(filter.operator)}>{String(filter.operator)} (unknown, ignored)</option>}
             </select>
@@ -100,10 +100,10 @@ function newFilter(path: string, samples: Option[], compares: boolean): Obj {
 }
 
 /** The filter with another operator; the value is kept where it fits. */
-function withOperator(filter: Obj, operator: string, operand: Operator["operand"]): Obj {
+function withOperator(filter: Obj, operator: string, operand: Operator["operand"], samples: Option[]): Obj {
   const { value, ...rest } = filter;
   if (operand === "nothing") return { ...rest, operator };
-  const single = Array.isArray(value) ? (value[0] ?? "") : (value ?? (isComparison(operator) ? 0 : ""));
+  const single = Array.isArray(value) ? (value[0] ?? "") : (value ?? (isComparison(operator) ? (samples[0]?.detail === TEXT ? samples[0].value : 0) : ""));
   return { ...rest, operator, value: operand === "list" ? (Array.isArray(value) ? value : single === "" ? [] : [single]) : single };
 }
 

@@ -57,7 +57,7 @@ export function Weekdays({ label, value, disabled, onChange }: Props) {
 }
 
 /** The name of a time zone, suggested from those that the browser knows. */
-export function ZoneName({ label, value, disabled, onChange }: Props) {
+export function ZoneName({ label, value, disabled, invalid, placeholder = "Europe/Zurich", onChange }: Props & { invalid?: boolean; placeholder?: string }) {
   const [options] = useState(() => Intl.supportedValuesOf("timeZone").map((zone): Option => ({ value: zone })));
-  return <Combo label={label} value={String(value ?? "")} options={options} placeholder="Europe/Zurich" disabled={disabled} onChange={onChange} />;
+  return <Combo label={label} value={String(value ?? "")} options={options} placeholder={placeholder} disabled={disabled} invalid={invalid} onChange={onChange} />;
 }

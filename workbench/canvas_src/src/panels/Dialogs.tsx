@@ -1,7 +1,9 @@
 // Dialogs: the impact of publishing, questions before work is lost, and the keyboard shortcuts.
-import { useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
+import { useEffect, useLayoutEffect, useRef, useState, type FormEvent, type ReactNode } from "react";
+import { Combo } from "../fields/Combo";
+import { Labelled } from "../fields/Labelled";
 import { KEYS } from "../keys";
-import type { Impact, Stop } from "../types";
+import type { Impact, Recipients, Stop } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
 import { DiagnosticList } from "./StepPanel";
 
@@ -109,6 +111,58 @@ export function StopDialog({ close }: { close: () => void }) {
   return (
     <Question title={`${verb} everything?`} close={close} yes={`${verb} everything`} text={stop.text}
       onYes={() => void store.change(stop.stopped ? "resume_all" : "stop_all")} />
+  );
+}
+
+/** Starts the automation for the contacts of a segment, after their number was shown. */
+export function BroadcastDialog({ close }: { close: () => void }) {
+  const { store } = useCanvas();
+  const { choices } = useCanvasState(store);
+  const [segment, setSegment] = useState("");
+  const [recipients, setRecipients] = useState<Recipients | null>(null);
+  const [error, setError] = useState("");
+  const [busy, setBusy] = useState(false);
+  const choose = (name: string) => {
+    setSegment(name);
+    setRecipients(null);
+  };
+  const count = async (event: FormEvent) => {
+    event.preventDefault();
+    setBusy(true);
+    setError("");
+    try {
+      setRecipients(await store.request<Recipients>("recipients", { segment: segment.trim() }));
+    } catch (reason) {
+      setError((reason as Error).message);
+    }
+    setBusy(false);
+  };
+  const send = async () => {
+    setBusy(true);
+    await store.change("broadcast", { segment: segment.trim(), counted: recipients!.counted });
+    close();
+  };
+  return (
+    <Dialog title="Send the broadcast" close={close}>
+      <p className="ewc-soft">It starts the published version for each contact, now.</p>
+      <form className="ewc-form" onSubmit={(event) => void count(event)}>
+        <Labelled label="To the segment" hint="Leave empty for all contacts.">
+          <Combo label="Segment" value={segment} options={choices.segments.map((name) => ({ value: name }))} placeholder="all contacts" onChange={choose} />
+        </Labelled>
+        <div className="ewc-ends">
+          <button type="submit" className="ewc-button" disabled={busy}>Count the contacts</button>
+        </div>
+      </form>
+      <div aria-live="polite" data-testid="recipients">
+        {error && <p className="ewc-wrong">{error}</p>}
+        {recipients && <p><b>{recipients.text}</b></p>}
+        {recipients?.warnings.map((warning) => <div key={warning} className="ewc-note"><b>Warning: </b>{warning}</div>)}
+      </div>
+      <div className="ewc-ends">
+        <button type="button" className="ewc-button" onClick={close}>Cancel</button>
+        <button type="button" className="ewc-button ewc-primary" disabled={busy || !recipients} onClick={() => void send()}>Send</button>
+      </div>
+    </Dialog>
   );
 }
 

@@ -19,10 +19,11 @@ export function Overview({ goTo }: { goTo: (key: string) => void }) {
       <h3>Automation</h3>
       {counts.headline && <p data-testid="headline">{counts.headline}{counts.atRemovedSteps ? `; ${counts.atRemovedSteps} at steps that the draft does not contain` : ""}.</p>}
       <DiagnosticList diagnostics={diagnostics} goTo={goTo} />
-      {!diagnostics.length && <p className="ewc-good-note">Ready to publish</p>}
+      {!diagnostics.length && draft.nodes.size > 0 && <p className="ewc-good-note">Ready to publish</p>}
       {!readOnly && (
         <ul className="ewc-soft ewc-hints">
-          {!eventsOf(draft).length && <li>Click the first card and choose the event that starts it.</li>}
+          {!draft.nodes.size && <li>Choose on the left what starts it.</li>}
+          {draft.nodes.size > 0 && !eventsOf(draft).length && <li>Click the first card and choose the event that starts it.</li>}
           <li>Click a step on the left to add it at the open end.</li>
           <li>Drag from the dot below a card to connect it to another step.</li>
           <li>Press <kbd>?</kbd> for all keyboard shortcuts.</li>
