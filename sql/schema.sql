@@ -15,7 +15,8 @@ CREATE TABLE workbench.organizations (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9-]{1,40}$'),
     created_at  timestamptz NOT NULL,
-    origins     text[] NOT NULL DEFAULT '{}'     -- web origins that may show in-app messages: https://app.example.com
+    origins     text[] NOT NULL DEFAULT '{}',    -- web origins that may show in-app messages: https://app.example.com
+    timezone    text                             -- of contacts and automations without one; null: UTC
 );
 
 CREATE TABLE workbench.api_keys (
@@ -362,6 +363,7 @@ CREATE TABLE workbench.entries (
     updated_at          timestamptz NOT NULL,
     merged_from         uuid,                           -- as in events
     request_id          text,                           -- of the request that sent the event, for logs
+    joined_entry        uuid,                           -- the entry that has its event among those that it collected
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, automation_id, event_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
@@ -374,6 +376,7 @@ CREATE INDEX entries_paused ON workbench.entries (org_id, automation_id, id) WHE
 CREATE INDEX entries_dead ON workbench.entries (org_id, automation_id, id) WHERE state = 'dead';
 CREATE INDEX entries_by_automation ON workbench.entries (org_id, automation_id, id);
 CREATE INDEX entries_by_contact ON workbench.entries (org_id, contact_id, automation_id, created_at);
+CREATE INDEX entries_joined ON workbench.entries (org_id, joined_entry) WHERE joined_entry IS NOT NULL;
 CREATE INDEX entries_awaiting ON workbench.entries (org_id, contact_id, id) WHERE state = 'waiting' AND awaits IS NOT NULL;
 
 -- Every transition of an entry between states; the allowed pairs are those of workbench/language/run.py.

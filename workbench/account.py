@@ -194,3 +194,13 @@ def usage(connection: Connection, month: str | None) -> "pl.DataFrame":
     title = f"{body['month']}: {quantity(body['total'], 'message')} sent"
     view = TableView(_USAGE_COLUMNS, rows, title, empty="", note="Incoming events are not counted.")
     return shown_frame(view, [(body["month"], *row) for row in rows], month=str, channel=str, messages=int)
+
+
+def timezone(connection: Connection) -> str | None:
+    """Return the time zone of the organization; None: UTC."""
+    zone: str | None = connection.get("/organization")["timezone"]
+    return zone
+
+
+def set_timezone(connection: Connection, zone: str | None) -> None:
+    connection.put("/organization", {"timezone": zone})

@@ -22,7 +22,7 @@ from workbench.plan import Plan, plan_publication
 from workbench.publish import AutomationRecord, Impact, SavedAutomation, Stopped, Versions
 from workbench.send_test import TestReceivers, TestSent, send_test
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
-from workbench.snippets import with_snippets
+from workbench.snippets import with_pins
 from workbench.stats import Dashboard, Stats, stats
 from workbench.text.forms import from_sentences, sentence_lines, to_python, to_sentences, with_extras
 from workbench.text.remainder import Extras
@@ -110,7 +110,7 @@ class Automation(AutomationVerbs):
         """
         draft = self._draft
         with suppress(WorkbenchError):
-            draft = with_snippets(draft, self._server.connection)
+            draft = with_pins(draft, self._server.connection)
         remarks = [*draft.remarks(), *self._archive_remarks()]
         # The automation is shown even if its shape is wrong, the server is down, or the key may not read events.
         with suppress(WorkbenchError):

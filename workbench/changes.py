@@ -76,7 +76,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Chang
         return Changes((*steps, *rules))
     old: JsonObject = normalize(before)
     old_nodes, renamed = _nodes(old), _renamed_steps(old, new)
-    items = [*_trigger_changes(old, new), *_setting_changes(old, new), *_snippet_changes(old, new)]
+    items = [*_trigger_changes(old, new), *_setting_changes(old, new), *_pin_changes(old, new)]
     items += [*_step_changes(old_nodes, new_nodes, renamed), *_edge_changes(old, new, renamed)]
     if old.get("name", "") != new.get("name", ""):
         items.insert(0, Change("changed", "name", _new_and_old(value(old.get("name", "")), value(new.get("name", "")))))
@@ -142,10 +142,12 @@ def _setting_changes(before: JsonObject, after: JsonObject) -> list[Change]:
     return changes
 
 
-def _snippet_changes(before: JsonObject, after: JsonObject) -> list[Change]:
-    """Return the snippets that differ. One that only one payload has is a change of the texts that include it."""
+def _pin_changes(before: JsonObject, after: JsonObject) -> list[Change]:
+    """Return the pins that differ. A snippet that only one payload has is a change of the texts that include it."""
     old, new = (payload["graph"].get("snippets") or {} for payload in (before, after))
-    return [
+    zones = [payload["graph"].get("timezone") or "UTC" for payload in (before, after)]
+    zone_changes = [Change("changed", "time zone of the organization", f"{zones[1]}, before: {zones[0]}")]
+    return (zone_changes if zones[0] != zones[1] else []) + [
         Change("changed", f"snippet {name}", f"version {new[name]['version']}, before: {old[name]['version']}")
         for name in old.keys() & new.keys()
         if old[name] != new[name]

@@ -10,7 +10,7 @@ from workbench.display.html import html, moment, printable_text
 from workbench.draft import Draft
 from workbench.errors import NotFoundError
 from workbench.publish import AutomationRecord, Impact, Version
-from workbench.snippets import with_snippets
+from workbench.snippets import with_pins
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def plan_publication(
 
     `opened` is the record that the draft was made from. Raises NotFoundError for an unknown version.
     """
-    draft = with_snippets(draft, connection)
+    draft = with_pins(draft, connection)
     record = publish.find(connection, draft.name)
     if record is None and against is not None:
         raise NotFoundError(f"{draft.name!r} is not on the server, so it has no version {against} to compare with")

@@ -1,6 +1,5 @@
 """Snippets: texts that messages include, such as a footer or the beginning and end of a layout, in versions."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ from workbench.display.html import TableSequence, TableView, moment, printable_t
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.language.codec import normalize
+from workbench.language.graph import follows_clocks
 from workbench.language.problem import suggestion
 from workbench.language.responses import SnippetSummary, SnippetUse, SnippetVersionView, SnippetView
 from workbench.language.snippets import SNIPPET_NAME, names_in
@@ -95,11 +95,20 @@ class Snippets(TableSequence[SnippetSummary]):
         return TableView(columns, rows, "Snippets", empty, note)
 
 
-def with_snippets(draft: Draft, connection: Connection | None) -> Draft:
-    """Return a draft with the newest snippets that it includes, as publication adds them; itself without a server."""
-    names: Sequence[str] = sorted(names_in(normalize(draft.nodes)))
-    if not names or connection is None or not connection.has_key:
+def with_pins(draft: Draft, connection: Connection | None) -> Draft:
+    """Return a draft with the newest snippets that it includes, and the time zone of the organization, if it needs one.
+
+    Publication adds them. Without a server the draft is returned as it is.
+    """
+    if connection is None or not connection.has_key:
         return draft
-    answer = connection.get("/snippets", names=",".join(names))
-    snippets = {item["name"]: {"version": item["version"], "body": item["body"]} for item in answer["snippets"]}
-    return msgspec.structs.replace(draft, extra_keys=draft.extra_keys | {"snippets": snippets})
+    pins: dict[str, Any] = {}
+    graph = normalize(draft.payload()["graph"])
+    if names := sorted(names_in(graph["nodes"])):
+        answer = connection.get("/snippets", names=",".join(names))
+        pins["snippets"] = {
+            item["name"]: {"version": item["version"], "body": item["body"]} for item in answer["snippets"]
+        }
+    if follows_clocks(graph) and (zone := connection.get("/organization")["timezone"]) is not None:
+        pins["timezone"] = zone
+    return msgspec.structs.replace(draft, extra_keys=draft.extra_keys | pins) if pins else draft

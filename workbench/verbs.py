@@ -192,6 +192,29 @@ class StepVerbs(MethodHints):
             data["timezoneAttribute"] = timezone
         return self._add("wait_until", data, node)
 
+    @usage_example('.collect("1h"), .collect("1h", key="orderId", max=10) or .collect(until="09:00")')
+    def collect(
+        self,
+        seconds: str | timedelta | None = None,
+        *,
+        until: str | None = None,
+        key: str | None = None,
+        max: int | None = None,  # noqa: A002  the field of the language
+        node: str | None = None,
+    ) -> Self:
+        """Collect later events of the name that started the entry, and send one message about all of them.
+
+        It lasts for a time, `"1h"`, or until a time of day of the contact, `until="09:00"`. Meanwhile such an event of
+        the contact joins the entry, and starts no other. With `key="orderId"` only those with the same value in their
+        payload join; others have entries of their own. `max=10`: ten events, with the first one, end it early.
+
+        Later steps see the list `events`: `{{ events | length }}`, `{{ events | sum("amountUsd") }}`, and
+        `{% for e in events %}{{ e.amountUsd }}{% endfor %}`.
+        """
+        data: JsonObject = {} if seconds is None else {"seconds": seconds_of(seconds, "seconds")}
+        written = {"until": until, "key": key, "max": max}
+        return self._add("collect", data | {name: item for name, item in written.items() if item is not None}, node)
+
     # Branching
 
     @usage_example(f'.when("contact.plan", eq="pro").then(lambda b: b.add_tag("vip")); operators: {OPERATOR_USAGE}')
@@ -450,7 +473,7 @@ class AutomationVerbs(StepVerbs):
 
     @usage_example('.timezone("Europe/Zurich")')
     def timezone(self, zone: str) -> Self:
-        """Set the time zone of contacts without one, for `.quiet_hours` and `.wait_until`. The default is UTC."""
+        """Set the time zone of contacts without one, for quiet hours and waits until a time. The default is UTC."""
         return self._with_setting("timezone", zone)
 
     @usage_example('.frequency_cap(3, per="1d")')

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
-from workbench.account import Keys, audit, permissions, usage
+from workbench.account import Keys, audit, permissions, set_timezone, timezone, usage
 from workbench.automation import Automation
 from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
@@ -223,6 +223,19 @@ class Workbench(Reports):
     def usage(self, month: str | None = None) -> "pl.DataFrame":
         """Return a frame with the messages sent per channel in a month of UTC (default: this one)."""
         return usage(self._connection, month)
+
+    @property
+    def timezone(self) -> str | None:
+        """The time zone of contacts and automations without one; None: UTC. `wb.set_timezone` changes it."""
+        return timezone(self._connection)
+
+    @usage_example('wb.set_timezone("Europe/Zurich")')
+    def set_timezone(self, zone: str | None) -> None:
+        """Set the time zone of contacts and automations without one; None: UTC.
+
+        Automations keep that of their publication: publish them again to change it.
+        """
+        set_timezone(self._connection, zone)
 
     @usage_example('wb.audit() or wb.audit(limit=500, action="automation.publish")')
     def audit(self, limit: int = 100, *, action: str | None = None) -> "pl.DataFrame":

@@ -25,7 +25,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import msgspec
 
 from api.automations.body import AutomationEdit, NewAutomation, publication_errors, read_specs
-from api.automations.pins import pin_snippets, without_pins
+from api.automations.pins import pin, without_pins
 from api.clock import from_us, to_us, uuid7, uuid7_from
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
@@ -201,7 +201,7 @@ async def publish(
             checked = _changeable(await store.find_automation(tx, author.org_id, automation_id), revision)
             if isinstance(checked, Refusal):
                 return checked
-            graph = msgspec.Raw(await pin_snippets(tx, author.org_id, bytes(checked.graph)))
+            graph = msgspec.Raw(await pin(tx, author.org_id, bytes(checked.graph)))
         if problems := await asyncio.to_thread(publication_errors, checked.trigger_spec, graph):
             return invalid(problems)
         async with database.transaction() as tx:
@@ -540,6 +540,8 @@ async def _add_version(
         ("wait_until", "0009_wait_until", WaitUntil in graph.actions),
         ("timezone", "0009_wait_until", graph.settings.timezone is not None),
         (after.type, "0014_schedules", isinstance(after.source, StartSource)),
+        ("the time zone of the organization", "0017_collect", graph.settings.organization_timezone),
+        ("collect", "0017_collect", graph.collects),
         ("several edges from one handle", "0016_bounces", graph.route.sequences),
     )
     for name, migration, is_used in features:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from api.automations.automations import Refusal, invalid, log_bug, unknown
 from api.automations.body import GraphText, TriggerText, read_specs
-from api.automations.pins import pin_snippets
+from api.automations.pins import pin
 from api.automations.views import without_email
 from api.clock import to_us
 from api.crypto import EmailDisplay
@@ -191,7 +191,7 @@ async def prepare(
     text = bytes(specs.graph)
     if not isinstance(specs, VersionRow):
         async with database.transaction() as tx:
-            text = await pin_snippets(tx, context.org_id, text)
+            text = await pin(tx, context.org_id, text)
     parsed = await asyncio.to_thread(read_specs, specs.trigger_spec, text)
     if isinstance(parsed, tuple):
         return invalid(parsed)

@@ -7,7 +7,7 @@ made again.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import TypeVar
@@ -28,7 +28,7 @@ from workbench.language.channel import RetryPolicy
 from workbench.language.codec import Json, decode
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
-from workbench.language.facts import ContactHistory, Facts, LaterEvent
+from workbench.language.facts import CollectingEntry, ContactHistory, Facts, LaterEvent
 from workbench.language.graph import Graph, read_graph
 from workbench.language.onchain import log_payload
 from workbench.language.run import Run, State
@@ -139,7 +139,12 @@ async def read_facts(
     if other_claims := [claim for claim in claims if claim.event_id not in events]:
         (other_events,) = await run(tx, store.load_starting_events(org_id, other_claims))
     recent_entries = await _count_recent(tx, org_id, requests)
+    collecting = await _find_collecting(tx, org_id, requests)
+    joined: dict[str, list[EventRow]] = {}
+    if joinable := [request.entry for request in requests if request.required.joined]:
+        (joined,) = await run(tx, store.read_joined_events(org_id, joinable))
 
+    request_of = {request.entry.entry_id: request for request in requests}
     open_email = cache(org_keys.open_email)  # most events of a batch carry the address of their contact
     facts = {}
     for claim in claims:
@@ -151,7 +156,7 @@ async def read_facts(
         payload = decode(event.payload)
         if event.source is not None:
             payload = log_payload(payload, _abi_event(event.signature))
-        automation = automations[claim.automation_id]
+        automation, required = automations[claim.automation_id], request_of[claim.entry_id].required
         # An entry of an earlier activation is cancelled even if the automation has been activated again.
         expired = "automation_inactive" if claim.activation < automation.activation else None
         facts[claim.entry_id] = Facts(
@@ -162,15 +167,13 @@ async def read_facts(
             cancelled=claim.cancelled_outcome or automation.stopped or expired,
             paused=automation.paused,
             retries=retries,
-            history=_history(claim.entry_id, watched, recent_entries),
-            later_events=tuple(
-                LaterEvent(row.created_at, row.event, identifiers_of(row, open_email), decode(row.payload), row.id)
-                for row in watched.later_events.get(claim.entry_id, ())
-            ),
+            history=_history(claim.entry_id, watched, recent_entries, collecting),
+            later_events=_later_events(watched.later_events.get(claim.entry_id, ()), open_email),
+            joined=_later_events(joined.get(claim.entry_id, ()), open_email) if required.collecting else None,
             at=event.created_at,
             real_now=now,
         )
-    return BatchFacts(now, {request.entry.entry_id: request for request in requests}, facts, watched)
+    return BatchFacts(now, request_of, facts, watched)
 
 
 async def past_of(
@@ -189,20 +192,36 @@ async def past_of(
     required = msgspec.structs.replace(required, later_events=frozenset(), attributes=frozenset())
     requests = [FactsRequest(entry, required, now)]
     watched = await read_watched(tx, org_id, requests, now)
-    history = _history(_NEW_ID, watched, await _count_recent(tx, org_id, requests))
+    recent, collecting = await _count_recent(tx, org_id, requests), await _find_collecting(tx, org_id, requests)
+    history = _history(_NEW_ID, watched, recent, collecting)
     # `now` may be a past time: what came after it is left out.
     if history.entered_at is not None and history.entered_at > now:
-        history = ContactHistory(recent=history.recent, messages_at=history.messages_at)
-    return msgspec.structs.replace(history, messages_at=tuple(at for at in history.messages_at if at <= now))
+        history = msgspec.structs.replace(history, entered_at=None, running=False)
+    begun = tuple(entry for entry in history.collecting if entry.at <= now)
+    earlier = tuple(at for at in history.messages_at if at <= now)
+    return msgspec.structs.replace(history, messages_at=earlier, collecting=begun)
 
 
-def _history(entry_id: str, watched: WatchedFacts, recent_entries: dict[str, int]) -> ContactHistory:
+def _later_events(rows: Sequence[EventRow], open_email: Callable[[str], str]) -> tuple[LaterEvent, ...]:
+    return tuple(
+        LaterEvent(row.created_at, row.event, identifiers_of(row, open_email), decode(row.payload), row.id)
+        for row in rows
+    )
+
+
+def _history(
+    entry_id: str,
+    watched: WatchedFacts,
+    recent_entries: dict[str, int],
+    collecting: dict[str, tuple[CollectingEntry, ...]],
+) -> ContactHistory:
     others = watched.other_entries.get(entry_id)
     return ContactHistory(
         entered_at=None if others is None else others.at,
         running=others is not None and others.running,
         recent=recent_entries.get(entry_id, 0),
         messages_at=tuple(watched.message_times.get(entry_id, ())),
+        collecting=collecting.get(entry_id, ()),
     )
 
 
@@ -219,6 +238,25 @@ async def _count_recent(tx: Transaction, org_id: int, requests: list[FactsReques
         return {}
     (recent_entries,) = await run(tx, store.count_recent_entries(org_id, entries, LOOP_WINDOW, LOOP_LIMIT))
     return recent_entries
+
+
+async def _find_collecting(
+    tx: Transaction, org_id: int, requests: list[FactsRequest]
+) -> dict[str, tuple[CollectingEntry, ...]]:
+    """Find entries that collect events. They stay as they are until a decision is recorded: entries take turns."""
+    entries = [request.entry for request in requests if request.required.collecting]
+    if not entries:
+        return {}
+    (rows,) = await run(tx, store.find_collecting(org_id, entries))
+    return {
+        entry_id: tuple(
+            CollectingEntry(
+                row.entry_id, row.node_id, row.event, decode(row.payload), row.at, row.event_id, row.until, row.joined
+            )
+            for row in found
+        )
+        for entry_id, found in rows.items()
+    }
 
 
 async def read_watched(tx: Transaction, org_id: int, requests: list[FactsRequest], now: datetime) -> WatchedFacts:

@@ -17,9 +17,10 @@ import msgspec
 from api.clock import monotonic_ns
 from api.engine.claims import run_of
 from api.engine.facts import BatchFacts, Graphs
-from api.store.entries import Claim, EntryStepRow, EntryUpdate, TagChange, joined_names
+from api.store.entries import Claim, EntryStepRow, EntryUpdate, TagChange, joined_names, joining_key
 from api.store.events import ATTRIBUTES_TOO_LARGE
 from api.store.messages import NewMessage
+from workbench.language.actions import Collect
 from workbench.language.advance import required_facts, walk
 from workbench.language.channel import ExternalMessage, InappMessage, Message, channel_of
 from workbench.language.codec import Json, encode
@@ -27,7 +28,7 @@ from workbench.language.decision import Decision
 from workbench.language.event import attribute_key
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph
-from workbench.language.run import ContactUpdated, Effect, Run, State, TagAdded, TagRemoved, message_id
+from workbench.language.run import ContactUpdated, Effect, EntryJoined, Run, State, TagAdded, TagRemoved, message_id
 
 SLICE_NS = 1_000_000_000  # well within a lease, so that a slice can still be recorded
 SLICE_CHARACTERS = 8_000_000
@@ -46,7 +47,7 @@ class PendingDelivery(msgspec.Struct, frozen=True):
 class EntryProgress(msgspec.Struct, frozen=True, dict=True):
     """How far one claimed entry got: its new state, its steps and the effects to write.
 
-    `awaits`: names of the events, and keys of the attributes, that wake it while it waits. `pending`: the delivery that
+    `awaits`: what wakes it while it waits (`EntryUpdate.awaits`). `pending`: the delivery that
     it needs to continue; the entry is still running. `skipped`: messages that are not sent at all.
     """
 
@@ -148,8 +149,11 @@ def progress_of(
     effects = tuple(effect for decision in decisions for effect in decision.effects)
     awaits = frozenset[str]()
     if run.state is State.WAITING:
+        node = None if graph is None or run.node_id is None else graph.by_id.get(run.node_id)
         required = required_facts(graph, run)
         awaits = required.later_events.union(map(attribute_key, required.attributes))
+        if node is not None and isinstance(node.action, Collect):
+            awaits |= {joining_key(claim.entry_id)}
     return EntryProgress(claim, run, tuple(steps), effects, awaits, pending, tuple(skipped))
 
 
@@ -178,6 +182,11 @@ def tag_changes(batch: Iterable[EntryProgress]) -> list[TagChange]:
         TagChange(contact_id, encode(list(removed)).decode(), encode(list(added)).decode())
         for contact_id, (removed, added) in changes.items()
     ]
+
+
+def entry_joins(batch: Iterable[EntryProgress]) -> list[tuple[EntryProgress, EntryJoined]]:
+    """Return the entries that join others."""
+    return [(progress, effect) for progress in batch for effect in progress.effects if isinstance(effect, EntryJoined)]
 
 
 def attribute_changes(batch: Iterable[EntryProgress]) -> dict[str, dict[str, Json]]:

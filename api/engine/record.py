@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from api.channels.outgoing import OUTGOING
 from api.crypto import INDEX, Keyring, OrgKeys
 from api.engine.facts import BatchFacts, read_watched
-from api.engine.progress import EntryProgress, PendingDelivery, attribute_changes, new_message, tag_changes
+from api.engine.progress import EntryProgress, PendingDelivery, attribute_changes, entry_joins, new_message, tag_changes
 from api.process import Tally
 from api.store import entries as store
 from api.store.database import Transaction
@@ -109,10 +109,11 @@ async def record(
     """
     at = facts.read_at
 
-    attributes, tags = attribute_changes(batch), tag_changes(batch)
+    attributes, tags, joins = attribute_changes(batch), tag_changes(batch), entry_joins(batch)
     watching = [progress for progress in batch if progress.awaits or facts.requests[progress.claim.entry_id].is_watched]
     contact_ids = {progress.claim.contact_id for progress in watching}
     contact_ids.update(attributes, (change.contact_id for change in tags))
+    contact_ids.update(progress.claim.contact_id for progress, _ in joins)
     stopped_ids = {progress.claim.contact_id for progress in batch if progress.pending is None}
     if await _have_facts_changed(tx, org_id, batch, facts, watching, contact_ids):
         await tx.rollback()
@@ -151,13 +152,20 @@ async def record(
 
     # Everything else, in one round trip.
     calls: list[Call[Any]] = [store.release_turns(org_id, stopped_ids)]
+    # A contact has one entry in a batch.
+    moments = {progress.claim.contact_id: progress.claim.due_at for progress in batch}
+    waking: list[tuple[str, str]] = []
     if attributes:
         texts = [encode(changed).decode() for changed in attributes.values()]
         calls.append(merge_attributes([org_id] * len(texts), list(attributes), texts, at))
-        # A contact has one entry in a batch.
-        moments = {progress.claim.contact_id: progress.claim.due_at for progress in batch}
-        keys = [(contact_id, attribute_key(name)) for contact_id, changed in attributes.items() for name in changed]
-        rows = [(org_id, contact_id, key, moments[contact_id]) for contact_id, key in keys]
+        waking += [(contact_id, attribute_key(name)) for contact_id, changed in attributes.items() for name in changed]
+    if joins:
+        ids = [(progress.claim.entry_id, effect.entry_id) for progress, effect in joins]
+        calls.append(store.join_entries(org_id, [store.EntryJoin(*pair) for pair in ids]))
+        last = [(progress.claim.contact_id, effect.entry_id) for progress, effect in joins if effect.is_last]
+        waking += [(contact_id, store.joining_key(entry_id)) for contact_id, entry_id in last]
+    if waking:
+        rows = [(org_id, contact_id, key, moments[contact_id]) for contact_id, key in waking]
         calls.append(wake_waiting_entries(rows, at))
     if tags:
         calls.append(store.change_tags(org_id, tags, at))

@@ -1,4 +1,4 @@
-"""`/api/v1/audit`, `/api/v1/usage` and `/api/v1/retries`: changes, sent messages, and the schedule of retries.
+"""`/api/v1/organization`, `/audit`, `/usage`, `/retries`: the time zone, changes, sent messages, the delays of retries.
 
 A workbench key sees the changes of objects that it may read, or all changes with keys:admin. Usage counts sent
 messages per month and channel; incoming events are never metered.
@@ -7,17 +7,21 @@ messages per month and channel; incoming events are never metered.
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.routes.request import READ, READ_EVENTS, Access, Operation, principal_of, services
+from api.automations.organization import set_timezone
+from api.routes.request import PUBLISH, READ, READ_EVENTS, Access, Operation, author_of, principal_of, services
+from api.store.access import find_timezone
 from api.store.automations import ChangesQuery, list_audit
 from api.store.messages import count_sent
 from workbench.language.body import Body
 from workbench.language.channel import CHANNELS
+from workbench.language.local_time import NOT_A_ZONE, find_zone
+from workbench.language.problem import Problem
 from workbench.language.responses import AuditView
 
 blueprint = Blueprint("account", url_prefix="/api/v1")
@@ -27,6 +31,7 @@ _SEES_ALL = "keys:admin"
 _KIND_SCOPES: Mapping[str, tuple[str, ...]] = {
     "automation": ("automations:write", "automations:publish", "events:read"),
     "entry": ("automations:write", "automations:publish", "events:read"),
+    "organization": ("automations:write", "automations:publish", "events:read"),
     "segment": ("contacts:read", "sql:read", "automations:write"),
     "contact": ("contacts:read",),
 }
@@ -54,6 +59,22 @@ class UsageResponse(msgspec.Struct, frozen=True):
     total: int
 
 
+def _read_timezone(value: Any, path: str) -> Any:
+    return value if find_zone(value) is not None else (Problem(path, NOT_A_ZONE),)
+
+
+class OrganizationBody(Body, frozen=True):
+    """`timezone`: an IANA name, such as Europe/Zurich; null or left out: UTC."""
+
+    timezone: Annotated[str, Meta(extra={"read": _read_timezone})] | None = None
+
+
+class OrganizationView(msgspec.Struct, frozen=True):
+    """`timezone`: that of contacts and automations without one; null: UTC."""
+
+    timezone: str | None
+
+
 class RetriesResponse(msgspec.Struct, frozen=True):
     """The seconds between attempts of every channel (`WORKBENCH_RETRY_DELAYS`), or null: those of each channel."""
 
@@ -74,6 +95,22 @@ def visible_kinds(scopes: Collection[str]) -> list[str] | None:
     if _SEES_ALL in scopes:
         return None
     return [kind for kind, any_of in _KIND_SCOPES.items() if not set(scopes).isdisjoint(any_of)]
+
+
+@blueprint.get("/organization")
+@Operation(READ)
+async def read_organization(request: Request) -> OrganizationView:
+    """Return the settings of the organization."""
+    async with services(request).database.transaction() as tx:
+        return OrganizationView(await find_timezone(tx, principal_of(request).org_id))
+
+
+@blueprint.put("/organization")
+@Operation(PUBLISH)
+async def change_organization(request: Request, body: OrganizationBody) -> OrganizationView:
+    """Set the time zone of the organization. Automations keep it from their next publication on."""
+    await set_timezone(services(request).database, author_of(request), body.timezone)
+    return OrganizationView(body.timezone)
 
 
 @blueprint.get("/usage")

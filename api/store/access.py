@@ -59,6 +59,14 @@ async def find_organization(tx: Transaction, name: str) -> int | None: ...
 
 
 @query
+async def find_timezone(tx: Transaction, org_id: int) -> str | None: ...
+
+
+@query
+async def set_timezone(tx: Transaction, org_id: int, timezone: str | None) -> None: ...
+
+
+@query
 async def list_organizations(tx: Transaction) -> list[int]: ...
 
 

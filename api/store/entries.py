@@ -12,6 +12,7 @@ import msgspec
 
 from api.store.events import EventRow
 from api.store.query import Json, Uuid, call
+from workbench.language.actions import MAX_COLLECTED
 from workbench.language.channel import CAPPED_CHANNELS
 from workbench.language.responses import ContactView
 
@@ -129,6 +130,19 @@ class OtherEntries(msgspec.Struct, frozen=True):
     running: bool
 
 
+class CollectingRow(msgspec.Struct, frozen=True):
+    """An entry that waits and collects events, with the event that started it, and how many have joined it."""
+
+    entry_id: str
+    node_id: str
+    event: str
+    payload: Json
+    at: datetime
+    event_id: str
+    until: datetime
+    joined: int
+
+
 @call
 def load_events(org_id: int, claims: Sequence[Claim]) -> list[EventRow]:
     """Load the events of claimed entries."""
@@ -174,6 +188,18 @@ def count_recent_entries(
 
 
 @call
+def find_collecting(
+    org_id: int, entries: Sequence[EntryPosition], limit: int = MAX_COLLECTED
+) -> dict[str, list[CollectingRow]]:
+    """Find the other entries of the same contact and automation that collect events, by entry id, the oldest first."""
+
+
+@call
+def read_joined_events(org_id: int, entries: Sequence[EntryPosition]) -> dict[str, list[EventRow]]:
+    """Read the events that joined the entries, in order, by entry id."""
+
+
+@call
 def read_message_times(
     org_id: int,
     entries: Sequence[EntryPosition],
@@ -199,6 +225,11 @@ def read_later_events(
     """
 
 
+def joining_key(entry_id: str) -> str:
+    """Return the key by which the last event that joins an entry wakes it; no event can have this name."""
+    return f"+{entry_id}"
+
+
 def joined_names(names: frozenset[str]) -> str:
     return ",".join(sorted(names))  # names contain no commas
 
@@ -209,7 +240,8 @@ def joined_names(names: frozenset[str]) -> str:
 class EntryUpdate(msgspec.Struct, frozen=True):
     """The state of an entry after a decision.
 
-    `awaits`: the names of events that wake it early while it waits, comma-separated.
+    `awaits`: what wakes it early while it waits: names of events, keys of attributes, and its own (`joining_key`) if it
+    collects events; comma-separated.
     """
 
     entry_id: Uuid
@@ -239,6 +271,13 @@ class EntryStepRow(msgspec.Struct, frozen=True):
     handle: str | None
     detail: str
     at: datetime
+
+
+class EntryJoin(msgspec.Struct, frozen=True):
+    """An entry, and the one that it joined."""
+
+    entry_id: Uuid
+    joined_entry: Uuid
 
 
 class TagChange(msgspec.Struct, frozen=True):
@@ -275,6 +314,11 @@ def has_step(org_id: int, step: EntryStepRow) -> bool:
 
 @call
 def add_steps(org_id: int, steps: Sequence[EntryStepRow]) -> None: ...
+
+
+@call
+def join_entries(org_id: int, joins: Sequence[EntryJoin]) -> None:
+    """Record which entries joined which; the contacts' locks are held."""
 
 
 @call

@@ -13,6 +13,14 @@ RETURNING id;
 -- An organization's id by its name.
 SELECT id FROM organizations WHERE name = :name;
 
+-- find_timezone --
+-- The time zone of an organization.
+SELECT timezone FROM organizations WHERE id = :org_id;
+
+-- set_timezone --
+-- Set the time zone of an organization.
+UPDATE organizations SET timezone = :timezone WHERE id = :org_id;
+
 -- list_organizations --
 -- All organizations.
 SELECT id FROM organizations ORDER BY id;

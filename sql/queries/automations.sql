@@ -315,7 +315,7 @@ CROSS JOIN LATERAL (
     SELECT e.id, e.created_at, coalesce(e.outcome = 'holdout', false) AS held_out
     FROM entries e
     WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = :automation_id
-        AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard')
+        AND (e.node_id IS NOT NULL OR e.state = 'dead') AND coalesce(e.outcome, '') NOT IN ('reentry', 'loop_guard', 'joined')
     ORDER BY e.created_at, e.id LIMIT :limit    -- the order of the index on contacts
 ) e
 GROUP BY k.contact_id;

@@ -255,12 +255,50 @@ SELECT k.id::text, (
     SELECT count(*) FROM (
         SELECT FROM entries e
         WHERE e.org_id = :org_id AND e.contact_id = k.contact_id AND e.automation_id = k.automation_id
-            AND e.created_at > k.created_at - :within ::interval
+            AND e.created_at > k.created_at - :within ::interval AND (e.joined_entry IS NULL OR e.step > 0)
             AND (e.created_at, e.event_id) < (k.created_at, k.event_id)
         ORDER BY e.created_at DESC LIMIT :limit    -- the order of the index on contacts
     ) AS recent)
 FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[], :event_id ::uuid[], :event_created_at ::timestamptz[])
     AS k (id, automation_id, contact_id, event_id, created_at);
+
+-- find_collecting --
+-- For each entry: the other entries of its contact and automation that wait and collect events, the oldest first, with
+-- the event that started each and the number of those that joined it.
+SELECT k.id::text, c.id::text AS entry_id, c.node_id, c.event, c.payload, c.event_created_at AS at, c.event_id::text, c.due_at AS until, (
+    SELECT count(*) FROM (
+        SELECT FROM entries j WHERE j.org_id = :org_id AND j.joined_entry = c.id LIMIT :limit
+    ) AS j) AS joined
+FROM unnest(:entry_id ::uuid[], :automation_id ::uuid[], :contact_id ::uuid[]) AS k (id, automation_id, contact_id)
+CROSS JOIN LATERAL (
+    SELECT e.id, e.node_id, e.event_id, e.event_created_at, e.due_at, v.event, v.payload
+    FROM entries e
+    CROSS JOIN LATERAL (
+        SELECT v.event, v.payload FROM events v
+        WHERE v.org_id = :org_id ::bigint AND v.id >= e.event_id AND v.id <= e.event_id AND v.created_at = e.event_created_at
+        ORDER BY v.id LIMIT 1    -- as in load_events
+    ) AS v
+    WHERE e.org_id = :org_id ::bigint AND e.contact_id = k.contact_id AND e.state = 'waiting' AND e.awaits IS NOT NULL
+        AND e.automation_id = k.automation_id AND e.id <> k.id AND '+' || e.id = ANY(e.awaits) AND e.outcome IS NULL
+        AND e.activation = (SELECT a.activation FROM automations a WHERE a.org_id = :org_id ::bigint AND a.id = k.automation_id)
+    ORDER BY e.id    -- the order of the index on waiting entries, and of no other index
+) AS c
+ORDER BY c.event_created_at, c.event_id;
+
+-- read_joined_events --
+-- For each entry: the events that joined it, in order.
+SELECT k.id::text, v.id, v.event, v.occurred_at, v.created_at, v.payload, v.idempotency_key, v.wallet_address, v.email, v.external_id
+FROM unnest(:entry_id ::uuid[]) AS k (id)
+CROSS JOIN LATERAL (
+    SELECT j.event_id, j.event_created_at FROM entries j
+    WHERE j.org_id = :org_id ::bigint AND j.joined_entry = k.id
+) AS j
+CROSS JOIN LATERAL (
+    SELECT * FROM events e
+    WHERE e.org_id = :org_id ::bigint AND e.id >= j.event_id AND e.id <= j.event_id AND e.created_at = j.event_created_at
+    ORDER BY e.id LIMIT 1    -- as in load_events
+) AS v
+ORDER BY v.created_at, v.id;
 
 -- read_message_times --
 -- For each entry: when messages of any automation were sent to the contact since a moment, on channels that count
@@ -360,6 +398,16 @@ FROM unnest(:entry_id ::uuid[], :claim ::bigint[], :step ::integer[], :attempt :
             :kind ::text[], :outcome ::text[], :handle ::text[], :detail ::jsonb[], :at ::timestamptz[])
     AS s (entry_id, claim, step, attempt, node_id, kind, outcome, handle, detail, at)
 RETURNING true;
+
+-- join_entries --
+-- Record which entries joined which; what had joined one of them before joined that one, too.
+WITH k AS MATERIALIZED (
+    SELECT :org_id ::bigint AS org_id, * FROM unnest(:entry_id ::uuid[], :joined_entry ::uuid[]) AS k (id, joined_entry)
+), own AS (
+    UPDATE entries e SET joined_entry = k.joined_entry FROM k WHERE e.org_id = k.org_id AND e.id = k.id
+    RETURNING true
+)
+UPDATE entries e SET joined_entry = k.joined_entry FROM k WHERE e.org_id = k.org_id AND e.joined_entry = k.id;
 
 -- change_tags --
 -- Remove tags (a JSON array) from contacts, then add those that they lack; the contacts' locks are held.

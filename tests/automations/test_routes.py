@@ -130,6 +130,7 @@ async def test_everything_is_stopped_and_resumed(acme: Org) -> None:
     ("spec", "step", "settings", "name"),
     [
         (SPEC, {"type": "wait_until", "data": {"time": "09:00"}}, {}, "wait_until"),
+        (SPEC, {"type": "collect", "data": {"seconds": 60}}, {}, "collect"),
         (SPEC, {"type": "exit"}, {"timezone": "Europe/Zurich"}, "timezone"),
         (SPEC | {"where": "n > 1"}, {"type": "exit"}, {}, "where"),
     ],

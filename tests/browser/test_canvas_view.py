@@ -400,6 +400,24 @@ def test_a_date_gives_a_wait_a_second_way_out(page: Page) -> None:
         assert "sourceHandle" not in automation.to_json()["graph"]["edges"][-1]
 
 
+def test_events_are_collected_for_a_time_or_until_a_time_of_day(page: Page) -> None:
+    automation = greeting().collect("1h", node="digest").add_tag("x", node="after")
+    with open_canvas(page, automation) as view:
+        card(view, "digest").click()
+        page.get_by_label("For", exact=True).fill("2")
+        page.get_by_label("At most").fill("10")
+        page.get_by_role("combobox", name="Only with the same").fill("orderId")
+        expect(card(view, "digest")).to_contain_text("for 2 hours")
+        expect(card(view, "digest")).to_contain_text("with the same orderId")
+        wait_until_sent(view)
+        assert data_of(automation, "digest") == {"actionType": "collect", "seconds": 7_200, "max": 10, "key": "orderId"}
+        page.get_by_label("For", exact=True).fill("")
+        page.get_by_label("Or until").fill("09:00")
+        expect(card(view, "digest")).to_contain_text("until 09:00")
+        wait_until_sent(view)
+        assert data_of(automation, "digest") == {"actionType": "collect", "until": "09:00", "max": 10, "key": "orderId"}
+
+
 def test_an_edge_with_an_unknown_handle_can_be_removed(page: Page) -> None:
     payload = greeting().to_json()
     payload["graph"]["nodes"].append({"id": "exit", "type": "exit", "data": {}})

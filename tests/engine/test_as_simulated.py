@@ -38,6 +38,10 @@ BODIES = st.fixed_dictionaries(
         | SINCE,
     }
 )
+# All later deposits, which come within a minute, join
+COLLECTED = st.none() | st.fixed_dictionaries(
+    {"seconds": st.sampled_from([60, 3_600, 90_000])}, optional={"max": st.just(4)}
+)
 LATER = st.lists(st.tuples(st.sampled_from([59, 3_601, 90_001, 500_001]), BODIES), max_size=3)
 CONTACTS = st.sampled_from(
     [{"walletAddress": evm_wallet("a"), "email": "ann@b.co"}, {"walletAddress": evm_wallet("a")}, {"email": "ann@b.co"}]
@@ -70,7 +74,8 @@ async def play_events(
     for _ in range(100):
         await engines.drive()
         ((state, due_at),) = await bench.fetch(
-            "SELECT state, CASE state WHEN 'running' THEN lease_until ELSE due_at END FROM entries WHERE id = %s",
+            "SELECT state, greatest(CASE state WHEN 'running' THEN lease_until ELSE due_at END,"
+            " (SELECT max(lease_until) FROM entries WHERE state = 'running')) FROM entries WHERE id = %s",
             entry_id,
         )
         if state in TERMINAL and not remaining:
@@ -84,6 +89,19 @@ async def play_events(
         else:
             clock.ahead = max(clock.ahead, due)
     raise AssertionError("the entry never ends")
+
+
+DEPOSIT = {"event": "deposit", "attributes": {}}
+
+
+def collect_first(written: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Return the graph with a step that collects after its trigger."""
+    first, *others = written["nodes"]
+    edges = [edge | {"source": "c"} if edge["source"] == first["id"] else edge for edge in written["edges"]]
+    begins = {"source": first["id"], "sourceHandle": None, "target": "c"}
+    nodes = [first, {"id": "c", "type": "collect", "data": data}, *others]
+    settings = written["settings"] | {"holdout": None}  # it would end every entry at once
+    return written | {"nodes": nodes, "edges": [begins, *edges], "settings": settings}
 
 
 async def enter_segment(bench: EngineBench, contact: dict[str, str]) -> ContactState:
@@ -132,6 +150,7 @@ def simulate_entry(
     later=LATER,
     kills=KILLS | st.just([]),
     enters=st.sampled_from([False, False, True]),
+    collected=COLLECTED,
 )
 async def test_the_engine_does_what_was_simulated(
     bench: EngineBench,
@@ -141,8 +160,13 @@ async def test_the_engine_does_what_was_simulated(
     later: list[tuple[int, dict[str, Any]]],
     kills: list[Kill],
     enters: bool,
+    collected: dict[str, Any] | None,
 ) -> None:
-    """`enters`: the contact enters a segment, instead of sending an event."""
+    """`enters`: the contact enters a segment, instead of sending an event. `collected`: it collects deposits first."""
+    if collected is not None:
+        written = collect_first(written, collected)
+        later = [*((58, body | DEPOSIT) for at, body in later if at == 59), *later]
+    enters = enters and not graph_of(written).collects
     if kills:  # after a kill the engine lags: it finds the contact of then, and caps and retries follow the real time
         later = [(at, event | {"attributes": {}}) for at, event in later]
         contact = {"walletAddress": evm_wallet("a"), "email": "ann@b.co"}
@@ -182,14 +206,17 @@ async def test_the_engine_does_what_was_simulated(
     ids = (automation_id, contact_id, entry_id, event_id)
     trace = simulate_entry(written, ids, valid_events, [at for at, _ in later], start, entered)
     steps = await bench.fetch(
-        "SELECT node_id, outcome, handle, step, claim, attempt, at FROM entry_steps ORDER BY claim, step"
+        "SELECT node_id, outcome, handle, step, claim, attempt, at FROM entry_steps WHERE entry_id = %s"
+        " ORDER BY claim, step",
+        entry_id,
     )
     event(f"engines killed: {engines.killed}")
     assert [
         (node_id, outcome, handle, engines.own_attempt(entry_id, step, claim, attempt), at)
         for node_id, outcome, handle, step, claim, attempt, at in steps
     ] == [(step.node_id, step.outcome, step.handle, step.attempt, step.at) for step in trace.steps]
-    assert await bench.entries() == [(trace.state, trace.outcome)]
+    joined = sum(body["event"] == "deposit" for _, body in later)
+    assert await bench.entries() == [(trace.state, trace.outcome), *[("cancelled", "joined")] * joined]
     bodies_sent = dict(await bench.fetch("SELECT id::text, body FROM messages WHERE status = 'sent'"))
     assert bodies_sent == {message.id: message.body for message in trace.messages}
 

@@ -40,6 +40,7 @@ TEXTS = st.sampled_from(
         "<b>{{ size }}</b>",
         "{{ nope }}",
         "a\nb",
+        "{{ events | length }} {% for e in events %}{{ e.event }} {{ e.plan | default('-') }} {% endfor %}",
     )
 )
 SNIPPETS = {
@@ -132,6 +133,11 @@ STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
             "weekdays": WEEKDAYS,
             "timezoneAttribute": st.just("plan"),
         },
+    ),
+    "collect": st.fixed_dictionaries(
+        {}, optional={"key": st.sampled_from(["plan", "payload.size"]), "max": st.sampled_from([2, 3])}
+    ).flatmap(
+        lambda data: st.sampled_from([{"seconds": 3_600}, {"seconds": 100_000}, {"until": "09:00"}]).map(data.__or__)
     ),
     "split": _data(branches=splits),
     "exit": st.just({}),

@@ -24,11 +24,11 @@ from tests.language.strategies import (
     ways_of,
 )
 from workbench.display import words
-from workbench.language.actions import NODE_KINDS, read_action
+from workbench.language.actions import NODE_KINDS, Collect, read_action
 from workbench.language.advance import RequiredFacts, advance, attribution_window, max_duration, required_facts
 from workbench.language.channel import DEFAULT_POLICY, WEBHOOK, RetryPolicy
 from workbench.language.check import check, errors
-from workbench.language.codec import decode
+from workbench.language.codec import decode, json_equal
 from workbench.language.contact import ContactState, apply_event
 from workbench.language.event import Event, Identifiers
 from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
@@ -136,6 +136,7 @@ class MinimalEngine:
         self.arrivals: list[LaterEvent] = []
         self.messages_at = list(past.messages_at)
         self.steps: list[Step] = []
+        self.joined: list[LaterEvent] = []
 
     def drive(self) -> None:
         while self.run.state not in TERMINAL:
@@ -146,11 +147,30 @@ class MinimalEngine:
                 required, after = required_facts(self.graph, self.run), self.contact.attributes
                 moved = any(before.get(name) != after.get(name) for name in required.attributes)
                 woken = self.run.state is State.WAITING and (moved or self.arrivals[-1].event in required.later_events)
-                due_at = self.arrivals[-1].at
-                if not woken:
-                    continue
+                if woken:
+                    self.now = max(self.now, self.arrivals[-1].at)
+                    self.claim()
+                self.join(self.arrivals[-1])
+                continue
             self.now = max(self.now, due_at)
             self.claim()
+
+    def join(self, arrival: LaterEvent) -> None:
+        """Add an event to those that the run collects, if it waits for such events."""
+        node, due_at = self.graph.by_id.get(self.run.node_id or ""), self.run.due_at
+        is_collecting = self.run.state is State.WAITING and due_at is not None and arrival.at < due_at
+        if (
+            not is_collecting
+            or node is None
+            or not isinstance(node.action, Collect)
+            or arrival.event != self.event.name
+        ):
+            return
+        key, payload = node.action.key, decode(self.event.payload)
+        if key is None or json_equal(payload.get(key, "?"), arrival.payload.get(key, "?")):
+            self.joined.append(arrival)
+            if 1 + len(self.joined) >= node.action.max:
+                self.run = msgspec.structs.replace(self.run, due_at=arrival.at)
 
     def receive(self, later: ScheduledEvent) -> None:
         event = later.event
@@ -183,7 +203,10 @@ class MinimalEngine:
             if arrival.event in required.later_events and (required.since is None or arrival.at > required.since)
         ]
         sent, payload = self.event.identifiers, decode(self.event.payload)
-        return Facts(self.event.name, sent, payload, self.contact, history=past, later_events=tuple(arrivals))
+        joined = tuple(self.joined) if required.joined else () if required.collecting else None
+        return Facts(
+            self.event.name, sent, payload, self.contact, None, False, DEFAULT_POLICY, past, tuple(arrivals), joined
+        )
 
     def recent(self, required: RequiredFacts) -> tuple[datetime, ...]:
         if required.messages is None:

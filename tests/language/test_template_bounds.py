@@ -242,6 +242,7 @@ def test_only_the_listed_filters_and_tests_exist() -> None:
         "number",
         "replace",
         "round",
+        "sum",
         "title",
         "trim",
         "truncate",

@@ -216,6 +216,26 @@ def test_a_wait_for_a_date_reads_as_a_sentence() -> None:
     assert ".otherwise(lambda b: b)" in automation.to_python()
 
 
+def test_a_collect_reads_as_a_sentence() -> None:
+    automation = (
+        new("Digest")
+        .on("trade")
+        .collect("1h 30m", key="pair", max=10)
+        .collect(until="09:00")
+        .send_email("Trades", "{% for e in events %}{{ e.pair }}{% endfor %}")
+    )
+    assert automation.describe() == (
+        "When a trade event arrives:\n"
+        "  • Collect events: for 1 hour 30 minutes with the same pair, at most 10 events.\n"
+        "  • Collect events: until 09:00.\n"
+        "  • Send the email “Trades” if nothing is missing: “{% for e in events %}{{ e.pair }}{% endfor %}”."
+    )
+    assert Automation.from_sentences(automation.describe(), name="Digest").to_json() == automation.to_json()
+    assert rebuilt(automation).to_json() == automation.to_json()
+    assert '.collect("1h 30m", key="pair", max=10)' in automation.to_python()
+    assert '.collect(until="09:00")' in automation.to_python()
+
+
 def test_branches_that_join_and_end_are_written_with_verbs() -> None:
     automation = (
         new("Knots")

@@ -33,6 +33,21 @@ def test_a_key_is_created_rolled_and_revoked(wb: Workbench, running: Running) ->
     assert wb.keys.revoke(old).status_text().startswith("revoked 2")
 
 
+def test_the_time_zone_of_the_organization_is_set_and_checked(running: Running) -> None:
+    wb = running.workbench()
+    assert wb.timezone is None
+    wb.set_timezone("Asia/Tokyo")
+    assert wb.timezone == "Asia/Tokyo"
+    with pytest.raises(InvalidRequestError, match="timezone: must be the name of a time zone, like Europe/Zurich"):
+        wb.set_timezone("Mars/Base")
+    automation = wb.automation("Morning digest").on("zone:made").collect(until="09:00").add_tag("digest")
+    automation.publish()
+    assert not automation.plan()
+    wb.set_timezone(None)
+    assert "time zone of the organization: UTC, before: Asia/Tokyo" in str(automation.plan())
+    automation.archive()
+
+
 def test_a_strict_key_refuses_a_misspelt_event(wb: Workbench, running: Running) -> None:
     created = wb.keys.create("test", name="strict", strict=True)
     event = {"event": "keys:strict", "contact": {"externalId": "u1"}, "properties": {}}

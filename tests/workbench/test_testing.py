@@ -88,6 +88,13 @@ def test_a_run_evaluates_expressions_and_explains_them() -> None:
     )
 
 
+def test_events_join_a_run_that_collects() -> None:
+    automation = new().on("trade").collect("1h").send_email("{{ events | length }}", "{{ events | sum('usd') }}")
+    run = simulate(automation, "trade", {"usd": 1}).advance("10m").send("trade", {"usd": 2})
+    assert run.waiting_at == "collect"
+    assert [(message.subject, message.body) for message in run.advance("1h").messages] == [("2", "3")]
+
+
 def test_an_automation_that_starts_from_a_segment_needs_only_a_contact() -> None:
     welcome = new("Welcome").on_segment_entered("vip").send_email(subject="{{ segment }}", body="{{ email }}")
     assert problems(welcome) == []

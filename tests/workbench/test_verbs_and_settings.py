@@ -97,6 +97,11 @@ def node(automation: Automation, number: int = -1) -> dict[str, Any]:
             {"id": "wait_until_payload_due", "type": "wait_until", "attribute": "payload.due", "offsetSeconds": 7_200},
         ),
         (
+            lambda a: a.collect("2h", key="orderId", max=3),
+            {"id": "collect", "type": "collect", "seconds": 7_200, "key": "orderId", "max": 3},
+        ),
+        (lambda a: a.collect(until="18:00"), {"id": "collect", "type": "collect", "until": "18:00"}),
+        (
             lambda a: a.split({"a": 30, "b": 70}),
             {
                 "id": "split",

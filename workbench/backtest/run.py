@@ -24,7 +24,7 @@ from workbench.language.simulate import SIMULATED_ID
 from workbench.language.starts import StartSource
 from workbench.publish import AutomationRecord, Version, find, versions
 from workbench.segments import require_segment
-from workbench.snippets import with_snippets
+from workbench.snippets import with_pins
 
 BUCKET_EVENTS = 10_000
 _MIN_EVENTS_FOR_WORKERS = 20_000  # below this, starting processes takes longer than simulating here
@@ -53,7 +53,7 @@ def backtested(
     """Return the backtest of a draft, compared with a version of its record; raise StoppedError on an interrupt."""
     if not draft.nodes:
         raise InvalidArgumentError('The automation is empty. Begin with the event that starts it: .on("deposit").')
-    draft = with_snippets(draft, connection)
+    draft = with_pins(draft, connection)
     payload = draft.payload()
     try:
         if against is not None:

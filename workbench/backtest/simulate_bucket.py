@@ -16,7 +16,7 @@ from workbench.language.channel import DEFAULT_POLICY, Message, RetryPolicy
 from workbench.language.codec import decode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
-from workbench.language.run import State, counts_towards_cap
+from workbench.language.run import JOINED, State, counts_towards_cap
 from workbench.language.simulate import SimulatedAutomation, backtest
 from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
 
@@ -33,7 +33,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
               "node": _TEXT, "error": _TEXT},
     CONTACT_TOTALS: {"contact": _TEXT, "entries": pl.Int64, "messages": pl.Int64},
 }  # fmt: skip
-TURNED_AWAY = frozenset({"reentry", "loop_guard"})  # outcomes of entries that were not admitted
+TURNED_AWAY = frozenset({"reentry", "loop_guard", JOINED})  # outcomes of entries that were not admitted
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 

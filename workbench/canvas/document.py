@@ -187,6 +187,7 @@ def _palette_entry(name: str, row: NodeKind) -> JsonObject:
     fields = FIELDS.get(name, ())
     required = [field for field in fields if not field.optional or field.type in _BLANK]
     blank = {"actionType": name, **{field.key: _BLANK.get(field.type, "") for field in required}, **row.blank}
+    optional = {field.key for field in fields if field.optional}
     controls: dict[str, Control] = {field.key: field.type for field in fields}
     action = STEP_ACTIONS.get(name)
     fork = None
@@ -199,7 +200,7 @@ def _palette_entry(name: str, row: NodeKind) -> JsonObject:
         "outputs": outputs(Node(name, name, read_action(name, blank, ""))),
         "fork": fork,
         "fields": [
-            {"name": key, "control": control or controls[key], "label": text, "hint": hint}
+            {"name": key, "control": control or controls[key], "label": text, "hint": hint, "optional": key in optional}
             for key, text, hint, control, _ in map(msgspec.structs.astuple, row.fields)
         ],
     }

@@ -40,7 +40,7 @@ from workbench.language.simulate import simulate as run_simulation
 from workbench.language.trigger import Trigger, read_trigger
 from workbench.publish import SavedAutomation, Stopped, unchanged
 from workbench.simulate import Simulation, read_sample_event
-from workbench.snippets import with_snippets
+from workbench.snippets import with_pins
 
 # What a preview assumes for a contact without a wallet or an email address, so that the message can still be shown.
 _RECIPIENTS = [channel.recipient for channel in CHANNELS.values() if channel.recipient is not None]
@@ -255,7 +255,7 @@ def preview(request: CanvasRequest) -> Any:
     """Return what one node does with an event."""
     if not isinstance(read_trigger(normalize(request.draft.trigger)), Trigger):
         return msgspec.to_builtins(_UNREADABLE)
-    parsed = parse_draft(with_snippets(request.draft, request.server.connection))
+    parsed = parse_draft(with_pins(request.draft, request.server.connection))
     node = dict(zip(request.pieces.nodes, parsed.graph.nodes, strict=False))[request.content["key"]]
     described, sample, locale = request.sample()
     now = environment.now()

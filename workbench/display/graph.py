@@ -22,12 +22,13 @@ Mark: TypeAlias = Literal["done", "failed", "waiting", "skipped", "goal", "inval
 Chosen: TypeAlias = Mapping[str, Point] | None
 """Positions that a user chose; None for the automatic layout."""
 
-STAYING = frozenset({"failed", "refused", "held_out", "waiting", "goal"})
+STAYING = frozenset({"failed", "refused", "joined", "held_out", "waiting", "goal"})
 """Outcomes after which a run does not follow an edge."""
 _MARKS: dict[str, Mark] = {
     "failed": "failed",
     "refused": "failed",
     "held_out": "skipped",
+    "joined": "skipped",
     "waiting": "waiting",
     "skipped": "skipped",
     "undeliverable": "skipped",

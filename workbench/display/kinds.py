@@ -21,7 +21,16 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from workbench.display import words
-from workbench.language.actions import FIELDS, NODE_KINDS, FieldType, Handle, InvalidAction, TriggerNode, handles_of
+from workbench.language.actions import (
+    FIELDS,
+    MAX_COLLECTED,
+    NODE_KINDS,
+    FieldType,
+    Handle,
+    InvalidAction,
+    TriggerNode,
+    handles_of,
+)
 from workbench.language.graph import Node
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 from workbench.language.problem import DeclarationError
@@ -177,7 +186,7 @@ def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
         case "filters":
             return words.conditions(value)
         case "duration":
-            return words.duration(value)
+            return "" if value is None else words.duration(value)
         case "branches" if quoted:
             return words.join_and([f"{branch.percent} % {words.value(branch.handle)}" for branch in value])
         case "branches":
@@ -190,6 +199,10 @@ def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
             return value or ""
         case "shift":
             return words.shift(value) if value else ""
+        case "path":
+            return value or ""
+        case "number":
+            return "" if value == MAX_COLLECTED else f"{value} events"
         case "zone":
             return "" if value == TIMEZONE_ATTRIBUTE else str(value)
         case "locales" if value and not quoted:

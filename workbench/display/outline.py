@@ -16,6 +16,7 @@ import msgspec
 from workbench.display.kinds import STEPS, TRIGGERS, FormField, free_id, parts
 from workbench.language.actions import (
     FIELDS,
+    MAX_COLLECTED,
     MAX_ID_LENGTH,
     MAX_WAIT,
     STEP_ACTIONS,
@@ -180,6 +181,10 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
             return True if value is True else None
         case "clock" | "weekdays" | "date" | "shift" | "zone":
             return None if timing_problem(field_type, value) else value
+        case "path":
+            return value if isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH else None
+        case "number":
+            return value if type(value) is int and 2 <= value <= MAX_COLLECTED else None
         case "locales":
             if not isinstance(value, dict) or not all(isinstance(texts, dict) and texts for texts in value.values()):
                 return None

@@ -235,8 +235,10 @@ def _field(field_type: FieldType, content: Any) -> str:
             return str(content)
         case "weekdays":
             return words.weekdays(content)
-        case "date" | "zone":
+        case "date" | "zone" | "path":
             return path(content)
+        case "number":
+            return f"{content} events"
         case "shift":
             return words.shift(timedelta(seconds=content))
         case "locales":

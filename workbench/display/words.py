@@ -308,6 +308,8 @@ def step_detail(step: Step) -> str:
             return f"{CAUSE_WORDS.get(detail.get('cause', ''), '')} until {to_minute(detail['until'])} UTC".strip()
         case "matched" | "timed_out" | "goal":
             return str(detail.get("event", ""))
+        case "collected":
+            return quantity(detail.get("events", 1), "event")
         case "skipped" | "refused" | "missed":
             return str(detail.get("error") or CAUSE_WORDS.get(detail.get("cause", ""), ""))
         case "sent" if "locale" in detail:

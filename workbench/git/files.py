@@ -22,6 +22,7 @@ from workbench.connection import Connection
 from workbench.draft import Draft, from_json
 from workbench.errors import InvalidAutomationError, NotFoundError
 from workbench.language.codec import MalformedJsonError, decode, encode, normalize, printable
+from workbench.language.graph import PINS
 from workbench.publish import AutomationRecord
 
 State: TypeAlias = Literal["live", "off", "draft"]
@@ -199,8 +200,8 @@ def server_automations(connection: Connection) -> list[ServerAutomation]:
             automations.append(ServerAutomation(record, AutomationFile.of(record, "draft")))
             continue
         state: State = "off" if record.state == "off" else "live"  # a pause is not part of a file
-        # Publication adds the newest snippets, so files have none.
-        graph = {key: value for key, value in version.graph.items() if key != "snippets"}
+        # Publication adds the newest snippets and the time zone, so files have none.
+        graph = {key: value for key, value in version.graph.items() if key not in PINS}
         content = AutomationFile(record.name, state, version.trigger_spec, graph)
         # Digests, because the server may return keys in another order.
         unpublished = AutomationFile.of(record, state).digest() != content.digest()

@@ -30,6 +30,7 @@ MAX_ID_LENGTH = 128  # characters of an id or a handle; Postgres indexes node id
 MAX_TAG = 64  # characters
 MAX_WAIT = timedelta(days=366)
 MAX_BRANCHES = 100
+MAX_COLLECTED = 1_000  # events of an entry, with the one that started it
 MAX_URL = 2_048  # characters
 
 _ORIGIN = r"https?://[^\s\x00-\x1f/?#@\\:{}][^\s\x00-\x1f/?#@\\{}]*"
@@ -63,6 +64,8 @@ FieldType: TypeAlias = Literal[
     "shift",
     "zone",
     "locales",
+    "path",
+    "number",
 ]
 Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
 Text: TypeAlias = Annotated[str, "text"]  # a template
@@ -84,6 +87,8 @@ Weekdays: TypeAlias = Annotated[tuple[int, ...], "weekdays"]  # from 1 (Monday) 
 DatePath: TypeAlias = Annotated[str, "date"]  # of a date; a name alone in `data` is that of an attribute of the contact
 Shift: TypeAlias = Annotated[timedelta, "shift"]  # between a date and the moment; whole seconds in `data`
 ZoneAttribute: TypeAlias = Annotated[str, "zone"]  # the attribute of the contact with its time zone
+PayloadPath: TypeAlias = Annotated[str, "path"]  # of a value in the payload of an event
+EventLimit: TypeAlias = Annotated[int, "number"]  # of the events in a list
 Locales: TypeAlias = Annotated[dict[str, dict[str, str]], "locales"]  # the lines and texts of the action, by locale
 
 
@@ -258,6 +263,37 @@ class WaitUntil(_Action, frozen=True, tag="wait_until"):
         return frozenset({self.zone, rest.partition(".")[0]} if first == "contact" else {self.zone})
 
 
+class Collect(_Action, frozen=True, tag="collect"):
+    """Wait while later events of the name that started the entry join it; texts see all of them as `events`.
+
+    It ends after a time, at a time of day, or with the event that makes them `max`. `key`: only events with the same
+    value at this path of the payload join.
+    """
+
+    wait: Duration | None = msgspec.field(name="seconds", default=None)
+    clock: Clock | None = msgspec.field(name="until", default=None)
+    key: PayloadPath | None = None
+    max: EventLimit = MAX_COLLECTED
+
+    @property
+    def problem(self) -> Problem | None:
+        if self.wait is None and self.clock is None:
+            return Problem("seconds", "is missing: write a number of seconds, or a time of day as `until`")
+        if self.wait is not None and self.clock is not None:
+            return Problem("until", "does not belong beside `seconds`: write one of them")
+        return None
+
+    @property
+    def longest(self) -> timedelta:
+        """The longest time from when the node is reached."""
+        return timedelta(days=1) + MAX_CLOCK_SETBACK if self.wait is None else self.wait
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes of the contact on which the end of the wait depends."""
+        return frozenset() if self.clock is None else frozenset({TIMEZONE_ATTRIBUTE})
+
+
 class Branch(msgspec.Struct, frozen=True):
     """One branch of a split, with its share of the contacts."""
 
@@ -300,6 +336,7 @@ StepAction: TypeAlias = (
     | Delay
     | WaitForEvent
     | WaitUntil
+    | Collect
     | Split
     | Exit
 )
@@ -412,7 +449,7 @@ def awaited_event(action: Action) -> str | None:
 
 def longest_wait(action: Action) -> timedelta:
     """Return the longest wait that an action itself asks for: the sum of its durations."""
-    return action.longest if isinstance(action, WaitUntil) else sum(_values(action, "duration"), timedelta())
+    return action.longest if isinstance(action, WaitUntil | Collect) else sum(_values(action, "duration"), timedelta())
 
 
 def _values(action: Action | MessageAction, *types: FieldType) -> Iterator[Any]:
@@ -489,6 +526,15 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
                 problems.append(Problem(field, problem))
                 return None
             return _read_timing(declared.type, value)
+        case "path":
+            if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
+                problems.append(Problem(field, f"must be a path of 1 to {MAX_ID_LENGTH} characters, like orderId"))
+                return None
+            return value.removeprefix("payload.")
+        case "number":
+            if type(value) is not int or not 2 <= value <= MAX_COLLECTED:
+                problems.append(Problem(field, f"must be a whole number from 2 to {MAX_COLLECTED:,}"))
+            return value
         case "locales":
             texts, locales = fields_of_type(kind, "line", "text"), dict[str, dict[str, str]]()
             if not isinstance(value, dict) or len(value) > MAX_LOCALES:

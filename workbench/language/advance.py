@@ -18,7 +18,7 @@ from workbench.language.decision import Decision, Failure, StepContext, end_entr
 from workbench.language.facts import Facts, apply_effects, event_reference
 from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
 from workbench.language.local_time import MAX_CLOCK_SETBACK
-from workbench.language.nodes import HOLDOUT_NODE_ID, bucket, run_node
+from workbench.language.nodes import HOLDOUT_NODE_ID, bucket, join_entry, run_node
 from workbench.language.run import JITTER, Run, State
 
 LOOP_WINDOW = timedelta(minutes=1)
@@ -34,7 +34,8 @@ class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
     ContactHistory.messages_at, for this period. `later_events`: Facts.later_events with these names, which also wake
     the run while it waits. `since`, `since_id`: only later events after them (`LaterEvent.follows`) are needed; None:
     all since the event that started the entry. `attributes`: those of the contact that can move the end of a wait when
-    they change, which wakes the run. `unsubscribed`: ContactState.opted_out must include addresses that unsubscribed.
+    they change, which wakes the run. `collecting`: ContactHistory.collecting. `joined`: Facts.joined; that of a new
+    entry is empty. `unsubscribed`: ContactState.opted_out must include addresses that unsubscribed.
     """
 
     entries: bool = False
@@ -44,6 +45,8 @@ class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
     since: datetime | None = None
     since_id: str | None = None
     attributes: frozenset[str] = frozenset()
+    collecting: bool = False
+    joined: bool = False
     unsubscribed: bool = False
 
 
@@ -64,8 +67,11 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
         error = f"node_missing: {run.node_id!r} is not in the graph"
         return Decision(run.to(State.DEAD, outcome="node_missing", error=error))
     ctx = StepContext(graph, node, run, facts, now)
-    if run.node_id is None and (refusal := _refuse_admission(ctx)) is not None:
-        return refusal
+    if run.node_id is None:
+        # First of all: an event that joins an entry is none for the rules on new entries (docs/decisions/0068).
+        refusal = join_entry(ctx) or _refuse_admission(ctx)
+        if refusal is not None:
+            return refusal
     # A worker that dies during an attempt leaves no outcome, so the attempts are also counted here.
     if run.attempt > 1 and run.attempt > facts.retries.max_attempts(node.action.channel):
         return fail_permanently(ctx, "attempts_exhausted", "every attempt ended without an outcome")
@@ -116,6 +122,8 @@ def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
         since=None if settings.goal is not None else run.since,
         since_id=None if settings.goal is not None or run.since is None else run.since_id,
         attributes=graph.followed_attributes,
+        collecting=graph.collects,
+        joined=graph.collects and not is_new,
         unsubscribed=to_subscribers,
     )
 

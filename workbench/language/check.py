@@ -15,6 +15,7 @@ import msgspec
 from workbench.language.actions import (
     Action,
     AddTag,
+    Collect,
     Condition,
     Exit,
     Handle,
@@ -32,6 +33,7 @@ from workbench.language.actions import (
 )
 from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
 from workbench.language.event import EVENT_NAME, LOG_NAME
+from workbench.language.facts import EVENTS
 from workbench.language.filter import OPERATORS, Filter, Where
 from workbench.language.graph import Graph, Node, search_depth_first, targets_by_source
 from workbench.language.locales import choose_locale, locale_tag
@@ -78,6 +80,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_where(trigger, graph),
         *_check_overridden_built_ins(trigger, graph),
         *_check_guards(graph),
+        *_check_collected(trigger, graph),
         *_check_locales(graph),
         *(warning for channel in CHANNELS.values() for warning in _check_recipients(trigger, graph, channel)),
         *(warning for channel in CHANNELS.values() for warning in _check_deliverable(trigger, graph, channel)),
@@ -104,6 +107,8 @@ def context_paths(node: Node) -> set[str]:
     paths = {path for filter_ in _filters_on_entry(node) for path in filter_.paths}
     if isinstance(node.action, WaitUntil) and node.action.date is not None:
         paths.add(node.action.date)
+    if isinstance(node.action, Collect) and node.action.key is not None:
+        paths.add(f"payload.{node.action.key}")
     for text in templates_in(node.action):
         try:
             paths |= compile_template(text).paths
@@ -265,6 +270,23 @@ def _check_guards(graph: Graph) -> Iterator[Diagnostic]:
                     " contact pass this condition. Write it before that step"
                 )
                 yield Diagnostic("warning", message, node.id)
+
+
+def _check_collected(trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
+    """Check that events start an automation that collects them, and that steps read the list after it is complete."""
+    collecting = {node.id for node in graph.nodes if isinstance(node.action, Collect)}
+    if trigger.source is not None:
+        for index, node in enumerate(graph.nodes):
+            if node.id in collecting:
+                message = f"collects events, but a {trigger.type} starts this automation: an app_event must start it"
+                yield Diagnostic("error", message, node.id, f"graph.nodes[{index}].type")
+    links = [link for link in graph.links if link[0] not in collecting]
+    early = set() if graph.start is None else _reachable(graph.start.id, links) - collecting
+    for node in graph.nodes:
+        if node.id in early and any(path.partition(".")[0] == EVENTS for path in context_paths(node)):
+            has = "has only the event that started the entry" if collecting else "is a value of the event"
+            message = f"reads {EVENTS!r}, which {has}: no step before it on every way collects events"
+            yield Diagnostic("warning", message, node.id)
 
 
 def _check_locales(graph: Graph) -> Iterator[Diagnostic]:
@@ -595,7 +617,7 @@ def _includes(member: Filter, filters: Iterable[Filter]) -> bool:
     return member in filters
 
 
-_ALWAYS_THERE = {"event", "contactId", "payload", "contact", "contact.id", "contact.tags", "contact.segments"}
+_ALWAYS_THERE = {EVENTS, "event", "contactId", "payload", "contact", "contact.id", "contact.tags", "contact.segments"}
 
 
 def uses_chain(trigger: Trigger, graph: Graph) -> bool:
@@ -755,5 +777,7 @@ def _payload_paths(trigger: Trigger, graph: Graph) -> Iterator[_PayloadPath]:
     names = tuple(sorted(trigger.names))
     uses += [(path, names, node.id, None) for node in graph.nodes for path in sorted(context_paths(node))]
     for path, events, node_id, field in uses:
+        if graph.collects and node_id is not None and path.partition(".")[0] == EVENTS:
+            continue  # the list of collected events
         if path not in (*BUILT_INS, "payload", "contact") and not path.startswith("contact."):
             yield path.removeprefix("payload."), events, node_id, field

@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -198,6 +198,11 @@ def value_at(path: str, context: Mapping[str, Any]) -> Any:
             return MISSING
         value = value[part]
     return value
+
+
+def utc_text(moment: datetime) -> str:
+    """Return a moment as text: `2026-11-27T09:00:00Z`."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def json_equal(left: Json, right: Json) -> bool:

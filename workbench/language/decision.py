@@ -1,12 +1,13 @@
 """The result of a step, and the ways in which it can end: continue, wait, retry, fail permanently, end the entry."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from workbench.language.actions import Handle
+from workbench.language.codec import utc_text
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph, Node
 from workbench.language.run import Effect, Run, State, Step, delay_after
@@ -78,8 +79,7 @@ def wait(ctx: StepContext, until: datetime, cause: str) -> Decision:
     waiting = run.to(State.WAITING, node_id=ctx.node.id, attempt=attempt, due_at=until, since=run.since or ctx.now)
     if run.since is not None:  # claimed before the wait ended: the step was recorded when the wait began
         return Decision(waiting)
-    until_text = until.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return Decision(waiting, record_step(ctx, "waiting", detail={"cause": cause, "until": until_text}))
+    return Decision(waiting, record_step(ctx, "waiting", detail={"cause": cause, "until": utc_text(until)}))
 
 
 def fail(ctx: StepContext, failure: Failure) -> Decision:

@@ -27,6 +27,7 @@ Reason: TypeAlias = Literal[
     "dropped",
     "before_live",
     "held_out",
+    "joined",
     "no_entry",
 ]
 
@@ -157,6 +158,7 @@ _OUTCOME_REASONS: Mapping[str | None, Reason] = {
     "reentry": "reentry",
     "loop_guard": "loop_guard",
     "holdout": "held_out",
+    "joined": "joined",
     "automation_inactive": "inactive",
     "automation_archived": "archived",
     "chain_reorg": "dropped",

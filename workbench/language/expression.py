@@ -397,6 +397,22 @@ def _abs(value: Any) -> int | Decimal:
     return number.copy_abs() if isinstance(number, Decimal) else abs(number)
 
 
+@_filter("sum")
+@pass_context
+def _sum(scope: Scope, values: Any, key: Any = None) -> int | Decimal:
+    """Return the sum of the numbers in a list, or of those that its objects have under a key."""
+    if not isinstance(values, list | tuple):
+        _require_present(values)
+        raise TemplateError(f"needs a list to sum, not {_kind(values)}")
+    _budget(scope).pay_loop(len(values), 1)
+    if key is not None:
+        values = [value[key] for value in values if isinstance(value, Mapping) and value.get(key) is not None]
+    total: int | Decimal = 0
+    for number in map(_number, values):
+        total = _EXACT.add(Decimal(total), Decimal(number)) if isinstance(number, Decimal) else total + number
+    return total
+
+
 @_filter("length", "count")
 def _length(value: Any) -> int:
     if not isinstance(value, str | list | tuple | Mapping):

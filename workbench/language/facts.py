@@ -5,16 +5,34 @@ which of them the next decisions on a run can read, so that the engine does not 
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
-from workbench.language.codec import Json, as_stored
+from workbench.language.codec import Json, as_stored, utc_text
 from workbench.language.contact import ContactState, contact_context, merge_identifiers
 from workbench.language.event import Identifiers
 from workbench.language.run import ContactUpdated, Effect, TagAdded, TagRemoved, counts_towards_cap
 from workbench.language.trigger import flat_context
+
+EVENTS: Final = "events"  # the name of the list of collected events in texts and conditions
+
+
+class CollectingEntry(msgspec.Struct, frozen=True, gc=False):
+    """An open entry of the contact that waits at `node_id` until a moment, and lets events join it.
+
+    `event`, `payload`, `at`, `event_id`: the event that started it. `joined`: the number of events that joined it.
+    """
+
+    entry_id: str
+    node_id: str
+    event: str
+    payload: dict[str, Json]
+    at: datetime
+    event_id: str
+    until: datetime
+    joined: int
 
 
 class ContactHistory(msgspec.Struct, frozen=True, gc=False):
@@ -26,12 +44,14 @@ class ContactHistory(msgspec.Struct, frozen=True, gc=False):
     `recent`: the number of its entries of this automation in the minute (`LOOP_WINDOW`) before this one.
     `messages_at`: the times, in order, of messages to it (`Channel.to_contact`) from any automation, at least those
     within the period of the frequency cap; failed and skipped messages are not included.
+    `collecting`: its other entries of this automation that collect events, the oldest first.
     """
 
     entered_at: datetime | None = None
     running: bool = False
     recent: int = 0
     messages_at: tuple[datetime, ...] = ()
+    collecting: tuple[CollectingEntry, ...] = ()
 
 
 class LaterEvent(msgspec.Struct, frozen=True, gc=False):
@@ -58,8 +78,9 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     `event`, `sent` (its identifiers), `payload`: the event that started the entry; `at`: when the service received it.
     `contact`: its current state. `cancelled`: the reason why the automation no longer runs, or None. `paused`: the
     automation is paused. `later_events`: the contact's events since then that the run waits for or that are its goal,
-    ordered by `at`, up to the time of the decision. `real_now`: the real time, at which messages leave and from which
-    retries are counted; None if it is the time of the decision.
+    ordered by `at`, up to the time of the decision. `joined`: the events that joined the entry, in order; None if its
+    graph collects none. `real_now`: the real time, at which messages leave and from which retries are counted; None if
+    it is the time of the decision.
     """
 
     event: str
@@ -71,6 +92,7 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
     retries: RetryPolicy = DEFAULT_POLICY
     history: ContactHistory = ContactHistory()
     later_events: tuple[LaterEvent, ...] = ()
+    joined: tuple[LaterEvent, ...] | None = None
     at: datetime | None = None
     real_now: datetime | None = None
 
@@ -100,7 +122,16 @@ def full_context(facts: Facts) -> dict[str, Any]:
     # Set last, so that no key of the payload can replace them (docs/contract.md 4.7).
     context["payload"] = facts.payload
     context["contact"] = contact_context(contact)
+    if facts.joined is not None:
+        started = _listed(facts.event, facts.at, facts.payload)
+        context[EVENTS] = [started, *(_listed(event.event, event.at, event.payload) for event in facts.joined)]
     return context
+
+
+def _listed(name: str, at: datetime | None, payload: dict[str, Json]) -> dict[str, Json]:
+    """Return an event of the list `events`: the keys of its payload, plus `event`, `receivedAt` and `payload`."""
+    received = None if at is None else utc_text(at)
+    return {"event": name, "receivedAt": received, **payload, "payload": payload}
 
 
 def event_reference(event: LaterEvent) -> dict[str, str]:

@@ -7,14 +7,15 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 `goal` {event, filters?, where?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: the hours without in-app messages and emails, in the contact's time zone.
 `frequencyCap` {messages, seconds}: the maximum number of these that a contact gets in a period, from all automations.
-`timezone` (an IANA name): the time zone of contacts whose attribute has none, for quiet hours and `wait_until`.
+`timezone` (an IANA name): the time zone of contacts whose attribute has none, for quiet hours, `wait_until`, `collect`;
+by default `timezone` beside the settings: that of the organization, which publication adds.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
 `localeAttribute` (by default `locale`): the attribute of the contact that chooses the texts of messages.
 `defaultLocale`: the locale of the default texts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, time, timedelta
+from datetime import datetime, time, timedelta, tzinfo
 from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
@@ -25,6 +26,7 @@ from workbench.language.actions import (
     MAX_WAIT,
     STEP_ACTIONS,
     Action,
+    Collect,
     Handle,
     InvalidAction,
     TriggerNode,
@@ -37,10 +39,10 @@ from workbench.language.actions import (
     read_action,
     read_event_name,
 )
-from workbench.language.codec import storage_problem
+from workbench.language.codec import Json, storage_problem
 from workbench.language.event import attribute_key
 from workbench.language.filter import Filter, matches
-from workbench.language.local_time import TIMEZONE_ATTRIBUTE, find_zone
+from workbench.language.local_time import NOT_A_ZONE, TIMEZONE_ATTRIBUTE, find_zone, time_zone
 from workbench.language.locales import LOCALE_ATTRIBUTE, NOT_A_LOCALE, locale_tag
 from workbench.language.problem import Problem, Problems
 from workbench.language.snippets import Library, read_snippets
@@ -97,7 +99,8 @@ class FrequencyCap(msgspec.Struct, frozen=True):
 class AutomationSettings(msgspec.Struct, frozen=True):
     """The settings of an automation. A setting with `problems` is left out; published versions have none.
 
-    `locale`: the one that texts are chosen for in a preview or a test, in place of the contact's.
+    `organization_timezone`: that of `timezone` beside the settings. `locale`: the one that texts are chosen for in a
+    preview or a test, in place of the contact's.
     """
 
     reentry: Reentry = Reentry()
@@ -106,13 +109,30 @@ class AutomationSettings(msgspec.Struct, frozen=True):
     frequency_cap: FrequencyCap | None = None
     holdout: int = 0
     timezone: str | None = None
+    organization_timezone: str | None = None
     locale_attribute: str = LOCALE_ATTRIBUTE
     default_locale: str | None = None
     locale: str | None = None
     problems: Problems = ()
 
+    def zone_of(self, contact_zone: Json) -> tzinfo:
+        """Return the time zone of a contact with this value of its attribute."""
+        return time_zone(contact_zone, self.timezone, self.organization_timezone)
+
 
 DEFAULT_SETTINGS = AutomationSettings()
+
+
+PINS = ("snippets", "timezone")  # keys of a graph that publication adds
+
+
+def follows_clocks(graph: Mapping[str, Any]) -> bool:
+    """Return whether a decoded graph depends on the time zone of its contacts, and does not name one itself."""
+    nodes, settings = graph.get("nodes"), graph.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    kinds = [node.get("type") for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
+    has_clock = "wait_until" in kinds or "collect" in kinds or settings.get("quietHours") is not None
+    return has_clock and settings.get("timezone") is None
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -185,10 +205,14 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def followed_attributes(self) -> frozenset[str]:
-        """The attributes of the contact on which the end of a `wait_until` depends."""
-        return frozenset(
-            name for node in self.nodes if isinstance(node.action, WaitUntil) for name in node.action.attributes
-        )
+        """The attributes of the contact on which the end of a `wait_until` or a `collect` depends."""
+        actions = [node.action for node in self.nodes if isinstance(node.action, WaitUntil | Collect)]
+        return frozenset(name for action in actions for name in action.attributes)
+
+    @cached_property
+    def collects(self) -> bool:
+        """Whether entries collect events."""
+        return Collect in self.actions
 
     @cached_property
     def wakes(self) -> frozenset[str]:
@@ -370,6 +394,7 @@ GRAPH_SCHEMA = {
         "nodes": {"type": ["array", "null"], "items": _NODE_SCHEMA, "maxItems": MAX_ITEMS},
         "edges": {"type": ["array", "null"], "items": _EDGE_SCHEMA, "maxItems": MAX_ITEMS},
         "settings": {"type": ["object", "null"]},
+        "timezone": {"type": ["string", "null"], "description": "Of a version: the time zone of the organization."},
         "snippets": {"type": ["object", "null"], "description": "Of a version: the snippets in its texts, by name."},
     },
 }
@@ -384,6 +409,9 @@ def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
     library = read_snippets(value.get("snippets"), f"{field}.snippets")
     if isinstance(library, Problem):
         return (library,)
+    zone = value.get("timezone")
+    if zone is not None and find_zone(zone) is None:
+        return (Problem(f"{field}.timezone", NOT_A_ZONE),)
     problems: list[Problem] = []
     items: list[Node | Edge] = []
     read_node = partial(_read_node, library=library)
@@ -410,7 +438,7 @@ def read_graph(value: Any, field: str = "graph") -> Graph | Problems:
     return Graph(
         tuple(item for item in items if isinstance(item, Node)),
         tuple(item for item in items if isinstance(item, Edge)),
-        read_settings(value.get("settings"), f"{field}.settings"),
+        msgspec.structs.replace(read_settings(value.get("settings"), f"{field}.settings"), organization_timezone=zone),
     )
 
 
@@ -514,7 +542,7 @@ def _read_quiet_hours(value: dict[str, Any], field: str, problems: list[Problem]
 @_reads("timezone", "timezone")
 def _read_timezone(value: Any, field: str, problems: list[Problem]) -> str | None:
     if find_zone(value) is None:
-        problems.append(Problem(field, "must be the name of a time zone, like Europe/Zurich"))
+        problems.append(Problem(field, NOT_A_ZONE))
         return None
     return str(value)
 

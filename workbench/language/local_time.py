@@ -15,6 +15,8 @@ from workbench.language.event import parse_timestamp
 
 TIMEZONE_ATTRIBUTE = "timezone"  # of the contact, unless an automation names another one
 
+NOT_A_ZONE = "must be the name of a time zone, like Europe/Zurich"
+
 MAX_CLOCK_SETBACK = timedelta(hours=7)  # the largest step back of any zone's clocks since 1970
 
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")

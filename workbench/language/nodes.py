@@ -18,6 +18,7 @@ from workbench.language.actions import (
     Action,
     AddTag,
     Branch,
+    Collect,
     Condition,
     Delay,
     Exit,
@@ -36,7 +37,7 @@ from workbench.language.actions import (
     is_webhook_url,
 )
 from workbench.language.channel import Channel, EmailMessage, InappMessage, Message, WebhookMessage
-from workbench.language.codec import Json, encode
+from workbench.language.codec import Json, encode, json_equal, utc_text, value_at
 from workbench.language.contact import exceeds_attribute_limits, merge_identifiers
 from workbench.language.decision import (
     Decision,
@@ -51,12 +52,12 @@ from workbench.language.decision import (
 )
 from workbench.language.event import attribute_problems, mask_email
 from workbench.language.facts import event_reference
-from workbench.language.filter import Where, explain, matches, value_at
+from workbench.language.filter import Where, explain, matches
 from workbench.language.graph import QuietHours
-from workbench.language.local_time import date_moment, next_moment, time_zone
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE, date_moment, next_moment
 from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
-from workbench.language.run import ContactUpdated, State, TagAdded, TagRemoved, message_id
+from workbench.language.run import JOINED, ContactUpdated, EntryJoined, State, TagAdded, TagRemoved, message_id
 from workbench.language.template import MissingValueError, RenderBudget, TemplateError, evaluate, render
 from workbench.language.trigger import identifier_fields
 
@@ -172,7 +173,7 @@ def _compose_webhook(ctx: StepContext, action: SendWebhook, _: str) -> Message |
             ids = {"contactId": facts.contact.id, "automationId": run.automation_id, "entryId": run.entry_id}
             identifiers = identifier_fields(merge_identifiers(facts.sent, facts.contact.identifiers))
             data = {**ids, **identifiers, "payload": facts.payload}
-            at = None if facts.at is None else facts.at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            at = None if facts.at is None else utc_text(facts.at)
             body = encode({"type": facts.event, "timestamp": at, "data": data}).decode()
         case str() as text:
             body = render(text, context)
@@ -254,7 +255,7 @@ def _wait_until(ctx: StepContext, action: WaitUntil) -> Decision:
     # The moment is computed again whenever the run is decided, so it follows a date or a time zone that has changed.
     facts, now, since = ctx.facts, ctx.now, ctx.run.since or ctx.now
     earliest = since if ctx.run.resumed else now  # what came due in a pause has not been missed
-    zone = time_zone(facts.contact.attributes.get(action.zone), ctx.graph.settings.timezone)
+    zone = ctx.graph.settings.zone_of(facts.contact.attributes.get(action.zone))
     if action.date is None:
         assert action.clock is not None, "a node has a time of day or a date"
         until = next_moment(action.clock, action.weekdays, zone, earliest)
@@ -273,6 +274,44 @@ def _wait_until(ctx: StepContext, action: WaitUntil) -> Decision:
     else:
         return follow_edge(ctx, record_step(ctx, "waited", "reached"))
     return follow_edge(ctx, record_step(ctx, "missed", "missed", {"cause": cause}))
+
+
+@_handles(Collect)
+def _collect(ctx: StepContext, action: Collect) -> Decision:
+    if (joined := join_entry(ctx)) is not None:
+        return joined
+    now, since = ctx.now, ctx.run.since or ctx.now
+    if action.clock is None:
+        assert action.wait is not None, "a node has a time or a time of day"
+        until = since + action.wait
+    else:
+        zone = ctx.graph.settings.zone_of(ctx.facts.contact.attributes.get(TIMEZONE_ATTRIBUTE))
+        until = next_moment(action.clock, (), zone, since if ctx.run.resumed else now)
+    events = 1 + len(ctx.facts.joined or ())
+    if now < until and events < action.max:
+        return wait(ctx, until, "collect")
+    return follow_edge(ctx, record_step(ctx, "collected", detail={"events": events}))
+
+
+def join_entry(ctx: StepContext) -> Decision | None:
+    """Return the decision that the entry joins another one that collects such events; None if there is none.
+
+    An entry that collects itself joins only an older one: those of contacts that were merged become one.
+    """
+    facts, run = ctx.facts, ctx.run
+    for other in facts.history.collecting:
+        node = ctx.graph.by_id.get(other.node_id)
+        if node is None or not isinstance(node.action, Collect) or other.event != facts.event or ctx.now >= other.until:
+            continue
+        key = node.action.key
+        if key is not None and not json_equal(value_at(key, facts.payload), value_at(key, other.payload)):
+            continue
+        if run.since is None or facts.at is None or (other.at, other.event_id) < (facts.at, run.event_id):
+            events = 2 + other.joined + len(facts.joined or ())
+            step = record_step(ctx, "joined", detail={"entryId": other.entry_id})
+            ended = end_entry(ctx, State.CANCELLED, JOINED, step, steps=0 if run.node_id is None else 1)
+            return msgspec.structs.replace(ended, effects=(EntryJoined(other.entry_id, events >= node.action.max),))
+    return None
 
 
 @_handles(Split)
@@ -305,7 +344,7 @@ def _withhold(ctx: StepContext) -> Decision | None:
         return None
     now = ctx.facts.real_time(ctx.now)  # a late engine must not send at night, or more than the cap allows
     if hours is not None:
-        zone = time_zone(ctx.facts.contact.attributes.get(hours.attribute), ctx.graph.settings.timezone)
+        zone = ctx.graph.settings.zone_of(ctx.facts.contact.attributes.get(hours.attribute))
         until = quiet_until(hours, zone, now)
         if until is not None:
             return wait(ctx, until, "quiet_hours")

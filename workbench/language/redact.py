@@ -16,13 +16,27 @@ from workbench.language.codec import Json, decode, encode
 from workbench.language.decision import Decision
 from workbench.language.event import mask_email
 from workbench.language.filter import Verdict
-from workbench.language.run import ContactUpdated, Effect, Step, TagAdded, TagRemoved
+from workbench.language.run import ContactUpdated, Effect, EntryJoined, Step, TagAdded, TagRemoved
 from workbench.language.template import TemplateError, compile_template
 
 UNSEEN = "•••"
 # Details of steps that no value of the contact can get into; all others are taken from the visible contact.
 _SHOWN_DETAILS = frozenset(
-    {"messageId", "messages", "tag", "attributes", "cause", "until", "event", "eventId", "share", "entries", "locale"}
+    {
+        "messageId",
+        "messages",
+        "tag",
+        "attributes",
+        "cause",
+        "until",
+        "event",
+        "eventId",
+        "share",
+        "entries",
+        "locale",
+        "events",
+        "entryId",
+    }
 )
 _ADDRESS_PATHS = frozenset({"email", "contact", "contact.email"})
 
@@ -70,7 +84,7 @@ def _hide_values(effect: Effect) -> Effect:
     match effect:
         case ContactUpdated(attributes=attributes):
             return ContactUpdated(dict.fromkeys(attributes, UNSEEN))
-        case TagAdded() | TagRemoved():
+        case TagAdded() | TagRemoved() | EntryJoined():
             return effect
         case _:
             channel = channel_of(effect)

@@ -41,7 +41,7 @@ TRANSITIONS: Mapping[tuple[State, State], str] = {
     (State.RUNNING, State.RETRYING): "a step failed, or its worker stopped",
     (State.RUNNING, State.COMPLETED): "the end of the graph, or held out",
     (State.RUNNING, State.EXITED): "an exit, or the goal",
-    (State.RUNNING, State.CANCELLED): "switched off, dropped, or not admitted",
+    (State.RUNNING, State.CANCELLED): "switched off, dropped, not admitted, or joined another entry",
     (State.RUNNING, State.DEAD): "no attempt left, or a permanent failure",
     (State.PAUSED, State.PENDING): "its automation is resumed",
     (State.PAUSED, State.CANCELLED): "switched off, or its log was dropped",
@@ -152,7 +152,17 @@ class ContactUpdated(msgspec.Struct, frozen=True, gc=False):
     attributes: dict[str, Json]
 
 
-Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated
+JOINED = "joined"  # the outcome of such an entry, and of its step
+
+
+class EntryJoined(msgspec.Struct, frozen=True, gc=False):
+    """The entry ends, and its events are those of another entry. `is_last`: that one has all the events it can have."""
+
+    entry_id: str
+    is_last: bool
+
+
+Effect: TypeAlias = Message | TagAdded | TagRemoved | ContactUpdated | EntryJoined
 
 
 def counts_towards_cap(effect: Effect) -> bool:

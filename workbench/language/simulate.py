@@ -26,7 +26,7 @@ from workbench.language.filter import Verdict, explain, matches
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.redact import redact_decision, redact_verdicts
-from workbench.language.run import TERMINAL, ContactUpdated, Run, State, Step, TagAdded, TagRemoved
+from workbench.language.run import TERMINAL, ContactUpdated, EntryJoined, Run, State, Step, TagAdded, TagRemoved
 from workbench.language.timeline import (
     NO_HISTORY,
     EventRecord,
@@ -149,7 +149,15 @@ def simulate(
     events = [record for record in (first, *later) if record.at < until]
     history, retries, owners = circumstances.history, circumstances.retries, circumstances.owners
     timeline = Timeline(graph, contact, history, retries, circumstances.report_bug, owners)
-    walks = shown = [*timeline.play(events, lambda record: entry if record is first else None, until)]
+
+    def start(record: EventRecord) -> SimulatedEntry | None:
+        if record is first:
+            return entry
+        # A later event starts no entry, but it may join this one.
+        collects = graph is not None and graph.collects
+        return _start_entry(automation, timeline.contact, record, only_joins=True) if collects else None
+
+    walks = shown = [*timeline.play(events, start, until)]
     if visible is not None:
         shown = _redact(graph, walks, visible, events, owners)
     steps: list[Step] = []
@@ -171,6 +179,8 @@ def simulate(
                         removed_tags.append(tag)
                     case ContactUpdated(attributes=written):
                         attributes |= written
+                    case EntryJoined():
+                        pass
                     case _:
                         messages.append(effect)
     return Trace(
@@ -305,8 +315,10 @@ def _trigger_context(entry: SimulatedEntry, contact: ContactState) -> dict[str, 
     return flat_context(entry.event.name, contact.id, identifiers, entry.payload)
 
 
-def _start_entry(automation: SimulatedAutomation, contact: ContactState, event: EventRecord) -> SimulatedEntry | None:
-    """Return a new entry if the stored event passes the trigger."""
+def _start_entry(
+    automation: SimulatedAutomation, contact: ContactState, event: EventRecord, *, only_joins: bool = False
+) -> SimulatedEntry | None:
+    """Return a new entry if the event passes the trigger."""
     trigger = automation.trigger
     if not trigger.matches_event(event.name, event.source):
         return None
@@ -314,7 +326,7 @@ def _start_entry(automation: SimulatedAutomation, contact: ContactState, event: 
     if not trigger.concerns(payload, contact.identifiers.wallet):
         return None
     run = Run(event.id, automation.id, since_id=event.id, event_id=event.id)
-    entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), run)
+    entry = SimulatedEntry(event, trigger.payload_of(payload, event.source), run, only_joins=only_joins)
     if trigger.filters and not matches(trigger.filters, _trigger_context(entry, contact), event.at):
         return None
     return entry

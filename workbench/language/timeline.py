@@ -15,16 +15,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, RequiredFacts, required_facts, walk
+from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, RequiredFacts, advance, required_facts, walk
 from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
 from workbench.language.codec import Json, as_stored, decode
 from workbench.language.contact import ContactState, IdentifierKey, apply_event
 from workbench.language.decision import Decision
 from workbench.language.event import Identifiers
-from workbench.language.facts import ContactHistory, Facts, LaterEvent
+from workbench.language.facts import CollectingEntry, ContactHistory, Facts, LaterEvent
 from workbench.language.filter import matches
 from workbench.language.graph import Graph
-from workbench.language.run import TERMINAL, Run, State, Step
+from workbench.language.run import JOINED, TERMINAL, EntryJoined, Run, State, Step
 
 MAX_ARRIVALS = 1_000  # the newest later events that an entry can read, as in the engine
 NO_HISTORY = ContactHistory()
@@ -56,7 +56,8 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 class SimulatedEntry(msgspec.Struct):
     """One entry on a timeline: the event that started it, its state, and the decisions on it.
 
-    An entry that is still open at the end of the timeline has a state that is not terminal.
+    An entry that is still open at the end of the timeline has a state that is not terminal. `joined`: the events that
+    joined it. `only_joins`: it is dropped, unless it joins another entry; then only that one has a record of it.
     """
 
     event: EventRecord
@@ -64,6 +65,8 @@ class SimulatedEntry(msgspec.Struct):
     run: Run
     decisions: list[Decision] = []
     required: RequiredFacts = RequiredFacts()
+    joined: list[LaterEvent] = []
+    only_joins: bool = False
 
     @property
     def steps(self) -> list[Step]:
@@ -144,10 +147,15 @@ class Timeline(msgspec.Struct):
                 if not self._open:
                     self._arrivals.clear()
                 entry.required = required_facts(self.graph, entry.run)
+                if entry.only_joins:
+                    decision = advance(self.graph, entry.run.claimed(), self._facts(entry, event.at, None), event.at)
+                    self._join(entry, decision, event.at)
+                    continue
                 first_walk = self._process(len(self._started_at), entry, event.at)
-                # After the entry has run, so that its own loop guard does not count it.
-                self._started_at.append(event.at)
                 run = entry.run
+                # After the entry has run, so that its own loop guard does not count it.
+                if run.outcome != JOINED:
+                    self._started_at.append(event.at)
                 # A refused entry has no step and does not count for reentry (see `ContactHistory.entered_at`).
                 if run.step or run.state is State.DEAD or run.state not in TERMINAL:
                     self._entered_at = event.at
@@ -218,6 +226,7 @@ class Timeline(msgspec.Struct):
                 if is_waiting and not changed.isdisjoint(other.required.attributes):
                     other.run = msgspec.structs.replace(other.run, due_at=now)
                     heapq.heappush(self._due, (now, other_number))
+        self._join(entry, decisions[-1], now)
         if after.history is not facts.history:
             self._sent_at += after.history.messages_at[len(facts.history.messages_at) :]
         if run.state in TERMINAL:
@@ -229,11 +238,41 @@ class Timeline(msgspec.Struct):
             heapq.heappush(self._due, (run.due_at, number))
         return Walk(entry, begun, facts, now, decisions, arrival)
 
+    def _join(self, entry: SimulatedEntry, decision: Decision, now: datetime) -> None:
+        """Add the events of an entry to those of the entry that it joins, if that is the decision."""
+        for effect in decision.effects if decision.run.outcome == JOINED else ():
+            for number, other in self._open.items():
+                if isinstance(effect, EntryJoined) and other.run.entry_id == effect.entry_id:
+                    event = entry.event
+                    started = LaterEvent(event.at, event.name, event.sent, entry.payload, event.id)
+                    other.joined = sorted([*other.joined, started, *entry.joined], key=attrgetter("at", "id"))
+                    if effect.is_last:
+                        other.run = msgspec.structs.replace(other.run, due_at=now)
+                        heapq.heappush(self._due, (now, number))
+
+    def _collecting(self, entry: SimulatedEntry) -> tuple[CollectingEntry, ...]:
+        """Return the other entries that may collect events, the oldest first."""
+        own = [
+            CollectingEntry(
+                other.run.entry_id,
+                other.run.node_id,
+                other.event.name,
+                other.payload,
+                other.event.at,
+                other.event.id,
+                other.run.due_at,
+                len(other.joined),
+            )
+            for other in self._open.values()
+            if other is not entry and other.run.state is State.WAITING and other.run.node_id and other.run.due_at
+        ]
+        return (*self.past.collecting, *own)
+
     def _facts(self, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None) -> Facts:
         event, required, history = entry.event, entry.required, NO_HISTORY
         later_events: tuple[LaterEvent, ...] = ()
         messages_at: tuple[datetime, ...] = ()
-        if required.entries or required.recent or required.messages:
+        if required.entries or required.recent or required.messages or required.collecting:
             recent = 0
             if required.recent:
                 started = len(self._started_at) - bisect_right(self._started_at, event.at - LOOP_WINDOW)
@@ -248,6 +287,7 @@ class Timeline(msgspec.Struct):
                 self.past.running or bool(self._open) if required.entries else False,
                 recent,
                 messages_at,
+                self._collecting(entry) if required.collecting else (),
             )
         if required.later_events:
             later_events = tuple(
@@ -265,6 +305,7 @@ class Timeline(msgspec.Struct):
             retries=self.retries,
             history=history,
             later_events=later_events,
+            joined=tuple(entry.joined) if required.collecting else None,
             at=event.at,
         )
 

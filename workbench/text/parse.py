@@ -468,8 +468,12 @@ def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
             while scanner.maybe(", ", " or "):
                 days.append(scanner.take(*WEEKDAYS))
             return [WEEKDAYS.index(day) + 1 for day in days]
-        case "date" | "zone":
+        case "date" | "zone" | "path":
             return scanner.path()
+        case "number":
+            number = scanner.integer()
+            scanner.take(" events")
+            return number
         case "shift":
             seconds = scanner.span()
             return seconds if scanner.take(" earlier", " later") == " later" else -seconds

@@ -142,7 +142,7 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return [WEEKDAYS[day - 1][:3].lower() for day in content]
         case "line" | "text" | "url" | "body" | "object" | "tag" | "attributes" | "event":
             return content
-        case "recipient" | "missing" | "switch" | "clock" | "date" | "zone" | "locales":
+        case "recipient" | "missing" | "switch" | "clock" | "date" | "zone" | "locales" | "path" | "number":
             return content
 
 

@@ -71,6 +71,7 @@ export interface Field {
   control: string;
   label: string;
   hint: string;
+  optional: boolean;
 }
 
 export interface Kind {

@@ -51,11 +51,14 @@ export function Control(props: Props) {
     </Labelled>
   );
 
+  function inPayload() {
+    return props.events.flatMap((name) => choices.paths[name] ?? []);
+  }
+
   function dates(): Option[] {
-    const inEvents = props.events.flatMap((name) => choices.paths[name] ?? []);
     return [
       ...choices.attributes.map(({ name }) => ({ value: `contact.${name}`, detail: "attribute" })),
-      ...inEvents.map(({ path, types }) => ({ value: `payload.${path}`, detail: types.join(", ") })),
+      ...inPayload().map(({ path, types }) => ({ value: `payload.${path}`, detail: types.join(", ") })),
     ];
   }
 
@@ -74,7 +77,7 @@ export function Control(props: Props) {
       case "event":
         return <Combo label={field.label} value={text} options={eventOptions(choices)} placeholder="which event?" disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "duration":
-        return <DurationInput id={id} label={field.label} value={value} disabled={disabled} onChange={onChange} />;
+        return <DurationInput id={id} label={field.label} value={value} disabled={disabled} onChange={onChange} onClear={field.optional ? () => onChange(undefined) : undefined} />;
       case "word":
         return <Combo label={field.label} value={text} options={[]} disabled={disabled} invalid={invalid} onChange={(typed) => onChange(typed.trim() === typed ? typed : typed.trim())} />;
       case "wallet":
@@ -114,6 +117,8 @@ export function Control(props: Props) {
         return <DatePath id={id} label={field.label} value={value} options={dates()} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "shift":
         return <Shift id={id} label={field.label} value={value} disabled={disabled} onChange={onChange} />;
+      case "path":
+        return <Combo label={field.label} value={text} options={inPayload().map(({ path, types }) => ({ value: path, detail: types.join(", ") }))} placeholder="any value" disabled={disabled} invalid={invalid} onChange={(path) => onChange(path || undefined)} />;
       case "zone":
         return <Combo label={field.label} value={text} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} placeholder="timezone" disabled={disabled} invalid={invalid} onChange={(name) => onChange(name || undefined)} />;
       case "filters":

@@ -8,10 +8,11 @@ interface Props {
   label: string;
   value: unknown;
   onChange: (seconds: number) => void;
+  onClear?: () => void; // of an optional duration: the input may be empty
   disabled?: boolean;
 }
 
-export function DurationInput({ id, label, value, onChange, disabled }: Props) {
+export function DurationInput({ id, label, value, onChange, onClear, disabled }: Props) {
   const seconds = typeof value === "number" ? value : 0;
   const [unit, setUnit] = useState(() => largestUnit(seconds));
   const [draft, setDraft] = useState<string | null>(null);
@@ -22,15 +23,16 @@ export function DurationInput({ id, label, value, onChange, disabled }: Props) {
     const valid = text.trim() !== "" && number > 0;
     setDraft(valid && String(number) === text ? null : text);
     if (valid) onChange(Math.round(number * unitSeconds));
+    else if (onClear && text.trim() === "") onClear();
   };
 
   return (
     <span className="ewc-row">
-      <input id={id} type="number" min={1} step="any" value={draft ?? String(Number((seconds / size).toFixed(4)))} disabled={disabled} aria-invalid={draft === "" || undefined}
+      <input id={id} type="number" min={1} step="any" value={draft ?? (onClear && seconds === 0 ? "" : String(Number((seconds / size).toFixed(4))))} disabled={disabled} aria-invalid={(draft === "" && !onClear) || undefined}
         onChange={(event) => type(event.target.value, size)} onBlur={() => setDraft(null)} />
       <select aria-label={`Unit of ${label}`} value={unit} disabled={disabled} onChange={(event) => {
         const [newUnit, newSize] = UNITS.find(([name]) => name === event.target.value)!;
-        onChange(Math.max(1, Math.round((seconds / size) * newSize)));
+        if (seconds > 0 || !onClear) onChange(Math.max(1, Math.round((seconds / size) * newSize)));
         setUnit(newUnit);
       }}>
         {UNITS.map(([name]) => <option key={name}>{name}</option>)}
