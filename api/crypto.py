@@ -232,6 +232,7 @@ class OrgKeys:
         self._aad = [b"email/%d" % org_id]
         roots = [generation.root for generation in _newest_first(chain) if generation.root is not None]
         self._webhooks = [_siv(root, b"webhook", org_id) for root in roots]
+        self._connections = [_siv(root, b"connection", org_id) for root in roots]
         self._snapshots = [_siv(root, b"snapshot", org_id) for root in roots]
         self.email_prefix = f"enc{chain.current.number}_"
 
@@ -321,6 +322,14 @@ class OrgKeys:
     def open_webhook_secret(self, sealed: bytes) -> str:
         """Decrypt a webhook secret; raise ValueError if it was not sealed for this organization."""
         return _opened(self._webhooks, sealed, None, "a webhook secret")
+
+    def seal_connection(self, secrets: str, name: str) -> bytes:
+        """Encrypt the secrets of a connection, bound to its name."""
+        return self._connections[0].encrypt(secrets.encode(), [name.encode()])
+
+    def open_connection(self, sealed: bytes, name: str) -> str:
+        """Decrypt the secrets of a connection; raise ValueError if they were not sealed for it."""
+        return _opened(self._connections, sealed, [name.encode()], "the secrets of a connection")
 
     def _used(self, indexes: list[str]) -> str:
         return "".join([indexes[generation.number - 1] for generation in self._chain.in_use()])

@@ -515,6 +515,20 @@ CREATE TABLE workbench.snippets (
     PRIMARY KEY (org_id, name, version)
 );
 
+-- Requests to providers, such as chat services, that messages are sent by; they are read when a message leaves.
+CREATE TABLE workbench.connections (
+    org_id      bigint NOT NULL REFERENCES workbench.organizations (id),
+    name        text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+    definition  jsonb NOT NULL,
+    secrets     bytea NOT NULL,                 -- sealed
+    next_at     timestamptz,                    -- with a rate: when the next message may leave
+    queue_end   timestamptz,                    -- with a rate: when the last of the messages that wait for their turn is to come back
+    created_at  timestamptz NOT NULL,
+    updated_at  timestamptz NOT NULL,
+    updated_by  uuid NOT NULL,
+    PRIMARY KEY (org_id, name)
+);
+
 -- In-app messages that authors send to their own wallets to try an automation: kept apart from messages, so they are never counted;
 -- deleted when they are acknowledged, or after a day. `contact_id`: the contact that the texts may mention.
 CREATE TABLE workbench.test_pushes (

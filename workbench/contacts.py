@@ -36,7 +36,8 @@ class Contact:
 
     `id`: as in `contacts.id`. `email`: masked unless your key has pii:read. `wallet_address`: in lower case.
     `external_id`: its id in your own system. `attributes`: those that events and automations set, by name. `tags`.
-    `segments`: the names of those that contain it. `opted_out`: channels that it opted out of (inapp, email, webhook).
+    `segments`: the names of those that contain it. `opted_out`: channels that it opted out of (inapp, email, webhook,
+    connection).
     `suppressed`: why its address gets no emails: bounced, complained, unsubscribed or opted_out; None if it gets them.
     """
 
@@ -59,7 +60,7 @@ class Contact:
                 raise NotFoundError(f"Contact {self.id} was erased")
             raise AttributeError(name)
 
-    @usage_example('.opt_out("email"), or "inapp", "webhook"')
+    @usage_example('.opt_out("email"), or "inapp", "webhook", "connection"')
     def opt_out(self, *channels: str) -> Self:
         """Opt the contact out of channels: automations skip its messages there. Returns the contact."""
         return self._set_opt_outs(channels, opted_out=True)

@@ -15,6 +15,7 @@ from workbench.catalog import MAX_LISTED, Catalog
 from workbench.chain import chains
 from workbench.changes import Changes, changes
 from workbench.connection import Connection
+from workbench.connections import read_connections
 from workbench.display.html import (
     TableColumn,
     TableSequence,
@@ -54,6 +55,7 @@ from workbench.language.check import (
     without_consent,
 )
 from workbench.language.codec import normalize
+from workbench.language.connections import connections_of
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem
 from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView, StoppedView
@@ -212,6 +214,7 @@ class SavedAutomation:
             undeliverable[EVERY_EVENT] = sum(foreign for foreign, _ in counts), sum(sampled for _, sampled in counts)
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
         segments = segment_names(self.connection) if segments_of(trigger, graph) else None
+        connections = read_connections(self.connection) if connections_of(graph) else None
         missing: dict[Need, dict[str | None, tuple[int, int]]] = {}
         is_sample = False
         if needs := needs_of(trigger, graph)[:_MAX_NEEDS]:
@@ -223,7 +226,10 @@ class SavedAutomation:
                     missing = count_missing(self.connection, sorted(trigger.names), needs, attribute)
         events = tuple(dict.fromkeys((*names, *paths)))
         facts = CatalogFacts(
-            events, paths, types, segments, undeliverable=undeliverable, missing=missing, is_sample=is_sample
+            *(events, paths, types, segments, connections),
+            undeliverable=undeliverable,
+            missing=missing,
+            is_sample=is_sample,
         )
         if uses_chain(trigger, graph):
             with suppress(WorkbenchError):

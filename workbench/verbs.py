@@ -105,6 +105,27 @@ class StepVerbs(MethodHints):
         data = {"url": url} | ({"body": body} if body is not None else {})
         return self._add("send_webhook", data | _missing(on_missing), node)
 
+    @usage_example('.send_via("slack", text="{{ contact.name }} paid {{ amountUsd }} USD")')
+    def send_via(
+        self,
+        connection: str,
+        fields: Mapping[str, object] | None = None,
+        *,
+        locales: Locales | None = None,
+        on_missing: OnMissing = "skip",
+        node: str | None = None,
+        **more: object,
+    ) -> Self:
+        """Send a message by a connection, with values for its fields; `wb.connections` lists them.
+
+        Values are JSON or texts with templates. A text that is a single `{{ amountUsd }}` keeps the type of the value.
+        `locales={"de": {"text": "…"}}` has the fields that differ for contacts of other locales. `on_missing` as for
+        `.send_inapp`: without a value of a field.
+        """
+        data = {"connection": connection, "fields": {**(fields or {}), **more}}
+        data |= {"locales": locales} if locales is not None else {}
+        return self._add("send_via", data | _missing(on_missing), node)
+
     # Contact data
 
     @usage_example('.add_tag("vip")')

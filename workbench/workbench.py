@@ -10,6 +10,7 @@ from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
 from workbench.chain import ChainsStatus, ContractEvents, Logs, abi, chains, logs
 from workbench.connection import Connection
+from workbench.connections import Connections
 from workbench.contacts import Contact, ContactIdentifier, Merge, contact, merge
 from workbench.display.html import html, printable_text
 from workbench.display.words import WORDS, join_and, join_or
@@ -195,6 +196,11 @@ class Workbench(Reports):
     def snippets(self) -> Snippets:
         """The snippets of the organization, by name: texts that messages include with `{% include "footer" %}`."""
         return Snippets(self._connection)
+
+    @property
+    def connections(self) -> Connections:
+        """The connections of the organization, by name: chat and text message services for `.send_via(…)`."""
+        return Connections(self._connection)
 
     @usage_example('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
     def contact(self, contact_id: str | None = None, **identifier: Unpack[ContactIdentifier]) -> Contact:

@@ -30,14 +30,16 @@ from api.clock import from_us, to_us, uuid7, uuid7_from
 from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.broadcasts import stop_broadcasts
+from api.store.connections import hold_connections, list_connections, read_definition
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
 from api.store.locks import hold_steps, share_steps
 from api.store.query import run
-from workbench.language.actions import WaitUntil
+from workbench.language.actions import SendVia, WaitUntil
 from workbench.language.channel import INAPP, is_evm_wallet
 from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
 from workbench.language.codec import decode, same_json
+from workbench.language.connections import check_connections, connections_of
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem, Problems
 from workbench.language.starts import StartSource
@@ -537,6 +539,7 @@ async def _add_version(
         ("where", "0008_where", b'"where"' in specs),
         ("locales", "0010_snippets", b'"locales"' in specs),
         ("snippets", "0010_snippets", b'"snippets"' in specs),
+        ("send_via", "0019_connections", SendVia in graph.actions),
         ("wait_until", "0009_wait_until", WaitUntil in graph.actions),
         ("timezone", "0009_wait_until", graph.settings.timezone is not None),
         (after.type, "0014_schedules", isinstance(after.source, StartSource)),
@@ -549,6 +552,8 @@ async def _add_version(
             return conflict(
                 f"`{name}` cannot be published while a process of an older version runs: finish the upgrade first"
             )
+    if SendVia in graph.actions and (problems := await _check_connections(tx, author.org_id, graph)):
+        return invalid(problems)
     await store.insert_version(tx, author.org_id, row.id, new, sorted(graph.wakes))
     since: datetime | None = author.now
     earlier: int | None = None
@@ -558,6 +563,19 @@ async def _add_version(
         since, confirmations = row.live_since, max(before.confirmations, row.earlier_confirmations or 0)
         earlier = confirmations if confirmations > after.confirmations else None
     return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)
+
+
+async def _check_connections(tx: Transaction, org_id: int, graph: Graph) -> Problems:
+    """Return the problems of nodes whose connection cannot send their message; keep the connections as they are."""
+    names = sorted(connections_of(graph))
+    rows = await hold_connections(tx, org_id, names)
+    if len(rows) < len(names):  # all of them, for a suggestion
+        rows = await list_connections(tx, org_id)
+    connections = {row.name: read_definition(row) for row in rows}
+    return tuple(
+        Problem(f"node {node_id}", f"{field}: {reason}")
+        for node_id, field, reason in check_connections(graph, connections)
+    )
 
 
 def _trigger(specs: AutomationRow | VersionRow | None) -> Trigger:

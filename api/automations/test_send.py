@@ -273,7 +273,7 @@ class _TestSend:
             track_clicks=columns.get("track_clicks", False),
         )
         outcome = await services.transports.send(
-            channel.name, services.keyring, delivery, services.clock.now(), lambda: not self._is_over
+            channel.name, services.database, services.keyring, delivery, services.clock, lambda: not self._is_over
         )
         return _view(message, outcome, message_id)
 

@@ -282,4 +282,5 @@ EMAILS = OutgoingChannel(
     closed=NotSent("skipped", "opted_out"),
     close=None,
     find_secrets=None,
+    prepare=None,
 )

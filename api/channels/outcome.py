@@ -12,11 +12,13 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from api.clock import Clock
 from api.crypto import Keyring
 from api.settings import Settings
-from api.store.database import Transaction
+from api.store.database import Database, Transaction
 from api.store.query import Call
 from workbench.language.channel import Channel
+from workbench.language.connections import ConnectionDefinition
 
 TEST_HEADER = "X-Event-Workbench-Test"  # of emails and webhooks that are sent to test an automation
 MAX_RETRY_AFTER_S = 86_400.0  # as long as the longest delay of the retry schedules
@@ -32,6 +34,8 @@ Reason: TypeAlias = Literal[
     "gone",  # the endpoint answered 410
     "invalid_header",  # a header value could be read as another header
     "invalid_address",  # nothing can be delivered to the address
+    "no_connection",  # the connection was deleted
+    "invalid_request",  # the request of a connection cannot be made from the values of the message
 ]
 
 
@@ -86,12 +90,23 @@ class NotSent(msgspec.Struct, frozen=True):
 DeliveryOutcome: TypeAlias = Outcome | NotSent
 
 
+class SealedRequest(msgspec.Struct, frozen=True):
+    """The request of a connection as it is now, with its secrets, which no text of this object shows."""
+
+    definition: ConnectionDefinition
+    secrets: dict[str, str]
+
+    def __repr__(self) -> str:
+        return "SealedRequest()"
+
+
 class Delivery(msgspec.Struct, frozen=True):
     """One message to one address; every attempt has the same bytes.
 
     `created_at` is the time of the message, not of an attempt. `html`: the body is HTML. `unsubscribe_url`: a POST to
     it unsubscribes the address. `secrets`: the secrets that sign the message, newest first. `test`: mark the message as
-    a test in a header. `track_clicks`: the links of the body have yet to be replaced by tracked ones.
+    a test in a header. `track_clicks`: the links of the body have yet to be replaced by tracked ones. `request`: the
+    request of a connection, which `body` has the fields for.
     """
 
     org_id: int
@@ -105,6 +120,7 @@ class Delivery(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     test: bool = False
     track_clicks: bool = False
+    request: SealedRequest | None = None
 
 
 class Sender(Protocol):
@@ -144,6 +160,7 @@ class OutgoingChannel(msgspec.Struct, frozen=True, kw_only=True):
     `open` creates the sender from the settings. `find_closed` selects, by blind index, the addresses of an organization
     that accept no more messages; `closed` is the outcome of a delivery to one of them. `close` stores that an address
     (its blind indexes, and in clear) does not exist any more. `find_secrets` returns the signing secrets, newest first.
+    `prepare` completes a delivery just before it is sent, or returns why it cannot be sent now.
     """
 
     channel: Channel
@@ -153,6 +170,7 @@ class OutgoingChannel(msgspec.Struct, frozen=True, kw_only=True):
     closed: DeliveryOutcome
     close: Callable[[int, str, str, datetime], Call[None]] | None
     find_secrets: Callable[[Transaction, Keyring, int, datetime], Awaitable[tuple[str, ...]]] | None
+    prepare: Callable[[Database, Keyring, Delivery, Clock], Awaitable[Delivery | Outcome]] | None
 
 
 _SECONDS = re.compile(r"\d{1,12}", re.ASCII)

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import httpcore
@@ -130,10 +130,18 @@ class DeliveryLimiter:
                 del self._slots[key]
 
 
-class WebhookSender:
-    """The transport for webhooks. `tls`: the trusted certificates; by default those of the system."""
+Judge: TypeAlias = Callable[[httpcore.Response, bytes | None], Outcome | None]
+"""Returns the outcome of a response: called without its body, then with it, if it could be read.
 
-    is_local = False
+None: without the body, the outcome is unknown.
+"""
+
+
+class HttpSender:
+    """The transport for webhooks and the requests of connections.
+
+    `tls`: the trusted certificates; by default those of the system.
+    """
 
     def __init__(
         self,
@@ -154,16 +162,13 @@ class WebhookSender:
             network_backend=self._network,
         )
 
-    async def send(self, delivery: Delivery, now: datetime, may_leave: MayLeave = always) -> Outcome:
-        """Deliver once, signed as of `now`, if `may_leave` still allows it when a connection is ready."""
-        request = _request(delivery, now)
-        if request is None:
-            return Failed("invalid_address")
+    async def send_request(self, org_id: int, request: httpcore.Request, judge: Judge, may_leave: MayLeave) -> Outcome:
+        """Send a request once, if `may_leave` still allows it when a connection is ready."""
         # Slots are by host and port, without the path: it is the server that hangs.
         endpoint = f"{request.url.host.decode()}:{request.url.port}"
         try:
-            async with self._limiter.slot(delivery.org_id, endpoint):
-                return await self._attempt(request, now, may_leave)
+            async with self._limiter.slot(org_id, endpoint):
+                return await self._attempt(request, judge, may_leave)
         except NoSlotError:
             return Retry("busy")
 
@@ -171,7 +176,7 @@ class WebhookSender:
         await self._pool.aclose()
         self._network.close()
 
-    async def _attempt(self, request: httpcore.Request, now: datetime, may_leave: MayLeave) -> Outcome:
+    async def _attempt(self, request: httpcore.Request, judge: Judge, may_leave: MayLeave) -> Outcome:
         trace = _Trace(may_leave)
         # Each wait before the request is sent (pool, connect, TLS) has its own timeout; together they end before the
         # deadline. If the deadline cancelled a handshake, httpcore would leak the socket.
@@ -181,8 +186,10 @@ class WebhookSender:
             async with asyncio.timeout(self._deadline_s):
                 response = await self._pool.handle_async_request(request)
                 try:
-                    trace.outcome = _outcome_of(response, now)
-                    await _read_body(response)
+                    trace.outcome = judge(response, None)
+                    body = await _read_body(response)
+                    if body is not None:
+                        trace.outcome = judge(response, body)
                 finally:
                     await response.aclose()
         except (httpcore.PoolTimeout, _MayNotLeaveError):
@@ -203,10 +210,29 @@ class WebhookSender:
                 return Unknown("no_answer")
 
 
+class WebhookSender(HttpSender):
+    """Sends webhooks."""
+
+    is_local = False
+
+    async def send(self, delivery: Delivery, now: datetime, may_leave: MayLeave = always) -> Outcome:
+        """Deliver once, signed as of `now`, if `may_leave` still allows it when a connection is ready."""
+        request = _request(delivery, now)
+        if request is None:
+            return Failed("invalid_address")
+        return await self.send_request(
+            delivery.org_id, request, lambda response, _: _outcome_of(response, now), may_leave
+        )
+
+
 def open_webhook_sender(settings: Settings) -> WebhookSender:
     """Return the sender that the settings describe; the caller closes it."""
+    return WebhookSender(guard_of(settings))
+
+
+def guard_of(settings: Settings) -> AddressGuard:
     own_host = urlsplit(settings.public_url or "").hostname
-    return WebhookSender(AddressGuard(settings.webhook_allow, [own_host] if own_host else []))
+    return AddressGuard(settings.webhook_allow, [own_host] if own_host else [])
 
 
 class _MayNotLeaveError(Exception):
@@ -231,26 +257,30 @@ class _Trace:
 
 
 def _request(delivery: Delivery, now: datetime) -> httpcore.Request | None:
-    """Return the request, or None if the stored URL is not one that a webhook may have."""
-    if not is_webhook_url(delivery.address):
+    body = delivery.body.encode()
+    headers = {"content-type": "application/json"} | ({TEST_HEADER.lower(): "true"} if delivery.test else {})
+    signatures = signing.headers(delivery.secrets, delivery.id, int(now.timestamp()), body)
+    return http_request("POST", delivery.address, headers | signatures, body)
+
+
+def http_request(method: str, address: str, headers: Mapping[str, str], body: bytes) -> httpcore.Request | None:
+    """Return a request with the headers that frame it, or None if the URL is not one that a webhook may have."""
+    if not is_webhook_url(address):
         return None
     try:
-        url = httpx.URL(delivery.address)
+        url = httpx.URL(address)
     except httpx.InvalidURL:
         return None
     if url.port is not None and not 0 < url.port < 65_536:
         return None
-    body = delivery.body.encode()
     return httpcore.Request(
-        "POST",
+        method,
         httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
         headers=[
             ("host", url.netloc.decode()),
             ("user-agent", USER_AGENT),
-            ("content-type", "application/json"),
             ("content-length", str(len(body))),
-            *([(TEST_HEADER.lower(), "true")] if delivery.test else []),
-            *signing.headers(delivery.secrets, delivery.id, int(now.timestamp()), body).items(),
+            *headers.items(),
         ],
         content=body,
     )
@@ -264,22 +294,27 @@ def _outcome_of(response: httpcore.Response, now: datetime) -> Outcome:
         case 410:
             return Failed("gone", detail)
         case 429 | 503:
-            header = next((value for name, value in response.headers if name.lower() == b"retry-after"), None)
-            after_seconds = None if header is None else parse_retry_after(header.decode("latin-1"), now)
-            return Retry("refused", after_seconds, detail)
+            return Retry("refused", retry_after_of(response, now), detail)
         case _:
             return Retry("refused", detail=detail)
 
 
-async def _read_body(response: httpcore.Response) -> None:
-    """Read a short body to its end, without decoding it; give up on a long or slow one, and on its connection."""
-    body_bytes = 0
+def retry_after_of(response: httpcore.Response, now: datetime) -> float | None:
+    header = next((value for name, value in response.headers if name.lower() == b"retry-after"), None)
+    return None if header is None else parse_retry_after(header.decode("latin-1"), now)
+
+
+async def _read_body(response: httpcore.Response) -> bytes | None:
+    """Return a short body, undecoded; give up on a long or slow one, and on its connection."""
+    body = bytearray()
     with contextlib.suppress(TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in response.aiter_stream():
-                body_bytes += len(chunk)
-                if body_bytes > MAX_BODY_BYTES:
-                    return
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    return None
+            return bytes(body)
+    return None
 
 
 def host_of(url: str) -> str:
@@ -310,4 +345,5 @@ WEBHOOKS = OutgoingChannel(
     closed=Failed("gone", "it answered 410 to an earlier delivery"),
     close=lambda org_id, digests, url, at: close_endpoint(org_id, digests, host_of(url), at),
     find_secrets=signing.find_secrets,
+    prepare=None,
 )

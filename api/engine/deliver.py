@@ -118,7 +118,7 @@ class Deliveries:
         # Checked again at the last moment: waiting for a slot or a connection may take longer than a lease, and a
         # pause within a third of a lease keeps what still waits.
         may_leave = lambda: context.claims.may_leave(org_id, claim)  # noqa: E731
-        outcome = await attempt(context.transports, context.keyring, org_id, message, context.clock.now(), may_leave)
+        outcome = await attempt(context, org_id, message, may_leave)
 
         now = context.clock.now()
         graph = context.graphs.of(org_id, claim)
@@ -167,7 +167,7 @@ class Deliveries:
 
 
 async def attempt(
-    transports: Transports, keyring: Keyring, org_id: int, message: OutgoingMessage, now: datetime, may_leave: MayLeave
+    context: DeliveryContext, org_id: int, message: OutgoingMessage, may_leave: MayLeave
 ) -> DeliveryOutcome:
     """Send a message once, if it should be sent and `may_leave` still allows it when its turn comes."""
     stored = message.stored
@@ -177,10 +177,11 @@ async def attempt(
         return NotSent("skipped", "opted_out")
     if message.closed:
         return OUTGOING[stored.channel].closed
+    keyring = context.keyring
     texts = (address_of(keyring.of(org_id), stored), stored.subject or "", stored.body, stored.html)
     content = (org_id, stored.id, stored.created_at, *texts)
     delivery = Delivery(*content, secrets=message.secrets, track_clicks=stored.track_clicks)
-    return await transports.send(stored.channel, keyring, delivery, now, may_leave)
+    return await context.transports.send(stored.channel, context.database, keyring, delivery, context.clock, may_leave)
 
 
 def judge(
@@ -195,9 +196,10 @@ def judge(
             return _with_outcome(decision, "already_sent"), None
         case NotSent(_, cause):
             return _with_outcome(decision, "skipped", cause), AttemptResult("skipped", "skipped", cause)
-        case Retry("busy"):
+        case Retry("busy", after_seconds):
             # Nothing was sent, so this does not count as an attempt.
-            error, due_at = f"busy: {DELIVERY_ERRORS['busy']}", now + BUSY_DELAY
+            delay = BUSY_DELAY if after_seconds is None else timedelta(seconds=after_seconds)
+            error, due_at = f"busy: {DELIVERY_ERRORS['busy']}", now + delay
             retrying = run.to(State.RETRYING, attempt=run.attempt - 1, due_at=due_at, error=error, since=None)
             return Decision(retrying), AttemptResult("queued", None)
         case Retry() | Failed() | Unknown():

@@ -20,7 +20,7 @@ from api.engine.facts import BatchFacts, Graphs
 from api.store.entries import Claim, EntryStepRow, EntryUpdate, TagChange, joined_names, joining_key
 from api.store.events import ATTRIBUTES_TOO_LARGE
 from api.store.messages import NewMessage
-from workbench.language.actions import Collect
+from workbench.language.actions import STEP_ACTIONS, Collect
 from workbench.language.advance import required_facts, walk
 from workbench.language.channel import ExternalMessage, InappMessage, Message, channel_of
 from workbench.language.codec import Json, encode
@@ -134,6 +134,8 @@ def progress_of(
                 )
             )
             if step.outcome in ("skipped", "undeliverable"):
+                channel = STEP_ACTIONS[step.kind].channel
+                assert channel is not None, "only messages are skipped"
                 skipped.append(
                     NewMessage(
                         message_id(claim.entry_id, step.node_id),
@@ -141,7 +143,7 @@ def progress_of(
                         claim.automation_id,
                         claim.entry_id,
                         step.node_id,
-                        step.kind.removeprefix("send_"),
+                        channel.name,
                         cause=step.detail["cause"],
                     )
                 )

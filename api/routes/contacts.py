@@ -86,6 +86,7 @@ class OptOutsBody(Body, frozen=True):
     inapp: bool | None = None
     email: bool | None = None
     webhook: bool | None = None
+    connection: bool | None = None
 
     def conflicts(self) -> Iterator[Problem]:
         if self == OptOutsBody():

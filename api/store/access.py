@@ -228,7 +228,7 @@ async def reseal_merges(
 
 
 async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes], bytes | None]) -> None:
-    """Seal parameters of segments and webhook secrets with the current secret, and replace older hashes of API keys.
+    """Seal what is not an email with the current secret, and replace older hashes of API keys.
 
     `later_hash` returns the hash of the current generation for an older hash, and None for a current one.
     """
@@ -242,6 +242,9 @@ async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes]
         ]
         values = {"org_id": org.id, "secret": secret, "previous": previous}
         await tx.execute(_SQL["change_webhook_secrets"], values)
+    for name, sealed in await (await tx.execute(_SQL["find_connections"], {"org_id": org.id})).fetchall():
+        resealed = org.keys.seal_connection(org.keys.open_connection(sealed, name), name)
+        await tx.execute(_SQL["change_connection"], {"org_id": org.id, "name": name, "secrets": resealed})
     for key_id, key_hash in await (await tx.execute(_SQL["find_key_hashes"], {"org_id": org.id})).fetchall():
         if (later := later_hash(key_hash)) is not None:
             await tx.execute(_SQL["change_key_hash"], {"org_id": org.id, "id": key_id, "key_hash": later})

@@ -243,6 +243,14 @@ SELECT secret, previous FROM webhook_secrets WHERE org_id = :org_id FOR UPDATE;
 -- Write the resealed secrets.
 UPDATE webhook_secrets SET secret = :secret, previous = :previous WHERE org_id = :org_id;
 
+-- find_connections --
+-- The sealed secrets of connections, locked.
+SELECT name, secrets FROM connections WHERE org_id = :org_id ORDER BY name FOR UPDATE;
+
+-- change_connection --
+-- Write the resealed secrets.
+UPDATE connections SET secrets = :secrets WHERE org_id = :org_id AND name = :name;
+
 -- find_key_hashes --
 -- The hashes of an organization's API keys.
 SELECT id::text, key_hash FROM api_keys WHERE org_id = :org_id ORDER BY id;

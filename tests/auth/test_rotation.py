@@ -20,6 +20,7 @@ from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
 from api.ingest.rejected import Notices
 from api.store.access import insert_organization
+from api.store.connections import list_connections, save_connection
 from api.store.contacts import find_contact_state
 from api.store.database import Database, with_application_name
 from api.store.messages import find_suppressed, find_webhook_secrets, insert_webhook_secret, suppress
@@ -220,6 +221,8 @@ async def organization(process: Process) -> int:
         digests = process.keyring.of(org_id).digests("email", "p0@example.com")
         await suppress(tx, org_id, "email", digests, now)
         await insert_webhook_secret(tx, process.keyring, org_id, "whsec_x", now)
+        sealed = process.keyring.of(org_id).seal_connection('{"key": "k1"}', "chat")
+        await save_connection(tx, org_id, "chat", "{}", sealed, now, uuid7(process.clock.now_us()))
     return org_id
 
 
@@ -236,3 +239,5 @@ async def assert_only_new(process: Process, org_id: int, contacts: int) -> None:
         suppressed = {process.keyring.of(org_id).digest("email", "p0@example.com")}
         assert await find_suppressed(tx, org_id, "email", suppressed) == suppressed == {address[0].replace("-", "")}
         assert await find_webhook_secrets(tx, process.keyring, org_id, now) == ("whsec_x",)
+        (connection,) = await list_connections(tx, org_id)
+        assert process.keyring.of(org_id).open_connection(connection.secrets, "chat") == '{"key": "k1"}'

@@ -132,6 +132,7 @@ async def test_everything_is_stopped_and_resumed(acme: Org) -> None:
         (SPEC, {"type": "wait_until", "data": {"time": "09:00"}}, {}, "wait_until"),
         (SPEC, {"type": "collect", "data": {"seconds": 60}}, {}, "collect"),
         (SPEC, {"type": "exit"}, {"timezone": "Europe/Zurich"}, "timezone"),
+        (SPEC, {"type": "send_via", "data": {"connection": "chat", "fields": {}}}, {}, "send_via"),
         (SPEC | {"where": "n > 1"}, {"type": "exit"}, {}, "where"),
     ],
 )

@@ -18,6 +18,7 @@ from api.ingest.match import Triggers
 from api.ingest.parse import EventReader
 from api.ingest.store import store_batch
 from api.store.automations import VersionRow, insert_version
+from api.store.connections import save_connection
 from api.store.database import Database
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
@@ -93,6 +94,21 @@ class EngineBench:
             self.org_id,
         )
         return automation_id
+
+    async def connection(self, name: str, key: str, url: str = "https://chat.example", **more: Any) -> None:
+        """Save a connection with the secret `key` and the optional field `text`."""
+        definition = {
+            "url": url,
+            "headers": {"authorization": "Bearer {{ secrets.key }}"},
+            "body": {"text": "{{ fields.text | default('') }}", "id": "{{ messageId }}"},
+            "success": {"where": "answer.ok"},
+            "permanent": {"where": "answer.error == 'no_channel'"},
+        }
+        secrets = self.keyring.of(self.org_id).seal_connection(encode({"key": key}).decode(), name)
+        now = self.clock.now()
+        async with self.database.transaction() as tx:
+            written = encode(definition | more).decode()
+            await save_connection(tx, self.org_id, name, written, secrets, now, uuid7(self.clock.now_us()))
 
     async def send(self, key: str, contact: dict[str, str] | None = None, **payload: Any) -> None:
         """Ingest a deposit."""

@@ -210,6 +210,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
+    await bench.connection("chat", "k1")
     engines = KilledEngines(bench, kills)
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)

@@ -180,6 +180,7 @@ async def test_the_engine_does_what_was_simulated(
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
+    await bench.connection("chat", "k1")
     engines = KilledEngines(bench, kills)
     for table in ("entries", "entry_steps", "messages", "events", "starts", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
@@ -239,6 +240,7 @@ async def test_templates_print_payloads_and_attributes_as_they_are_stored(bench:
     bench.clock = clock
     transport: Any = AcceptingTransport()
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
+    await bench.connection("chat", "k1")
     engines = KilledEngines(bench, [])
     automation_id = await bench.automation(nodes, edges)
     payload = {

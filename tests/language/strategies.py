@@ -114,6 +114,11 @@ STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]),
         body=st.none() | MESSAGE_TEXTS | _data(a=MESSAGE_TEXTS),
     ),
+    "send_via": _message(
+        {"locales": st.dictionaries(st.sampled_from(["de", "fr_ca"]), _data(text=MESSAGE_TEXTS), min_size=1)},
+        connection=st.just("chat"),
+        fields=st.dictionaries(st.sampled_from(["text", "to"]), MESSAGE_TEXTS | st.just(1), max_size=2),
+    ),
     "add_tag": _data(tag=TAGS),
     "remove_tag": _data(tag=TAGS),
     "update_contact": _data(

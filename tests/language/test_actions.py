@@ -18,6 +18,7 @@ from workbench.language.actions import (
     RemoveTag,
     SendEmail,
     SendInapp,
+    SendVia,
     SendWebhook,
     Split,
     TriggerNode,
@@ -48,6 +49,7 @@ HOOK = "https://example.com/hook"
         ("send_email", {"subject": "s", "body": "b", "trackClicks": True}, SendEmail("s", "b", track_clicks=True)),
         ("send_webhook", {"url": HOOK}, SendWebhook(HOOK)),
         ("send_webhook", {"url": HOOK, "body": {"a": [1]}}, SendWebhook(HOOK, {"a": [1]})),
+        ("send_via", {"connection": "chat", "fields": {"text": "{{ a }}"}}, SendVia("chat", {"text": "{{ a }}"})),
         ("add_tag", {"tag": "vip"}, AddTag("vip")),
         ("remove_tag", {"tag": "vip"}, RemoveTag("vip")),
         ("update_contact", {"attributes": {"tier": "gold"}}, UpdateContact({"tier": "gold"})),
@@ -81,6 +83,7 @@ def test_every_kind_has_a_case_above() -> None:
         "send_inapp",
         "send_email",
         "send_webhook",
+        "send_via",
         "add_tag",
         "remove_tag",
         "update_contact",
@@ -127,6 +130,16 @@ def split(*percents: Any) -> dict[str, Any]:
         ("send_webhook", {}, ["n.data.url"]),
         ("send_webhook", {"url": HOOK, "body": ""}, ["n.data.body"]),
         ("send_webhook", {"url": HOOK, "body": {"a": ["{{ x"]}}, ["n.data.body"]),
+        ("send_via", {}, ["n.data.connection", "n.data.fields"]),
+        ("send_via", {"connection": "Chat", "fields": {"a b": 1}}, ["n.data.connection", "n.data.fields.a b"]),
+        ("send_via", {"connection": "chat", "fields": {}, "locales": {"de": {}}}, ["n.data.locales.de"]),
+        ("send_via", {"connection": "chat", "fields": {}, "locales": {"de": {"a": 1}}}, ["n.data.locales.de.a"]),
+        ("send_via", {"connection": "chat", "fields": {"a": ["{{ x"]}}, ["n.data.fields.a"]),
+        (
+            "send_via",
+            {"connection": "chat", "fields": dict.fromkeys(map("a{}".format, range(51)), 1)},
+            ["n.data.fields"],
+        ),
         ("remove_tag", {"tag": "x" * 65}, ["n.data.tag"]),
         ("update_contact", {}, ["n.data.attributes"]),
         ("update_contact", {"attributes": {}}, ["n.data.attributes"]),
@@ -214,5 +227,6 @@ def test_templates_in_returns_all_templates_of_an_action() -> None:
     hook = SendWebhook(HOOK, {"a": ["x", 1, {"b": "y"}], "{{ not a text }}": None})
     assert [*templates_in(hook)] == [HOOK, "x", "y"]
     assert [*templates_in(UpdateContact({"a": "x", "b": 1}))] == ["x"]
+    assert [*templates_in(SendVia("chat", {"a": ["x"], "b": 1}))] == ["x"]
     assert [*templates_in(SendEmail("s", "b"))] == ["s", "b"]
     assert [*templates_in(AddTag("{{ x }}"))] == []

@@ -7,7 +7,7 @@ import pytest
 
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import contact_from
-from workbench.language.actions import Action, SendEmail, SendInapp, SendWebhook
+from workbench.language.actions import Action, SendEmail, SendInapp, SendVia, SendWebhook
 from workbench.language.advance import advance
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers
@@ -20,6 +20,7 @@ CHANNELS: dict[str, Action] = {
     "inapp": SendInapp("Hi", "there"),
     "email": SendEmail("Hi", "there"),
     "webhook": SendWebhook("https://acme.example/hook"),
+    "connection": SendVia("chat", {"text": "Hi"}),
 }
 ANN = ContactState("c1", Identifiers(evm_wallet("c"), "ann@b.co"))
 
@@ -63,5 +64,7 @@ def test_an_opt_out_is_checked_before_the_address() -> None:
 def test_a_described_contact_may_have_opt_outs() -> None:
     assert contact_from({"email": "ann@b.co", "optedOut": ["email"]}).opted_out == ("email",)
     for wrong in ("email", ["fax"]):
-        with pytest.raises(ValueError, match=r"contact\.optedOut: must be an array with some of inapp, email, webhook"):
+        with pytest.raises(
+            ValueError, match=r"contact\.optedOut: must be an array with some of inapp, email, webhook, connection"
+        ):
             contact_from({"optedOut": wrong})

@@ -43,6 +43,13 @@ SEGMENT = {"name": "everybody", "sql": "SELECT id AS contact_id FROM contacts"}
 VALID_BODIES: dict[str, dict[str, Any]] = {
     "segments.reach": {"needs": [{"path": "email"}], "all": True},
     "events.ingest_one": EVENT,
+    "connections.save": {
+        "url": "https://chat.example",
+        "body": {"text": "{{ fields.text }}"},
+        "success": {"status": ["2xx"], "where": "answer.ok"},
+        "permanent": {"status": [404], "where": "answer.gone"},
+        "rate": 1,
+    },
     "automations.create": AUTOMATION,
     "automations.update": AUTOMATION | {"revision": "revision"},
     "automations.publish": {},
@@ -111,6 +118,11 @@ async def create_rows(org: Org) -> dict[str, Any]:
     await create("/segments", SEGMENT)
     snippet, headers = {"body": "x"}, await headers_for(org, "automations.create")
     assert (await org.service.client.put("/snippets/everybody", json=snippet, headers=headers)).is_success
+    headers = await headers_for(org, "connections.save")
+    saved = await org.service.client.put(
+        "/connections/everybody", json=VALID_BODIES["connections.save"], headers=headers
+    )
+    assert saved.is_success
     first, second = [row[0] for row in await org.rows("id", "contacts")]
     sender_id = (await create("/automations", AUTOMATION | {"triggerSpec": {"type": "broadcast"}}))["id"]
     await create(f"/automations/{sender_id}/publish", {})

@@ -165,6 +165,7 @@ def _merge(pieces: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 _BLANK: dict[FieldType, Any] = {
     "attributes": {},
+    "fields": {},
     "filters": [],
     "duration": 86_400,
     "branches": [{"handle": "a", "percent": 50}, {"handle": "b", "percent": 50}],

@@ -34,6 +34,7 @@ from workbench.language.body import is_id
 from workbench.language.channel import is_evm_wallet
 from workbench.language.check import Diagnostic, check_against, events_of, needs_of, segments_of, uses_chain
 from workbench.language.codec import decode, encode, normalize
+from workbench.language.connections import connections_of
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
@@ -44,7 +45,7 @@ from workbench.language.starts import StartSource
 from workbench.language.trigger import BUILT_INS, Trigger, containment_patterns, fires, flat_context
 from workbench.publish import SavedAutomation
 from workbench.segments import segment_names
-from workbench.snippets import with_snippets
+from workbench.snippets import with_pins
 
 _FRESH_S = 60.0
 _MAX_SAMPLES = 3  # values shown for one path or attribute
@@ -80,8 +81,10 @@ class Suggestions:
         """Return all suggestions for an automation that uses these events."""
         catalog, connection = self._catalog, self._connection
         library: JsonObject = {"snippets": ()}
+        saved: JsonObject = {"connections": ()}
         if connection is not None:
             library = self._cached("snippets", partial(connection.get, "/snippets"), library)
+            saved = self._cached("connections", partial(connection.get, "/connections"), saved)
         contacts = self._cached("contacts", self._contact_properties, ContactProperties())
         counts: dict[str, int] = self._cached(
             "events", lambda: {event.event: event.count for event in catalog or ()}, {}
@@ -112,6 +115,9 @@ class Suggestions:
             "tags": [*contacts.tags],
             "segments": [*(segments or ())],
             "snippets": [snippet["name"] for snippet in library["snippets"]],
+            "connections": [
+                {"name": item["name"], "fields": [*map(dict, item["fields"])]} for item in saved["connections"]
+            ],
         }
 
     def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
@@ -121,6 +127,7 @@ class Suggestions:
             segments_of(trigger, graph),
             uses_chain(trigger, graph),
             needs_of(trigger, graph),
+            connections_of(graph),
         )
         facts_key = f"facts {names} {trigger.source} {trigger.is_wildcard} {graph.settings.locale_attribute}"
         facts = self._cached(facts_key, lambda: self._server.facts(trigger, graph), None)
@@ -132,7 +139,7 @@ class Suggestions:
             return []
         # Not cached: a snippet may be saved at any time, in a cell or by someone else.
         try:
-            included = with_snippets(draft, self._connection)
+            included = with_pins(draft, self._connection)
         except WorkbenchError:
             return []
         known = draft.remarks()

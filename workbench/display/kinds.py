@@ -175,13 +175,13 @@ def field_texts(node: Node, *, quoted: bool) -> dict[str, str]:
 
 def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
     match field_type:
-        case "line" | "tag":
+        case "line" | "tag" | "connection":
             return words.value(value) if quoted else value
         case "text":
             return "" if quoted else value
         case "url" | "event":
             return str(value)
-        case "attributes":
+        case "attributes" | "fields":
             return words.assignments(value)
         case "filters":
             return words.conditions(value)
@@ -297,7 +297,7 @@ _MAX_STEM_SECONDS = 10**9  # larger ones would overflow a timedelta
 
 def _stem_text(field_type: FieldType, value: Any) -> str:
     match field_type, value:
-        case "tag" | "event", str():
+        case "tag" | "event" | "connection", str():
             return str(value)
         case "date", str():
             return value.removeprefix("contact.")

@@ -147,12 +147,14 @@ def canonical(kind: str, data: Mapping[str, Any]) -> JsonObject | None:
 def _canonical_value(field_type: FieldType, value: Any) -> Any:
     """Return the value of a field in the form that verbs write; None if they cannot write it."""
     match field_type:
-        case "line" | "text" | "url" | "tag":
+        case "line" | "text" | "url" | "tag" | "connection":
             return value if isinstance(value, str) else None
         case "body":
             return value
         case "object":
             return value if isinstance(value, dict) else None
+        case "fields":
+            return {**value} if isinstance(value, Mapping) else None
         case "attributes":
             return {**value} if isinstance(value, Mapping) and value else None
         case "filters":

@@ -204,20 +204,20 @@ def _sentence(step: OutlineStep) -> tuple[str, str | None]:
             sentence += f" with {value(content)}"
         elif not part.key:
             sentence += part.before
-        elif not part.optional or content not in (None, []):
+        elif not part.optional or content not in (None, [], {}):
             sentence += part.before + _field(types[part.key], content)
     return sentence, body
 
 
 def _field(field_type: FieldType, content: Any) -> str:
     match field_type:
-        case "line" | "text" | "tag":
+        case "line" | "text" | "tag" | "connection":
             return text(content)
         case "url":
             return content if PLAIN_URL.fullmatch(content) else text(content)
         case "body" | "object" | "recipient":
             return value(content)
-        case "attributes":
+        case "attributes" | "fields":
             return join_and([f"{path(key)} = {value(item)}" for key, item in content.items()])
         case "filters":
             return conditions(content)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args,
 
 import msgspec
 
-from workbench.language.channel import EMAIL, INAPP, WEBHOOK, Channel
+from workbench.language.channel import CONNECTION, EMAIL, INAPP, WEBHOOK, Channel
 from workbench.language.codec import Json
 from workbench.language.event import MAX_ATTRIBUTES, attribute_problems, is_awaitable_name
 from workbench.language.filter import Filter
@@ -32,6 +32,11 @@ MAX_WAIT = timedelta(days=366)
 MAX_BRANCHES = 100
 MAX_COLLECTED = 1_000  # events of an entry, with the one that started it
 MAX_URL = 2_048  # characters
+MAX_FIELDS = 50  # of a connection
+CONNECTION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+NOT_A_CONNECTION = "must have 1 to 64 characters of a-z, 0-9, _ and -"
+FIELD_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
+NOT_A_FIELD = "the name of a field has 1 to 64 characters of a-z, A-Z, 0-9 and _, and begins with a letter"
 
 _ORIGIN = r"https?://[^\s\x00-\x1f/?#@\\:{}][^\s\x00-\x1f/?#@\\{}]*"
 # The origin excludes user information (`@`) and templates (`{`), which could choose the server.
@@ -66,6 +71,8 @@ FieldType: TypeAlias = Literal[
     "locales",
     "path",
     "number",
+    "connection",
+    "fields",
 ]
 Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
 Text: TypeAlias = Annotated[str, "text"]  # a template
@@ -90,6 +97,9 @@ ZoneAttribute: TypeAlias = Annotated[str, "zone"]  # the attribute of the contac
 PayloadPath: TypeAlias = Annotated[str, "path"]  # of a value in the payload of an event
 EventLimit: TypeAlias = Annotated[int, "number"]  # of the events in a list
 Locales: TypeAlias = Annotated[dict[str, dict[str, str]], "locales"]  # the lines and texts of the action, by locale
+
+ConnectionName: TypeAlias = Annotated[str, "connection"]
+FieldValues: TypeAlias = Annotated[dict[str, Json], "fields"]  # of a connection, by name; their texts are templates
 
 
 class _Action(msgspec.Struct, frozen=True):
@@ -177,6 +187,19 @@ class SendWebhook(MessageAction, frozen=True, tag="send_webhook"):
     channel = WEBHOOK
     url: Url
     body: Body = None
+
+
+class SendVia(LocalizedMessage, frozen=True, tag="send_via"):
+    """Send the request of a connection, with values for its fields. A locale has the fields that differ in it."""
+
+    channel = CONNECTION
+    connection: ConnectionName
+    body: FieldValues = msgspec.field(name="fields")
+
+    def in_locale(self, wanted: Json, default: str | None = None) -> tuple[Self, str | None]:
+        chosen = choose_locale({*self.locales, default}, wanted)
+        texts = self.locales.get(chosen or "", {})
+        return msgspec.structs.replace(self, body={**self.body, **texts}, locales={}), chosen
 
 
 class AddTag(_Action, frozen=True, tag="add_tag"):
@@ -329,6 +352,7 @@ StepAction: TypeAlias = (
     SendInapp
     | SendEmail
     | SendWebhook
+    | SendVia
     | AddTag
     | RemoveTag
     | UpdateContact
@@ -344,8 +368,6 @@ Action: TypeAlias = TriggerNode | StepAction | InvalidAction
 STEP_ACTIONS: dict[str, type[StepAction]] = {
     str(action.__struct_config__.tag): action for action in get_args(StepAction)
 }
-# The engine derives the channel of a skipped message from the kind of its step.
-assert all(kind == f"send_{action.channel.name}" for kind, action in STEP_ACTIONS.items() if action.channel is not None)
 TRIGGER_KINDS = ("app_event", ONCHAIN_EVENT, *START_TYPES)
 NODE_KINDS = (*TRIGGER_KINDS, *STEP_ACTIONS)
 
@@ -392,7 +414,7 @@ def read_action(kind: str, data: Mapping[str, Any], node: str, library: Library 
         reason = f"unknown node kind {kind!r}; the kinds are {', '.join(NODE_KINDS)}"
         return InvalidAction((Problem(f"{node}.type", reason),))
     problems: list[Problem] = []
-    texts = fields_of_type(kind, "line", "text", "body", "locales") if action.channel is not None else ()
+    texts = fields_of_type(kind, "line", "text", "body", "locales", "fields") if action.channel is not None else ()
     expanded = {
         field.key: expand_all(data[field.key], library, f"{node}.data.{field.key}", problems)
         for field in texts
@@ -433,7 +455,7 @@ def side_handles(kind: str) -> tuple[Handle, ...]:
 
 def templates_in(action: Action | MessageAction) -> Iterator[str]:
     """Yield the templates that are rendered when the action runs, in all locales."""
-    for value in _values(action, "line", "text", "url", "body", "attributes", "locales"):
+    for value in _values(action, "line", "text", "url", "body", "attributes", "locales", "fields"):
         yield from texts_in(value)
 
 
@@ -465,11 +487,8 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
             return _read_template(value, field, problems)
         case "url":
             url = _read_template(value, field, problems)
-            # Values may only follow the host: a value of the contact must not choose the server that gets the request.
-            example = _PLACEHOLDER.sub("x", url)
-            if url and not (len(url) <= MAX_URL and _URL_TEMPLATE.fullmatch(url) and is_webhook_url(example)):
-                limits = f"at most {MAX_URL} characters; values may only follow the host"
-                problems.append(Problem(field, f"must be an http or https URL of {limits}"))
+            if url and (wrong := url_problem(url, field)) is not None:
+                problems.append(wrong)
             return url
         case "body":
             if value == "":
@@ -537,6 +556,7 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
             return value
         case "locales":
             texts, locales = fields_of_type(kind, "line", "text"), dict[str, dict[str, str]]()
+            names = {text.key: text.attribute for text in texts}
             if not isinstance(value, dict) or len(value) > MAX_LOCALES:
                 problems.append(Problem(field, f"must be an object of at most {MAX_LOCALES} locales"))
                 return locales
@@ -547,13 +567,29 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
                 elif tag in locales:
                     problems.append(Problem(path, f"is the locale {tag} once more"))
                 elif not isinstance(written, dict):
-                    problems.append(Problem(path, f"must be an object with {' and '.join(text.key for text in texts)}"))
+                    problems.append(Problem(path, f"must be an object with {' and '.join(names) or 'fields'}"))
+                elif not names and not (written and all(map(FIELD_NAME.fullmatch, written))):
+                    problems.append(Problem(path, f"must have a field; {NOT_A_FIELD}"))
                 else:
                     locales[tag] = {
-                        text.attribute: _read_template(written.get(text.key), f"{path}.{text.key}", problems)
-                        for text in texts
+                        attribute: _read_template(written.get(key), f"{path}.{key}", problems)
+                        for key, attribute in (names or dict(zip(written, written, strict=True))).items()
                     }
             return locales
+        case "connection":
+            if not isinstance(value, str) or not CONNECTION_NAME.fullmatch(value):
+                problems.append(Problem(field, NOT_A_CONNECTION))
+            return value
+        case "fields":
+            if not isinstance(value, dict) or len(value) > MAX_FIELDS:
+                problems.append(Problem(field, f"must be an object of at most {MAX_FIELDS} fields"))
+                return {}
+            for name, item in value.items():
+                if not FIELD_NAME.fullmatch(name):
+                    problems.append(Problem(f"{field}.{name}", NOT_A_FIELD))
+                for text in texts_in(item):
+                    _check_template(text, f"{field}.{name}", problems)
+            return value
 
 
 _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d", re.ASCII)
@@ -611,6 +647,16 @@ def read_event_name(value: Any, field: str, problems: list[Problem]) -> str:
 def is_webhook_url(url: str) -> bool:
     """Return whether a webhook can be sent to a URL: http or https, no credentials, no white space."""
     return len(url) <= MAX_URL and _URL.fullmatch(url) is not None
+
+
+def url_problem(template: str, field: str) -> Problem | None:
+    """Return why a template cannot be the URL of a request, or None."""
+    # Values may only follow the host: a value of the contact must not choose the server that gets the request.
+    example = _PLACEHOLDER.sub("x", template)
+    if len(template) <= MAX_URL and _URL_TEMPLATE.fullmatch(template) and is_webhook_url(example):
+        return None
+    limits = f"at most {MAX_URL} characters; values may only follow the host"
+    return Problem(field, f"must be an http or https URL of {limits}")
 
 
 def is_valid_id(value: Any) -> bool:

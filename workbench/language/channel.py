@@ -19,7 +19,7 @@ from workbench.language.event import Identifiers
 # Only wallets of EVM chains can sign in for in-app messages.
 EVM_WALLET = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 
-ChannelName: TypeAlias = Literal["inapp", "email", "webhook"]
+ChannelName: TypeAlias = Literal["inapp", "email", "webhook", "connection"]
 
 
 def is_evm_wallet(wallet: str) -> bool:
@@ -61,7 +61,16 @@ class WebhookMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="cha
     body: str
 
 
-ExternalMessage: TypeAlias = EmailMessage | WebhookMessage
+class ConnectionMessage(msgspec.Struct, frozen=True, rename="camel", tag_field="channel", tag="connection"):
+    """The fields for the request of a connection, as JSON text in `body`."""
+
+    id: str
+    node_id: str
+    connection: str
+    body: str
+
+
+ExternalMessage: TypeAlias = EmailMessage | WebhookMessage | ConnectionMessage
 Message: TypeAlias = InappMessage | ExternalMessage
 
 
@@ -186,9 +195,26 @@ WEBHOOK = Channel(
     unsubscribes=False,
     delays_s=(5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400),
 )
+CONNECTION = Channel(
+    name="connection",
+    noun="connection message",
+    plural="connection messages",
+    title="{connection}",
+    destination="message by the connection {connection}",
+    message=ConnectionMessage,
+    columns={"connection": "recipient", "body": "body"},
+    texts=("body",),
+    address="connection",
+    is_sealed=False,
+    recipient=None,
+    # Chat and text messages: whom they reach is one of the fields, so the safe reading is that it is the contact.
+    to_contact=True,
+    unsubscribes=False,
+    delays_s=(5, 60, 300, 1_800, 7_200, 21_600, 86_400),
+)
 
 
-CHANNELS: dict[str, Channel] = {channel.name: channel for channel in (INAPP, EMAIL, WEBHOOK)}
+CHANNELS: dict[str, Channel] = {channel.name: channel for channel in (INAPP, EMAIL, WEBHOOK, CONNECTION)}
 CAPPED_CHANNELS = tuple(name for name, channel in CHANNELS.items() if channel.to_contact)
 """The channels whose messages count towards a frequency cap."""
 

@@ -32,6 +32,7 @@ from workbench.language.actions import (
     templates_in,
 )
 from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
+from workbench.language.connections import ConnectionDefinition, check_connections
 from workbench.language.event import EVENT_NAME, LOG_NAME
 from workbench.language.facts import EVENTS
 from workbench.language.filter import OPERATORS, Filter, Where
@@ -541,17 +542,18 @@ MAX_SAMPLED_CONTACTS = 10_000  # of a segment, the newest
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
-    `segments` and `chain` None: not loaded. An event without `paths` was not examined. `types`: those at its paths.
-    `undeliverable`: of the newest events of a name, how many have a wallet that can never sign in, and how many were
-    looked at. `missing`: of the contacts of the newest events of each name, or of the segment that starts it, that are
-    in the segments of a need: how many lack the value, and how many were looked at, by the value of their locale
-    attribute. `is_sample`: the segment has more contacts than were looked at.
+    `segments`, `connections` and `chain` None: not loaded. An event without `paths` was not examined. `types`: those at
+    its paths. `undeliverable`: of the newest events of a name, how many have a wallet that can never sign in, and how
+    many were looked at. `missing`: of the contacts of the newest events of each name, or of the segment that starts it,
+    that are in the segments of a need: how many lack the value, and how many were looked at, by the value of their
+    locale attribute. `is_sample`: the segment has more contacts than were looked at.
     """
 
     events: tuple[str, ...] = ()
     paths: Mapping[str, frozenset[str]] = {}
     types: Mapping[str, Mapping[str, Collection[str]]] = {}
     segments: tuple[str, ...] | None = None
+    connections: Mapping[str, ConnectionDefinition] | None = None
     chain: ChainFacts | None = None
     undeliverable: Mapping[str, tuple[int, int]] = {}
     missing: Mapping[Need, Mapping[str | None, tuple[int, int]]] = {}
@@ -653,6 +655,9 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             if name not in catalog.segments:
                 hint = suggestion(name, catalog.segments, ": no contact is in it")
                 yield Diagnostic("warning", f"unknown segment {name!r}{hint}", node_id, field)
+    if catalog.connections is not None:
+        for node_id, key, reason in check_connections(graph, catalog.connections):
+            yield Diagnostic("warning", f"{key}: {reason}", node_id)
     if catalog.chain is None:
         return
     source = trigger.log_source

@@ -23,6 +23,8 @@ DELIVERY_ERRORS: Mapping[str, str] = {
     "gone": "the endpoint no longer exists",
     "invalid_header": "a header contains a line break or an encoded word",
     "invalid_address": "not a valid address",
+    "no_connection": "the connection does not exist any more",
+    "invalid_request": "the request of the connection cannot be made from the fields of this message",
 }
 MAX_RETRY_AFTER = timedelta(days=1)  # a receiver must not postpone an entry without bound
 

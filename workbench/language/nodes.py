@@ -6,7 +6,7 @@ recipe for a new kind.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -28,6 +28,7 @@ from workbench.language.actions import (
     RemoveTag,
     SendEmail,
     SendInapp,
+    SendVia,
     SendWebhook,
     Split,
     TriggerNode,
@@ -36,8 +37,8 @@ from workbench.language.actions import (
     WaitUntil,
     is_webhook_url,
 )
-from workbench.language.channel import Channel, EmailMessage, InappMessage, Message, WebhookMessage
-from workbench.language.codec import Json, encode, json_equal, utc_text, value_at
+from workbench.language.channel import Channel, ConnectionMessage, EmailMessage, InappMessage, Message, WebhookMessage
+from workbench.language.codec import as_stored, encode, json_equal, utc_text, value_at
 from workbench.language.contact import exceeds_attribute_limits, merge_identifiers
 from workbench.language.decision import (
     Decision,
@@ -58,7 +59,7 @@ from workbench.language.local_time import TIMEZONE_ATTRIBUTE, date_moment, next_
 from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
 from workbench.language.run import JOINED, ContactUpdated, EntryJoined, State, TagAdded, TagRemoved, message_id
-from workbench.language.template import MissingValueError, RenderBudget, TemplateError, evaluate, render
+from workbench.language.template import MissingValueError, RenderBudget, TemplateError, evaluate_texts, render
 from workbench.language.trigger import identifier_fields
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -178,12 +179,21 @@ def _compose_webhook(ctx: StepContext, action: SendWebhook, _: str) -> Message |
         case str() as text:
             body = render(text, context)
         case _:
-            body = encode(_evaluate_texts(action.body, context, RenderBudget())).decode()
+            body = encode(evaluate_texts(action.body, context, RenderBudget())).decode()
     # Publishing checked the template with an example; a value can still make the URL too long or add white space.
     if not is_webhook_url(url):
         reason = "the URL is not valid after its values were filled in; write {{ value | urlencode }}"
         return Failure("invalid_url", reason, permanent=True)
     return WebhookMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, url, body)
+
+
+@_sends(SendVia, SendVia.channel)
+def _compose_for_connection(ctx: StepContext, action: SendVia, _: str) -> Message:
+    # The connection is not read here: its template and its secrets may change until the message leaves
+    # (docs/decisions/0069). Its values do not.
+    # As stored: a published graph has its keys in the order of jsonb, a draft as they were written.
+    body = encode(as_stored(evaluate_texts(action.body, ctx.facts.context, RenderBudget()))).decode()
+    return ConnectionMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, action.connection, body)
 
 
 @_handles(AddTag)
@@ -199,7 +209,7 @@ def _remove_tag(ctx: StepContext, action: RemoveTag) -> Decision:
 @_handles(UpdateContact)
 def _update_contact(ctx: StepContext, action: UpdateContact) -> Decision:
     budget, context = RenderBudget(), ctx.facts.context
-    attributes = {name: _evaluate_texts(value, context, budget) for name, value in action.attributes.items()}
+    attributes = {name: evaluate_texts(value, context, budget) for name, value in action.attributes.items()}
     problem = next(attribute_problems(attributes), None)
     if problem is not None:
         return fail_permanently(ctx, "invalid_attribute", str(problem))
@@ -353,19 +363,6 @@ def _withhold(ctx: StepContext) -> Decision | None:
         if count >= cap.messages:
             return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "frequency_cap", "messages": count}))
     return None
-
-
-def _evaluate_texts(value: Json, context: Mapping[str, Any], budget: RenderBudget) -> Json:
-    """Return a JSON value with all its texts rendered, within one budget; raise TemplateError."""
-    match value:
-        case str():
-            return evaluate(value, context, budget)  # `{{ amount }}` stays a number
-        case list():
-            return [_evaluate_texts(item, context, budget) for item in value]
-        case dict():
-            return {name: _evaluate_texts(item, context, budget) for name, item in value.items()}
-        case _:
-            return value
 
 
 def _mask_emails(path: str, actual: Any) -> Any:

@@ -105,8 +105,8 @@ def redact_texts(channel: Channel, action: Action | None, columns: Mapping[str, 
             continue
         template = getattr(action, name) if is_sender else UNSEEN
         if is_sender and isinstance(action, LocalizedMessage):  # the message may have been sent in any of its locales
-            templates = (template, *(texts[name] for texts in action.locales.values()))
-            template = next(filter(_reads_address, templates), template)
+            templates = (template, *(getattr(action.in_locale(tag)[0], name) for tag in action.locales))
+            template = next((text for text in templates if any(map(_reads_address, texts_in(text)))), template)
         redacted[channel.columns[name]] = _redact_text(template, text) if is_sender else UNSEEN
     return redacted
 

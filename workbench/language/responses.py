@@ -366,6 +366,53 @@ class SnippetView(SnippetVersionView, frozen=True, rename="camel"):
     used_by: tuple[SnippetUse, ...]
 
 
+class ConnectionField(msgspec.Struct, frozen=True, rename="camel"):
+    """A field that the templates of a connection use. `required`: they have no default for it."""
+
+    name: str
+    required: bool
+
+
+class SavedRuleView(msgspec.Struct, frozen=True, rename="camel"):
+    """Which answers a rule of a connection holds for."""
+
+    status: list[int | str] | None
+    where: str | None
+
+
+class SavedConnectionView(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A connection. `secrets`: the names of its secrets; `updatedBy`: the id of a key."""
+
+    name: str
+    url: str
+    method: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    success: SavedRuleView | None
+    permanent: SavedRuleView | None
+    rate: float | None
+    secrets: tuple[str, ...]
+    fields: tuple[ConnectionField, ...]
+    created_at: datetime
+    updated_at: datetime
+    updated_by: str
+
+
+class ConnectionUse(msgspec.Struct, frozen=True, rename="camel"):
+    """An automation that sends by a connection, in its `draft`, and in its live `version`."""
+
+    automation_id: str
+    name: str
+    draft: bool
+    version: int | None
+
+
+class ConnectionDetail(SavedConnectionView, frozen=True, rename="camel", kw_only=True):
+    """A connection, and the automations that send by it."""
+
+    used_by: tuple[ConnectionUse, ...]
+
+
 class ChangeView(msgspec.Struct, frozen=True, rename="camel"):
     """A change of an automation; `by` is the name of the key that made it, or its id."""
 

@@ -123,6 +123,19 @@ def evaluate(source: str, context: Mapping[str, Any], budget: RenderBudget) -> J
     return value
 
 
+def evaluate_texts(value: Json, context: Mapping[str, Any], budget: RenderBudget) -> Json:
+    """Return a JSON value with all its texts rendered, within one budget; raise TemplateError."""
+    match value:
+        case str():
+            return evaluate(value, context, budget)  # `{{ amount }}` stays a number
+        case list():
+            return [evaluate_texts(item, context, budget) for item in value]
+        case dict():
+            return {name: evaluate_texts(item, context, budget) for name, item in value.items()}
+        case _:
+            return value
+
+
 Context: TypeAlias = Mapping[str, Any]
 
 

@@ -421,13 +421,13 @@ class _Parser:
 
 def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
     match field_type:
-        case "line" | "text" | "tag":
+        case "line" | "text" | "tag" | "connection":
             return scanner.text(f"a {noun}")
         case "url":
             return scanner.url()
         case "body" | "object" | "branches" | "recipient":
             return scanner.value()
-        case "attributes":
+        case "attributes" | "fields":
             attributes = {}
             while True:
                 key = scanner.path()

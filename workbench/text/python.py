@@ -144,6 +144,8 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return content
         case "recipient" | "missing" | "switch" | "clock" | "date" | "zone" | "locales" | "path" | "number":
             return content
+        case "connection" | "fields":
+            return content
 
 
 def _yes_no(step: OutlineStep, *, even_empty: bool, followed: bool) -> list[VerbCall]:

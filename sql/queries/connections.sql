@@ -1,0 +1,53 @@
+-- Connections: requests to providers that messages are sent by.
+
+-- list_connections --
+-- The connections by name; some of them, if names are given.
+SELECT name, definition, secrets, next_at, queue_end, created_at, updated_at, updated_by
+FROM connections
+WHERE org_id = :org_id AND (:names ::text[] IS NULL OR name = ANY (:names ::text[]))
+ORDER BY name;
+
+-- hold_connections --
+-- The same, and keep them from being changed or deleted until the transaction ends.
+SELECT name, definition, secrets, next_at, queue_end, created_at, updated_at, updated_by
+FROM connections
+WHERE org_id = :org_id AND name = ANY (:names ::text[])
+ORDER BY name
+FOR SHARE;
+
+-- lock_connection --
+-- A connection, to change or delete it, or to take a turn.
+SELECT name, definition, secrets, next_at, queue_end, created_at, updated_at, updated_by
+FROM connections
+WHERE org_id = :org_id AND name = :name
+FOR NO KEY UPDATE;
+
+-- count_connections --
+-- How many connections there are.
+SELECT count(*) FROM connections WHERE org_id = :org_id;
+
+-- save_connection --
+-- Create a connection, or replace it.
+INSERT INTO connections (org_id, name, definition, secrets, created_at, updated_at, updated_by)
+VALUES (:org_id, :name, :definition ::jsonb, :secrets, :at, :at, :key_id)
+ON CONFLICT (org_id, name) DO UPDATE SET definition = excluded.definition, secrets = excluded.secrets,
+    updated_at = excluded.updated_at, updated_by = excluded.updated_by
+RETURNING name, definition, secrets, next_at, queue_end, created_at, updated_at, updated_by;
+
+-- delete_connection --
+-- Forget a connection and its secrets.
+DELETE FROM connections WHERE org_id = :org_id AND name = :name;
+
+-- set_turns --
+-- When the next message may leave, and when the last of those that wait comes back.
+UPDATE connections SET next_at = :next_at, queue_end = :queue_end WHERE org_id = :org_id AND name = :name;
+
+-- list_sending_automations --
+-- The automations that send by connections, in their draft or in their live version; the language decides by which.
+SELECT a.id, a.name, CASE WHEN strpos(a.graph ::text, 'send_via') > 0 THEN a.graph END AS draft, v.version,
+       CASE WHEN strpos(v.graph ::text, 'send_via') > 0 THEN v.graph END AS live
+FROM automations a
+LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
+WHERE a.org_id = :org_id AND a.archived_at IS NULL
+    AND (strpos(a.graph ::text, 'send_via') > 0 OR strpos(v.graph ::text, 'send_via') > 0)
+ORDER BY a.name, a.id;

@@ -1,0 +1,129 @@
+"""Connections: their fields, requests, and rules for answers."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.language.strategies import graph_of
+from workbench.language.body import read_value
+from workbench.language.connections import (
+    HIDDEN,
+    ConnectionDefinition,
+    check_connections,
+    compose_request,
+    connections_of,
+    read_answer,
+    retry_after_in,
+)
+from workbench.language.template import TemplateError
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+URL = "https://api.example"
+FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+
+
+def define(**written: Any) -> ConnectionDefinition:
+    definition = read_value(ConnectionDefinition, {"url": URL, "body": {}} | written, "")
+    assert isinstance(definition, ConnectionDefinition), definition
+    return definition
+
+
+def test_fields_and_secrets_are_those_of_the_templates() -> None:
+    definition = define(
+        url=URL + "/{{ fields.id }}/{{ secrets.path }}",
+        headers={"x-a": "{{ secrets.key }} {{ messageId }}"},
+        body={"a": ["{{ fields.text | default('-') }}", "{% if fields.b %}{{ fields.c }}{% endif %}"]},
+    )
+    assert definition.fields == {"id": True, "text": False, "b": True, "c": False}
+    assert definition.secret_names == ("path", "key")
+
+
+def test_values_are_encoded_for_their_place() -> None:
+    definition = define(
+        url=URL + "/{{ fields.a }}?k={{ secrets.k }}", body={"a": "{{ fields.a }}", "n": "{{ fields.n }}"}
+    )
+    request = compose_request(definition, {"a": '/?&"\n', "n": Decimal("1.50")}, {"k": "x/y"}, "m")
+    assert request.url == URL + "/%2F%3F%26%22%0A?k=x/y"
+    assert request.body == b'{"a":"/?&\\"\\n","n":1.50}'
+    assert request.headers == {"content-type": "application/json"}
+
+
+def test_a_body_is_a_form_if_the_header_says_so() -> None:
+    definition = define(headers=FORM, body={"a": "{{ fields.a }}", "b": 2, "c": None, "d": True})
+    assert compose_request(definition, {"a": "x&y=z é"}, {}, "m").body == b"a=x%26y%3Dz+%C3%A9&b=2&d=true"
+
+
+@pytest.mark.parametrize("fields", [{}, {"a": "x" * 3_000}])
+def test_a_request_that_cannot_be_made_raises(fields: dict[str, Any]) -> None:
+    with pytest.raises(TemplateError):
+        compose_request(define(url=URL + "/{{ fields.a }}"), fields, {}, "m")
+
+
+@pytest.mark.parametrize("value", ["a\r\nb: c", "é"])
+def test_a_header_has_printable_characters_only(value: str) -> None:
+    with pytest.raises(TemplateError, match="the header x-a has characters"):
+        compose_request(define(headers={"X-A": "{{ fields.a }}"}), {"a": value}, {}, "m")
+
+
+@pytest.mark.parametrize(
+    ("success", "permanent", "status", "answer", "verdict"),
+    [
+        ({"status": ["2xx"]}, None, 204, "", "sent"),
+        ({"status": ["2xx"]}, None, 302, "", "refused"),
+        ({"status": [201]}, {"status": ["4xx"]}, 200, "", "refused"),
+        ({"status": [201]}, {"status": ["4xx"]}, 404, "", "permanent"),
+        ({"where": "answer.ok"}, None, 200, {"ok": True}, "sent"),
+        ({"where": "answer.ok"}, None, 200, {"ok": "true"}, "refused"),
+        ({"where": "answer == 'ok'"}, None, 200, "ok", "sent"),
+        ({"status": ["2xx"], "where": "answer.ok"}, None, 500, {"ok": True}, "refused"),
+        (None, {"where": "answer.error in ['a', 'b']"}, 200, {"error": "b"}, "permanent"),
+        (None, {"where": "status == 409"}, 409, None, "permanent"),
+        (None, None, 200, {}, "refused"),
+    ],
+)
+def test_rules_say_what_an_answer_means(success: Any, permanent: Any, status: int, answer: Any, verdict: str) -> None:
+    assert define(success=success, permanent=permanent).verdict(status, answer, NOW) == verdict
+
+
+def test_an_answer_is_json_or_text() -> None:
+    assert [read_answer(content) for content in (b'{"a": 1}', b"ok", b"\xff", b"")] == [{"a": 1}, "ok", "\ufffd", ""]
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        ({"retry_after": Decimal("0.75")}, 0.75),
+        ({"parameters": {"retry_after": 34}}, 34.0),
+        ({"retry_after": -1}, 0.0),
+        ({"retry_after": "5"}, None),
+        ({"retry_after": True}, None),
+        ({"parameters": 5}, None),
+        ("slow down", None),
+    ],
+)
+def test_an_answer_can_say_when_to_come_back(answer: Any, seconds: float | None) -> None:
+    assert retry_after_in(answer) == seconds
+
+
+def test_nodes_are_checked_against_connections() -> None:
+    nodes = [
+        {"id": "a", "type": "send_via", "data": {"connection": name, "fields": fields}}
+        for name, fields in (("chat", {"text": "x"}), ("chat", {"txt": 1}), ("cha", {}), ("mute", {}))
+    ]
+    graph = graph_of({"nodes": [node | {"id": str(index)} for index, node in enumerate(nodes)], "edges": []})
+    connections = {"chat": define(body={"a": "{{ fields.text }}"}, success={"status": [200]}), "mute": define()}
+    assert connections_of(graph) == ("chat", "cha", "mute")
+    assert list(check_connections(graph, connections)) == [
+        ("1", "fields.text", "is missing: the connection 'chat' needs it"),
+        ("1", "fields.txt", "the connection 'chat' has no such field; did you mean 'text'?"),
+        ("2", "connection", "unknown connection 'cha'; did you mean 'chat'?"),
+        ("3", "connection", "the connection 'mute' has no success rule"),
+    ]
+
+
+def test_a_preview_hides_secrets() -> None:
+    definition = define(url=URL + "/{{ secrets.k }}", body={"a": "{{ secrets.k }}"})
+    request = compose_request(definition, {}, {"k": HIDDEN}, "m")
+    assert (request.url, request.body.decode()) == (f"{URL}/{HIDDEN}", f'{{"a":"{HIDDEN}"}}')

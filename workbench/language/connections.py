@@ -1,0 +1,369 @@
+"""Connections: a named request to a provider, such as a chat or a text message service, with secrets and its answers.
+
+`send_via` gives a connection the values of its fields, and the connection is read when the message leaves. Its
+templates see `fields.NAME`, `secrets.NAME` and `messageId`, which is the same for every attempt. Values cannot change
+what a request is: in the URL they are percent-encoded, and the body is JSON whose texts are templates, which is encoded
+as JSON or as a form after they were filled in. Secrets are written by their owner, so the URL takes them as they are.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Meta, field
+
+from workbench.language.actions import (
+    FIELD_NAME,
+    MAX_FIELDS,
+    NOT_A_FIELD,
+    Action,
+    SendVia,
+    is_webhook_url,
+    texts_in,
+    url_problem,
+)
+from workbench.language.body import Body
+from workbench.language.codec import Json, MalformedJsonError, decode, encode
+from workbench.language.graph import Graph
+from workbench.language.problem import Problem, Problems, suggestion
+from workbench.language.template import (
+    RenderBudget,
+    TemplateError,
+    compile_template,
+    compile_where,
+    evaluate_texts,
+    render,
+    required_paths,
+)
+
+MAX_HEADERS = 20
+MAX_SECRETS = 20
+MAX_SECRET = 4_096  # characters
+MAX_RATE = 1_000  # messages a second
+MAX_BODY = 65_536  # bytes of the template of a body
+HIDDEN = "***"  # in place of a secret, also in a header
+
+_FORM = "application/x-www-form-urlencoded"
+_JSON = re.compile(r"application/([\w.-]+\+)?json", re.ASCII)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*", re.ASCII)
+# Headers that frame the request, or that the sender sets.
+_OWN_HEADERS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+    }
+)
+_STATUS_CLASS = re.compile(r"[1-5]xx", re.ASCII)
+
+Verdict: TypeAlias = Literal["sent", "permanent", "refused"]
+
+
+def _read_url(value: Any, path: str) -> str | Problems:
+    problem = _template_problem(value, path) or url_problem(value, path)
+    return (problem,) if problem is not None else str(value)
+
+
+def _read_headers(value: Any, path: str) -> dict[str, str] | Problems:
+    if not isinstance(value, dict) or len(value) > MAX_HEADERS:
+        return (Problem(path, f"must be an object of at most {MAX_HEADERS} headers"),)
+    problems: list[Problem] = []
+    for name, written in value.items():
+        at = f"{path}.{name}"
+        if not _HEADER_NAME.fullmatch(name):
+            problems.append(Problem(at, "is not the name of a header"))
+        elif name.lower() in _OWN_HEADERS:
+            problems.append(Problem(at, "is set by Event Workbench"))
+        elif (problem := _template_problem(written, at)) is not None:
+            problems.append(problem)
+    if len({name.lower() for name in value}) < len(value):
+        problems.append(Problem(path, "has a header twice"))
+    return tuple(problems) or value
+
+
+def _read_body(value: Any, path: str) -> dict[str, Json] | Problems:
+    if not isinstance(value, dict):
+        return (Problem(path, "must be an object, whose texts are templates"),)
+    if len(encode(value)) > MAX_BODY:
+        return (Problem(path, f"is larger than {MAX_BODY:,} bytes"),)
+    problems = [problem for text in texts_in(value) if (problem := _template_problem(text, path)) is not None]
+    return tuple(problems) or value
+
+
+def _template_problem(source: Any, path: str) -> Problem | None:
+    if not isinstance(source, str):
+        return Problem(path, "must be a text")
+    try:
+        paths = compile_template(source).paths
+    except TemplateError as error:
+        return Problem(path, str(error))
+    for used in sorted(paths):
+        first, _, rest = used.partition(".")
+        if used != "messageId" and (first not in ("fields", "secrets") or not rest):
+            return Problem(path, f"{used!r} is not known here: use fields.NAME, secrets.NAME or messageId")
+    for name in _names("fields", (source,)):
+        if not FIELD_NAME.fullmatch(name):
+            return Problem(path, f"fields.{name}: {NOT_A_FIELD}")
+    return None
+
+
+def _read_secrets(value: Any, path: str) -> dict[str, str] | Problems:
+    if not isinstance(value, dict) or len(value) > MAX_SECRETS:
+        return (Problem(path, f"must be an object of at most {MAX_SECRETS} texts"),)
+    # The value is in no message: errors are stored and shown.
+    problems = [
+        Problem(f"{path}.{name}", f"must be a text of 1 to {MAX_SECRET:,} printable characters")
+        for name, secret in value.items()
+        if not isinstance(secret, str) or not 0 < len(secret) <= MAX_SECRET or not _HEADER_VALUE.fullmatch(secret)
+    ]
+    problems += [Problem(f"{path}.{name}", NOT_A_FIELD) for name in value if not FIELD_NAME.fullmatch(name)]
+    return tuple(problems) or value
+
+
+def _read_status(value: Any, path: str) -> list[int | str] | Problems:
+    valid = isinstance(value, list) and all(
+        (type(item) is int and 100 <= item <= 599) or (isinstance(item, str) and _STATUS_CLASS.fullmatch(item))
+        for item in value
+    )
+    return value if valid and value else (Problem(path, "must be an array of statuses such as 204, or of 2xx"),)
+
+
+def _read_where(value: Any, path: str) -> str | Problems:
+    if not isinstance(value, str) or not value.strip():
+        return (Problem(path, "must be an expression"),)
+    try:
+        paths = compile_where(value).paths
+    except TemplateError as error:
+        return (Problem(path, str(error)),)
+    for used in sorted(paths):
+        if used.partition(".")[0] not in ("status", "answer"):
+            return (Problem(path, f"{used!r} is not known here: use status, or answer with a path into it"),)
+    return value
+
+
+def _read_rate(value: Any, path: str) -> float | Problems:
+    try:
+        rate = float(value) if not isinstance(value, bool | str) else 0.0
+    except (TypeError, ValueError, OverflowError):
+        rate = 0.0
+    if 0.001 <= rate <= MAX_RATE:
+        return rate
+    return (Problem(path, f"must be the messages a second, a number from 0.001 to {MAX_RATE:,}"),)
+
+
+_STATUS_SCHEMA = {"type": "array", "items": {"type": ["integer", "string"]}, "examples": [["2xx"], [200, 204]]}
+_TEXTS_SCHEMA = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+class AnswerRule(Body, frozen=True):
+    """Which answers a rule holds for. All of its parts must hold.
+
+    `status`: statuses such as 204, or classes such as `2xx`. `where`: an expression over `status` and `answer`, the
+    JSON of the answer (its text, if it is not JSON).
+    """
+
+    status: Annotated[list[int | str], Meta(extra={"read": _read_status, "schema": _STATUS_SCHEMA})] | None = None
+    where: Annotated[str, Meta(extra={"read": _read_where, "schema": {"type": "string"}})] | None = None
+
+    def holds(self, status: int, answer: Json, at: datetime) -> bool:
+        if self.status is not None and status not in self.status and f"{status // 100}xx" not in self.status:
+            return False
+        return self.where is None or compile_where(self.where).holds({"status": status, "answer": answer}, at)
+
+
+class ConnectionDefinition(Body, frozen=True, kw_only=True):
+    """The request of a connection, and what its answers mean.
+
+    `url`, `headers`, and the texts in `body` are templates. A body is sent as JSON, or as a form if the header
+    `content-type` says so. `success`: which answers mean that the message was sent; a connection without it cannot be
+    published. `permanent`: which answers mean that no later attempt can succeed. After any other answer the message is
+    retried. `rate`: the number of messages a second, of all engines together.
+    """
+
+    url: Annotated[str, Meta(extra={"read": _read_url, "schema": {"type": "string"}})]
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    headers: Annotated[dict[str, str], Meta(extra={"read": _read_headers, "schema": _TEXTS_SCHEMA})] = field(
+        default_factory=dict
+    )
+    body: Annotated[dict[str, Any], Meta(extra={"read": _read_body, "schema": {"type": "object"}})]
+    success: AnswerRule | None = None
+    permanent: AnswerRule | None = None
+    rate: Annotated[float, Meta(extra={"read": _read_rate, "schema": {"type": "number"}})] | None = None
+
+    def conflicts(self) -> Iterable[Problem]:
+        for name, rule in (("success", self.success), ("permanent", self.permanent)):
+            if rule is not None and rule.status is None and rule.where is None:
+                yield Problem(name, "needs status or where")
+        if self.content_type == _FORM:
+            for name, value in self.body.items():
+                if isinstance(value, dict | list):
+                    yield Problem(f"body.{name}", "must be a text, a number or a boolean, because the body is a form")
+        elif not _JSON.fullmatch(self.content_type):
+            yield Problem("headers.content-type", f"must be application/json or {_FORM}")
+        if len(self.fields) > MAX_FIELDS:
+            yield Problem("body", f"uses more than {MAX_FIELDS} fields")
+
+    @property
+    def request(self) -> Json:
+        """What the secrets can get into."""
+        return [self.url, self.method, {**self.headers}, self.body]
+
+    @property
+    def content_type(self) -> str:
+        """The type of the body, without parameters."""
+        written = next((text for name, text in self.headers.items() if name.lower() == "content-type"), "")
+        return written.partition(";")[0].strip().lower() or "application/json"
+
+    @property
+    def fields(self) -> dict[str, bool]:
+        """The fields of its templates, in order, and whether each is required."""
+        templates = tuple(texts_in([self.url, [*self.headers.values()], self.body]))
+        required = {path for text in templates for path in required_paths(text)}
+        return {
+            name: any(path.split(".")[:2] == ["fields", name] for path in required)
+            for name in _names("fields", templates)
+        }
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        return _names("secrets", texts_in([self.url, [*self.headers.values()], self.body]))
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether its rules read more than the status."""
+        return any(rule is not None and rule.where is not None for rule in (self.success, self.permanent))
+
+    def verdict(self, status: int, answer: Json, at: datetime) -> Verdict:
+        if self.success is not None and self.success.holds(status, answer, at):
+            return "sent"
+        return "permanent" if self.permanent is not None and self.permanent.holds(status, answer, at) else "refused"
+
+
+class ConnectionBody(ConnectionDefinition, frozen=True, kw_only=True):
+    """A connection. `secrets`: the values of `secrets.NAME`; they can be replaced, but not read.
+
+    A secret that is left out keeps its value if the request (`url`, `method`, `headers`, `body`) stays the same. If it
+    changes, all secrets must be sent again: otherwise a change could send them to another server.
+    """
+
+    secrets: Annotated[dict[str, str], Meta(extra={"read": _read_secrets, "schema": _TEXTS_SCHEMA})] = field(
+        default_factory=dict
+    )
+
+
+class ConnectionRequest(msgspec.Struct, frozen=True):
+    """The request of one message."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def compose_request(
+    definition: ConnectionDefinition, fields: Mapping[str, Json], secrets: Mapping[str, str], message_id: str
+) -> ConnectionRequest:
+    """Return the request with the values filled in; raise TemplateError if one is missing or not possible there."""
+    context = {"fields": fields, "secrets": secrets, "messageId": message_id}
+    url = render(definition.url, {**context, "fields": _percent_encoded({**fields})})
+    if not is_webhook_url(url):
+        raise TemplateError("the URL is not valid after its values were filled in")
+    headers = {name.lower(): render(value, context) for name, value in definition.headers.items()}
+    for name, value in headers.items():
+        if not _HEADER_VALUE.fullmatch(value):
+            raise TemplateError(f"the header {name} has characters that no header can have")
+    headers.setdefault("content-type", "application/json")
+    body = evaluate_texts(definition.body, context, RenderBudget())
+    assert isinstance(body, dict), "as its template"
+    if definition.content_type == _FORM:
+        pairs = {name: _form_text(value) for name, value in body.items() if value is not None}
+        return ConnectionRequest(definition.method, url, headers, urlencode(pairs).encode())
+    return ConnectionRequest(definition.method, url, headers, encode(body))
+
+
+def read_answer(content: bytes) -> Json:
+    """Return the JSON of an answer, or its text."""
+    try:
+        answer: Json = decode(content)
+    except MalformedJsonError:
+        return content.decode(errors="replace")
+    return answer
+
+
+def retry_after_in(answer: Json) -> float | None:
+    """Return the seconds after which a request may be repeated, as Discord and Telegram say it in the answer."""
+    if not isinstance(answer, dict):
+        return None
+    parameters = answer.get("parameters")
+    seconds = answer.get("retry_after", parameters.get("retry_after") if isinstance(parameters, dict) else None)
+    if not isinstance(seconds, int | Decimal) or isinstance(seconds, bool):
+        return None
+    return max(float(seconds), 0.0)
+
+
+def connections_of(graph: Graph) -> tuple[str, ...]:
+    """Return the connections that the nodes of a graph send by."""
+    return tuple(dict.fromkeys(node.action.connection for node in graph.nodes if isinstance(node.action, SendVia)))
+
+
+def check_connections(graph: Graph, connections: Mapping[str, ConnectionDefinition]) -> Iterator[tuple[str, str, str]]:
+    """Yield the id of each node whose connection cannot send its message, the field of `data`, and the reason."""
+    for node in graph.nodes:
+        for key, reason in _check_action(node.action, connections):
+            yield node.id, key, reason
+
+
+def _check_action(action: Action, connections: Mapping[str, ConnectionDefinition]) -> Iterator[tuple[str, str]]:
+    if not isinstance(action, SendVia):
+        return
+    definition = connections.get(action.connection)
+    if definition is None:
+        hint = suggestion(action.connection, tuple(connections))
+        yield "connection", f"unknown connection {action.connection!r}{hint}"
+        return
+    if definition.success is None:
+        yield "connection", f"the connection {action.connection!r} has no success rule"
+    fields = definition.fields
+    for name, is_required in fields.items():
+        if is_required and name not in action.body:
+            yield f"fields.{name}", f"is missing: the connection {action.connection!r} needs it"
+    written = [(f"fields.{name}", name) for name in action.body]
+    written += [(f"locales.{tag}.{name}", name) for tag, texts in action.locales.items() for name in texts]
+    for path, name in written:
+        if name not in fields:
+            hint = suggestion(name, tuple(fields))
+            yield path, f"the connection {action.connection!r} has no such field{hint}"
+
+
+def _names(namespace: str, templates: Iterable[str]) -> tuple[str, ...]:
+    """Return the names below a namespace that templates use, in order."""
+    paths = (path for text in templates for path in sorted(compile_template(text).paths))
+    return tuple(dict.fromkeys(path.split(".")[1] for path in paths if path.startswith(f"{namespace}.")))
+
+
+def _percent_encoded(value: Json) -> Json:
+    match value:
+        case str():
+            return quote(value, safe="")
+        case list():
+            return [_percent_encoded(item) for item in value]
+        case dict():
+            return {name: _percent_encoded(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+def _form_text(value: Json) -> str:
+    return value if isinstance(value, str) else encode(value).decode()
