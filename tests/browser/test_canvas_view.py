@@ -121,6 +121,23 @@ def test_texts_of_a_locale_are_written_previewed_and_removed_with_the_keyboard(p
         assert "locales" not in data_of(automation, "send_email")
 
 
+def test_fields_of_a_connection_are_written_with_the_keyboard(page: Page) -> None:
+    automation = Automation(Draft("Chat")).on("deposit").send_via("chat", text="Hi")
+    with open_canvas(page, automation) as view:
+        card(view, "send_via_chat").click()
+        page.get_by_label("Field to add").fill("room")
+        page.keyboard.press("Enter")
+        page.get_by_label("room", exact=True).fill("{{ contact.plan }}")
+        page.get_by_text("Fields in other locales", exact=True).press("Enter")
+        page.get_by_label("Locale to add").fill("de")
+        page.keyboard.press("Enter")
+        page.get_by_label("text in de", exact=True).fill("Hallo")
+        wait_until_sent(view)
+        assert data_of(automation, "send_via_chat")["fields"] == {"text": "Hi", "room": "{{ contact.plan }}"}
+        assert data_of(automation, "send_via_chat")["locales"] == {"de": {"text": "Hallo"}}
+        expect(card(view, "send_via_chat")).to_contain_text("chat")
+
+
 def test_concurrent_edits_in_python_and_the_browser_are_both_kept(page: Page) -> None:
     automation = greeting()
     with open_canvas(page, automation) as view:

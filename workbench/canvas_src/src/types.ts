@@ -145,6 +145,7 @@ export interface Choices {
   tags: string[];
   segments: string[];
   snippets: string[];
+  connections: { name: string; fields: { name: string; required: boolean }[] }[];
   channels: { address: string; noun: string }[];
 }
 

@@ -1,5 +1,6 @@
 // One field of a form: its control, its diagnostics, and a hint.
 import { useId, useState, type ReactNode } from "react";
+import { isObject } from "../json";
 import type { Choices, Field, Json, Obj, Operator, Diagnostic } from "../types";
 import { Branches } from "./Branches";
 import { Combo, type Option } from "./Combo";
@@ -9,11 +10,14 @@ import { DurationInput } from "./Duration";
 import { DatePath, Shift, Weekdays, ZoneName } from "./Times";
 import { Labelled } from "./Labelled";
 import { Locales } from "./Locales";
+import { ConnectionFields } from "./ConnectionFields";
 import { Template } from "./Template";
 
 interface Props {
   field: Field;
   value: Json | undefined;
+  connection: Json | undefined; // beside its fields
+  own: Json | undefined; // the fields of the connection
   where: Json | undefined; // beside filters
   texts: Field[]; // the fields that a locale has, too
   locales: string[]; // of all messages
@@ -34,6 +38,9 @@ export function Control(props: Props) {
   const paths = pathsOf(choices, props.events, props.withContact);
   const snippets = choices.snippets.map((name): Option => ({ value: `{% include "${name}" %}`, detail: "snippet" }));
   const text = typeof value === "string" ? value : "";
+  const ownFields = choices.connections.find(({ name }) => name === props.connection)?.fields;
+  const ownNames = ownFields?.map(({ name }) => name) ?? Object.keys(isObject(props.own) ? props.own : {});
+  const ownTexts = ownNames.map((name): Field => ({ name, label: name, control: "text", hint: "" }));
   const [hadValue] = useState(value !== undefined); // when the form opened: it must not fold while a value is deleted
   if (field.control === "body" || field.control === "object" || field.control === "locales") {
     const own = field.control === "locales" ? props.diagnostics.filter((diagnostic) => diagnostic.field === field.name) : props.diagnostics;
@@ -71,7 +78,7 @@ export function Control(props: Props) {
       case "body":
         return <JsonInput label={field.label} value={value} orText disabled={disabled} onChange={onChange} />;
       case "locales":
-        return <Locales name={field.name} value={value} texts={props.texts} known={props.locales} paths={[...paths, ...snippets]} diagnostics={props.diagnostics} disabled={disabled} onChange={onChange} />;
+        return <Locales name={field.name} value={value} texts={props.connection === undefined ? props.texts : ownTexts} partial={props.connection !== undefined} known={props.locales} paths={[...paths, ...snippets]} diagnostics={props.diagnostics} disabled={disabled} onChange={onChange} />;
       case "tag":
         return <Combo label={field.label} value={text} options={choices.tags.map((tag) => ({ value: tag }))} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "event":
@@ -123,10 +130,15 @@ export function Control(props: Props) {
         return <Combo label={field.label} value={text} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} placeholder="timezone" disabled={disabled} invalid={invalid} onChange={(name) => onChange(name || undefined)} />;
       case "filters":
         return <Filters label={field.label} value={value} where={props.where} operators={props.operators} paths={paths} samples={(path) => samplesOf(choices, props.events, path)} disabled={disabled} onChange={onChange} />;
+      case "connection":
+        return <Combo label={field.label} value={text} options={choices.connections.map(({ name, fields }) => ({ value: name, detail: fields.map((own) => own.name).join(", ") }))} placeholder="which connection?" disabled={disabled} invalid={invalid} onChange={onChange} />;
+      case "fields":
+        if (ownFields === undefined) return <Attributes value={value} names={[]} noun="field" disabled={disabled} onChange={onChange} />;
+        return <ConnectionFields value={value} fields={ownFields} paths={[...paths, ...snippets]} disabled={disabled} onChange={onChange} />;
       case "branches":
         return <Branches value={value} disabled={disabled} onChange={props.onBranches} />;
       case "attributes":
-        return <Attributes value={value} names={choices.attributes.map((attribute): Option => ({ value: attribute.name }))} disabled={disabled} onChange={onChange} />;
+        return <Attributes value={value} names={choices.attributes.map((attribute): Option => ({ value: attribute.name }))} noun="attribute" disabled={disabled} onChange={onChange} />;
       default:
         return <JsonInput label={field.label} value={value} orText={false} disabled={disabled} onChange={onChange} />;
     }

@@ -31,8 +31,8 @@ export function Events({ names, choices, onChange, disabled }: { names: string[]
   );
 }
 
-/** Attributes with their values. */
-export function Attributes({ value, names, onChange, disabled }: { value: Json | undefined; names: Option[]; onChange: (value: Obj) => void; disabled?: boolean }) {
+/** Attributes, or fields of a connection that is not known, with their values. */
+export function Attributes({ value, names, noun, onChange, disabled }: { value: Json | undefined; names: Option[]; noun: "attribute" | "field"; onChange: (value: Obj) => void; disabled?: boolean }) {
   const attributes = isObject(value) ? Object.entries(value) : [];
   const [newName, setNewName] = useState("");
   const add = (name: string) => {
@@ -48,7 +48,7 @@ export function Attributes({ value, names, onChange, disabled }: { value: Json |
           <Value label={name} value={attribute} disabled={disabled} onChange={(next) => onChange(Object.fromEntries(attributes.with(index, [name, next])))} />
         </div>
       ))}
-      {!disabled && <Combo label="Attribute to write" value={newName} options={names} placeholder="attribute" onChange={setNewName} onPick={add} />}
+      {!disabled && <Combo label={noun === "field" ? "Field to add" : "Attribute to write"} value={newName} options={names} placeholder={noun} onChange={setNewName} onPick={add} />}
     </div>
   );
 }

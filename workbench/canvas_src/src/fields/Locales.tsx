@@ -10,6 +10,7 @@ interface Props {
   name: string; // of the field
   value: Json | undefined;
   texts: Field[];
+  partial: boolean; // a locale has only those that differ
   known: string[]; // locales of other messages
   paths: Option[];
   diagnostics: Diagnostic[];
@@ -17,14 +18,18 @@ interface Props {
   onChange: (value: Json | undefined) => void;
 }
 
-export function Locales({ name, value, texts, known, paths, diagnostics, disabled, onChange }: Props) {
+export function Locales({ name, value, texts, partial, known, paths, diagnostics, disabled, onChange }: Props) {
   const locales = isObject(value) ? value : {};
   const [added, setAdded] = useState("");
   const at = (field: string) => diagnostics.filter((diagnostic) => diagnostic.field === field);
   const add = (locale: string) => {
     setAdded("");
-    const blank = Object.fromEntries(texts.map((text) => [text.name, ""]));
+    const blank = partial ? {} : Object.fromEntries(texts.map((text) => [text.name, ""]));
     if (locale.trim() && !(locale.trim() in locales)) onChange({ ...locales, [locale.trim()]: blank });
+  };
+  const withText = (own: Obj, text: string, typed: string) => {
+    const { [text]: _, ...others } = own;
+    return partial && !typed ? others : { ...own, [text]: typed };
   };
   const remove = (locale: string) => {
     const { [locale]: _, ...rest } = locales;
@@ -45,7 +50,7 @@ export function Locales({ name, value, texts, known, paths, diagnostics, disable
                 return (
                   <Labelled key={text.name} label={label} htmlFor={id} diagnostics={wrong}>
                     <Template id={id} label={label} value={typeof own[text.name] === "string" ? String(own[text.name]) : ""} paths={paths} long={text.control === "text"} disabled={disabled} invalid={wrong.length > 0}
-                      onChange={(typed) => onChange({ ...locales, [locale]: { ...own, [text.name]: typed } })} />
+                      onChange={(typed) => onChange({ ...locales, [locale]: withText(own, text.name, typed) })} />
                   </Labelled>
                 );
               })}

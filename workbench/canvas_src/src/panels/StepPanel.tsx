@@ -71,7 +71,7 @@ function StepField({ id, step, kind, field, texts, awaits, diagnostics }: { id: 
     store.edit(patch, `${id}/${field.name}`);
   };
   return (
-    <Control field={field} value={data[field.name]} where={data.where} texts={texts} locales={localesOf(draft)} events={typeof awaited === "string" ? [awaited] : triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
+    <Control field={field} value={data[field.name]} connection={data.connection} own={data.fields} where={data.where} texts={texts} locales={localesOf(draft)} events={typeof awaited === "string" ? [awaited] : triggerEvents} withContact={!trigger} choices={choices} operators={operators} diagnostics={diagnostics} disabled={readOnly}
       onChange={change} onBranches={(branches, renamed) => store.edit(setBranches(store.current().draft, id, field.name, branches, renamed), `${id}/${field.name}`)} />
   );
 }
