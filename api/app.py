@@ -29,6 +29,7 @@ from api.auth import AccessError
 from api.auth.sql_logins import keep_bounded
 from api.auth.verify import Verifier
 from api.automations.entries import run_entry_recovery
+from api.automations.moves import MoveServices, keep_moving
 from api.catalog.maintenance import run_maintenance
 from api.catalog.tail import Followers
 from api.channels.outgoing import open_transports
@@ -84,6 +85,7 @@ from api.store.database import (
 )
 from api.store.query import TenantDatabase
 from api.wire.connection import HttpConnection, LargeBodies, TransportError
+from workbench.language.channel import RetryPolicy
 from workbench.language.problem import Problem, nearest_name
 
 MAX_BODY_BYTES = 262_144  # for routes that are not in BODY_LIMITS
@@ -214,11 +216,13 @@ def _register_start_and_stop(app: App, standby: Database | None) -> None:
         await services.feed.start()
         with contextlib.suppress(DatabaseUnavailableError):
             await services.system_database.calibrate(services.clock)
+        retries = RetryPolicy(services.settings.retry_delays)
         jobs = (
             run_maintenance(services.system_database, services.clock),
             keep_erased(services.system_database, services.clock),
             keep_settled(services.system_database, services.clock),
             run_entry_recovery(services.system_database, services.clock),
+            keep_moving(MoveServices(services.system_database, services.keyring, services.clock, retries)),
             keep_bounded(services.system_database),
         )
         app.ctx.jobs = [asyncio.create_task(job) for job in jobs]

@@ -364,6 +364,7 @@ CREATE TABLE workbench.entries (
     merged_from         uuid,                           -- as in events
     request_id          text,                           -- of the request that sent the event, for logs
     joined_entry        uuid,                           -- the entry that has its event among those that it collected
+    started_version     integer,                        -- the version it started with, if it was moved to another one
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, automation_id, event_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
@@ -413,6 +414,46 @@ CREATE TABLE workbench.entry_steps (
     at        timestamptz NOT NULL,
     PRIMARY KEY (org_id, entry_id, claim, step)
 );
+
+-- Moves of waiting entries of an automation to a version. The entries are fixed when the move starts, and are moved page by page.
+CREATE TABLE workbench.moves (
+    org_id         bigint NOT NULL,
+    id             uuid NOT NULL,
+    automation_id  uuid NOT NULL,
+    version        integer NOT NULL,        -- that the entries are moved to
+    mode           jsonb NOT NULL,          -- "safe", or the ids of nodes by those in earlier versions
+    state          text NOT NULL CHECK (state IN ('planned', 'running', 'done', 'stopped', 'undoing', 'undone')),
+    after          uuid,                    -- the last entry of the latest page
+    patient_until  timestamptz NOT NULL,    -- until then the move comes back to entries that an engine is working on
+    created_at     timestamptz NOT NULL,
+    created_by     uuid,
+    ended_at       timestamptz,
+    PRIMARY KEY (org_id, id),
+    FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
+);
+CREATE INDEX moves_open ON workbench.moves (org_id, id) WHERE state IN ('planned', 'running', 'undoing');
+CREATE INDEX moves_by_automation ON workbench.moves (org_id, automation_id, id);
+
+-- An entry in a move: moved, or with a reason why not; without both it is still to be looked at.
+CREATE TABLE workbench.entry_moves (
+    org_id         bigint NOT NULL,
+    move_id        uuid NOT NULL,
+    entry_id       uuid NOT NULL,
+    from_version   integer NOT NULL,
+    from_node_id   text,
+    from_step      integer,         -- its number of steps before
+    node_id        text,            -- where it waits in the new version
+    until          timestamptz,     -- predicted: the end of the wait,
+    outcome        text,            -- its outcome,
+    next_node_id   text,            -- the next node,
+    ends           text,            -- or the outcome of the entry, if it ends there
+    reason         text,            -- why it was not moved
+    moved_at       timestamptz,
+    kept           text,            -- why it was not moved back
+    moved_back_at  timestamptz,
+    PRIMARY KEY (org_id, move_id, entry_id)
+);
+CREATE INDEX entry_moves_by_entry ON workbench.entry_moves (org_id, entry_id, move_id);
 
 -- Messages: a row before each effect, one permanent id per (entry, node, visit) -----------------------------------------
 

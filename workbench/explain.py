@@ -51,7 +51,8 @@ class Explanation(ExplanationView, frozen=True, rename="camel"):
             return f"{text[0].upper()}{text[1:]}."
         if self.entry is None:
             return "It would start."
-        return f"It started. {words.ending(self.entry.state, self.entry.outcome, None)}"
+        moved = "" if self.entry.moved_to is None else f" It was moved to version {self.entry.moved_to}."
+        return f"It started. {words.ending(self.entry.state, self.entry.outcome, None)}{moved}"
 
     def row(self) -> tuple[str, str, str, str]:
         """Return the cells of a table row; the mark is ✓ for started, ○ for matched only, ✗ for not matched."""

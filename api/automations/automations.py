@@ -34,13 +34,15 @@ from api.store.connections import hold_connections, list_connections, read_defin
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
 from api.store.locks import hold_steps, share_steps
+from api.store.moves import insert_move, list_former_versions
 from api.store.query import run
 from workbench.language.actions import SendVia, WaitUntil
 from workbench.language.channel import INAPP, is_evm_wallet
 from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
-from workbench.language.codec import decode, same_json
+from workbench.language.codec import decode, encode, same_json
 from workbench.language.connections import check_connections, connections_of
 from workbench.language.graph import Graph, read_graph
+from workbench.language.moves import MoveMode, check_mapping
 from workbench.language.problem import Problem, Problems
 from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger, read_trigger
@@ -194,10 +196,18 @@ async def update(
     return await _cancel_rest(database, author, INACTIVE, await change())
 
 
+class NewMove(msgspec.Struct, frozen=True):
+    """A move of waiting entries that belongs to a publication, and how long it comes back to entries that are busy."""
+
+    id: str
+    mode: MoveMode
+    patience: timedelta
+
+
 async def publish(
-    database: Database, author: Author, automation_id: str, revision: int | None
+    database: Database, author: Author, automation_id: str, revision: int | None, move: NewMove | None = None
 ) -> AutomationRow | Refusal:
-    """Make the draft the live version; refused if it has errors."""
+    """Make the draft the live version, and plan a move to it; refused if the draft or the move has errors."""
     for _ in range(_MAX_PUBLISH_TRIES):
         async with database.transaction() as tx:
             checked = _changeable(await store.find_automation(tx, author.org_id, automation_id), revision)
@@ -206,6 +216,12 @@ async def publish(
             graph = msgspec.Raw(await pin(tx, author.org_id, bytes(checked.graph)))
         if problems := await asyncio.to_thread(publication_errors, checked.trigger_spec, graph):
             return invalid(problems)
+        if move is not None:
+            async with database.transaction() as tx:
+                draft = msgspec.structs.replace(checked, graph=graph)
+                problems = await check_move(tx, draft, move.mode)
+            if problems:
+                return invalid(problems)
         async with database.transaction() as tx:
             row = await _lock(tx, author, automation_id, revision)
             if isinstance(row, Refusal):
@@ -214,13 +230,54 @@ async def publish(
                 continue
             live, draft = await _live_version(tx, row), msgspec.structs.replace(row, graph=graph)
             if live is not None and _same_specs(live, draft):
+                await _plan_move(tx, author, row, move)
                 return row
             published = await _add_version(tx, author, row, live, draft)
             if isinstance(published, Refusal):
                 return published
-            detail = {"version": published.published_version}
+            await _plan_move(tx, author, published, move)
+            detail: dict[str, Any] = {"version": published.published_version}
+            if move is not None:
+                detail |= {"move": move.id, "mode": move.mode}
             return await _write(tx, author, published, "automation.publish", detail)
     return conflict("the draft is being edited right now; publish again")
+
+
+async def _plan_move(tx: Transaction, author: Author, row: AutomationRow, move: NewMove | None) -> None:
+    if move is not None:
+        assert row.published_version is not None
+        ids, patient_until = (author.org_id, move.id, row.id), author.now + move.patience
+        await insert_move(tx, *ids, row.published_version, encode(move.mode), patient_until, author.now, author.key_id)
+
+
+async def check_move(tx: Transaction, draft: AutomationRow, mode: MoveMode) -> Problems:
+    """Return what is wrong with the mapping of a move to a draft; `draft` has its pins."""
+    if not isinstance(mode, dict):
+        return ()
+    numbers = await list_former_versions(tx, draft.org_id, draft.id, 0)
+    versions = [await store.find_version(tx, draft.org_id, draft.id, number) for number in numbers]
+    graphs = [draft.graph, *(version.graph for version in versions if version is not None)]
+    compiled = await asyncio.to_thread(lambda: [read_graph(decode(graph)) for graph in graphs])
+    to, *earlier = [graph if isinstance(graph, Graph) else Graph() for graph in compiled]
+    return check_mapping(mode, to, earlier, "move")
+
+
+async def draft_to_publish(
+    tx: Transaction, author: Author, automation_id: str, trigger_spec: bytes | None, graph: bytes | None
+) -> AutomationRow | Refusal:
+    """Return an automation with its draft, or these specs, as it would be published, and the number of the version."""
+    row = _changeable(await store.find_automation(tx, author.org_id, automation_id), None)
+    if isinstance(row, Refusal):
+        return row
+    if trigger_spec is not None:
+        row = msgspec.structs.replace(row, trigger_spec=msgspec.Raw(trigger_spec))
+    if graph is not None:
+        row = msgspec.structs.replace(row, graph=msgspec.Raw(graph))
+    graph = msgspec.Raw(await pin_snippets(tx, author.org_id, bytes(row.graph)))
+    draft, live = msgspec.structs.replace(row, graph=graph), await _live_version(tx, row)
+    if live is not None and _same_specs(live, draft):
+        return draft
+    return msgspec.structs.replace(draft, published_version=(row.published_version or 0) + 1)
 
 
 async def check_recent_wallets(database: Database, author: Author, row: AutomationRow) -> list[Diagnostic]:

@@ -32,6 +32,7 @@ from api.store.automations import FIRST_ID, EntriesQuery
 from api.store.database import Database, Transaction
 from api.store.events import wake_engine
 from api.store.messages import list_messages
+from api.store.moves import list_entry_moves
 from api.store.query import run
 from workbench.language.body import Id
 from workbench.language.responses import DeadLetterView, EntryHistoryView, EntryView
@@ -105,7 +106,7 @@ async def count_dead_letters(
 async def read_history(
     database: Database, org_id: int, entry_id: str, show: EmailDisplay
 ) -> EntryHistoryView | Refusal:
-    """Return an entry with its steps, messages and transitions."""
+    """Return an entry with its steps, messages, transitions and moves."""
     async with database.transaction() as tx:
         entry = await automations.find_entry(tx, org_id, entry_id)
         if entry is None:
@@ -114,8 +115,10 @@ async def read_history(
         all_messages = await list_messages(tx, org_id, entry_id)
         messages = await visible_messages(tx, org_id, all_messages, show, lambda _: entry_id)
         transitions = await automations.list_transitions(tx, org_id, entry_id)
+        moves = await list_entry_moves(tx, org_id, entry_id)
     views = tuple(message_view(row, show) for row in messages)
-    return msgspec.structs.replace(entry, steps=tuple(steps), messages=views, transitions=tuple(transitions))
+    lists = {"steps": tuple(steps), "messages": views, "transitions": tuple(transitions), "moves": tuple(moves)}
+    return msgspec.structs.replace(entry, **lists)
 
 
 @retry_conflicts

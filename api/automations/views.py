@@ -75,16 +75,25 @@ async def visible_messages(
     graphs = await automations.graphs_of_entries(tx, org_id, {entry_of(row) for row in rows})
 
     def redact() -> list[Row]:
-        actions: dict[str, Mapping[str, Action]] = {}
+        actions: dict[str, list[Mapping[str, Action]]] = {}
         for text, entry_ids in graphs:
             graph = read_graph(decode(text))
             by_node = {node.id: node.action for node in graph.nodes} if isinstance(graph, Graph) else {}
-            actions |= dict.fromkeys(entry_ids, by_node)
+            for entry_id in entry_ids:
+                actions.setdefault(entry_id, []).append(by_node)
         redacted = []
         for row in rows:
             message: Any = row  # one of several row types
-            action = actions.get(entry_of(row), {}).get(message.node_id)
-            texts = redact_texts(CHANNELS[message.channel], action, msgspec.structs.asdict(row))
+            columns = msgspec.structs.asdict(row)
+            texts: dict[str, str | None] = {}
+            # An entry that was moved to another version may have sent the message before or after that.
+            versions = [version for version in actions.get(entry_of(row), []) if message.node_id in version]
+            for version in versions or [{}]:
+                action = version.get(message.node_id)
+                shown = redact_texts(CHANNELS[message.channel], action, columns)
+                texts |= {
+                    column: value for column, value in shown.items() if texts.get(column) in (None, columns[column])
+                }
             redacted.append(msgspec.structs.replace(row, **texts))
         return redacted
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -60,6 +60,12 @@ class Graphs:
     def of(self, org_id: int, claim: Claim) -> Graph | None:
         """Return the loaded graph of a claimed entry, or None if the automation was not published when it entered."""
         return None if claim.version is None else self._graphs[org_id, claim.automation_id, claim.version]
+
+
+class GraphSource(Protocol):
+    """The graphs that claimed entries run."""
+
+    def of(self, org_id: int, claim: Claim, /) -> Graph | None: ...
 
 
 class FactsRequest(msgspec.Struct, frozen=True):
@@ -114,7 +120,7 @@ async def read_facts(
     org_id: int,
     org_keys: OrgKeys,
     claims: list[Claim],
-    graphs: Graphs,
+    graphs: GraphSource,
     retries: RetryPolicy,
     now: datetime,
 ) -> BatchFacts:

@@ -1,24 +1,27 @@
 """`/api/v1/automations` and `/api/v1/simulate`: writing, publishing, running and testing automations.
 
 Workbench keys only. Reading needs one of automations:write, automations:publish, events:read; changes, simulations and
-test sends automations:write; publish and rollback automations:publish; activate, pause and resume either of the two.
+test sends automations:write; publish, rollback and the undo of a move automations:publish; activate, pause and resume
+either of the two.
 
 Reading a draft and viewing an automation compile templates (64 KB of expressions take 1.7 s), so both run in a thread.
 """
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.automations import automations, entries, goals, stop, trial
-from api.automations.automations import Refusal, unknown
-from api.automations.body import AutomationEdit, NewAutomation
+from api.automations import automations, entries, goals, moves, stop, trial
+from api.automations.automations import NewMove, Refusal, unknown
+from api.automations.body import AutomationEdit, GraphText, NewAutomation, TriggerText
+from api.automations.moves import MoveServices
 from api.automations.test_send import TestBody, TestSendServices, UnsavedTestBody, send_test
 from api.automations.trial import TrialBody, TrialContext, TrialView, UnsavedTrialBody
 from api.automations.views import StatsView, automation_view, impact_view
+from api.clock import uuid7
 from api.routes.entries import CauseBody
 from api.routes.request import (
     PUBLISH,
@@ -45,6 +48,7 @@ from workbench.language.responses import (
     EntryView,
     GoalView,
     ImpactView,
+    MoveView,
     StoppedView,
     TestMessageView,
 )
@@ -74,10 +78,26 @@ class GoalQuery(Body, frozen=True):
     days: Annotated[int, Meta(ge=1, le=goals.MAX_DAYS)] = 30
 
 
+MoveField: TypeAlias = Literal["none", "safe"] | dict[str, str]
+
+
 class PublishBody(Body, frozen=True):
-    """`revision`: publish only if the draft is still at this revision."""
+    """`revision`: publish only if the draft is still at this revision.
+
+    `move`: whether entries that wait on earlier versions continue on the new one. `safe`: at steps that are the same in
+    both versions, or the same but for their texts. An object: from steps of earlier versions to steps of the new one.
+    """
 
     revision: Number | None = None
+    move: MoveField = "none"
+
+
+class MoveBody(Body, frozen=True, rename="camel"):
+    """The move of a publication, as there. `triggerSpec`, `graph`: in place of those of the draft."""
+
+    move: MoveField
+    trigger_spec: TriggerText | None = None
+    graph: GraphText | None = None
 
 
 class RollbackBody(Body, frozen=True):
@@ -129,9 +149,51 @@ async def update(request: Request, automation_id: str, body: AutomationEdit) -> 
 @blueprint.post("/automations/<automation_id:str>/publish")
 @Operation(PUBLISH)
 async def publish(request: Request, automation_id: str, body: PublishBody) -> AutomationView:
-    """Publish the draft and return its impact on entries that are under way; 400 lists the errors in the draft."""
+    """Publish the draft and return its impact on entries that are under way; 400 lists the errors in the draft.
+
+    With `move`, entries that wait on earlier versions are moved, also if the draft is the live version already. If that
+    takes longer than 20 seconds, `moves` is the state then, and the move continues.
+    """
     database, author = services(request).database, author_of(request)
-    return await _published(request, await automations.publish(database, author, automation_id, body.revision))
+    move = None if body.move == "none" else NewMove(uuid7(author.now_us), body.move, moves.PATIENCE)
+    row = unwrap(await automations.publish(database, author, automation_id, body.revision, move))
+    if move is None:
+        return await _published(request, row)
+    moved = await moves.complete(_move_services(request), author.org_id, row.id, move.id)
+    return msgspec.structs.replace(await _published(request, row), moves=moved)
+
+
+@blueprint.post("/automations/<automation_id:str>/moves/preview")
+@Operation(READ)
+async def preview_move(request: Request, automation_id: str, body: MoveBody) -> MoveView | Refusal:
+    """Simulate every entry that a publication of the draft would move now. Nothing is written."""
+    specs = body.trigger_spec, body.graph
+    return await moves.preview(_move_services(request), author_of(request), automation_id, body.move, *specs)
+
+
+@blueprint.get("/automations/<automation_id:str>/moves")
+@Operation(READ, field="moves")
+async def list_moves(request: Request, automation_id: str, query: LimitQuery) -> list[MoveView] | Refusal:
+    """List the moves of entries to other versions, newest first."""
+    org_id = principal_of(request).org_id
+    return await moves.list_moves(services(request).database, org_id, automation_id, query.limit)
+
+
+@blueprint.get("/automations/<automation_id:str>/moves/<move_id:str>")
+@Operation(READ)
+async def read_move(request: Request, automation_id: str, move_id: str) -> MoveView | Refusal:
+    """Return one move."""
+    return await moves.read_move(services(request).database, principal_of(request).org_id, automation_id, move_id)
+
+
+@blueprint.post("/automations/<automation_id:str>/moves/<move_id:str>/undo")
+@Operation(PUBLISH)
+async def undo_move(request: Request, automation_id: str, move_id: str) -> MoveView | Refusal:
+    """Move the entries that are still where the move put them back to their versions and steps.
+
+    The published version stays the same. A move that is not complete moves no more entries.
+    """
+    return await moves.undo(_move_services(request), author_of(request), automation_id, move_id)
 
 
 @blueprint.post("/automations/<automation_id:str>/rollback")
@@ -339,6 +401,12 @@ async def _published(request: Request, result: AutomationRow | Refusal) -> Autom
     on_contacts = await check_reach(services(request).database, row.org_id, row)
     warnings, impact = (*view.warnings, *on_wallets, *on_contacts), impact_view(earlier, active=row.active)
     return msgspec.structs.replace(view, warnings=warnings, impact=impact)
+
+
+def _move_services(request: Request) -> MoveServices:
+    context = services(request)
+    retries = RetryPolicy(context.settings.retry_delays)
+    return MoveServices(context.database, context.keyring, context.clock, retries)
 
 
 def _trial_context(request: Request) -> TrialContext:

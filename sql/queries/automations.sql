@@ -298,7 +298,7 @@ SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM unsent), (SELECT max(
 
 -- list_goal_entries --
 -- The next entries of an automation, newest first.
-SELECT e.id ::text, coalesce(e.automation_version, 0) AS version, e.contact_id ::text, e.event_id ::text, e.event_created_at AS at,
+SELECT e.id ::text, coalesce(e.started_version, e.automation_version, 0) AS version, e.contact_id ::text, e.event_id ::text, e.event_created_at AS at,
        coalesce(e.outcome = 'holdout', false) AS held_out
 FROM entries e
 WHERE e.org_id = :org_id AND e.automation_id = :automation_id AND e.id >= :since_id ::uuid AND e.id < :before_id ::uuid
@@ -451,11 +451,16 @@ WHERE org_id = :org_id AND entry_id = :entry_id
 ORDER BY seq;
 
 -- graphs_of_entries --
--- The graphs that entries run, each once.
+-- The graphs that entries run, and those that they ran before they were moved, each once.
 SELECT v.graph, array_agg(e.id ::text)
-FROM entries e
-JOIN automation_versions v ON v.org_id = :org_id AND v.automation_id = e.automation_id AND v.version = e.automation_version
-WHERE e.org_id = :org_id AND e.id = ANY (:entry_ids ::uuid[])
+FROM (
+    SELECT id, automation_id, automation_version AS version FROM entries WHERE org_id = :org_id AND id = ANY (:entry_ids ::uuid[])
+    UNION
+    SELECT n.id, n.automation_id, m.from_version
+    FROM entry_moves m JOIN entries n ON n.org_id = :org_id AND n.id = m.entry_id
+    WHERE m.org_id = :org_id AND m.entry_id = ANY (:entry_ids ::uuid[]) AND m.moved_at IS NOT NULL
+) e
+JOIN automation_versions v ON v.org_id = :org_id AND v.automation_id = e.automation_id AND v.version = e.version
 GROUP BY v.org_id, v.automation_id, v.version;
 
 -- count_entries_by_node --

@@ -314,8 +314,8 @@ FROM starting_events
 WHERE org_id = :org_id AND id = :event_id ::uuid AND contact_id = :contact_id;
 
 -- find_entries_of_events --
--- The entries that events started in an automation, with the reason if the entry was refused.
-SELECT e.event_id, e.id, e.state, e.outcome,
+-- The entries that events started in an automation, with the reason if the entry was refused, and the version if it was moved to one.
+SELECT e.event_id, e.id, e.state, e.outcome, CASE WHEN e.started_version IS NOT NULL THEN e.automation_version END AS moved_to,
        (SELECT s.detail ->> 'cause' FROM entry_steps s
         WHERE s.org_id = :org_id AND s.entry_id = e.id AND s.outcome = 'refused'
         ORDER BY s.claim DESC, s.step DESC LIMIT 1) AS cause

@@ -53,6 +53,8 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "automations.create": AUTOMATION,
     "automations.update": AUTOMATION | {"revision": "revision"},
     "automations.publish": {},
+    "automations.preview_move": {"move": "safe"},
+    "automations.undo_move": {},
     "automations.rollback": {"version": 1},
     "automations.simulate": {"event": EVENT},
     "automations.simulate_unsaved": AUTOMATION | {"event": EVENT},
@@ -113,6 +115,7 @@ async def create_rows(org: Org) -> dict[str, Any]:
 
     automation_id = (await create("/automations", AUTOMATION))["id"]
     published = await create(f"/automations/{automation_id}/publish", {})
+    move = (await create(f"/automations/{automation_id}/publish", {"move": "safe"}))["moves"]
     for contact in (EVENT["contact"], {"externalId": "u2"}):
         await org.post(EVENT | {"contact": contact})
     await create("/segments", SEGMENT)
@@ -135,6 +138,7 @@ async def create_rows(org: Org) -> dict[str, Any]:
         "other_id": second,
         "entry_id": entry_id,
         "broadcast_id": broadcast["id"],
+        "move_id": move["id"],
         "key_id": (await org.rows("id", "api_keys", "kind, id"))[0][0],  # a live key
         "name": "everybody",
         "event": "deposit",

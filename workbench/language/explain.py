@@ -48,13 +48,14 @@ class AutomationState(msgspec.Struct, frozen=True):
     version: int | None = None
 
 
-class StartedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The entry that an event started. `cause`: why the entry was refused, if it was."""
+class StartedEntry(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The entry that an event started. `cause`: why it was refused. `moved_to`: the version that it was moved to."""
 
     id: str
     state: str
     outcome: str | None
     cause: str | None = None
+    moved_to: int | None = None
 
 
 class ExplanationView(msgspec.Struct, frozen=True, rename="camel"):

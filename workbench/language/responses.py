@@ -25,6 +25,7 @@ EarlierOutcome: TypeAlias = Literal["finishes", "no_published_version", "automat
 """An entry's fate after a publication: it finishes on its own version, or ends with this outcome."""
 TimelineKind: TypeAlias = Literal["event", "entry", "message", "conflict", "merge", "log"]
 BroadcastState: TypeAlias = Literal["planned", "running", "done", "stopped"]
+MoveState: TypeAlias = Literal["planned", "running", "done", "stopped", "undoing", "undone"]
 UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
 """The outcome for a wallet without a contact.
 
@@ -95,8 +96,8 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     """An automation with its draft; `warnings` are the errors and warnings of the draft, errors first.
 
     `state`: `draft` until a version is published, then `off` unless it is active, `paused`, or else `live`.
-    `impact`, only after a publication: the entries that it leaves on earlier versions. `stopped`, only after a pause:
-    what it stopped.
+    `impact`, only after a publication: the entries that it leaves on earlier versions. `moves`, only after one that
+    moves entries: which ones. `stopped`, only after a pause: what it stopped.
     """
 
     id: str
@@ -114,6 +115,7 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     paused_at: datetime | None
     impact: "ImpactView | UnsetType | None" = UNSET
     stopped: "StoppedView | UnsetType | None" = UNSET
+    moves: "MoveView | UnsetType | None" = UNSET
 
 
 class StoppedView(msgspec.Struct, frozen=True, rename="camel"):
@@ -149,6 +151,53 @@ class ImpactView(msgspec.Struct, frozen=True):
 
     entries: int
     earlier: tuple[EarlierView, ...]
+
+
+class RefusedEntryView(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry that a move left where it was, or, once the move is undone, where the move had put it."""
+
+    entry_id: str
+    reason: str
+
+
+class MovedEntryView(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry that was moved from `fromNodeId` to `nodeId`, and what was predicted if nothing happened to its contact.
+
+    `until`: the end of the step, with this outcome. `nextNodeId`: the next step; null: the entry ends, as `ends`.
+    """
+
+    entry_id: str
+    from_version: int
+    from_node_id: str
+    node_id: str
+    until: datetime | None
+    outcome: str
+    next_node_id: str | None
+    ends: str | None
+
+
+class MoveView(msgspec.Struct, frozen=True, rename="camel"):
+    """A move of entries of earlier versions to `toVersion`.
+
+    `move`: as it was requested. `state`: `planned` and `running` until every entry was looked at, then `done`;
+    `stopped` by a later publication or by switching the automation off; `undoing`, then `undone`.
+    `entries`: those of earlier versions that had not ended when the move began. `moved`, `movedBack`: how many of them.
+    `refused`: the first 100 that were not moved, or not moved back. `reasons`: the number of all of them by reason.
+    `sample`: the first 20 that were moved.
+    """
+
+    id: str | None
+    to_version: int
+    move: Any
+    state: Annotated[str, _values(MoveState)]
+    entries: int
+    moved: int
+    moved_back: int
+    refused: tuple[RefusedEntryView, ...]
+    reasons: dict[str, int]
+    sample: tuple[MovedEntryView, ...]
+    created_at: datetime
+    ended_at: datetime | None
 
 
 class EventResponse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -297,8 +346,25 @@ class TransitionView(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class EntryMoveView(msgspec.Struct, frozen=True, rename="camel"):
+    """A move of an entry to another version, with what was predicted; or, with a `reason`, why the entry stayed."""
+
+    id: str
+    from_version: int
+    to_version: int
+    from_node_id: str | None
+    node_id: str | None
+    at: datetime | None
+    moved_back_at: datetime | None
+    until: datetime | None
+    outcome: str | None
+    next_node_id: str | None
+    ends: str | None
+    reason: str | None
+
+
 class EntryHistoryView(EntryView, frozen=True, rename="camel"):
-    """An entry with the event that started it, its steps (as in a simulation), messages and transitions."""
+    """An entry with its event, its steps (as in a simulation), messages, transitions and moves to other versions."""
 
     idempotency_key: str | None
     occurred_at: datetime | None
@@ -306,6 +372,7 @@ class EntryHistoryView(EntryView, frozen=True, rename="camel"):
     steps: tuple[Step, ...] = ()
     messages: tuple[AnyMessageView, ...] = ()
     transitions: tuple[TransitionView, ...] = ()
+    moves: tuple[EntryMoveView, ...] = ()
 
 
 class DeadLetterView(msgspec.Struct, frozen=True, rename="camel"):
