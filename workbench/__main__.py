@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from workbench import environment
 from workbench.connection import Connection
@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
         action.add_argument("--every-event", action="store_true", help="an empty event name means every event")
     applying.add_argument("--overwrite", action="store_true", help="also replace changes made on the server")
     applying.add_argument("--archive-missing", action="store_true", help="archive automations without a file")
+    applying.add_argument(
+        "--move", choices=("none", "safe"), default="none", help="safe: move waiting entries to the new versions"
+    )
     args = parser.parse_args(arguments)
     try:
         url = environment.variable("WORKBENCH_URL") or environment.DEFAULT_URL
@@ -65,7 +68,8 @@ def _run(args: argparse.Namespace, connection: Connection) -> int:
     agreed = [consent for consent in get_args(Consent) if getattr(args, consent)]
     comparison = apply.compare(args.folder, connection, agreed)
     if args.action == "apply":
-        items = apply.apply(comparison, connection, overwrite=args.overwrite, archive_missing=args.archive_missing)
+        options: dict[str, Any] = {name: getattr(args, name) for name in ("overwrite", "archive_missing", "move")}
+        items = apply.apply(comparison, connection, **options)
         _print([apply.as_json(items)] if args.json else apply.describe_apply(items))
         return 0
     differs = comparison.differs

@@ -18,6 +18,7 @@ from workbench.entries import DeadLetters, Entries, Entry, Until, dead_letters
 from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchError, usage_example
 from workbench.events import Receipt
 from workbench.language.check import Consent, Diagnostic, check_against
+from workbench.moves import MoveArgument, MoveResult, move_back, preview_move
 from workbench.plan import Plan, plan_publication
 from workbench.publish import AutomationRecord, Impact, SavedAutomation, Stopped, Versions
 from workbench.send_test import TestReceivers, TestSent, send_test
@@ -233,13 +234,23 @@ class Automation(AutomationVerbs):
         self._server.record = publishing.save(connection, self._draft, self._server.record, overwrite=overwrite)
         return self
 
-    @usage_example(".publish()")
-    def publish(self, *, overwrite: bool = False, accept_dropped: bool = False, every_event: bool = False) -> Self:
+    @usage_example('.publish() or .publish(move="safe")')
+    def publish(
+        self,
+        *,
+        move: MoveArgument = "none",
+        overwrite: bool = False,
+        accept_dropped: bool = False,
+        every_event: bool = False,
+    ) -> Self:
         """Save the draft, publish it as a new version and switch the automation on.
 
-        Entries of earlier versions finish on their version; `.impact` counts them. A filter with an unknown operator,
-        and what a first step of an unknown kind would do, is dropped only with `accept_dropped=True`. An empty event
-        name means every event only with `every_event=True`.
+        Entries of earlier versions finish on their version; `.impact` counts them. `move="safe"` moves those that wait
+        at a step that is the same in the new version, or the same but for its texts; `move={"old_step": "new_step"}`
+        moves those that wait at `old_step` to `new_step`. A wait keeps the moment at which it began. `.moves` has what
+        was predicted for each, `.preview_move` says it before, and `.move_back` undoes it.
+        A filter with an unknown operator, and what a first step of an unknown kind would do, is dropped only with
+        `accept_dropped=True`. An empty event name means every event only with `every_event=True`.
         Raises PublishError listing the errors by node, and ConflictError if the automation was changed since it was
         opened.
         """
@@ -249,8 +260,26 @@ class Automation(AutomationVerbs):
         agreed = [consent for consent, is_given in consents.items() if is_given]
         publishing.raise_on_errors(self.name, self._draft.remarks(), agreed)
         self.save(overwrite=overwrite)
-        self._server.record = publishing.publish(connection, self._saved())
+        self._server.record = publishing.publish(connection, self._saved(), move)
         return self
+
+    @usage_example('.preview_move() or .preview_move({"old_step": "new_step"})')
+    def preview_move(self, move: MoveArgument = "safe") -> MoveResult:
+        """Return what `.publish(move=…)` would do with the entries of earlier versions, each of them simulated."""
+        draft = with_snippets(self._draft, self._connected())
+        return preview_move(self._connected(), self._saved().id, move, draft.payload())
+
+    def move_back(self) -> MoveResult:
+        """Undo the newest move: entries that are still where it put them return to their versions and steps.
+
+        The published version stays the same; `.rollback` publishes an earlier one.
+        """
+        return move_back(self._connected(), self._saved().id)
+
+    @property
+    def moves(self) -> MoveResult | None:
+        """The entries that were moved when this value was published; None if none were to be moved."""
+        return self._server.record.moves if self._server.record is not None else None
 
     @usage_example('.send_to("vip") or .send_to(everyone=True, at=datetime(2026, 12, 1, 9, tzinfo=UTC))')
     def send_to(
@@ -412,7 +441,8 @@ class Automation(AutomationVerbs):
         remarks = [f"{'✗' if diagnostic.level == 'error' else '!'} {diagnostic}" for diagnostic in self.check()]
         impact = [repr(self.impact)] if self.impact is not None and self.impact.entries else []
         stopped = [self.stopped.sentence()] if self.stopped is not None else []
-        return "\n".join([f"{self.name} ({states})", *sentence_lines(self._draft), *remarks, *impact, *stopped])
+        moves = [repr(self.moves)] if self.moves is not None else []
+        return "\n".join([f"{self.name} ({states})", *sentence_lines(self._draft), *remarks, *impact, *moves, *stopped])
 
     def _repr_html_(self) -> str:
         trigger, graph = self._draft.language()
@@ -424,6 +454,7 @@ class Automation(AutomationVerbs):
             remarks=self.check() if graph.nodes else self._archive_remarks(),
             sentences="\n".join(sentence_lines(self._draft)),
             impact=self.impact,
+            moves=self.moves,
             stopped=self.stopped,
         )
 

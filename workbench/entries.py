@@ -37,7 +37,7 @@ from workbench.errors import (
 from workbench.language.body import is_id
 from workbench.language.channel import Message
 from workbench.language.graph import Graph, read_graph
-from workbench.language.responses import DeadLetterView, EntryView
+from workbench.language.responses import DeadLetterView, EntryMoveView, EntryView
 from workbench.language.run import TERMINAL, State, Step
 from workbench.language.trigger import Trigger, read_trigger
 
@@ -58,6 +58,20 @@ class _EntryVersion(msgspec.Struct, frozen=True):
     graph: Graph
 
 
+class EntryMove(EntryMoveView, frozen=True, rename="camel"):
+    """A move of an entry to another version, or the reason why it stayed."""
+
+    @printable_text
+    def __str__(self) -> str:
+        start = f"version {self.from_version}"
+        if self.at is None:
+            return f"stayed on {start} when version {self.to_version} was published: {self.reason}"
+        end = f"version {self.to_version} on {moment(self.at)} UTC"
+        steps = "" if self.from_node_id == self.node_id else f", from {self.from_node_id} to {self.node_id}"
+        back = "" if self.moved_back_at is None else f"; moved back on {moment(self.moved_back_at)} UTC"
+        return f"moved from {start} to {end}{steps}{back}"
+
+
 class Entry:
     """One contact's passage through an automation, displayed as path, messages and steps.
 
@@ -65,7 +79,8 @@ class Entry:
     running, waiting, retrying, paused, completed, exited, cancelled or dead. `ended`: whether the state is final.
     `outcome`: why it ended, in one word; None until it has ended. `error`: the last error. `attempts`: the number of
     attempts of its current step. `steps`: what happened, in order. `messages`: those that it sent or tried to send;
-    the others are steps with the outcome `skipped` or `undeliverable`.
+    the others are steps with the outcome `skipped` or `undeliverable`. `moves`: those to other versions, also those
+    that left it where it was, with the reason.
     """
 
     def __init__(self, connection: Connection, fields: dict[str, Any]) -> None:
@@ -83,6 +98,7 @@ class Entry:
         self.steps = msgspec.convert(fields.get("steps", ()), tuple[Step, ...])
         written = [message for message in fields.get("messages", ()) if message["body"] is not None]
         self.messages = msgspec.convert(written, tuple[Message, ...])
+        self.moves = msgspec.convert(fields.get("moves", ()), tuple[EntryMove, ...])
 
     def refresh(self) -> "Entry":
         """Read the entry again, with its steps and messages, and return it."""
@@ -151,6 +167,7 @@ class Entry:
             f"  {number}. {step.node_id}: {words.outcome(step.outcome)}" for number, step in enumerate(self.steps, 1)
         ]
         lines += [f"  → {words.message_line(message)}" for message in self.messages]
+        lines += [f"  {move}" for move in self.moves]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -165,7 +182,7 @@ class Entry:
             self.state,
             headline=headline,
             subtitle=f"{name}; started by {row.event} on {moment(row.created_at)} UTC",
-            note="",
+            note="; ".join(map(str, self.moves)),
             picture=picture(version.trigger, version.graph, path_of(self.steps)) if version else "",
             receives="What the contact receives",
             messages=self.messages,

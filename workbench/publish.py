@@ -61,6 +61,7 @@ from workbench.language.problem import Problem
 from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView, StoppedView
 from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger
+from workbench.moves import MoveArgument, MoveResult, await_move, move_argument
 from workbench.segments import count_members, count_missing, segment_names
 
 Action = Literal["activate", "deactivate", "archive", "pause", "resume", "rollback"]
@@ -150,11 +151,13 @@ class Stopped(StoppedView, frozen=True, rename="camel"):
 class AutomationRecord(AutomationView, frozen=True, rename="camel"):
     """An automation as the server returns it. `trigger_spec` and `graph` are the draft, not the published version.
 
-    `impact` is set in the response to a publication, `stopped` in the response to a pause.
+    `impact` is set in the response to a publication, `moves` in that to one that moves entries, `stopped` in the
+    response to a pause.
     """
 
     impact: Impact | None = None
     stopped: Stopped | None = None
+    moves: MoveResult | None = None
 
     def draft(self) -> Draft:
         return from_json({"name": self.name, "triggerSpec": self.trigger_spec, "graph": self.graph})
@@ -441,22 +444,27 @@ def save(
         raise error.rephrased(_conflict_text(name)) from None
 
 
-def publish(connection: Connection, record: AutomationRecord) -> AutomationRecord:
+def publish(connection: Connection, record: AutomationRecord, move: MoveArgument = "none") -> AutomationRecord:
     """Publish the saved draft, switch it on, and return the automation. Raises PublishError naming nodes."""
-    published = release(connection, record)
+    published = release(connection, record, move)
     if published.active:
         return published
-    # Only the response to the publication has the impact.
-    return msgspec.structs.replace(change(connection, published, "activate"), impact=published.impact)
+    # Only the response to the publication has the impact and the move.
+    activated = change(connection, published, "activate")
+    return msgspec.structs.replace(activated, impact=published.impact, moves=published.moves)
 
 
-def release(connection: Connection, record: AutomationRecord) -> AutomationRecord:
+def release(connection: Connection, record: AutomationRecord, move: MoveArgument = "none") -> AutomationRecord:
     """Publish the saved draft without switching it on or off, and return the automation.
 
     Raises PublishError naming nodes, and ConflictError if the draft was saved again since `record`.
     """
+    body = {"revision": record.revision} | ({} if move == "none" else {"move": move_argument(move)})
     try:
-        return _record(connection.post(f"/automations/{record.id}/publish", {"revision": record.revision}))
+        published = _record(connection.post(f"/automations/{record.id}/publish", body))
+        if published.moves is None:
+            return published
+        return msgspec.structs.replace(published, moves=await_move(connection, record.id, published.moves))
     except ConflictError as error:
         raise error.rephrased(_conflict_text(record.name)) from None
     except InvalidRequestError as error:

@@ -221,6 +221,15 @@ def test_unpublished_changes_on_the_server_are_not_lost(wb: Workbench, command: 
     assert "the file has the published version" in command("pull")[1]
 
 
+def test_waiting_entries_are_moved_on_request(wb: Workbench, command: Command) -> None:
+    automation = thanks(wb, "Late").publish()
+    command("pull")
+    edit("late.json", "USD", "dollars")
+    assert command("apply", "--move", "safe")[1] == "updated: late.json (Late)\n"
+    undone = automation.move_back()
+    assert (undone.to_version, undone.move, undone.entries) == (2, "safe", 0)
+
+
 def test_automations_are_archived_only_on_request(wb: Workbench, command: Command) -> None:
     thanks(wb).publish()
     thanks(wb, "Left alone").save()

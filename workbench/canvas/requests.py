@@ -38,6 +38,7 @@ from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Graph
 from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation, SimulationInput, Trace, in_locale
 from workbench.language.simulate import simulate as run_simulation
 from workbench.language.trigger import Trigger, read_trigger
+from workbench.moves import MoveArgument, MoveResult
 from workbench.publish import SavedAutomation, Stopped, unchanged
 from workbench.simulate import Simulation, read_sample_event
 from workbench.snippets import with_pins
@@ -66,8 +67,15 @@ class CanvasAutomation(Protocol):
     def save(self, *, overwrite: bool = False) -> object: ...
 
     def publish(
-        self, *, overwrite: bool = False, accept_dropped: bool = False, every_event: bool = False
+        self,
+        *,
+        move: MoveArgument = "none",
+        overwrite: bool = False,
+        accept_dropped: bool = False,
+        every_event: bool = False,
     ) -> object: ...
+
+    def preview_move(self, move: MoveArgument = "safe") -> MoveResult: ...
 
     def backtest(self, *args: Any, **during: Any) -> Any: ...
 
@@ -84,6 +92,9 @@ class CanvasAutomation(Protocol):
     def pause(self) -> object: ...
 
     def resume(self) -> object: ...
+
+    @property
+    def moves(self) -> MoveResult | None: ...
 
     @property
     def stopped(self) -> Stopped | None: ...
@@ -336,6 +347,19 @@ def impact(request: CanvasRequest) -> JsonObject:
     }
 
 
+def moves(request: CanvasRequest) -> JsonObject:
+    """Return what publishing would do with entries of earlier versions that can continue on the new one."""
+    previewed = request.automation.preview_move()
+    return {
+        "movable": previewed.moved,
+        "headline": previewed.headline(),
+        "tables": [
+            {"title": title, "columns": [column.title for column in columns], "rows": [[*row] for row in rows]}
+            for title, columns, rows in previewed.tables()
+        ],
+    }
+
+
 def stop(request: CanvasRequest) -> JsonObject:
     """Return what is stopped, or what a stop would stop."""
     stopped = publishing.read_stop(request.automation._connected())
@@ -392,6 +416,7 @@ READ_REQUESTS: dict[str, Callable[[CanvasRequest], Any]] = {
     "preview": preview,
     "simulate": simulate,
     "impact": impact,
+    "moves": moves,
     "stop": stop,
     "recipients": recipients,
     "arrange": arrange,

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import traitlets
@@ -141,7 +141,8 @@ class Canvas(AnyWidget):
         self._next_poll_s = started_s + max(_MIN_POLL_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
         own = record.revision
         if newest.revision == own and server.record is record:  # a stop of everything changes its state, not its draft
-            server.record = msgspec.structs.replace(newest, impact=record.impact, stopped=record.stopped)
+            told = {"impact": record.impact, "stopped": record.stopped, "moves": record.moves}
+            server.record = msgspec.structs.replace(newest, **told)
         revisions = f"yours is revision {own}, the server's is {newest.revision}"
         message = f"Someone changed this automation after you opened it: {revisions}."
         self._stale = message if newest.revision > own else ""
@@ -209,11 +210,15 @@ class Canvas(AnyWidget):
         """Change the automation on the server; return a message for the user."""
         automation, overwrite = self._automation, content.get("overwrite") is True
         agreed = {consent: True for consent in get_args(Consent) if consent in content.get("agreed", ())}
+        move: Literal["safe", "none"] = "safe" if content.get("move") is True else "none"
         if self.read_only:
             raise InvalidAutomationError(_READ_ONLY)
         changes: dict[str, tuple[Callable[[], object], str]] = {
             "save": (lambda: automation.save(overwrite=overwrite), "Saved. The published version stays as it is."),
-            "publish": (lambda: automation.publish(overwrite=overwrite, **agreed), "Published: new events start it."),
+            "publish": (
+                lambda: automation.publish(move=move, overwrite=overwrite, **agreed),
+                "Published: new events start it.",
+            ),
             "activate": (automation.activate, "Switched on: new events start it."),
             "deactivate": (
                 automation.deactivate,
@@ -236,6 +241,8 @@ class Canvas(AnyWidget):
             message = "Published. “More”, “Send the broadcast” starts it for the contacts of a segment."
         if isinstance(result, Broadcast):
             message = f"{result}."
+        if name == "publish" and automation.moves is not None:
+            message = f"{message} {automation.moves.headline()}."
         stopped = automation.stopped if name == "pause" else result
         if isinstance(stopped, Stopped):
             message = f"{message} {stopped.sentence()}"

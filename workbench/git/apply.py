@@ -172,10 +172,16 @@ class _Comparer(msgspec.Struct, frozen=True):
 
 
 def apply(
-    comparison: Comparison, connection: Connection, *, overwrite: bool = False, archive_missing: bool = False
+    comparison: Comparison,
+    connection: Connection,
+    *,
+    overwrite: bool = False,
+    archive_missing: bool = False,
+    move: Literal["none", "safe"] = "none",
 ) -> list[Item]:
     """Create, update, publish, activate or deactivate what differs; return the items that were changed.
 
+    `move="safe"`: waiting entries of earlier versions are moved to the new ones, as by `a.publish(move="safe")`.
     Raises InvalidAutomationError before any change if an item is broken or in conflict. Raises the error of the first
     automation that the server refuses; those before it stay changed.
     """
@@ -195,7 +201,7 @@ def apply(
     for item in applied:
         assert item.content is not None
         try:
-            result = upload(connection, item.content, item.current)
+            result = upload(connection, item.content, item.current, move)
         except WorkbenchError as error:
             raise error.rephrased(f"{item.file}: {error}") from error
         comparison.lock.record(item.file, LockEntry(result.record.id, result.content.digest()))

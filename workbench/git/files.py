@@ -209,7 +209,12 @@ def server_automations(connection: Connection) -> list[ServerAutomation]:
     return automations
 
 
-def upload(connection: Connection, content: AutomationFile, current: ServerAutomation | None) -> ServerAutomation:
+def upload(
+    connection: Connection,
+    content: AutomationFile,
+    current: ServerAutomation | None,
+    move: Literal["none", "safe"] = "none",
+) -> ServerAutomation:
     """Save, publish, activate or deactivate an automation as its file says; return the result.
 
     Every change names the revision that it was made from. Raises ConflictError when the automation was changed after
@@ -228,7 +233,7 @@ def upload(connection: Connection, content: AutomationFile, current: ServerAutom
     if content.state == "off" and record.active:
         record = publish.change(connection, record, "deactivate")
     if content.state != "draft":
-        record = publish.release(connection, record)
+        record = publish.release(connection, record, move)
     if content.state == "live" and not record.active:
         record = publish.change(connection, record, "activate")
     return ServerAutomation(record, AutomationFile.of(record, content.state))

@@ -200,6 +200,13 @@ export interface Impact {
   rows: string[][];
 }
 
+/** What publishing could do with entries of earlier versions. `movable`: how many can continue on the new version. */
+export interface Moves {
+  movable: number;
+  headline: string;
+  tables: { title: string; columns: string[]; rows: string[][] }[];
+}
+
 /** The model that anywidget passes to a view. */
 export interface Model {
   get(name: string): any;

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useRef, useState, type FormEvent, type Reac
 import { Combo } from "../fields/Combo";
 import { Labelled } from "../fields/Labelled";
 import { KEYS } from "../keys";
-import type { Impact, Recipients, Stop } from "../types";
+import type { Impact, Moves, Recipients, Stop } from "../types";
 import { useCanvas, useCanvasState } from "../hooks";
 import { DiagnosticList } from "./StepPanel";
 
@@ -31,6 +31,8 @@ export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: 
   const { store } = useCanvas();
   const { diagnostics, status } = useCanvasState(store);
   const [impact, setImpact] = useState<Impact | null>(null);
+  const [moves, setMoves] = useState<Moves | null>(null);
+  const [move, setMove] = useState(false);
   const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
   const [agreed, setAgreed] = useState<string[]>([]);
@@ -38,11 +40,15 @@ export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: 
   const consents = [...new Set(diagnostics.flatMap((diagnostic) => diagnostic.consent ?? []))];
   const agrees = consents.every((consent) => agreed.includes(consent));
   useEffect(() => {
-    store.request<Impact>("impact").then(setImpact, (error: Error) => setError(error.message));
+    store.request<Impact>("impact").then((impact) => {
+      setImpact(impact);
+      // Every entry is simulated, which can take seconds; publishing does not wait for it.
+      if (impact.rows.length > 0) return store.request<Moves>("moves").then(setMoves);
+    }).catch((error: Error) => setError(error.message));
   }, [store]);
   const publish = async () => {
     setBusy(true);
-    await store.change("publish", { agreed });
+    await store.change("publish", { agreed, move });
     close();
   };
   return (
@@ -59,19 +65,36 @@ export function PublishDialog({ close, goTo }: { close: () => void; goTo: (key: 
         <div data-testid="impact">
           <p>{impact.summary}</p>
           {impact.headline && <p><b>{impact.headline}</b></p>}
-          {impact.rows.length > 0 && (
-            <table className="ewc-table">
-              <thead><tr>{impact.columns?.map((column) => <th key={column}>{column}</th>)}</tr></thead>
-              <tbody>{impact.rows.map((row, index) => <tr key={index}>{row.map((cell, at) => <td key={at}>{cell}</td>)}</tr>)}</tbody>
-            </table>
-          )}
+          {impact.rows.length > 0 && <Table columns={impact.columns ?? []} rows={impact.rows} />}
         </div>
       )}
+      {!errors.length && impact && impact.rows.length > 0 && (moves ? (
+        <div data-testid="moves">
+          {moves.movable > 0 && (
+            <label className="ewc-switch">
+              <input type="checkbox" checked={move} onChange={(event) => setMove(event.target.checked)} /> Move waiting entries to the new version
+            </label>
+          )}
+          <p>{moves.headline}</p>
+          {moves.tables.map(({ title, columns, rows }) => (
+            <div key={columns.join()}>{title && <p>{title}</p>}<Table columns={columns} rows={rows} /></div>
+          ))}
+        </div>
+      ) : !error && <p>Simulating the entries on the new version …</p>)}
       <div className="ewc-ends">
         <button type="button" className="ewc-button" onClick={close}>Cancel</button>
         <button type="button" className="ewc-button ewc-primary" disabled={busy || errors.length > 0 || !agrees} onClick={() => void publish()}>{busy ? "Publishing …" : "Publish"}</button>
       </div>
     </Dialog>
+  );
+}
+
+function Table({ columns, rows }: { columns: string[]; rows: string[][] }) {
+  return (
+    <table className="ewc-table">
+      <thead><tr>{columns.map((column) => <th key={column}>{column}</th>)}</tr></thead>
+      <tbody>{rows.map((row, index) => <tr key={index}>{row.map((cell, at) => <td key={at}>{cell}</td>)}</tr>)}</tbody>
+    </table>
   );
 }
 
