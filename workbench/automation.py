@@ -266,7 +266,7 @@ class Automation(AutomationVerbs):
     @usage_example('.preview_move() or .preview_move({"old_step": "new_step"})')
     def preview_move(self, move: MoveArgument = "safe") -> MoveResult:
         """Return what `.publish(move=…)` would do with the entries of earlier versions, each of them simulated."""
-        draft = with_snippets(self._draft, self._connected())
+        draft = with_pins(self._draft, self._connected())
         return preview_move(self._connected(), self._saved().id, move, draft.payload())
 
     def move_back(self) -> MoveResult:

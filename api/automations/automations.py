@@ -273,7 +273,7 @@ async def draft_to_publish(
         row = msgspec.structs.replace(row, trigger_spec=msgspec.Raw(trigger_spec))
     if graph is not None:
         row = msgspec.structs.replace(row, graph=msgspec.Raw(graph))
-    graph = msgspec.Raw(await pin_snippets(tx, author.org_id, bytes(row.graph)))
+    graph = msgspec.Raw(await pin(tx, author.org_id, bytes(row.graph)))
     draft, live = msgspec.structs.replace(row, graph=graph), await _live_version(tx, row)
     if live is not None and _same_specs(live, draft):
         return draft
