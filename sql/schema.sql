@@ -82,6 +82,23 @@ CREATE TABLE workbench.contact_merges (
 );
 CREATE UNIQUE INDEX contact_merges_live ON workbench.contact_merges (org_id, absorbed_id) WHERE undone_at IS NULL;
 
+-- Every change of a contact, with the number of its transaction as in `events`. The moments of a contact's changes grow with each change
+-- of its own values. What is not here has not changed since the contact was created: the values of a moment are the `old` ones of the
+-- first changes after it, and otherwise those of the contact. Rows stay with the contact that they are about when it is merged.
+CREATE TABLE workbench.contact_changes (
+    org_id      bigint NOT NULL,
+    contact_id  uuid NOT NULL,
+    changed_at  timestamptz NOT NULL,           -- of an imported change: when its event occurred, unless the contact changed later
+    field       text NOT NULL,                  -- email, walletAddress, externalId, attributes.NAME, tags, optedOut, segments.NAME, mergedInto
+    old         jsonb,                          -- null: it had none; emails are sealed
+    new         jsonb,
+    cause       text NOT NULL CHECK (cause IN ('event', 'step', 'merge', 'import', 'person', 'refresh')),
+    cause_id    uuid,                           -- the event (also of an import), the entry of the step, the merge, the key of the person, the segment
+    stored_in   bigint NOT NULL,
+    PRIMARY KEY (org_id, contact_id, changed_at, field)
+) PARTITION BY RANGE (changed_at);
+CREATE TABLE workbench.contact_changes_other PARTITION OF workbench.contact_changes DEFAULT;    -- as events_other
+
 -- Erased contacts to check once more, for rows that were being written during the erasure.
 CREATE TABLE workbench.erasures (
     org_id      bigint NOT NULL,
@@ -830,6 +847,7 @@ CREATE TABLE workbench.engines (
 
 ALTER TABLE workbench.contacts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.events ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.contact_changes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.onchain_events ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.chain_dead_logs ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.unknown_wallet_counts ENABLE ROW LEVEL SECURITY;
@@ -858,6 +876,9 @@ CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = t
            tags, created_at, updated_at, email_domain, opted_out, erased_at
     FROM workbench.contacts
     WHERE merged_into IS NULL;
+
+CREATE VIEW analyst.contact_changes WITH (security_invoker = true, security_barrier = true) AS
+    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes;
 
 CREATE VIEW analyst.onchain_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed,
@@ -939,3 +960,101 @@ CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barr
            tags, created_at, updated_at, email_domain, opted_out, erased_at
     FROM workbench.contacts
     WHERE merged_into IS NULL;
+
+CREATE VIEW analyst_direct.contact_changes WITH (security_invoker = true, security_barrier = true) AS
+    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes WHERE field <> 'email';
+
+-- Contacts as they were at a moment: those that existed, without contacts that were erased since. The bodies name tables, which the
+-- caller may read only through the columns and policies of its views.
+CREATE FUNCTION analyst.contacts_at(moment timestamptz)
+RETURNS TABLE (id uuid, email text, wallet_address text, external_id text, metadata jsonb, tags text[], segments text[], opted_out text[],
+               created_at timestamptz)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    WITH later AS (     -- of each field, the first change after the moment
+        SELECT DISTINCT ON (k.contact_id, k.field) k.contact_id, k.field, k.old
+        FROM workbench.contact_changes k
+        WHERE k.changed_at > moment
+        ORDER BY k.contact_id, k.field, k.changed_at
+    ), before AS (
+        SELECT l.contact_id,
+               jsonb_object_agg(l.field, l.old) AS fields,
+               coalesce(jsonb_object_agg(substr(l.field, 12), l.old) FILTER (WHERE l.field ^@ 'attributes.' AND l.old IS NOT NULL), '{}')
+                   AS attributes,
+               coalesce(array_agg(substr(l.field, 12)) FILTER (WHERE l.field ^@ 'attributes.'), '{}') AS changed_attributes
+        FROM later l
+        GROUP BY l.contact_id
+    ), memberships AS (
+        SELECT m.contact_id, m.segment
+        FROM workbench.segment_members m
+        WHERE m.entered_at <= moment
+            AND NOT EXISTS (SELECT FROM later l WHERE l.contact_id = m.contact_id AND l.field = 'segments.' || m.segment)
+        UNION ALL
+        SELECT l.contact_id, substr(l.field, 10) FROM later l WHERE l.field ^@ 'segments.' AND l.old = 'true'
+    ), segments AS (
+        SELECT m.contact_id, array_agg(m.segment ORDER BY m.segment) AS names FROM memberships m GROUP BY m.contact_id
+    )
+    SELECT c.id,
+           CASE WHEN b.fields ? 'email' THEN b.fields ->> 'email' ELSE c.email END,
+           CASE WHEN b.fields ? 'walletAddress' THEN b.fields ->> 'walletAddress' ELSE c.wallet_address END,
+           own.external_id,
+           (c.attributes - coalesce(b.changed_attributes, '{}')) || coalesce(b.attributes, '{}')
+           || CASE WHEN own.external_id IS NULL THEN '{}' ELSE jsonb_build_object('externalId', own.external_id) END,
+           CASE WHEN b.fields ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'tags')) ELSE c.tags END,
+           coalesce(s.names, '{}'),
+           CASE WHEN b.fields ? 'optedOut' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'optedOut')) ELSE c.opted_out END,
+           c.created_at
+    FROM workbench.contacts c
+    LEFT JOIN before b ON b.contact_id = c.id
+    LEFT JOIN segments s ON s.contact_id = c.id
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN b.fields ? 'externalId' THEN b.fields ->> 'externalId' ELSE c.external_id END AS external_id) own
+    WHERE c.created_at <= moment AND c.erased_at IS NULL
+        AND CASE WHEN b.fields ? 'mergedInto' THEN b.fields ->> 'mergedInto' ELSE c.merged_into::text END IS NULL;
+END;
+
+CREATE FUNCTION analyst_direct.contacts_at(moment timestamptz)
+RETURNS TABLE (id uuid, wallet_address text, external_id text, metadata jsonb, tags text[], segments text[], opted_out text[],
+               created_at timestamptz)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    WITH later AS (     -- of each field, the first change after the moment
+        SELECT DISTINCT ON (k.contact_id, k.field) k.contact_id, k.field, k.old
+        FROM workbench.contact_changes k
+        WHERE k.changed_at > moment AND k.field <> 'email'
+        ORDER BY k.contact_id, k.field, k.changed_at
+    ), before AS (
+        SELECT l.contact_id,
+               jsonb_object_agg(l.field, l.old) AS fields,
+               coalesce(jsonb_object_agg(substr(l.field, 12), l.old) FILTER (WHERE l.field ^@ 'attributes.' AND l.old IS NOT NULL), '{}')
+                   AS attributes,
+               coalesce(array_agg(substr(l.field, 12)) FILTER (WHERE l.field ^@ 'attributes.'), '{}') AS changed_attributes
+        FROM later l
+        GROUP BY l.contact_id
+    ), memberships AS (
+        SELECT m.contact_id, m.segment
+        FROM workbench.segment_members m
+        WHERE m.entered_at <= moment
+            AND NOT EXISTS (SELECT FROM later l WHERE l.contact_id = m.contact_id AND l.field = 'segments.' || m.segment)
+        UNION ALL
+        SELECT l.contact_id, substr(l.field, 10) FROM later l WHERE l.field ^@ 'segments.' AND l.old = 'true'
+    ), segments AS (
+        SELECT m.contact_id, array_agg(m.segment ORDER BY m.segment) AS names FROM memberships m GROUP BY m.contact_id
+    )
+    SELECT c.id,
+           CASE WHEN b.fields ? 'walletAddress' THEN b.fields ->> 'walletAddress' ELSE c.wallet_address END,
+           own.external_id,
+           (c.attributes - coalesce(b.changed_attributes, '{}')) || coalesce(b.attributes, '{}')
+           || CASE WHEN own.external_id IS NULL THEN '{}' ELSE jsonb_build_object('externalId', own.external_id) END,
+           CASE WHEN b.fields ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'tags')) ELSE c.tags END,
+           coalesce(s.names, '{}'),
+           CASE WHEN b.fields ? 'optedOut' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'optedOut')) ELSE c.opted_out END,
+           c.created_at
+    FROM workbench.contacts c
+    LEFT JOIN before b ON b.contact_id = c.id
+    LEFT JOIN segments s ON s.contact_id = c.id
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN b.fields ? 'externalId' THEN b.fields ->> 'externalId' ELSE c.external_id END AS external_id) own
+    WHERE c.created_at <= moment AND c.erased_at IS NULL
+        AND CASE WHEN b.fields ? 'mergedInto' THEN b.fields ->> 'mergedInto' ELSE c.merged_into::text END IS NULL;
+END;

@@ -12,7 +12,8 @@ from workbench.display.words import join_and, join_or, quantity, value
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.explain import EventToExplain, Explanations, explain
 from workbench.language.channel import CHANNELS
-from workbench.language.responses import ContactView, MergeView, TimelineItemView
+from workbench.language.codec import encode
+from workbench.language.responses import ContactChangeView, ContactView, MergeView, TimelineItemView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -111,6 +112,38 @@ class Contact:
             rows.append((item.at, event["event"], event["occurredAt"], event["payload"], key, item.id))
         columns = {"at": datetime, "event": str, "occurred_at": datetime, "payload": dict, "idempotency_key": str}
         return _timeline_frame(items, "Events", rows, **columns, id=str)
+
+    @usage_example(".history() or .history(limit=10_000)")
+    def history(self, limit: int = _TIMELINE_LIMIT) -> "pl.DataFrame":
+        """Return a polars frame of the changes of the contact's values, newest first.
+
+        Columns: at (UTC), field (email, walletAddress, externalId, attributes.NAME, tags, optedOut, segments.NAME,
+        mergedInto), old and new (JSON, null: no value), cause (event, step, merge, import, person, refresh), cause_id
+        (the event, the entry of the step, the merge, the key), contact_id. A contact has no change for the values that
+        it was created with.
+        """
+        from workbench.display.frame import shown_frame
+
+        changes: list[ContactChangeView] = []
+        before = None
+        while len(changes) < limit:
+            size = min(_TIMELINE_PAGE, limit - len(changes))
+            page = self._connection.get(self._path("/history"), before=before, limit=size)
+            changes += msgspec.convert(page["history"], list[ContactChangeView])
+            before = page["next"]
+            if before is None:
+                break
+        shown = [
+            (moment(c.changed_at), c.field, _value_text(c.old), _value_text(c.new), c.cause)
+            for c in changes[:_SHOWN_ITEMS]
+        ]
+        rows = [
+            (c.changed_at, c.field, _json_text(c.old), _json_text(c.new), c.cause, c.cause_id, c.contact_id)
+            for c in changes
+        ]
+        view = TableView(_CHANGE_COLUMNS, shown, f"History: {quantity(len(rows), 'change')}")
+        columns = {"at": datetime, "field": str, "old": str, "new": str, "cause": str, "cause_id": str}
+        return shown_frame(view, rows, **columns, contact_id=str)
 
     @usage_example('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
     def explain(self, automation: object, event: EventToExplain = None, *, limit: int = 20) -> Explanations:
@@ -218,6 +251,15 @@ _SUPPRESSED = {  # an opt-out is in its own row
     "complained": "the recipient complained about an email",
 }
 _TIMELINE_COLUMNS = table_columns("at (UTC)", "kind", "what happened")
+_CHANGE_COLUMNS = table_columns("at (UTC)", "field", "old", "new", "cause")
+
+
+def _json_text(content: Any) -> str | None:
+    return None if content is None else encode(content).decode()
+
+
+def _value_text(content: Any) -> str:
+    return "" if content is None else value(content)
 
 
 def _timeline_table(items: Sequence[TimelineItemView]) -> tuple[Sequence[TableColumn], Sequence[Sequence[str]]]:

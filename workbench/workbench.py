@@ -80,6 +80,8 @@ class Workbench(Reports):
           sent_email, sent_external_id
         - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain,
           opted_out, erased_at
+        - contact_changes: contact_id, changed_at, field, old, new, cause, cause_id
+        - contacts_at(moment): id, email, wallet_address, external_id, metadata, tags, segments, opted_out, created_at
         - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at,
           sent_at, delivered_at
         - message_outcomes: message_id, channel, outcome, reason, at

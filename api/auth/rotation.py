@@ -121,6 +121,7 @@ async def _rotate_organization(database: Database, keyring: Keyring, org: Org) -
         case "former":
             for table in store.SEALED_TABLES:
                 await _run_pages(database, partial(store.reseal_emails, org=org, table=table))
+            await _run_pages(database, partial(store.reseal_changes, org=org))
             await _run_pages(database, partial(store.rotate_conflict_indexes, org=org, number=current - 1))
             await _run_pages(database, all_indexes)
 

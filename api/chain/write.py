@@ -49,7 +49,7 @@ from api.ingest.store import entry_rows
 from api.store import chain as store
 from api.store import events
 from api.store.chain import LEASE_DURATION, BlockRange, ChainLease, UnknownWalletOutcome, WalletOutcomeCount
-from api.store.database import Database, Transaction
+from api.store.database import Database, Transaction, transaction_offset
 from api.store.events import Owner, wake_engine
 from api.store.query import COMMIT, ROLLBACK, Call, run
 from workbench.language.codec import decode
@@ -165,9 +165,10 @@ class PageWriter:
             if log.contact_id is not None and (log.org_id, log.name) in watches.awaited
         ]
         numbers, hashes = zip(*page.blocks, strict=True)
+        offset = await transaction_offset(tx)
         await run(
             tx,
-            *contact_writes(contacts.plan, at, {contact_id for _, contact_id, *_ in awaited}),
+            *contact_writes(contacts.plan, at, offset, {contact_id for _, contact_id, *_ in awaited}),
             *_log_writes(lease.chain_id, logs, at),
             *([events.wake_waiting_entries(awaited, at)] if awaited else []),
             *([events.add_entries(at, *zip(*entries, strict=True))] if entries else []),

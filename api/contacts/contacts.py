@@ -15,8 +15,9 @@ from api.automations.views import visible_messages
 from api.crypto import EmailDisplay
 from api.store import contacts as store
 from api.store.chain import LogRow
+from api.store.changes import ChangeCursor, ChangeRow, note_tags, read_changes
 from api.store.contacts import ConflictRow, ContactEntryRow, ContactKey, PageCursor, TimelineRow, find_contact_state
-from api.store.database import Database, Transaction
+from api.store.database import Database, Transaction, transaction_offset
 from api.store.entries import TagChange, change_tags
 from api.store.events import EventRow
 from api.store.locks import hold_contacts
@@ -24,10 +25,10 @@ from api.store.merges import MergeRow, find_survivor
 from api.store.messages import MessageRow
 from api.store.query import run
 from workbench.language.channel import CHANNELS
-from workbench.language.codec import encode
+from workbench.language.codec import decode, encode
 from workbench.language.contact import IdentifierKind
 from workbench.language.event import Identifiers
-from workbench.language.responses import ContactCounts, ContactView, TimelineItemView, TimelineKind
+from workbench.language.responses import ContactChangeView, ContactCounts, ContactView, TimelineItemView, TimelineKind
 
 IDENTIFIER_FIELDS = {
     IdentifierKind.WALLET: "walletAddress",
@@ -79,7 +80,7 @@ async def opt_out(
         (contact,) = await store.find_contacts(tx, author.org_id, [contact_id])
         by_channel = {**dict.fromkeys(contact.opted_out, True), **opt_outs}  # other channels do not change
         opted_out = [channel for channel, is_out in by_channel.items() if is_out]
-        await store.set_opted_out(tx, author.org_id, contact_id, opted_out, author.now)
+        await store.set_opted_out(tx, author.org_id, contact_id, opted_out, author.key_id, author.now)
         if opt_outs.get("email") is False:
             await store.lift_suppressions_of(tx, author.org_id, contact_id)
         await record(tx, author, "contact.opt_out", contact_id, dict(opt_outs))
@@ -101,7 +102,8 @@ async def tag(
         if await store.find_contact(tx, author.org_id, contact_id) is None:
             return unknown("contact")
         change = TagChange(contact_id, encode(removed).decode(), encode(added).decode())
-        await run(tx, change_tags(author.org_id, [change], author.now))
+        note = note_tags("person", author.now, await transaction_offset(tx), author.org_id, [change], [author.key_id])
+        await run(tx, note, change_tags(author.org_id, [change], author.now))
         detail = {"added": len(added), "removed": len(removed)}  # a tag may describe a person, so only the number
         await record(tx, author, "contact.tag", contact_id, detail)
         return await _view(tx, author.org_id, contact_id, show)
@@ -160,6 +162,35 @@ async def timeline(
         rows = [next(visible) if isinstance(row, MessageRow) else row for row in rows]
     next_page = f"{rows[-1].created_at.isoformat()},{rows[-1].id}" if len(rows) == limit else None
     return TimelineView([_item_view(row, contact.contact_id) for row in rows], next_page)
+
+
+class HistoryView(msgspec.Struct, frozen=True):
+    """A page, newest first. `next`: the `before` parameter of the next page, None on the last one."""
+
+    history: list[ContactChangeView]
+    next: str | None
+
+
+async def history(
+    database: Database, contact: ContactKey, cursor: ChangeCursor, limit: int, show: EmailDisplay
+) -> HistoryView | Refusal:
+    """Return a page of the changes of a contact, or of the one it was merged into."""
+    async with database.transaction() as tx:
+        contact = await _survivor(tx, contact)
+        if await store.find_contact(tx, contact.org_id, contact.contact_id) is None:
+            return unknown("contact")
+        rows = await read_changes(tx, contact.org_id, contact.contact_id, cursor, limit)
+    last = rows[-1] if len(rows) == limit else None
+    next_page = None if last is None else f"{last.changed_at.isoformat()},{last.contact_id},{last.field}"
+    return HistoryView([change_view(row, show) for row in rows], next_page)
+
+
+def change_view(row: ChangeRow, show: EmailDisplay) -> ContactChangeView:
+    """Return a change as the caller may see it."""
+    old, new = (None if value is None else decode(bytes(value)) for value in (row.old, row.new))
+    if row.field == "email":
+        old, new = (None if email is None else show(email) for email in (old, new))
+    return ContactChangeView(row.changed_at, row.field, old, new, row.cause, row.cause_id, row.contact_id)
 
 
 async def _survivor(tx: Transaction, contact: ContactKey) -> ContactKey:

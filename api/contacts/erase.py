@@ -2,8 +2,8 @@
 
 One transaction removes its identifiers, attributes and tags, cancels its entries and raises their lease tokens, so
 that a worker that has claimed one writes nothing. After the commit, no event is matched to the contact and the engine
-makes no decision for it. The content of its events, messages and steps is removed page by page afterwards. The rows
-themselves stay, so counts do not change.
+makes no decision for it. Its history, and the content of its events, messages and steps, are removed page by page
+afterwards. Other rows stay, so counts do not change.
 
 Ingest recognises a contact without a lock, so an event can be committed just after the erasure. No ingest transaction
 lasts longer than a few seconds, so everything is removed again a minute later, by any process. A row in `erasures`
@@ -27,7 +27,7 @@ SECOND_ERASURE_DELAY = timedelta(minutes=1)  # no ingest transaction lasts that 
 CHECK_INTERVAL_S = 15.0
 ERASURES_PER_RUN = 100
 
-_PARTS: tuple[ErasurePart, ...] = ("events", "messages", "entries")
+_PARTS: tuple[ErasurePart, ...] = ("changes", "events", "messages", "entries")
 
 
 class ErasedView(msgspec.Struct, frozen=True, rename="camel"):
@@ -94,7 +94,7 @@ async def erase_again(database: Database, now: datetime) -> int:
 
 
 async def _erase_content(database: Database, contact: ContactKey) -> None:
-    """Remove the content of its events, messages and entries, one transaction per page."""
+    """Remove its history and the content of its events, messages and entries, one transaction per page."""
 
     @retry_conflicts
     async def erase_page(part: ErasurePart, after: store.PageCursor) -> store.PageCursor | None:

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from api.automations.views import visible_messages
-from api.contacts.contacts import message_with_address, with_address
+from api.contacts.contacts import change_view, message_with_address, with_address
 from api.crypto import EmailDisplay
+from api.store.changes import NEWEST_CHANGE, ChangeCursor, ChangeRow, read_changes
 from api.store.contacts import (
     EXPORT_PAGE,
     FIRST_CURSOR,
@@ -32,9 +33,9 @@ _Read = Callable[[Transaction, ContactKey, PageCursor, int], Awaitable[Sequence[
 async def export_chunks(
     database: Database, contact_key: ContactKey, contact: ContactView, show: EmailDisplay
 ) -> AsyncIterator[bytes]:
-    """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents"}`, each oldest first.
+    """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents", "history"}`, each oldest first.
 
-    `absorbed`: contacts that were merged into this one.
+    `absorbed`: contacts that were merged into this one. Only `history` is newest first.
     """
 
     async def messages(tx: Transaction, contact_key: ContactKey, after: PageCursor, limit: int) -> Sequence[MessageRow]:
@@ -51,7 +52,23 @@ async def export_chunks(
     ):
         async for chunk in array:
             yield chunk
+    async for chunk in _history(database, contact_key, show):
+        yield chunk
     yield b"}"
+
+
+async def _history(database: Database, contact_key: ContactKey, show: EmailDisplay) -> AsyncIterator[bytes]:
+    """Yield the member with the changes of the contact, newest first."""
+    yield b',"history":['
+    before, separator, rows = NEWEST_CHANGE, b"", list[ChangeRow]()
+    while not separator or len(rows) == EXPORT_PAGE:
+        async with database.transaction() as tx:
+            rows = await read_changes(tx, contact_key.org_id, contact_key.contact_id, before, EXPORT_PAGE)
+        if not rows:
+            break
+        yield separator + encode([change_view(row, show) for row in rows])[1:-1]
+        before, separator = ChangeCursor(rows[-1].changed_at, rows[-1].contact_id, rows[-1].field), b","
+    yield b"]"
 
 
 async def _array(

@@ -24,7 +24,7 @@ from api.store import merges as store
 from api.store.contacts import ContactKey, count_contact_rows
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.locks import hold_contacts, hold_identifiers, share_members
-from api.store.merges import AbsorbedValues, MergePart, MergeRow, RowMove, StoredContact
+from api.store.merges import AbsorbedValues, MergeMoment, MergePart, MergeRow, RowMove, StoredContact
 from api.store.query import run
 from workbench.language.contact import (
     ContactRecord,
@@ -136,18 +136,19 @@ async def _merge(database: Database, author: Author, pair: Pair, show: EmailDisp
         if await store.has_claimed_entries(tx, author.org_id, move):
             return conflict(_BUSY)  # one decision of a worker must not mix the facts of two contacts
         merge_id = uuid7(author.now_us)
+        moment = MergeMoment(merge_id, author.now)
         keys = tuple(key for key, owner in identities.items() if owner == pair.absorbed_id)
         segments = await store.find_memberships(tx, author.org_id, pair.absorbed_id)
         snapshot = AbsorbedValues(plan.absorbed.attributes, plan.absorbed.tags, segments)
         row = MergeRow(merge_id, *pair.ids, plan.changes.gained, keys, snapshot, author.now, None)
         await store.move_identities(tx, author.org_id, row.identities, move)
-        await store.write_contact(tx, author.org_id, row.keep_id, plan.merged, author.now)
-        await store.leave_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments)
+        await store.write_contact(tx, author.org_id, row.keep_id, plan.merged, moment)
+        await store.leave_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments, moment)
         gained = {name: row.absorbed.segments[name] for name in row.gained.segments}
-        await store.join_segments(tx, author.org_id, row.keep_id, gained.keys(), gained.values())
+        await store.join_segments(tx, author.org_id, row.keep_id, gained, moment)
         await store.move_live_entries(tx, author.org_id, move)
         await store.resolve_conflicts(tx, author.org_id, row)
-        await store.mark_merged(tx, author.org_id, row.absorbed_id, row.keep_id)
+        await store.mark_merged(tx, author.org_id, row.absorbed_id, row.keep_id, moment)
         await store.wake_entries_of_contact(tx, author.org_id, row.keep_id, author.now)
         await store.add_merge(tx, author.org_id, row, author.now + SETTLE_DELAY)
         detail = {"merge": row.id, "absorbed": row.absorbed_id, "attributes": len(row.gained.attributes)}
@@ -170,16 +171,16 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
             return Refusal("conflict", tuple(conflicts))
         members = await store.list_merged_ids(tx, author.org_id, row.absorbed_id)
         move = RowMove(row.keep_id, row.absorbed_id, members)
+        moment = MergeMoment(row.id, author.now)
         rest = undo_merge(both[row.keep_id], both[row.absorbed_id], row.gained)
         await store.move_identities(tx, author.org_id, row.identities, move)
-        await store.write_contact(tx, author.org_id, row.keep_id, rest.contact, author.now)
-        await store.leave_segments(tx, author.org_id, row.keep_id, row.gained.segments)
-        segments = row.absorbed.segments
-        await store.join_segments(tx, author.org_id, row.absorbed_id, segments.keys(), segments.values())
+        await store.write_contact(tx, author.org_id, row.keep_id, rest.contact, moment)
+        await store.leave_segments(tx, author.org_id, row.keep_id, row.gained.segments, moment)
+        await store.join_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments, moment)
         await store.move_live_entries(tx, author.org_id, move)
         await store.wake_entries_of_contact(tx, author.org_id, row.keep_id, author.now)
         await store.reopen_conflicts(tx, author.org_id, row.id)
-        await store.unmark_merged(tx, author.org_id, row.absorbed_id, members)
+        await store.unmark_merged(tx, author.org_id, row.absorbed_id, members, moment)
         await store.mark_merge_undone(tx, author.org_id, row.id, author.now, author.now + SETTLE_DELAY)
         detail = {"merge": row.id, "absorbed": row.absorbed_id, "stays": len(rest.kept_attributes)}
         await record(tx, author, "contact.unmerge", row.keep_id, detail)
@@ -303,7 +304,7 @@ async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now
         if keep.erased or absorbed.merged_into != keep_id or not (attributes or tags):
             return
         contact = msgspec.structs.replace(keep, attributes=keep.attributes | attributes, tags=(*keep.tags, *tags))
-        await store.write_contact(tx, org_id, keep_id, contact, now)
+        await store.write_contact(tx, org_id, keep_id, contact, MergeMoment(row.id, now))
         # Record what was copied: the next run must not copy it again over later values of the surviving contact.
         snapshot = AbsorbedValues(absorbed.attributes, absorbed.tags, row.absorbed.segments)
         await store.update_absorbed(tx, org_id, msgspec.structs.replace(row, absorbed=snapshot))

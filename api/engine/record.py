@@ -32,7 +32,8 @@ from api.engine.facts import BatchFacts, read_watched
 from api.engine.progress import EntryProgress, PendingDelivery, attribute_changes, entry_joins, new_message, tag_changes
 from api.process import Tally
 from api.store import entries as store
-from api.store.database import Transaction
+from api.store.changes import note_attributes, note_tags
+from api.store.database import Transaction, transaction_offset
 from api.store.events import EventRow, merge_attributes, wake_waiting_entries
 from api.store.locks import hold_contacts, hold_turns, share_steps
 from api.store.messages import (
@@ -152,22 +153,29 @@ async def record(
 
     # Everything else, in one round trip.
     calls: list[Call[Any]] = [store.release_turns(org_id, stopped_ids)]
+    offset = await transaction_offset(tx)
+    entry_ids = {progress.claim.contact_id: progress.claim.entry_id for progress in batch}
     # A contact has one entry in a batch.
     moments = {progress.claim.contact_id: progress.claim.due_at for progress in batch}
     waking: list[tuple[str, str]] = []
     if attributes:
         texts = [encode(changed).decode() for changed in attributes.values()]
-        calls.append(merge_attributes([org_id] * len(texts), list(attributes), texts, at))
+        org_ids, ids = [org_id] * len(texts), list(attributes)
+        causes = [entry_ids[contact_id] for contact_id in ids]
+        calls.append(note_attributes("step", at, offset, org_ids, ids, texts, causes))
+        calls.append(merge_attributes(org_ids, ids, texts, at))
         waking += [(contact_id, attribute_key(name)) for contact_id, changed in attributes.items() for name in changed]
     if joins:
-        ids = [(progress.claim.entry_id, effect.entry_id) for progress, effect in joins]
-        calls.append(store.join_entries(org_id, [store.EntryJoin(*pair) for pair in ids]))
+        joined = [store.EntryJoin(progress.claim.entry_id, effect.entry_id) for progress, effect in joins]
+        calls.append(store.join_entries(org_id, joined))
         last = [(progress.claim.contact_id, effect.entry_id) for progress, effect in joins if effect.is_last]
         waking += [(contact_id, store.joining_key(entry_id)) for contact_id, entry_id in last]
     if waking:
         rows = [(org_id, contact_id, key, moments[contact_id]) for contact_id, key in waking]
         calls.append(wake_waiting_entries(rows, at))
     if tags:
+        causes = [entry_ids[change.contact_id] for change in tags]
+        calls.append(note_tags("step", at, offset, org_id, tags, causes))
         calls.append(store.change_tags(org_id, tags, at))
     calls.append(
         store.add_steps(org_id, [step for progress in batch for step in progress.steps_to_log(new_message_ids)])

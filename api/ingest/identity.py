@@ -10,9 +10,10 @@ by the leading identifier and no lock. Only for the others does the caller lock 
 """
 
 import itertools
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,11 +22,12 @@ from api.clock import to_us, uuid7
 from api.crypto import INDEX
 from api.ingest.parse import IdentifiedEvent
 from api.store import events as store
+from api.store.changes import note_attributes, note_values
 from api.store.database import RefusedDataError, Transaction, TransactionConflictError
 from api.store.events import Owner
 from api.store.locks import hold_contacts, hold_identifiers
 from api.store.query import Call, run
-from workbench.language.codec import Json, decode, encode
+from workbench.language.codec import Json, decode, encode, json_equal
 from workbench.language.contact import (
     Conflict,
     IdentifierKey,
@@ -53,10 +55,35 @@ class ContactIdentifiers(msgspec.Struct):
         return _KINDS[self.wallet is not None, self.email is not None, self.external_id is not None]
 
 
+_FIELDS = ("walletAddress", "email", "externalId")  # in the order of ContactIdentifiers
+_SAME_MOMENT_US = 1_000_000
 _KINDS = {
     flags: frozenset(kind for kind, is_set in zip(IdentifierKind, flags, strict=True) if is_set)
     for flags in itertools.product((False, True), repeat=3)
 }
+
+
+class ContactChange(msgspec.Struct, frozen=True):
+    """A change of a contact by the event at `position` of the batch."""
+
+    contact: OrgContact
+    position: int
+    event: IdentifiedEvent
+
+
+class IdentifierChange(ContactChange, frozen=True):
+    """An identifier gets another value; None: it has none. Emails are sealed."""
+
+    field: str
+    old: str | None
+    new: str | None
+
+
+class AttributeChange(ContactChange, frozen=True):
+    """Attributes that may have other values. `earlier`: the values of the same from earlier events of the batch."""
+
+    attributes: dict[str, Json]
+    earlier: dict[str, Json]
 
 
 class ContactPlan(msgspec.Struct):
@@ -65,7 +92,8 @@ class ContactPlan(msgspec.Struct):
     `contact_ids`: the contacts of the events, in their order. `identifiers`: the identifiers of all these contacts
     after the batch, by contact id. `created`: new contacts. `gained`: the new identifiers of existing contacts.
     `lost_email`: existing contacts with an address that moved to another contact; a later replacement is in `gained`.
-    `owned`: the identifiers with a new owner. `attributes`: the attributes to merge.
+    `owned`: the identifiers with a new owner. `attributes`: the attributes to merge. `creators`: the events that create
+    contacts. `identifier_changes`, `attribute_changes`: what the other events change, in their order.
     """
 
     contact_ids: list[str]
@@ -76,6 +104,9 @@ class ContactPlan(msgspec.Struct):
     owned: dict[OrgKey, str] = {}
     attributes: dict[OrgContact, dict[str, Json]] = {}
     conflicts: list[tuple[IdentifiedEvent, str, Conflict]] = []  # with the contact of the event
+    creators: dict[OrgContact, IdentifiedEvent] = {}
+    identifier_changes: list[IdentifierChange] = []
+    attribute_changes: list[AttributeChange] = []
 
 
 def find_key_owners(keys: Sequence[OrgKey]) -> Call[list[Owner]]:
@@ -196,9 +227,10 @@ def resolve_contacts(
         contact_id = contact_ids[position] = resolution.contact_id or next(free_ids)
         if resolution.contact_id is None:
             created = plan.created[event.org_id, contact_id] = ContactIdentifiers()
+            plan.creators[event.org_id, contact_id] = event
             plan.identifiers[contact_id], kinds[contact_id] = created, frozenset()
         if resolution.gained:
-            _assign_identifiers(plan, event, contact_id, resolution.gained, owners, kinds)
+            _assign_identifiers(plan, position, event, contact_id, resolution.gained, owners, kinds)
         plan.conflicts += [(event, contact_id, conflict) for conflict in resolution.conflicts]
 
     # If one event changes attributes, the attributes of all events of that contact are merged, in order: a later event
@@ -206,9 +238,9 @@ def resolve_contacts(
     # unsettled event count as changed: its final contact may not be the one that they were compared with.
     changed = {contact_ids[position] for position in unsettled}
     changed |= {owner.contact_id for owner in recognised if owner is not None and not owner.has_attributes}
-    for event, contact_id in zip(events, contact_ids, strict=True):
+    for position, (event, contact_id) in enumerate(zip(events, contact_ids, strict=True)):
         if event.body.attributes and contact_id in changed:
-            plan.attributes.setdefault((event.org_id, contact_id), {}).update(event.body.attributes)
+            _merge_attributes(plan, (event.org_id, contact_id), position, event, event.body.attributes)
     return plan
 
 
@@ -226,28 +258,65 @@ async def fit_plan(
         contact: decode(texts[contact[1]].encode()) if contact[1] in texts else {} for contact in plan.attributes
     }
     left_out: dict[str, Problems] = {}
-    for contact in plan.attributes:
-        plan.attributes[contact] = {}
-    for event, contact_id in zip(events, plan.contact_ids, strict=True):
+    plan.attributes, plan.attribute_changes = {}, []
+    for position, (event, contact_id) in enumerate(zip(events, plan.contact_ids, strict=True)):
         contact = event.org_id, contact_id
         if event.body.attributes and contact in attributes:
             kept, problems = fit_attributes(attributes[contact], event.body.attributes)
             attributes[contact] |= kept
-            plan.attributes[contact] |= kept
+            if kept:
+                _merge_attributes(plan, contact, position, event, kept)
             if problems:
                 left_out[event.event_id] = problems
-    plan.attributes = {contact: kept for contact, kept in plan.attributes.items() if kept}
     return left_out
 
 
+class PastChanges(msgspec.Struct, frozen=True):
+    """The moments of the changes of an import, in microseconds: by contact and event, and of the last by contact."""
+
+    moments_us: dict[tuple[str, str], int]
+    last_us: dict[str, int]
+
+
+async def date_changes(
+    tx: Transaction, plan: ContactPlan, occurred_us: Mapping[str, int], at: datetime, also_locked: Collection[str]
+) -> PastChanges:
+    """Date the changes of an import: when their events occurred, or at `at` if the contact has changed since.
+
+    `occurred_us`: by the id of the event. So the moments of a contact's changes are in the order of the changes. Locks
+    the contacts that the plan changes and those of `also_locked`.
+    """
+    changes: list[ContactChange] = [*plan.identifier_changes, *plan.attribute_changes]
+    last_us = {contact_id: occurred_us[event.event_id] for (_, contact_id), event in plan.creators.items()}
+    if stored := {change.contact for change in changes if change.contact not in plan.created}:
+        org_ids, ids = zip(*stored, strict=True)
+        _, updated_us = await run(tx, hold_contacts({*ids, *also_locked}), store.read_updated(org_ids, ids))
+        last_us |= updated_us
+    moments_us: dict[tuple[str, str], int] = {}
+    for change in sorted(changes, key=attrgetter("position")):
+        event_id, contact_id = change.event.event_id, change.contact[1]
+        if (contact_id, event_id) not in moments_us and contact_id in last_us:
+            # Events of one moment are dated a microsecond apart, so a contact may have changed shortly after it.
+            is_next = occurred_us[event_id] > last_us[contact_id] - _SAME_MOMENT_US
+            dated_us = max(occurred_us[event_id] if is_next else to_us(at), last_us[contact_id] + 1)
+            moments_us[contact_id, event_id] = last_us[contact_id] = dated_us
+    return PastChanges(moments_us, last_us)
+
+
 def contact_writes(
-    plan: ContactPlan, at: datetime, also_locked: Collection[str] = (), created_us: Mapping[str, int] | None = None
+    plan: ContactPlan,
+    at: datetime,
+    offset: int,
+    also_locked: Collection[str] = (),
+    created_us: Mapping[str, int] | None = None,
+    past: PastChanges | None = None,
 ) -> list[Call[None]]:
     """Return the calls that write a plan, and that lock the contacts with new attributes and those of `also_locked`.
 
-    `created_us`: when new contacts were created, by default at `at`. Contacts that gain or lose identifiers are locked
-    already (`lock_owners`). Raises RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many
-    attributes; for existing contacts Postgres raises it. `fit_plan` leaves those out.
+    `offset`: `database.transaction_offset`. `created_us`: when new contacts were created, by default at `at`. `past`:
+    of an import. Contacts that gain or lose identifiers are locked already (`lock_owners`). Raises
+    RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many attributes; for existing contacts
+    Postgres raises it. `fit_plan` leaves those out.
     """
     calls: list[Call[None]] = []
     at_us = to_us(at)
@@ -257,21 +326,30 @@ def contact_writes(
             raise RefusedDataError(store.ATTRIBUTES_TOO_LARGE)
         texts = [encode(attributes).decode() for attributes in new_attributes]
         times_us = [(created_us or {}).get(contact_id, at_us) for _, contact_id in plan.created]
-        calls.append(store.add_contacts(at, texts, times_us, *_contact_columns(plan.created)))
+        updated_us = () if past is None else [past.last_us[contact_id] for _, contact_id in plan.created]
+        calls.append(store.add_contacts(at, texts, times_us, updated_us, *_contact_columns(plan.created)))
+    last_us = {} if past is None else past.last_us
+    steps: Counter[OrgContact] = Counter()  # of several changes of one contact
+    if values := list(_value_changes(plan)):
+        notes = []
+        for contact, event, field, old, new in values:
+            moment_us = None if past is None else past.moments_us[contact[1], event.event_id]
+            notes.append((*contact, field, old, new, event.event_id, steps[contact], moment_us))
+            steps[contact] += 1
+        calls.append(note_values("event" if past is None else "import", at, offset, *zip(*notes, strict=True)))
     if plan.lost_email:
-        org_ids, ids = zip(*plan.lost_email, strict=True)
-        calls.append(store.remove_emails(org_ids, ids, at))
+        lost = [(*contact, steps[contact], last_us.get(contact[1])) for contact in plan.lost_email]
+        calls.append(store.remove_emails(at, *zip(*lost, strict=True)))
     if plan.gained:
-        calls.append(store.add_contact_identifiers(at, *_contact_columns(plan.gained)))
+        times = [(steps[contact], last_us.get(contact[1])) for contact in plan.gained]
+        calls.append(store.add_contact_identifiers(at, *_contact_columns(plan.gained), *zip(*times, strict=True)))
     if plan.owned:
         calls.append(store.assign_identifiers(plan.owned, at))
     merged = {contact: attributes for contact, attributes in plan.attributes.items() if contact not in plan.created}
     if locked := {contact_id for _, contact_id in merged}.union(also_locked):
         calls.append(hold_contacts(locked))
     if merged:
-        org_ids, ids = zip(*merged, strict=True)
-        texts = [encode(attributes).decode() for attributes in merged.values()]
-        calls.append(store.merge_attributes(org_ids, ids, texts, at))
+        calls += _merge_calls(plan, merged, at, offset, past)
     if plan.conflicts:
         rows = [
             (
@@ -284,12 +362,67 @@ def contact_writes(
     return calls
 
 
+def _value_changes(plan: ContactPlan) -> Iterator[tuple[OrgContact, IdentifiedEvent, str, str | None, str | None]]:
+    """Yield the changes of identifiers, and the later attributes of new contacts, with old and new values as JSON."""
+    for change in plan.identifier_changes:
+        old, new = (None if value is None else encode(value).decode() for value in (change.old, change.new))
+        yield change.contact, change.event, change.field, old, new
+    for later in plan.attribute_changes:
+        if later.event is plan.creators.get(later.contact, later.event):
+            continue
+        for name, value in later.attributes.items():
+            before = later.earlier.get(name)  # no attribute is null
+            if not json_equal(value, before):
+                old = None if before is None else encode(before).decode()
+                yield later.contact, later.event, f"attributes.{name}", old, encode(value).decode()
+
+
+def _merge_calls(
+    plan: ContactPlan, merged: Mapping[OrgContact, dict[str, Json]], at: datetime, offset: int, past: PastChanges | None
+) -> list[Call[None]]:
+    """Return the calls that note and merge attributes of stored contacts."""
+    changes = [change for change in plan.attribute_changes if change.contact in merged]
+    columns: list[tuple[Any, ...]] = []
+    steps: Counter[OrgContact] = Counter()
+    for change in changes:
+        event, contact = change.event, change.contact
+        text = event.attributes if change.attributes is event.body.attributes else encode(change.attributes).decode()
+        earlier = encode(change.earlier).decode() if change.earlier else ""
+        moment_us = None if past is None else past.moments_us.get((contact[1], event.event_id))
+        columns.append((*contact, text, event.event_id, steps[contact], earlier, moment_us))
+        steps[contact] += 1
+    org_ids, ids, texts, cause_ids, step, earlier_texts, moments_us = zip(*columns, strict=True)
+    note = note_attributes(
+        "event" if past is None else "import",
+        *(at, offset, org_ids, ids, texts, cause_ids, step),
+        earlier_texts if any(earlier_texts) else (),
+        () if past is None else moments_us,
+    )
+    if len(merged) < len(changes):
+        org_ids, ids = zip(*merged, strict=True)
+        texts = tuple(encode(attributes).decode() for attributes in merged.values())
+    last_steps = [steps[contact] - 1 for contact in merged]
+    updated_us = () if past is None else [past.last_us.get(contact_id) for contact_id in ids]
+    return [note, store.merge_attributes(org_ids, ids, texts, at, last_steps, updated_us)]
+
+
+def _merge_attributes(
+    plan: ContactPlan, contact: OrgContact, position: int, event: IdentifiedEvent, attributes: dict[str, Json]
+) -> None:
+    """Add the attributes of an event to those that the plan merges into its contact."""
+    merged = plan.attributes.setdefault(contact, {})
+    earlier = {name: merged[name] for name in attributes if name in merged} if merged else {}
+    plan.attribute_changes.append(AttributeChange(contact, position, event, attributes, earlier))
+    merged.update(attributes)
+
+
 def _distinct_keys(events: Sequence[IdentifiedEvent]) -> list[OrgKey]:
     return list(dict.fromkeys((event.org_id, key) for event in events for key in event.keys))
 
 
 def _assign_identifiers(
     plan: ContactPlan,
+    position: int,
     event: IdentifiedEvent,
     contact_id: str,
     keys: Sequence[IdentifierKey],
@@ -298,6 +431,8 @@ def _assign_identifiers(
 ) -> None:
     """Make the contact of an event the owner of some of the event's identifiers."""
     contact = event.org_id, contact_id
+    current = plan.identifiers[contact_id]
+    before = current.wallet, current.email, current.external_id
     gained = plan.created.get(contact) or plan.gained.setdefault(contact, ContactIdentifiers())
     sent = event.body.identifiers
     for key in keys:
@@ -308,11 +443,15 @@ def _assign_identifiers(
                 gained.email = event.emails[0]
                 gained.email_domain = (sent.email or "").rpartition("@")[2]
                 if (former := owner_of.get(key)) not in (None, contact_id):
-                    _remove_email(plan, (event.org_id, former), event.emails, kinds)
+                    _remove_email(plan, (event.org_id, former), position, event, kinds)
             case IdentifierKind.EXTERNAL_ID:
                 gained.external_id = sent.external_id
         owner_of[key] = plan.owned[event.org_id, key] = contact_id
-    current = plan.identifiers[contact_id]
+    if plan.creators.get(contact) is not event:
+        after = gained.wallet, gained.email, gained.external_id
+        for field, old, new in zip(_FIELDS, before, after, strict=True):
+            if new not in (None, old):
+                plan.identifier_changes.append(IdentifierChange(contact, position, event, field, old, new))
     merged = ContactIdentifiers(
         gained.wallet or current.wallet, gained.email or current.email, gained.external_id or current.external_id
     )
@@ -322,11 +461,16 @@ def _assign_identifiers(
 
 
 def _remove_email(
-    plan: ContactPlan, contact: OrgContact, emails: tuple[str, ...], kinds: dict[str, frozenset[IdentifierKind]]
+    plan: ContactPlan,
+    contact: OrgContact,
+    position: int,
+    event: IdentifiedEvent,
+    kinds: dict[str, frozenset[IdentifierKind]],
 ) -> None:
     former = plan.identifiers[contact[1]]
-    if former.email not in emails:
+    if former.email not in event.emails:
         return  # the contact had replaced the address already; only the identifier moves
+    plan.identifier_changes.append(IdentifierChange(contact, position, event, "email", former.email, None))
     for identifiers in (former, plan.gained.get(contact), plan.created.get(contact)):
         if isinstance(identifiers, ContactIdentifiers):
             identifiers.email = identifiers.email_domain = None

@@ -19,7 +19,9 @@ import msgspec
 from api.clock import to_us, uuid7
 from api.ingest.identity import (
     ContactPlan,
+    PastChanges,
     contact_writes,
+    date_changes,
     find_all_owners,
     fit_plan,
     lock_owners,
@@ -157,7 +159,9 @@ async def store_history(
     recognised = zip(batch.events, batch.recognised, strict=True)
     awaited = [awaited_attributes(event, owner, can_be_awaited) for event, owner in recognised]
     plan, left_out = await _plan_contacts(tx, batch, awaited, at, fit)
-    writes = _writes(batch, plan, awaited, [()] * len(batch.events), at, offset, past=True)
+    waking = {contact_id for contact_id, wakes in zip(plan.contact_ids, awaited, strict=True) if wakes}
+    past = await date_changes(tx, plan, {event.event_id: event.occurred_us for event in batch.events}, at, waking)
+    writes = _writes(batch, plan, awaited, [()] * len(batch.events), at, offset, past)
     warnings = {
         event.event_id: problems
         for event in batch.events
@@ -244,10 +248,9 @@ def _writes(
     matches: Sequence[Sequence[ActiveTrigger]],
     at: datetime,
     offset: int,
-    *,
-    past: bool = False,
+    past: PastChanges | None = None,
 ) -> list[Call[None]]:
-    """Return the calls that write new events, their contacts and their entries. `past`: created when they occurred."""
+    """Return the calls that write new events, their contacts and their entries. `past`: of an import."""
     if not batch.events:
         return []
     placed = list(zip(batch.events, plan.contact_ids, strict=True))
@@ -257,13 +260,14 @@ def _writes(
         for name in names
     ]
     created_us: dict[str, int] = {}
-    if past:  # a contact is as old as the earliest of its events
+    if past is not None:  # a contact is as old as the earliest of its events
         new_contacts = {contact_id for _, contact_id in plan.created}
         for event, contact_id in placed:
             if contact_id in new_contacts:
                 created_us[contact_id] = min(event.occurred_us, created_us.get(contact_id, event.occurred_us))
-    writes = contact_writes(plan, at, {contact_id for _, contact_id, *_ in waking}, created_us)
-    writes.append(batch.add.replace(contact_ids=plan.contact_ids, created_at=None if past else at, added=offset))
+    writes = contact_writes(plan, at, offset, {contact_id for _, contact_id, *_ in waking}, created_us, past)
+    created_at = at if past is None else None
+    writes.append(batch.add.replace(contact_ids=plan.contact_ids, created_at=created_at, added=offset))
     if waking:
         writes.append(store.wake_waiting_entries(waking, at))
     starts = [

@@ -17,7 +17,7 @@ from api.automations.automations import Refusal
 from api.clock import from_us
 from api.contacts import contacts, export
 from api.contacts import erase as contacts_erase
-from api.contacts.contacts import ContactWithCounts, TimelineView, read_contact_with_counts, timeline
+from api.contacts.contacts import ContactWithCounts, HistoryView, TimelineView, read_contact_with_counts, timeline
 from api.contacts.erase import ErasedView
 from api.contacts.explain import ExplainBody, ExplainedView, ExplainReader
 from api.contacts.explain import explain as explain_contact
@@ -36,13 +36,14 @@ from api.routes.request import (
     unwrap,
 )
 from api.routes.responses import RequestRefusedError
+from api.store.changes import NEWEST_CHANGE, ChangeCursor
 from api.store.contacts import LAST_CURSOR, TIMELINE_KINDS, ContactKey, PageCursor
 from workbench.language.actions import MAX_TAG
 from workbench.language.body import Body, Id, is_id
 from workbench.language.channel import CHANNELS
 from workbench.language.event import ContactBody, Email, ExternalId, WalletAddress, parse_timestamp, read_identifiers
 from workbench.language.problem import Problem
-from workbench.language.responses import ContactView, MergeView, TimelineKind
+from workbench.language.responses import ContactChangeView, ContactView, MergeView, TimelineKind
 
 blueprint = Blueprint("contacts", url_prefix="/api/v1/contacts")
 
@@ -76,6 +77,11 @@ class ContactQuery(Body, frozen=True, rename="camel"):
 
 class TimelineQuery(Body, frozen=True):
     kind: TimelineKind | None = None
+    before: Annotated[str, Meta(description="A moment, or `next` of the previous page.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class HistoryQuery(Body, frozen=True):
     before: Annotated[str, Meta(description="A moment, or `next` of the previous page.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
@@ -118,7 +124,10 @@ class MergeBody(Body, frozen=True):
 
 
 class ContactExport(msgspec.Struct, frozen=True, rename="camel"):
-    """Everything stored about a contact. `absorbed`: the contacts that were merged into it, as they were."""
+    """Everything stored about a contact. `absorbed`: the contacts that were merged into it, as they were.
+
+    `history`: the changes of their values.
+    """
 
     contact: dict[str, Any]
     absorbed: list[dict[str, Any]]
@@ -126,6 +135,7 @@ class ContactExport(msgspec.Struct, frozen=True, rename="camel"):
     entries: list[dict[str, Any]]
     messages: list[dict[str, Any]]
     onchain_events: list[dict[str, Any]]
+    history: list[ContactChangeView]
 
 
 @blueprint.post("/find")  # POST, so that email addresses stay out of URLs and thus out of proxies' logs
@@ -172,6 +182,23 @@ async def list_timeline(request: Request, contact_id: str, query: TimelineQuery)
             raise RequestRefusedError(400, Problem("before", reason))
         before = PageCursor(from_us(at_us), row_id or _FIRST_ID)
     return await timeline(services(request).database, subject, kinds, before, query.limit, email_display(request))
+
+
+@blueprint.get("/<contact_id:str>/history")
+@Operation(_READ, private=True)
+async def list_history(request: Request, contact_id: str, query: HistoryQuery) -> HistoryView | Refusal:
+    """List the changes of a contact's values, newest first: the field, its old and new value, and the cause."""
+    subject = ContactKey(principal_of(request).org_id, contact_id)
+    before = NEWEST_CHANGE
+    if query.before is not None:
+        moment, _, row = query.before.replace(" ", "+", 1).partition(",")
+        row_contact, _, field = row.partition(",")
+        at_us = parse_timestamp(moment)
+        if at_us is None or (row and not is_id(row_contact)):
+            reason = "must be a moment like 2026-11-20T10:00:00Z, or `next` of the previous page"
+            raise RequestRefusedError(400, Problem("before", reason))
+        before = ChangeCursor(from_us(at_us), row_contact or _FIRST_ID, field)
+    return await contacts.history(services(request).database, subject, before, query.limit, email_display(request))
 
 
 @blueprint.put("/<contact_id:str>/opt-outs")

@@ -52,6 +52,7 @@ from workbench.language.starts import SEGMENT_CHANGES, StartSource
 AUDIENCE_INTERVAL = timedelta(hours=1)  # audiences are recounted: erasures and merges change them
 
 _SAMPLE_SIZE = 20
+_RIGHT_AFTER = timedelta(microseconds=1)
 _REPAIR_OVERLAP = timedelta(minutes=5)  # longer than any erasure or merge takes from its timestamp to its commit
 
 
@@ -169,7 +170,7 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
                 return unknown("segment")
             if users := await _find_users(tx, author.org_id, name):
                 return Refusal("conflict", tuple(Problem("", f"{user} uses it") for user in users))
-            await store.remove_all_members(tx, SegmentKey(row.org_id, name))
+            await store.remove_all_members(tx, SegmentKey(row.org_id, name), author.now)
             await store.delete_audience_parts(tx, row.org_id, row.id)
             await store.archive_segment(tx, row, author.key_id, author.now)
             await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
@@ -180,7 +181,7 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
         # `remove_all_members` skips the members that a merge or an erasure is changing; this function waits for them.
         async with services.database.transaction() as tx:
             await run(tx, hold_members(row.org_id))
-            await store.clear_members(tx, SegmentKey(row.org_id, row.name))
+            await store.clear_members(tx, SegmentKey(row.org_id, row.name), author.now)
 
     async with services.slots.acquire(author.org_id):
         row = await archive_unused()
@@ -262,7 +263,8 @@ async def repair(database: Database, row: SegmentRow, since: datetime) -> Segmen
     """
     async with database.transaction() as tx:
         await run(tx, hold_members(row.org_id))
-        if difference := await store.repair_members(tx, SegmentKey(row.org_id, row.name), since - _REPAIR_OVERLAP):
+        key = SegmentKey(row.org_id, row.name)
+        if difference := await store.repair_members(tx, key, since - _REPAIR_OVERLAP, since + _RIGHT_AFTER):
             await store.correct_size(tx, row, difference)
         return await store.find_segment(tx, row.org_id, row.name) or row
 

@@ -7,12 +7,13 @@ of a page's last row. Rows that are returned to callers unchanged (`rename`) hav
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from api.crypto import INDEX, OrgKeys
 from api.store.chain import LogRow
+from api.store.changes import note_opt_outs
 from api.store.database import Transaction
 from api.store.events import EventRow
 from api.store.locks import hold_contacts, share_members
@@ -104,8 +105,11 @@ async def find_contacts(tx: Transaction, org_id: int, ids: Collection[Uuid]) -> 
 # --- Opting out
 
 
-async def set_opted_out(tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], at: datetime) -> None:
+async def set_opted_out(
+    tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], key_id: str, at: datetime
+) -> None:
     """Set the channels that a contact opted out of. If email is one of them, its addresses are suppressed."""
+    await note_opt_outs(tx, org_id, contact_id, sorted(channels), key_id, at)
     await _set_opted_out(tx, org_id, contact_id, sorted(channels), at)
     if "email" in channels:
         await suppress_emails_of(tx, org_id, contact_id, at)
@@ -128,7 +132,9 @@ async def opt_out_of_emails(tx: Transaction, org_id: int, address_digest: str, a
     contact_id = await find_email_owner(tx, org_id, address_digest[:INDEX])  # lookups use the first index
     if contact_id is not None:
         await run(tx, hold_contacts([contact_id]))
-        await _opt_out_of_emails(tx, org_id, contact_id, at)
+        channels = sorted({*await read_opted_out(tx, org_id, contact_id), "email"})
+        await note_opt_outs(tx, org_id, contact_id, channels, None, at)
+        await _set_opted_out(tx, org_id, contact_id, channels, at)
 
 
 @query
@@ -136,13 +142,13 @@ async def find_email_owner(tx: Transaction, org_id: int, address_digest: Uuid) -
 
 
 @query
-async def _opt_out_of_emails(tx: Transaction, org_id: int, contact_id: Uuid, at: datetime) -> None: ...
+async def read_opted_out(tx: Transaction, org_id: int, contact_id: Uuid) -> list[str]: ...
 
 
 # --- Erasure
 
 ERASURE_PAGE = 1_000
-ErasurePart: TypeAlias = Literal["events", "messages", "entries"]
+ErasurePart: TypeAlias = Literal["events", "messages", "entries", "changes"]
 
 
 class ErasureState(msgspec.Struct, frozen=True):
@@ -203,7 +209,7 @@ async def cancel_entries_of_contact(tx: Transaction, contact: ContactKey, at: da
 async def _erase(tx: Transaction, contact: ContactKey, after: PageCursor, limit: int) -> PageCursor | None: ...
 
 
-_ERASE = {part: query(_erase, f"erase_{part}") for part in ("events", "messages", "entries")}
+_ERASE = {part: query(_erase, f"erase_{part}") for part in get_args(ErasurePart)}
 
 
 async def erase_page(tx: Transaction, part: ErasurePart, contact: ContactKey, after: PageCursor) -> PageCursor | None:

@@ -16,7 +16,7 @@ from api.clock import from_us, to_us, uuid7_from
 from api.crypto import INDEX
 from api.store.database import Transaction
 from api.store.locks import COUNTING, try_turn
-from api.store.migrate import add_months
+from api.store.migrate import MONTHLY, add_months
 from api.store.query import Call, Json, JsonTexts, RowCount, Rows, Uuid, call, query
 from workbench.language.contact import MAX_CONTACT_ATTRIBUTES, MAX_CONTACT_ATTRIBUTES_BYTES, IdentifierKey
 from workbench.language.responses import RecentEvent
@@ -149,6 +149,7 @@ def add_contacts(
     updated_at: datetime,
     attributes: Sequence[str],
     created_us: Sequence[int],
+    updated_us: Sequence[int],
     org_ids: Sequence[int],
     ids: Sequence[Uuid],
     emails: Sequence[str | None],
@@ -157,7 +158,7 @@ def add_contacts(
     raw_wallets: Sequence[str | None],
     external_ids: Sequence[str | None],
 ) -> None:
-    """Store new contacts, written at `updated_at`; `created_us` may be earlier."""
+    """Store new contacts, written at `updated_at`; `created_us` may be earlier, and `updated_us` if it is not empty."""
 
 
 @call
@@ -170,12 +171,26 @@ def add_contact_identifiers(
     wallets: Sequence[str | None],
     raw_wallets: Sequence[str | None],
     external_ids: Sequence[str | None],
-) -> None: ...
+    steps: Sequence[int],
+    updated_us: Sequence[int | None],
+) -> None:
+    """Write the identifiers that contacts gained. `steps`, `updated_us`: of their last change."""
 
 
 @call
-def remove_emails(org_ids: Sequence[int], ids: Sequence[Uuid], updated_at: datetime) -> None:
+def remove_emails(
+    updated_at: datetime,
+    org_ids: Sequence[int],
+    ids: Sequence[Uuid],
+    steps: Sequence[int],
+    updated_us: Sequence[int | None],
+) -> None:
     """Remove the email of contacts after the address moved to other contacts; their locks are held."""
+
+
+@call
+def read_updated(org_ids: Sequence[int], ids: Sequence[Uuid]) -> dict[str, int]:
+    """Return when contacts changed last, in microseconds, by contact id."""
 
 
 @call
@@ -189,6 +204,8 @@ def merge_attributes(
     ids: Sequence[Uuid],
     attributes: Sequence[str | None],
     updated_at: datetime,
+    steps: Sequence[int] = (),
+    updated_us: Sequence[int | None] = (),
     max_attributes: int = MAX_CONTACT_ATTRIBUTES,
     max_bytes: int = MAX_CONTACT_ATTRIBUTES_BYTES,
 ) -> None:
@@ -620,8 +637,9 @@ async def unknown_tables(tx: Transaction) -> list[str]: ...
 
 
 async def add_coming_months(tx: Transaction, now: datetime) -> None:
-    """Create the partitions of `events` for this month and the next three."""
-    await add_months(tx, now, now + _MONTHS_AHEAD)
+    """Create the partitions for this month and the next three."""
+    for table in MONTHLY:
+        await add_months(tx, table, now, now + _MONTHS_AHEAD)
 
 
 async def delete_old_dry_runs(tx: Transaction, org_id: int, now: datetime, limit: int) -> int:

@@ -7,7 +7,7 @@ import msgspec
 from psycopg import errors
 
 from api.store.database import Transaction
-from api.store.migrate import add_months
+from api.store.migrate import MONTHLY, add_months
 from api.store.query import Uuid, call, query
 
 # --- Progress of files
@@ -59,15 +59,16 @@ async def forget_import(tx: Transaction, org_id: int, digest: Uuid) -> None:
 
 
 async def add_month(tx: Transaction, month: datetime) -> None:
-    """Create the partition of `events` for a month, unless `events_other` has events of that month already.
+    """Create the partitions for a month; a table whose default partition has rows of that month gets none.
 
     Waits only briefly for locks of other transactions (LockedError).
     """
     await wait_briefly(tx)
-    # `events_other` violates the new partition's bounds, or another process created the partition at the same time.
-    with suppress(errors.CheckViolation, errors.DuplicateTable, errors.UniqueViolation):
-        async with tx.transaction():
-            await add_months(tx, month, month)
+    for table in MONTHLY:
+        # The default partition violates the bounds of the new one, or another process created it at the same time.
+        with suppress(errors.CheckViolation, errors.DuplicateTable, errors.UniqueViolation):
+            async with tx.transaction():
+                await add_months(tx, table, month, month)
 
 
 @query

@@ -102,7 +102,8 @@ async def migrate(
         now = await _value(connection, "SELECT clock_timestamp()")
         assert isinstance(now, datetime)
         first, last = now - timedelta(days=35), now + timedelta(days=31 * _MONTHS_AHEAD)
-        await _retry_locked(connection, "adding a month", wait, partial(add_months, connection, first, last))
+        for table in MONTHLY:
+            await _retry_locked(connection, "adding a month", wait, partial(add_months, connection, table, first, last))
         async with seeing_all_organizations(connection):
             await register_cluster(connection)
     if admin_dsn is not None:
@@ -114,21 +115,26 @@ async def migrate(
     return [migration.name for migration in missing]
 
 
-async def add_months(connection: Transaction, first: datetime, last: datetime) -> None:
-    """Make sure that `events` has a partition for every month that `[first, last]` touches."""
+MONTHLY = ("events", "contact_changes")
+"""The tables with a partition for each month."""
+
+
+async def add_months(connection: Transaction, table: str, first: datetime, last: datetime) -> None:
+    """Make sure that a table of `MONTHLY` has a partition for every month that `[first, last]` touches."""
+    parent = sql.Identifier("workbench", table)
     month = datetime(first.year, first.month, 1, tzinfo=UTC)
     while month <= last:
         following = datetime(month.year + month.month // 12, month.month % 12 + 1, 1, tzinfo=UTC)
-        name = f"events_{month:%Y_%m}"
+        name = f"{table}_{month:%Y_%m}"
         existing = await (await connection.execute("SELECT to_regclass(%s)", (f"workbench.{name}",))).fetchone()
         if existing is None or existing[0] is None:
-            table = sql.Identifier("workbench", name)
+            partition = sql.Identifier("workbench", name)
             # Unlike CREATE TABLE … PARTITION OF, attaching a table waits neither for ingest nor for long queries.
             async with connection.transaction():
-                await connection.execute(sql.SQL("CREATE TABLE {} (LIKE workbench.events INCLUDING ALL)").format(table))
+                await connection.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(partition, parent))
                 await connection.execute(
-                    sql.SQL("ALTER TABLE workbench.events ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
-                        table, sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
+                    sql.SQL("ALTER TABLE {} ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
+                        parent, partition, sql.Literal(month.isoformat()), sql.Literal(following.isoformat())
                     )
                 )
         month = following

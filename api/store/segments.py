@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from api.store.database import Transaction, load
+from api.store.changes import note_entered, note_left
+from api.store.database import Transaction, load, transaction_offset
 from api.store.locks import REFRESHING, try_turn
 from api.store.query import Json, RowCount, Uuid, query
 from workbench.language.responses import MembersChange, SegmentKind, SegmentSize
@@ -222,8 +223,9 @@ async def _compare_members(tx: Transaction, key: SegmentKey) -> MembersChange: .
 async def change_members(tx: Transaction, key: SegmentKey, at: datetime, left: ContactsChanged) -> MembersChange:
     """Make the resolved contacts the members; `left` gets the ids of those that leave, block by block."""
     await _join_by_hash(tx)
-    entered = await enter_members(tx, key, at)
-    return MembersChange(entered, await _drop_leaving(tx, key, left))
+    if entered := await enter_members(tx, key, at):
+        await note_entered(tx, key.org_id, key.segment, at)
+    return MembersChange(entered, await _drop_leaving(tx, key, at, left))
 
 
 @query
@@ -246,20 +248,21 @@ async def list_entered(tx: Transaction, key: SegmentKey, at: datetime, after: Uu
 async def count_members(tx: Transaction, key: SegmentKey) -> int: ...
 
 
-async def remove_all_members(tx: Transaction, key: SegmentKey) -> None:
+async def remove_all_members(tx: Transaction, key: SegmentKey, at: datetime) -> None:
     """Remove all members, except those that another transaction is changing now."""
     await _open_wanted(tx)
     await _join_by_hash(tx)
-    await _drop_leaving(tx, key)
+    await _drop_leaving(tx, key, at)
 
 
-async def _drop_leaving(tx: Transaction, key: SegmentKey, left: ContactsChanged | None = None) -> int:
+async def _drop_leaving(tx: Transaction, key: SegmentKey, at: datetime, left: ContactsChanged | None = None) -> int:
     dropped = 0
     async with tx.cursor("leaving") as leaving:  # server-side, so that only one block of ids is held here
         await leaving.execute(_SQL["list_leaving"], msgspec.structs.asdict(key))
         while rows := await leaving.fetchmany(_BLOCK_IDS):
             ids = await drop_members(tx, key, [contact_id for (contact_id,) in rows])
             dropped += len(ids)
+            await note_left(tx, key.org_id, key.segment, ids, at)
             if left is not None:
                 await left(ids)
     return dropped
@@ -270,14 +273,22 @@ async def drop_members(tx: Transaction, key: SegmentKey, ids: list[Uuid]) -> lis
     """Delete members, except those that another transaction is changing now; return the ids of the deleted ones."""
 
 
-@query
-async def repair_members(tx: Transaction, key: SegmentKey, since: datetime) -> int:
+async def repair_members(tx: Transaction, key: SegmentKey, since: datetime, at: datetime) -> int:
     """Apply erasures and merges committed since a time; return the change in size. Needs `locks.hold_members`."""
+    return await _repair_members(tx, key, since, at, await transaction_offset(tx))
 
 
 @query
-async def clear_members(tx: Transaction, key: SegmentKey) -> None:
+async def _repair_members(tx: Transaction, key: SegmentKey, since: datetime, at: datetime, offset: int) -> int: ...
+
+
+async def clear_members(tx: Transaction, key: SegmentKey, at: datetime) -> None:
     """Remove the remaining members of an archived segment. Needs `locks.hold_members`."""
+    await _clear_members(tx, key, at, await transaction_offset(tx))
+
+
+@query
+async def _clear_members(tx: Transaction, key: SegmentKey, at: datetime, offset: int) -> None: ...
 
 
 async def _prepare(tx: Transaction) -> None: ...

@@ -218,6 +218,20 @@ UPDATE messages m SET recipient = r.new
 FROM unnest(:ids ::uuid[], :old ::text[], :new ::text[]) AS r (id, old, new)
 WHERE m.org_id = :org_id AND m.id = r.id AND m.recipient = r.old;
 
+-- find_changes --
+-- The changes of emails of the next contacts.
+SELECT contact_id::text, changed_at, old::text, new::text FROM contact_changes
+WHERE org_id = :org_id AND field = 'email' AND contact_id IN (
+        SELECT DISTINCT contact_id FROM contact_changes
+        WHERE org_id = :org_id AND field = 'email' AND contact_id > :after ::uuid ORDER BY contact_id LIMIT :limit)
+ORDER BY contact_id;
+
+-- change_changes --
+-- Write resealed emails of changes.
+UPDATE contact_changes k SET old = r.old, new = r.new
+FROM unnest(:ids ::uuid[], :moments ::timestamptz[], :old ::jsonb[], :new ::jsonb[]) AS r (id, moment, old, new)
+WHERE k.org_id = :org_id AND k.contact_id = r.id AND k.changed_at = r.moment AND k.field = 'email';
+
 -- find_merges --
 -- The next merges with what was gained and the identifiers that moved, locked.
 SELECT id::text, gained, identities FROM contact_merges

@@ -53,7 +53,7 @@ WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]) AND c.erased_at IS NULL;
 
 -- set_opted_out --
 -- Set the channels that a contact opted out of; its lock is held.
-UPDATE contacts SET opted_out = :channels, updated_at = :at
+UPDATE contacts SET opted_out = :channels, updated_at = greatest(:at ::timestamptz, updated_at + interval '1 microsecond')
 WHERE org_id = :org_id AND id = :contact_id;
 
 -- suppress_emails_of --
@@ -76,10 +76,9 @@ WHERE i.org_id = :org_id AND i.contact_id = :contact_id AND i.kind = 2
 SELECT contact_id FROM identities
 WHERE org_id = :org_id AND kind = 2 AND value_digest = :address_digest ::uuid;
 
--- opt_out_of_emails --
--- Opt a contact out of emails; its lock is held.
-UPDATE contacts SET opted_out = opted_out || ARRAY['email'], updated_at = :at
-WHERE org_id = :org_id AND id = :contact_id AND erased_at IS NULL AND 'email' <> ALL (opted_out);
+-- read_opted_out --
+-- The channels that a contact opted out of itself.
+SELECT unnest(opted_out) FROM contacts WHERE org_id = :org_id AND id = :contact_id AND erased_at IS NULL;
 
 -- Erasure ----------------------------------------------------------------------------------------------------------
 -- The rows of an erased contact stay and are counted, without anything that identifies it or shows what it did.
@@ -254,6 +253,21 @@ WITH page AS (
     WHERE e.org_id = :org_id AND e.id = p.id AND (strpos(e.last_error, ':') > 0 OR e.request_id IS NOT NULL)
 )
 SELECT created_at AS at, id FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
+
+-- erase_changes --
+-- Delete the next changes of the contact, and of those that were merged into it; returns where the page ends.
+WITH page AS (
+    SELECT k.contact_id, k.changed_at, k.field FROM contact_changes k
+    WHERE k.org_id = :org_id AND k.changed_at >= :at ::timestamptz AND k.contact_id = ANY (ARRAY(
+        SELECT id FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id)))
+    ORDER BY k.changed_at
+    LIMIT :limit
+), deleted AS (
+    DELETE FROM contact_changes k
+    USING page p
+    WHERE k.org_id = :org_id AND k.contact_id = p.contact_id AND k.changed_at = p.changed_at AND k.field = p.field
+)
+SELECT changed_at AS at, contact_id AS id FROM page ORDER BY changed_at DESC LIMIT 1;
 
 -- schedule_erasure --
 -- Check an erased contact once more, later.

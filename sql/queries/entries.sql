@@ -414,7 +414,7 @@ UPDATE entries e SET joined_entry = k.joined_entry FROM k WHERE e.org_id = k.org
 WITH a AS MATERIALIZED (
     SELECT :org_id ::bigint AS org_id, * FROM unnest(:contact_id ::uuid[], :removed ::jsonb[], :added ::jsonb[]) AS a (id, removed, added)
 )
-UPDATE contacts c SET updated_at = :at ::timestamptz, tags =
+UPDATE contacts c SET updated_at = greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond'), tags =
     ARRAY(SELECT t FROM unnest(c.tags) AS t WHERE NOT a.removed ? t)
     || ARRAY(SELECT t FROM jsonb_array_elements_text(a.added) AS t WHERE t <> ALL (c.tags) OR a.removed ? t)
 FROM a WHERE c.org_id = a.org_id AND c.id = a.id;

@@ -68,19 +68,23 @@ JOIN identities i ON i.org_id = k.org_id AND i.kind = k.kind AND i.value_digest 
 JOIN contacts c ON c.org_id = i.org_id AND c.id = i.contact_id;
 
 -- add_contacts --
--- Insert new contacts; moments of creation are microseconds since the epoch.
+-- Insert new contacts; moments are microseconds since the epoch. `updated_us`: of contacts that an import creates.
 INSERT INTO contacts (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_at, updated_at)
 SELECT org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes,
-       timestamptz 'epoch' + created_us * interval '1 microsecond', :updated_at ::timestamptz
+       timestamptz 'epoch' + created_us * interval '1 microsecond',
+       coalesce(timestamptz 'epoch' + updated_us * interval '1 microsecond', :updated_at ::timestamptz)
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
-            :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[], :created_us ::bigint[])
-    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_us)
+            :raw_wallets ::text[], :external_ids ::text[], :attributes ::jsonb[], :created_us ::bigint[], :updated_us ::bigint[])
+    AS c (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, attributes, created_us, updated_us)
 RETURNING true;
 
 -- remove_emails --
--- Remove the email of contacts after the address moved to another contact.
-UPDATE contacts c SET email = NULL, email_domain = NULL, updated_at = :updated_at ::timestamptz
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[]) AS l (org_id, id)
+-- Remove the email of contacts after the address moved to another contact. `updated_at`: see changes.sql, as below.
+UPDATE contacts c
+SET email = NULL, email_domain = NULL,
+    updated_at = coalesce(timestamptz 'epoch' + l.updated_us * interval '1 microsecond',
+                          greatest(:updated_at ::timestamptz, c.updated_at + interval '1 microsecond') + l.steps * interval '1 microsecond')
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :steps ::integer[], :updated_us ::bigint[]) AS l (org_id, id, steps, updated_us)
 WHERE c.org_id = l.org_id AND c.id = l.id;
 
 -- add_contact_identifiers --
@@ -88,11 +92,19 @@ WHERE c.org_id = l.org_id AND c.id = l.id;
 UPDATE contacts c
 SET email = coalesce(f.email, c.email), email_domain = coalesce(f.email_domain, c.email_domain),
     wallet_address = coalesce(f.wallet_address, c.wallet_address), wallet_raw = coalesce(f.wallet_raw, c.wallet_raw),
-    external_id = coalesce(f.external_id, c.external_id), updated_at = :updated_at ::timestamptz
+    external_id = coalesce(f.external_id, c.external_id),
+    updated_at = coalesce(timestamptz 'epoch' + f.updated_us * interval '1 microsecond',
+                          greatest(:updated_at ::timestamptz, c.updated_at + interval '1 microsecond') + f.steps * interval '1 microsecond')
 FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :emails ::text[], :email_domains ::text[], :wallets ::text[],
-            :raw_wallets ::text[], :external_ids ::text[])
-    AS f (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id)
+            :raw_wallets ::text[], :external_ids ::text[], :steps ::integer[], :updated_us ::bigint[])
+    AS f (org_id, id, email, email_domain, wallet_address, wallet_raw, external_id, steps, updated_us)
 WHERE c.org_id = f.org_id AND c.id = f.id;
+
+-- read_updated --
+-- When contacts changed last, in microseconds since the epoch.
+SELECT c.id::text, (extract(epoch FROM c.updated_at) * 1000000)::bigint
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[]) AS m (org_id, id)
+JOIN contacts c ON c.org_id = m.org_id AND c.id = m.id;
 
 -- read_attributes --
 -- The attributes of contacts.
@@ -106,14 +118,18 @@ JOIN contacts c ON c.org_id = m.org_id AND c.id = m.id;
 -- A contact has at most 1,000 attributes (MAX_CONTACT_ATTRIBUTES) and 256 KB of them. Beyond that the value is null,
 -- which the column refuses. Below 8,000 bytes of text there are always fewer than 1,000 (`"ab": 1, ` takes 9 bytes, and only some
 -- hundred names are shorter), so most rows need no counting.
-UPDATE contacts c SET updated_at = :updated_at ::timestamptz, attributes = CASE
+UPDATE contacts c
+SET updated_at = coalesce(timestamptz 'epoch' + m.updated_us * interval '1 microsecond',
+                          greatest(:updated_at ::timestamptz, c.updated_at + interval '1 microsecond')
+                          + coalesce(m.steps, 0) * interval '1 microsecond'), attributes = CASE
     WHEN octet_length(c.attributes::text) + octet_length(m.attributes::text) < 8000 THEN c.attributes || m.attributes
     WHEN octet_length((c.attributes || m.attributes)::text) <= :max_bytes ::integer
         AND (SELECT count(*) FROM jsonb_object_keys(c.attributes || m.attributes)) <= :max_attributes ::integer
         THEN c.attributes || m.attributes
     END
-FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :attributes ::jsonb[]) AS m (org_id, id, attributes)
-WHERE c.org_id = m.org_id AND c.id = m.id AND c.erased_at IS NULL AND NOT c.attributes @> m.attributes;
+FROM unnest(:org_ids ::bigint[], :ids ::uuid[], :attributes ::jsonb[], :steps ::integer[], :updated_us ::bigint[])
+    AS m (org_id, id, attributes, steps, updated_us)
+WHERE c.org_id = m.org_id AND c.id = m.id AND c.erased_at IS NULL AND (NOT c.attributes @> m.attributes OR m.updated_us IS NOT NULL);
 
 -- assign_identifiers --
 -- Write the owners of identifiers; an identifier of another contact moves.

@@ -38,7 +38,8 @@ WHERE i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest AND i
 -- Write all of a contact except its segments.
 UPDATE contacts
 SET wallet_address = :wallet, wallet_raw = :wallet_raw, email = :email, email_domain = :email_domain, external_id = :external_id,
-    attributes = :attributes ::jsonb, tags = :tags, opted_out = :opted_out, updated_at = :at
+    attributes = :attributes ::jsonb, tags = :tags, opted_out = :opted_out,
+    updated_at = greatest(:at ::timestamptz, updated_at + interval '1 microsecond')
 WHERE org_id = :org_id AND id = :contact_id;
 
 -- mark_merged --
@@ -66,16 +67,33 @@ SELECT id FROM members;
 SELECT segment, entered_at FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;
 
 -- join_segments --
--- Add a contact to segments with the given entry times; segments that were archived meanwhile stay empty.
-INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
-SELECT :org_id, m.segment, :contact_id, m.entered_at
-FROM unnest(:segments ::text[], :entered_at ::timestamptz[]) AS m (segment, entered_at)
-JOIN segments s ON s.org_id = :org_id AND s.name = m.segment AND s.archived_at IS NULL
-ON CONFLICT (org_id, segment, contact_id) DO NOTHING;
+-- Add a contact to segments with the given entry times, and note it; segments that were archived meanwhile stay empty.
+WITH joined AS (
+    INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
+    SELECT :org_id ::bigint, m.segment, :contact_id ::uuid, m.entered_at
+    FROM unnest(:segments ::text[], :entered_at ::timestamptz[]) AS m (segment, entered_at)
+    JOIN segments s ON s.org_id = :org_id ::bigint AND s.name = m.segment AND s.archived_at IS NULL
+    ON CONFLICT (org_id, segment, contact_id) DO NOTHING
+    RETURNING segment
+)
+INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
+SELECT :org_id ::bigint, :contact_id ::uuid, :at ::timestamptz, 'segments.' || segment, 'false', 'true', 'merge', :merge_id ::uuid,
+       (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+FROM joined
+RETURNING true;
 
 -- leave_segments --
--- Remove a contact from segments.
-DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id AND segment = ANY (:segments ::text[]);
+-- Remove a contact from segments, and note it.
+WITH departed AS (
+    DELETE FROM segment_members
+    WHERE org_id = :org_id ::bigint AND contact_id = :contact_id ::uuid AND segment = ANY (:segments ::text[])
+    RETURNING segment
+)
+INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
+SELECT :org_id ::bigint, :contact_id ::uuid, :at ::timestamptz, 'segments.' || segment, 'true', 'false', 'merge', :merge_id ::uuid,
+       (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+FROM departed
+RETURNING true;
 
 -- Merge records ----------------------------------------------------------------------------------------------------
 

@@ -241,7 +241,7 @@ SELECT count(*) FROM segment_members WHERE org_id = :org_id AND segment = :segme
 
 -- repair_members --
 -- Delete members that were erased or merged since the refresh began, and insert the survivors of merged ones.
--- Returns the change of the size. The caller keeps other changes of members out.
+-- Notes the changes, and returns the change of the size. The caller keeps other changes of members out.
 WITH deleted AS (
     DELETE FROM segment_members m
     USING contacts c
@@ -251,22 +251,37 @@ WITH deleted AS (
             SELECT id FROM contacts WHERE org_id = :org_id AND erased_at >= :since
             UNION ALL
             SELECT absorbed_id FROM contact_merges WHERE org_id = :org_id AND undone_at IS NULL AND created_at >= :since))
-    RETURNING c.merged_into AS contact_id, c.erased_at, m.entered_at
+    RETURNING m.contact_id AS member_id, c.merged_into AS contact_id, c.erased_at, m.entered_at
 ), moved AS (
     INSERT INTO segment_members (org_id, segment, contact_id, entered_at)
     SELECT :org_id, :segment, contact_id, min(entered_at)
     FROM deleted WHERE contact_id IS NOT NULL AND erased_at IS NULL GROUP BY contact_id
     ON CONFLICT (org_id, segment, contact_id) DO NOTHING
     RETURNING contact_id
+), noted AS (
+    INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
+    SELECT :org_id ::bigint, contact_id, :at ::timestamptz, 'segments.' || :segment ::text, to_jsonb(NOT is_member), to_jsonb(is_member),
+           'refresh', NULL, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+    FROM (SELECT contact_id, true FROM moved UNION ALL SELECT member_id, false FROM deleted WHERE erased_at IS NULL)
+        AS n (contact_id, is_member)
+    RETURNING true
 )
 SELECT (SELECT count(*) FROM moved) - (SELECT count(*) FROM deleted);
 
 -- clear_members --
--- Delete all members of an archived segment, also those that entered at the last moment; the caller keeps other
--- changes of members out.
-DELETE FROM segment_members m
-WHERE m.org_id = :org_id AND m.segment = :segment
-    AND NOT EXISTS (SELECT FROM segments s WHERE s.org_id = :org_id AND s.name = :segment AND s.archived_at IS NULL);
+-- Delete all members of an archived segment, also those that entered at the last moment, and note it; the caller keeps
+-- other changes of members out.
+WITH cleared AS (
+    DELETE FROM segment_members m
+    WHERE m.org_id = :org_id ::bigint AND m.segment = :segment
+        AND NOT EXISTS (SELECT FROM segments s WHERE s.org_id = :org_id ::bigint AND s.name = :segment AND s.archived_at IS NULL)
+    RETURNING m.contact_id
+)
+INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
+SELECT :org_id ::bigint, contact_id, :at ::timestamptz, 'segments.' || :segment, 'true', 'false', 'refresh', NULL,
+       (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+FROM cleared
+RETURNING true;
 
 -- Audiences that arrive in parts -----------------------------------------------------------------------------------
 

@@ -340,3 +340,39 @@ def parquet(folder: Path, events: list[dict[str, Any]]) -> bytes:
 
 def text(value: Any) -> str | None:
     return None if value is None else encode(value).decode()
+
+
+async def test_imported_changes_are_dated_when_their_events_occurred(history: History) -> None:
+    def plan(name: str, at: str, **more: Any) -> dict[str, Any]:
+        return event("plan", at, attributes={"plan": name}, **more)
+
+    await history.load(
+        plan("free", "2025-01-01T00:00:00Z"),
+        plan("pro", "2025-02-01T00:00:00Z"),
+        plan("pro", "2025-02-02T00:00:00Z"),
+        plan("max", "2025-03-01T00:00:00Z", contact={"externalId": "u1", "email": "ann@acme.example"}),
+    )
+    await history.load(plan("team", "2025-03-01T00:00:00Z"), plan("solo", "2025-04-01T00:00:00Z"))
+    columns = "field, old, new, cause, changed_at::text"
+    dated = await history.rows(f"SELECT {columns} FROM contact_changes WHERE field <> 'email' ORDER BY changed_at")
+    assert dated == [
+        ("attributes.plan", "free", "pro", "import", "2025-02-01 00:00:00+00"),
+        ("attributes.plan", "pro", "max", "import", "2025-03-01 00:00:00+00"),
+        ("attributes.plan", "max", "team", "import", "2025-03-01 00:00:00.000001+00"),
+        ("attributes.plan", "team", "solo", "import", "2025-04-01 00:00:00+00"),
+    ]
+    at = "SELECT metadata ->> 'plan', email IS NULL FROM analyst.contacts_at"
+    assert [(await history.rows(f"{at}('2025-0{month}-15')"))[0] for month in (1, 2, 3, 4)] == [
+        ("free", True),
+        ("pro", True),
+        ("team", False),
+        ("solo", False),
+    ]
+
+
+async def test_an_imported_change_of_a_contact_that_changed_later_is_dated_at_the_import(history: History) -> None:
+    await history.load(event(attributes={"plan": "pro"}, at="2025-05-01T00:00:00Z"))
+    await history.rows('UPDATE contacts SET attributes = \'{"plan": "max"}\', updated_at = now() RETURNING 1')
+    await history.load(event("old", attributes={"plan": "free"}, at="2025-06-01T00:00:00Z"))
+    query = "SELECT old, new, changed_at > now() - interval '1 minute' FROM contact_changes"
+    assert await history.rows(query) == [("max", "free", True)]

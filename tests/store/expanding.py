@@ -15,6 +15,7 @@ _ALLOWED = (
     rf"ALTER TABLE [\w.]+ (?:{_COLUMN}(?:, )?)+",
     rf"ALTER TABLE [\w.]+ {_CHECK}",
     r"ALTER TABLE [\w.]+ VALIDATE CONSTRAINT \w+",
+    r"CREATE TABLE [\w.]+ PARTITION OF [\w.]+ DEFAULT",
     r"ALTER TABLE [\w.]+ ENABLE ROW LEVEL SECURITY",
     rf"ALTER TABLE [\w.]+ ALTER COLUMN \w+ SET DEFAULT {_CONSTANT}",
     r"ALTER TABLE [\w.]+ ALTER COLUMN \w+ DROP NOT NULL",
@@ -40,9 +41,9 @@ def refused(migration: Migration) -> list[str]:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Yield statements in one line each; text between `$$` belongs to its statement."""
+    """Yield statements in one line each; text between `$$`, or of an atomic function, belongs to its statement."""
     text = re.sub(r"--[^\n]*", "", text)
-    text = re.sub(r"\$\$.*?\$\$", "$$", text, flags=re.DOTALL)
+    text = re.sub(r"\$\$.*?\$\$|BEGIN ATOMIC.*?\nEND", "$$", text, flags=re.DOTALL)
     for part in text.split(";"):
         if statement := " ".join(part.split()):
             yield statement

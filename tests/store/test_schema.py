@@ -14,23 +14,25 @@ _CATALOG = """
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
     WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND a.attnum > 0
-          AND NOT a.attisdropped AND c.relkind IN ('r', 'p', 'v') AND c.relname !~ '^events_[0-9]'
+          AND NOT a.attisdropped AND c.relkind IN ('r', 'p', 'v') AND c.relname !~ '^(events|contact_changes)_[0-9]'
     UNION ALL
     SELECT 'table', c.relname,
            c.relkind::text || ' ' || c.relrowsecurity || ' ' || coalesce(array_to_string(c.reloptions, ','), '')
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname IN ('workbench', 'analyst', 'analyst_direct', 'analyst_past') AND c.relkind IN ('r', 'p', 'v')
-          AND c.relname !~ '^events_[0-9]'
+          AND c.relname !~ '^(events|contact_changes)_[0-9]'
     UNION ALL
-    SELECT 'index', tablename, indexdef FROM pg_indexes WHERE schemaname = 'workbench' AND tablename !~ '^events_[0-9]'
+    SELECT 'index', tablename, indexdef FROM pg_indexes
+    WHERE schemaname = 'workbench' AND tablename !~ '^(events|contact_changes)_[0-9]'
     UNION ALL
     SELECT 'constraint', r.relname || '.' || conname, pg_get_constraintdef(o.oid)
     FROM pg_constraint o JOIN pg_class r ON r.oid = conrelid
-    WHERE connamespace = 'workbench'::regnamespace AND r.relname !~ '^events_[0-9]'
+    WHERE connamespace = 'workbench'::regnamespace AND r.relname !~ '^(events|contact_changes)_[0-9]'
     UNION ALL
     SELECT 'view', schemaname || '.' || viewname, definition FROM pg_views WHERE schemaname ~ '^analyst'
     UNION ALL
-    SELECT 'function', proname, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'workbench'::regnamespace
+    SELECT 'function', pronamespace::regnamespace || '.' || proname, pg_get_functiondef(oid) FROM pg_proc
+    WHERE pronamespace::regnamespace::text IN ('workbench', 'analyst', 'analyst_direct')
     ORDER BY 1, 2, 3
 """
 

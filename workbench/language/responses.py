@@ -779,6 +779,23 @@ class MisspeltFieldView(msgspec.Struct, frozen=True, rename="camel"):
     key_id: str
 
 
+class ContactChangeView(msgspec.Struct, frozen=True, rename="camel"):
+    """A change of a contact.
+
+    `field`: email, walletAddress, externalId, attributes.NAME, tags, optedOut, segments.NAME or mergedInto. `old`,
+    `new`: null if it had, or has, no value. `cause_id`: the event (also of an import), the entry of the step, the merge
+    or the key of the person. `contact_id`: another one, if it has been merged into the contact.
+    """
+
+    changed_at: datetime
+    field: str
+    old: Any
+    new: Any
+    cause: str
+    cause_id: str | None
+    contact_id: str
+
+
 class TimelineItemView(msgspec.Struct, frozen=True):
     """One item: its time, a sentence for people, and the row's fields."""
 
