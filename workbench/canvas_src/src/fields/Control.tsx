@@ -40,7 +40,7 @@ export function Control(props: Props) {
   const text = typeof value === "string" ? value : "";
   const ownFields = choices.connections.find(({ name }) => name === props.connection)?.fields;
   const ownNames = ownFields?.map(({ name }) => name) ?? Object.keys(isObject(props.own) ? props.own : {});
-  const ownTexts = ownNames.map((name): Field => ({ name, label: name, control: "text", hint: "" }));
+  const ownTexts = ownNames.map((name): Field => ({ name, label: name, control: "text", hint: "", optional: true }));
   const [hadValue] = useState(value !== undefined); // when the form opened: it must not fold while a value is deleted
   if (field.control === "body" || field.control === "object" || field.control === "locales") {
     const own = field.control === "locales" ? props.diagnostics.filter((diagnostic) => diagnostic.field === field.name) : props.diagnostics;
