@@ -91,13 +91,14 @@ async def test_starts_and_preview_differ_by_the_contacts_that_are_told(
         )
     rows = await acme.rows("SELECT id::text FROM contacts WHERE org_id = %s", acme.id)
     automation_id = await automate(acme, **BROADCAST)
-    await acme.expect_success("POST", "", {"name": "members", "sql": "SELECT id AS contact_id FROM contacts"})
+    if segment:
+        await acme.expect_success("POST", "", {"name": segment, "sql": "SELECT id AS contact_id FROM contacts"})
     changes = Changes(acme, [contact_id for (contact_id,) in rows])
     await changes.go_on()
     previewed, watermark = await recipients_now(acme, segment)
     await changes.go_on()
     if segment:
-        await acme.expect_success("POST", "/members/refresh")
+        await acme.expect_success("POST", f"/{segment}/refresh")
     await changes.go_on()
     body = {"contacts": len(previewed), "watermark": watermark.isoformat()}
     body |= {"segment": segment} if segment else {"all": True}
