@@ -55,11 +55,12 @@ async def test_engines_that_are_killed_start_every_contact_once(installation: In
         else:
             least = killed_at[-1][1] + chance.randrange(2_000)
             until(lambda least=least: progress()[1] > least, "a page is made", 60)  # type: ignore[misc]
-        for process in (engine, api.process):
+        for process in (engine, api.process) if kill % 5 == 0 else (engine,):
             process.kill()
             process.wait()
         killed_at.append(progress())
-        api = installation.start_api()
+        if api.process.poll() is not None:
+            api = installation.start_api()
     assert (killed_at[0], killed_at[-1][0]) == (("planned", 0), "running")
     for _ in range(2):
         installation.start_engine()
