@@ -1,7 +1,8 @@
 """Automations on the server: find, save, publish, switch on and off, and what a publication means for running entries.
 
 Every write names the revision that it started from. If two users edit the same automation, the second gets a
-ConflictError and no change is lost. Entries that already run finish on the version they entered.
+ConflictError and no change is lost. Entries that already run finish on the version they entered, unless a publication
+moves them (`moves`).
 """
 
 from collections.abc import Collection, Sequence

@@ -98,7 +98,7 @@ class _TargetGraphs(msgspec.Struct, frozen=True):
         return self.targets[claim.entry_id].graph
 
 
-# --- CompiledVersions
+# --- Versions
 
 
 class CompiledVersions:
