@@ -13,7 +13,7 @@ ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/se
 WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test retest lint advice postgres citus browser chain canvas bench torture format lock wheels clean
+.PHONY: help up test retest lint advice postgres citus browser picture chain canvas bench torture format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -49,6 +49,9 @@ citus: $(VENV)/dev.stamp  ## the tests that use Postgres, on the Citus coordinat
 
 browser: $(VENV)/dev.stamp tests/browser/node_modules  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core)
 	$(BIN)/python -m pytest -m browser
+
+picture: $(VENV)/dev.stamp tests/browser/node_modules  ## take the picture of the canvas in the docs, from the running product
+	WORKBENCH_PICTURES=docs $(BIN)/python -m pytest -m browser tests/browser/test_docs_picture.py
 
 chain: $(VENV)/dev.stamp tests/chain/node_modules  ## test with a real EVM node (needs npm, which installs it)
 	$(BIN)/python -m pytest -m chain
