@@ -24,7 +24,7 @@ RETURNING true;
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
 SELECT r.org_id, r.contact_id,
        coalesce(timestamptz 'epoch' + r.moment_us * interval '1 microsecond',
-                greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond') + r.step * interval '1 microsecond'),
+                greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond') + coalesce(r.step, 0) * interval '1 microsecond'),
        'attributes.' || f.key, coalesce(r.earlier::jsonb -> f.key, c.attributes -> f.key), f.value, :cause ::text, r.cause_id,
        (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
 FROM unnest(:org_ids ::bigint[], :contact_ids ::uuid[], string_to_array(:attributes, chr(30)), string_to_array(:earlier, chr(30), ''),

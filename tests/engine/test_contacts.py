@@ -46,6 +46,16 @@ async def test_attributes_are_merged_with_values_of_the_event(bench: EngineBench
     assert attributes == '{"age": 7, "last": 5, "plan": "pro"}'
 
 
+async def test_a_step_is_the_cause_of_what_it_changes(bench: EngineBench) -> None:
+    await bench.automation([TRIGGER, update(plan="pro"), add("vip")], [("t", "u"), ("u", "a")])
+    await bench.send("k")
+    await bench.drive()
+    (entry,) = await bench.fetch("SELECT id FROM entries")
+    changes = "SELECT field, old, new, cause FROM contact_changes ORDER BY field"
+    assert await bench.fetch(changes) == [("attributes.plan", None, "pro", "step"), ("tags", [], ["vip"], "step")]
+    assert await bench.fetch("SELECT DISTINCT cause_id FROM contact_changes") == [entry]
+
+
 async def test_entries_of_one_batch_see_the_effects_of_earlier_ones(bench: EngineBench) -> None:
     tagged = {"path": "contact.tags", "operator": "contains", "value": "vip"}
     branch = {"id": "c", "type": "condition", "data": {"filters": [tagged]}}

@@ -48,7 +48,7 @@ async def test_o4_an_engine_stores_no_personal_data_after_an_erasure(bench: Engi
                 }
             )
         await bench.drive()
-    assert await tables_with(bench, CANARY) == {"contacts", "events", "messages", "entry_steps"}
+    assert await tables_with(bench, CANARY) == {"contacts", "contact_changes", "events", "messages", "entry_steps"}
     await erase_contact(bench, await find_contact_id(bench))
     assert await tables_with(bench, CANARY, "enc1_") == set()
     assert await bench.fetch("SELECT state, count(*) FROM entries GROUP BY state ORDER BY state") == [

@@ -215,6 +215,5 @@ async def test_members_locked_by_another_transaction_are_skipped(acme: Team) -> 
     async with acme.org.service.services.system_database.transaction() as tx:
         await tx.execute("DELETE FROM segment_members WHERE contact_id = %s", (ann,))
         async with acme.services.database.transaction() as other:
-            await store_segments.remove_all_members(
-                other, store_segments.SegmentKey(acme.id, row.name)
-            )  # does not wait
+            key = store_segments.SegmentKey(acme.id, row.name)
+            await store_segments.remove_all_members(other, key, acme.org.service.services.clock.now())  # does not wait
