@@ -51,8 +51,8 @@ async def test_a_step_is_the_cause_of_what_it_changes(bench: EngineBench) -> Non
     await bench.send("k")
     await bench.drive()
     (entry,) = await bench.fetch("SELECT id FROM entries")
-    changes = "SELECT field, old, new, cause FROM contact_changes ORDER BY field"
-    assert await bench.fetch(changes) == [("attributes.plan", None, "pro", "step"), ("tags", [], ["vip"], "step")]
+    changes = "SELECT field, old::text, new::text, cause FROM contact_changes ORDER BY field"
+    assert await bench.fetch(changes) == [("attributes.plan", None, '"pro"', "step"), ("tags", "[]", '["vip"]', "step")]
     assert await bench.fetch("SELECT DISTINCT cause_id FROM contact_changes") == [entry]
 
 
