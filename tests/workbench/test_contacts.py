@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import httpx
 import polars as pl
@@ -148,3 +149,21 @@ def test_sent_messages_are_counted_by_channel(wb: Workbench) -> None:
     assert "2020-01: 0 messages sent" in repr(frame)
     with pytest.raises(InvalidRequestError, match="month: must be a month, like 2026-11"):
         wb.usage(month="November")
+
+
+def test_the_history_shows_old_and_new_values_with_their_causes(wb: Workbench) -> None:
+    eve = create_contact(wb, "eve")
+    assert eve.history().height == 0
+    wb.events.send("care:seen", email="eve@care.example", attributes={"plan": "max", "seats": 3})
+    eve.tag("vip")
+    history = eve.history()
+    assert history.select("field", "old", "new", "cause").rows() == [
+        ("tags", "[]", '["vip"]', "person"),
+        ("attributes.seats", None, "3", "event"),
+        ("attributes.plan", '"pro"', '"max"', "event"),
+    ]
+    assert "History: 3 changes" in repr(history)
+    assert eve.history(limit=1).rows() == history.rows()[:1]
+    earlier = "SELECT metadata ->> 'plan', tags FROM contacts_at(:moment) WHERE id = :id"
+    moment = history["at"].to_list()[-1] - timedelta(microseconds=1)
+    assert wb.sql(earlier, moment=moment, id=eve.id).rows() == [("pro", [])]
