@@ -152,6 +152,9 @@ async def test_h5_a_merge_from_before_the_rotation_is_undone_with_the_new_secret
     async with Process(database_url, texts[3]).running() as process:
         assert await process.owner(org_id, "app@example.com") == web
         await run_phase(database_url, process.keyring)
+        keys = process.keyring.of(org_id)
+        ((sealed,),) = await process.rows("SELECT new #>> '{}' FROM contact_changes WHERE field = 'email'")
+        assert (sealed.startswith(keys.email_prefix), keys.open_email(sealed)) == (True, "app@example.com")
         undone = await contacts_merge.undo(process.database, author(process, org_id), merge.id or "")
         assert not isinstance(undone, Refusal), undone
         assert await process.owner(org_id, "app@example.com") == app
