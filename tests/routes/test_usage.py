@@ -50,13 +50,13 @@ async def test_only_sent_messages_are_counted_by_channel(acme: Org, globex: Org)
         await store_outcome(acme, "2026-11-20T00:00:00Z", "inapp", outcome)
     await store_outcome(acme, "2026-11-20T00:00:00Z", "webhook")
     await store_outcome(globex, "2026-11-20T00:00:00Z", "email")
-    assert await read_usage(acme, "2026-11") == {"inapp": 1, "email": 0, "webhook": 1}
+    assert await read_usage(acme, "2026-11") == {"inapp": 1, "email": 0, "webhook": 1, "connection": 0}
 
 
 async def test_events_are_never_metered(acme: Org) -> None:
     await acme.post({"event": "signup", "contact": {"email": "ann@acme.example"}})
     status, answer = await acme.get("/usage")
-    assert (status, answer["messages"]) == (200, {"inapp": 0, "email": 0, "webhook": 0})
+    assert (status, answer["messages"]) == (200, {"inapp": 0, "email": 0, "webhook": 0, "connection": 0})
     assert answer["month"] == f"{acme.service.services.clock.now():%Y-%m}"
 
 

@@ -145,7 +145,7 @@ def test_sent_messages_are_counted_by_channel(wb: Workbench) -> None:
     )
     frame = wb.usage(month="2020-01")
     assert frame.schema == {"month": pl.String, "channel": pl.String, "messages": pl.Int64}
-    assert frame.rows() == [("2020-01", channel, 0) for channel in ("inapp", "email", "webhook")]
+    assert frame.rows() == [("2020-01", channel, 0) for channel in ("inapp", "email", "webhook", "connection")]
     assert "2020-01: 0 messages sent" in repr(frame)
     with pytest.raises(InvalidRequestError, match="month: must be a month, like 2026-11"):
         wb.usage(month="November")

@@ -109,9 +109,9 @@ class Backtest:
     def frame(self) -> pl.DataFrame:
         """Return a row per step: entry, contact, node, kind, at, outcome, handle, effect, reason, arrives.
 
-        `entry`: the id of the event that started it. `effect`: inapp, email, webhook, tag added, tag removed or
-        contact updated; `reason`: why it was skipped, failed or waits; `arrives`: whether this is the first step of
-        the entry at this node.
+        `entry`: the id of the event that started it. `effect`: inapp, email, webhook, connection, tag added, tag
+        removed or contact updated; `reason`: why it was skipped, failed or waits; `arrives`: whether this is the
+        first step of the entry at this node.
         """
         return self.scan().collect()
 
