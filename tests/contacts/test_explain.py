@@ -136,6 +136,26 @@ async def test_the_loop_guard_applies_to_an_event_that_has_not_happened_in_expla
         assert [step["detail"] for step in trace["steps"]] == [{"cause": "loop_guard", "entries": LOOP_LIMIT}]
 
 
+async def test_an_event_that_has_not_happened_would_join_an_entry_that_collects(acme: Org) -> None:
+    collect = {"id": "x", "type": "collect", "data": {"seconds": 3_600, "key": "order"}}
+    graph = {**GRAPH, "nodes": [NODES[0], collect]}
+    automation_id, contact_id = await automation(acme, graph=graph), await arrived(acme)
+    await acme.post({"event": "deposit", "contact": ANN, "payload": {"order": 1}})
+    ((entry_id,),) = await acme.service.rows(
+        "UPDATE entries SET state = 'waiting', node_id = 'x', since = now(), due_at = now() + interval '1 hour',"
+        " awaits = ARRAY['+' || id] WHERE automation_id = %s RETURNING id::text",
+        automation_id,
+    )
+    for order, reasons in ((1, ["joined"]), (2, [])):
+        event = {"event": "deposit", "payload": {"order": order}}
+        (would,) = await explained(acme, contact_id, automation_id, event=event)
+        assert (would["matched"], would["reasons"]) == (True, reasons)
+    sample = {"event": {"event": "deposit", "contact": ANN, "payload": {"order": 1}}}
+    trace = await author(acme, "POST", f"/automations/{automation_id}/simulate", sample)
+    (step,) = trace["steps"]
+    assert (trace["outcome"], step["outcome"], step["detail"]) == ("joined", "joined", {"entryId": entry_id})
+
+
 async def test_invalid_requests_for_explanations_are_refused(acme: Org, globex: Org) -> None:
     automation_id, contact_id = await automation(acme), await arrived(acme)
     for body in (
