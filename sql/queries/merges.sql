@@ -139,6 +139,7 @@ WHERE org_id = :org_id AND resolved_by IS NULL
 UPDATE identity_conflicts SET resolved_by = NULL WHERE org_id = :org_id AND resolved_by = :merge_id;
 
 -- Moving rows ------------------------------------------------------------------------------------------------------
+-- Pages are in the order of `id` as text: the primary key, which a plan without statistics would read through, has another order.
 -- `merged_from` is the contact that a row first belonged to. With `origins`, only rows of these first contacts move
 -- (to undo a merge).
 
@@ -193,7 +194,7 @@ WITH page AS (
     SELECT id FROM entries
     WHERE org_id = :org_id AND contact_id = :from_id AND state <> 'running'
         AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
-    ORDER BY id LIMIT :limit
+    ORDER BY id ::text LIMIT :limit
     FOR UPDATE
 )
 UPDATE entries e
@@ -220,7 +221,7 @@ WITH page AS (
     SELECT id FROM onchain_events
     WHERE org_id = :org_id AND contact_id = :from_id
         AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
-    ORDER BY id LIMIT :limit
+    ORDER BY id ::text LIMIT :limit
 )
 UPDATE onchain_events o
 SET contact_id = :to_id,
@@ -234,7 +235,7 @@ WITH page AS (
     SELECT id FROM starts
     WHERE org_id = :org_id AND contact_id = :from_id
         AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
-    ORDER BY id LIMIT :limit
+    ORDER BY id ::text LIMIT :limit
 )
 UPDATE starts s
 SET contact_id = :to_id,
