@@ -119,10 +119,11 @@ async def test_starts_and_preview_differ_by_the_contacts_that_are_told(
         "SELECT absorbed_id::text FROM contact_merges WHERE org_id = %s AND undone_at > %s", acme.id, watermark
     )
     back = (started - previewed) & {contact_id for (contact_id,) in rows}
-    assert (told["entered"], told["departed"]) == (
-        len(started - previewed - back),
-        len(previewed - started) - len(back),
-    )
+    entered, departed = len(started - previewed - back), len(previewed - started) - len(back)
+    # A contact of the organization is dated before it is visible, so one that arrives during the preview looks older.
+    unseen = entered - told["entered"]
+    assert told["departed"] == departed - unseen
+    assert 0 <= unseen <= (0 if segment else 1)
     # Every person whose contact got a start has one entry. Two may have got theirs before they were merged.
     persons = await acme.rows(
         "SELECT c.id::text, count(e.id) FROM contacts c"
