@@ -20,7 +20,7 @@ from tests.language.strategies import settings as graph_settings
 from workbench.language.run import TERMINAL
 
 CASES = int(os.environ.get("COMPARED_CASES", "60"))
-WAITING = st.sampled_from(["delay", "delay", "wait_for_event", "wait_until", "send_inapp"]).flatmap(
+WAITING = st.sampled_from(["delay", "delay", "wait_for_event", "wait_until", "collect", "send_inapp"]).flatmap(
     lambda kind: STEPS[kind].map(lambda data: {"type": kind, "data": data})
 )
 

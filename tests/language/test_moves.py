@@ -47,6 +47,9 @@ def version(number: int, kind: str, data: dict[str, Any], **settings: Any) -> Ve
         ("send_webhook", {"url": "https://a.co"}, {"url": "https://b.co"}, ({}, {}), False),
         ("wait_until", {"time": "09:00"}, {"time": "09:00"}, (QUIET, {}), True),
         ("wait_until", {"time": "09:00"}, {"time": "09:00"}, (ZONE, {}), False),
+        ("collect", {"until": "09:00"}, {"until": "09:00"}, (ZONE, {}), False),
+        ("collect", {"seconds": 60}, {"seconds": 60}, (ZONE, {}), True),
+        ("collect", {"seconds": 60}, {"seconds": 60, "max": 5}, ({}, {}), False),
         (
             "wait_for_event",
             {"event": "a", "timeoutSeconds": 60, "filters": []},
@@ -70,6 +73,14 @@ def test_every_kind_of_step_is_safe_if_nothing_changes(node: dict[str, Any]) -> 
     start, to = version(1, kind, data), version(2, kind, data)
     assume(not isinstance(to.graph.by_id["step"].action, InvalidAction))  # a text may include an unknown snippet
     assert Move(to, "safe", "version 2").target(start, "step") == to.graph.by_id["step"]
+
+
+def test_a_step_with_a_clock_is_not_safe_if_the_time_zone_of_the_organization_changes() -> None:
+    start, to = (version(number, "wait_until", {"time": "09:00"}) for number in (1, 2))
+    pinned = VersionedGraph(2, to.written | {"timezone": "Europe/Zurich"})
+    assert Move(pinned, "safe", "version 2").target(start, "step") == "the step 'step' differs in version 2"
+    alike = VersionedGraph(1, start.written | {"settings": ZONE})  # the same zone, chosen in another place
+    assert Move(pinned, "safe", "version 2").target(alike, "step") == pinned.graph.by_id["step"]
 
 
 def test_a_step_of_another_kind_or_that_is_gone_is_not_safe() -> None:

@@ -114,9 +114,10 @@ def waits_alike(start: VersionedGraph, to: VersionedGraph, node_id: str) -> bool
         return False
     channel = old.action.channel
     is_quiet = channel is not None and channel.to_contact
-    has_zone = is_quiet or bool(fields_of_type(old.kind, "clock", "date", "weekdays", "zone"))
+    clocks = fields_of_type(old.kind, "clock", "date", "weekdays", "zone")
+    has_zone = is_quiet or any(field.key in start.data[node_id] for field in clocks)
     before, after = start.graph.settings, to.graph.settings
-    return (not has_zone or before.timezone == after.timezone) and (
+    return (not has_zone or before.zone_of(None) == after.zone_of(None)) and (
         not is_quiet or before.quiet_hours == after.quiet_hours
     )
 
