@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from api.automations import moves
+from api.automations import automations, moves
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us, uuid7
 from tests.engine.conftest import EngineBench, MovedClock
-from tests.engine.moving import edit, plan_move, services
+from tests.engine.moving import author, edit, plan_move, services
 from tests.engine.test_as_simulated import BODIES, AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import SNIPPETS, STEPS, nodes, sound_graphs, ways_of
@@ -91,6 +91,7 @@ PAIRS = (sound_graphs() | waiting_paths() | waiting_paths()).flatmap(
     later=st.lists(BODIES, max_size=2),
     moved_after=st.sampled_from([1, 60, 3_599, 90_001]),
     target=st.none() | st.integers(0, 9),
+    pauses=st.sampled_from([False, False, True]),
 )
 async def test_a_moved_entry_does_what_was_predicted(
     bench: EngineBench,
@@ -99,8 +100,9 @@ async def test_a_moved_entry_does_what_was_predicted(
     later: list[dict[str, Any]],
     moved_after: int,
     target: int | None,
+    pauses: bool,
 ) -> None:
-    """`target`: the step that entries are mapped to; None: the move is safe."""
+    """`target`: the step that entries are mapped to; None: the move is safe. `pauses`: while it is paused."""
     old, new = versions
     clock = ManualClock()
     clock.ahead = timedelta(microseconds=MovedClock().now_us())
@@ -123,7 +125,11 @@ async def test_a_moved_entry_does_what_was_predicted(
         clock.ahead += timedelta(seconds=moved_after / 2)
         await bench.ingest(further | {"contact": contact})
         await bench.drive()
+    if pauses:
+        await automations.pause(bench.database, author(bench), automation_id)
     clock.ahead += timedelta(seconds=moved_after)  # the engine is late: what has come due is moved, too
+    if pauses:
+        await bench.drive()  # parks what has come due
     await edit(bench, automation_id, {key: value for key, value in new.items() if key != "snippets"})
     ((state, node_id),) = await bench.entries("state, node_id")
     mapping: Any = "safe"
@@ -135,11 +141,14 @@ async def test_a_moved_entry_does_what_was_predicted(
         event(f"refused: {planned.problems[0].reason[:60]}")
         return
     move = await moves.complete(services(bench), bench.org_id, automation_id, planned)
+    if pauses:
+        await automations.resume(bench.database, author(bench), automation_id, cancel_overdue=False)
     event(f"{state}: moved {move.moved} {'safely' if mapping == 'safe' else 'by a mapping'}")
     if not move.sample:
         assert (await bench.entries("automation_version"))[0] == (1,)
         return
     (moved,) = move.sample
+    until = moved.until or clock.now()  # at the resume
     before = await bench.fetch("SELECT count(*) FROM entry_steps")
     for _ in range(20):
         ((state, due_at),) = await bench.entries("state, due_at")
@@ -150,10 +159,10 @@ async def test_a_moved_entry_does_what_was_predicted(
         clock.ahead = max(clock.ahead, due_at - from_us(0))
         await bench.drive()
     if moved.ends == "goal":
-        assert (steps[-1][:2], steps[-1][2]) == ((moved.node_id, "goal"), moved.until)
+        assert (steps[-1][:2], steps[-1][2]) == ((moved.node_id, "goal"), until)
         return
     first = next(step for step in steps if step[1] != "waiting")
-    predicted = moved.node_id, moved.outcome, moved.until
+    predicted = moved.node_id, moved.outcome, until
     assert first == predicted
     following = [step[0] for step in steps[steps.index(first) + 1 :]]
     assert following[:1] == ([] if moved.next_node_id is None else [moved.next_node_id])
