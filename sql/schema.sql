@@ -498,6 +498,7 @@ CREATE TABLE workbench.messages (
     delivered_at    timestamptz,
     track_clicks    boolean NOT NULL DEFAULT false,     -- links are replaced by tracked ones when it leaves; `body` keeps them
     feedback        text,                       -- bounced, complained: reported after an email was sent
+    topic           text,                       -- not sent to contacts that declined it
     PRIMARY KEY (org_id, id),
     UNIQUE (org_id, entry_id, node_id, visit)
 );
@@ -516,6 +517,49 @@ CREATE TABLE workbench.message_outcomes (
     reason      text,                           -- one word, never a value of the contact
     PRIMARY KEY (org_id, at, message_id, outcome) INCLUDE (channel)
 );
+
+-- Consent -----------------------------------------------------------------------------------------------------------
+
+-- What messages are about. `opt_in`: whether contacts get the messages until they decline, or only after they have confirmed.
+CREATE TABLE workbench.topics (
+    org_id      bigint NOT NULL REFERENCES workbench.organizations (id),
+    name        text NOT NULL CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+    label       text NOT NULL,
+    labels      jsonb NOT NULL DEFAULT '{}',        -- in other languages, by locale
+    opt_in      text NOT NULL CHECK (opt_in IN ('none', 'double')),
+    created_at  timestamptz NOT NULL,
+    updated_at  timestamptz NOT NULL,
+    deleted_at  timestamptz,                    -- deleted topics keep the choices of contacts
+    PRIMARY KEY (org_id, name)
+);
+
+-- Choices of contacts, of a topic or a channel. Rows are only added; the latest one of a topic counts.
+CREATE TABLE workbench.consents (
+    org_id       bigint NOT NULL,
+    id           uuid NOT NULL,
+    contact_id   uuid NOT NULL,                 -- that of a merged contact stays: its consents are read with the survivor's
+    topic        text,
+    channel      text,
+    granted      boolean NOT NULL,
+    source       text NOT NULL CHECK (source IN ('preference_page', 'one_click', 'api', 'double_opt_in')),
+    text_sha256  text,                          -- of the text that the contact saw, in hex
+    at           timestamptz NOT NULL,
+    PRIMARY KEY (org_id, id),
+    CHECK (num_nonnulls(topic, channel) = 1)
+);
+CREATE INDEX consents_by_contact ON workbench.consents (org_id, contact_id, topic, at);
+
+-- The topics that a contact does not get, by its latest choice and those of contacts that were merged into it.
+CREATE VIEW workbench.declined_topics WITH (security_invoker = true) AS
+    SELECT c.org_id, c.id AS contact_id, t.name AS topic
+    FROM workbench.contacts c
+    JOIN workbench.topics t ON t.org_id = c.org_id
+    WHERE NOT coalesce((
+        SELECT n.granted FROM workbench.consents n
+        WHERE n.org_id = c.org_id AND n.topic = t.name AND n.contact_id IN (
+            SELECT f.id FROM workbench.contacts f
+            WHERE f.org_id = c.org_id AND coalesce(c.merged_into, c.id) IN (f.id, f.merged_into))
+        ORDER BY n.at DESC, n.id DESC LIMIT 1), t.opt_in = 'none');
 
 -- Delivery ----------------------------------------------------------------------------------------------------------
 
@@ -863,6 +907,8 @@ ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.audience_parts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.topics ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.consents ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
@@ -928,6 +974,21 @@ CREATE VIEW analyst.segment_sizes WITH (security_invoker = true, security_barrie
 CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices
     WHERE outcome = 'rejected';
+
+CREATE VIEW analyst.consents WITH (security_invoker = true, security_barrier = true) AS
+    SELECT n.id, coalesce(c.merged_into, n.contact_id) AS contact_id, n.topic, n.channel, n.granted, n.source, n.text_sha256, n.at
+    FROM workbench.consents n
+    JOIN workbench.contacts c ON c.org_id = n.org_id AND c.id = n.contact_id;
+
+CREATE VIEW analyst.declined_topics WITH (security_invoker = true, security_barrier = true) AS
+    SELECT c.id AS contact_id, t.name AS topic
+    FROM workbench.contacts c
+    JOIN workbench.topics t ON t.org_id = c.org_id
+    WHERE c.merged_into IS NULL AND c.erased_at IS NULL AND NOT coalesce((
+        SELECT n.granted FROM workbench.consents n
+        WHERE n.org_id = c.org_id AND n.topic = t.name AND n.contact_id IN (
+            SELECT f.id FROM workbench.contacts f WHERE f.org_id = c.org_id AND c.id IN (f.id, f.merged_into))
+        ORDER BY n.at DESC, n.id DESC LIMIT 1), t.opt_in = 'none');
 
 -- Events as of an earlier snapshot: those of the transactions that had ended then. Exact whatever the events' dates (an import dates its
 -- events back). The snapshot is a setting of the reader's connection, which can only remove rows.

@@ -13,7 +13,7 @@ from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.explain import EventToExplain, Explanations, explain
 from workbench.language.channel import CHANNELS
 from workbench.language.codec import encode
-from workbench.language.responses import ContactChangeView, ContactView, MergeView, TimelineItemView
+from workbench.language.responses import ContactChangeView, ContactView, MergeView, PreferencesView, TimelineItemView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,6 +27,26 @@ class ContactIdentifier(TypedDict, total=False):
     external_id: str
 
 
+class Preferences:
+    """What a contact wants. `topics`, `channels`: whether it gets the messages, by name."""
+
+    def __init__(self, answer: Any) -> None:
+        view = msgspec.convert(answer, PreferencesView)
+        self.topics, self.channels = view.topics, view.channels
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        kinds = (("topic", self.topics), ("channel", self.channels))
+        return [(kind, name, "yes" if wanted else "no") for kind, by_name in kinds for name, wanted in by_name.items()]
+
+    @printable_text
+    def __repr__(self) -> str:
+        return plain(_PREFERENCE_COLUMNS, self._rows())
+
+    def _repr_html_(self) -> str:
+        return table(_PREFERENCE_COLUMNS, self._rows(), title="Preferences", empty="")
+
+
+_PREFERENCE_COLUMNS = table_columns("kind", "name", "wanted")
 _SHOWN_ITEMS = 20
 _TIMELINE_LIMIT = 1_000
 _TIMELINE_PAGE = 500  # items in one request; the service returns no more
@@ -40,6 +60,7 @@ class Contact:
     `segments`: the names of those that contain it. `opted_out`: channels that it opted out of (inapp, email, webhook,
     connection).
     `suppressed`: why its address gets no emails: bounced, complained, unsubscribed or opted_out; None if it gets them.
+    `declined`: the topics whose messages it does not get.
     """
 
     def __init__(self, connection: Connection, row: ContactView) -> None:
@@ -52,6 +73,7 @@ class Contact:
         self.email, self.wallet_address, self.external_id = row.email, row.wallet_address, row.external_id
         self.attributes, self.tags = row.attributes, row.tags
         self.segments, self.opted_out, self.suppressed = row.segments, row.opted_out, row.suppressed
+        self.declined = row.declined
         return self
 
     if not TYPE_CHECKING:  # so that a type checker still reports unknown fields
@@ -73,6 +95,23 @@ class Contact:
         Only do this if the person asked for it, or if the address works again.
         """
         return self._set_opt_outs(channels, opted_out=False)
+
+    def preferences(self) -> "Preferences":
+        """Return what the contact wants, by topic and by channel."""
+        return Preferences(self._connection.get(self._path("/preferences")))
+
+    @usage_example('.set_preferences(topics={"news": False}, channels={"email": True})')
+    def set_preferences(
+        self, *, topics: Mapping[str, bool] | None = None, channels: Mapping[str, bool] | None = None
+    ) -> "Preferences":
+        """Set topics and channels that the contact wants (True) or not (False); return all of them.
+
+        Only do this if the person asked for it. A topic that needs a confirmation is granted without one.
+        """
+        body = {"topics": dict(topics or {}), "channels": dict(channels or {})}
+        preferences = Preferences(self._connection.put(self._path("/preferences"), body))
+        self.refresh()
+        return preferences
 
     @usage_example('.tag("vip")')
     def tag(self, *tags: str) -> Self:
@@ -205,6 +244,7 @@ class Contact:
             "tags": ", ".join(row.tags),
             "segments": ", ".join(row.segments),
             "opted out of": ", ".join(row.opted_out),
+            "declined topics": ", ".join(row.declined),
             "emails suppressed": _SUPPRESSED.get(row.suppressed or ""),
             "since (UTC)": moment(row.created_at),
         }

@@ -219,6 +219,9 @@ class SavedAutomation:
         # Segments and contracts cost a request each, so they are read only for an automation that uses them.
         segments = segment_names(self.connection) if segments_of(trigger, graph) else None
         connections = read_connections(self.connection) if connections_of(graph) else None
+        topics = None
+        if graph.named_topics:
+            topics = tuple(topic["name"] for topic in self.connection.get("/topics")["topics"])
         missing: dict[Need, dict[str | None, tuple[int, int]]] = {}
         is_sample = False
         if needs := needs_of(trigger, graph)[:_MAX_NEEDS]:
@@ -230,7 +233,7 @@ class SavedAutomation:
                     missing = count_missing(self.connection, sorted(trigger.names), needs, attribute)
         events = tuple(dict.fromkeys((*names, *paths)))
         facts = CatalogFacts(
-            *(events, paths, types, segments, connections),
+            *(events, paths, types, segments, connections, topics),
             undeliverable=undeliverable,
             missing=missing,
             is_sample=is_sample,

@@ -234,7 +234,9 @@ class Simulation:
 _SUCCESSFUL = frozenset({State.COMPLETED, State.EXITED, State.WAITING})
 _UNFINISHED = frozenset({State.WAITING, State.RETRYING, State.PENDING})
 _EVENT_KEYS = frozenset({"event", "contact", "attributes", "payload", "idempotencyKey", "occurredAt", "test"})
-_CONTACT_KEYS = frozenset({"id", "email", "walletAddress", "externalId", "attributes", "tags", "segments", "optedOut"})
+_CONTACT_KEYS = frozenset(
+    {"id", "email", "walletAddress", "externalId", "attributes", "tags", "segments", "optedOut", "declined"}
+)
 _UNNAMED_CONTACT: JsonObject = {"externalId": "simulated"}  # an event is valid only with an identifier
 
 

@@ -56,6 +56,7 @@ class StepVerbs(MethodHints):
         *,
         data: JsonObject | None = None,
         locales: Locales | None = None,
+        topic: str | None = None,
         on_missing: OnMissing = "skip",
         node: str | None = None,
     ) -> Self:
@@ -65,12 +66,12 @@ class StepVerbs(MethodHints):
         `"Thanks for {{ amountUsd }} USD, {{ contact.name | default('you') }}"`. `data` is passed to the app that shows
         the message. Without a wallet, or a value of a text, the message is skipped, or with `on_missing="fail"` the
         entry fails. `locales={"de": {"title": "…", "body": "…"}}` has the texts for contacts of other locales; see
-        `.locale_attribute`. `node`, here and in every method that adds a step, is the id of the step; the default
-        follows from its content.
+        `.locale_attribute`. `topic`: contacts that declined it do not get the message; see `wb.topics`. `node`, here
+        and in every method that adds a step, is the id of the step; the default follows from its content.
         """
         message = {"recipientMode": "triggering_profile", "title": title, "body": body}
         more = ({"data": data} if data is not None else {}) | ({"locales": locales} if locales is not None else {})
-        return self._add("send_inapp", message | more | _missing(on_missing), node)
+        return self._add("send_inapp", message | more | _topics(topic) | _missing(on_missing), node)
 
     @usage_example('.send_email(subject="Thanks!", body="Your {{ amountUsd }} USD have arrived.")')
     def send_email(
@@ -79,31 +80,42 @@ class StepVerbs(MethodHints):
         body: str,
         *,
         locales: Locales | None = None,
+        topic: str | None = None,
+        confirms: str | None = None,
         track_clicks: bool = False,
         on_missing: OnMissing = "skip",
         node: str | None = None,
     ) -> Self:
         """Send the contact an email. A body that begins with `<` is HTML, in which values are escaped.
 
-        `locales` as for `.send_inapp`: `{"de": {"subject": "…", "body": "…"}}`. `track_clicks`: a click on a link of
+        `locales` as for `.send_inapp`: `{"de": {"subject": "…", "body": "…"}}`; so is `topic`. `{{ preferences_url }}`
+        in the body is the link to the contact's preferences, and `{{ confirm_url }}` the one that confirms the topic
+        `confirms`. `track_clicks`: a click on a link of
         the email is an event `link.clicked` of the contact. `on_missing` as for `.send_inapp`: without an email
         address, or without a value of a text.
         """
         message = {"subject": subject, "body": body} | ({"locales": locales} if locales is not None else {})
         tracking = {"trackClicks": True} if track_clicks else {}
-        return self._add("send_email", message | tracking | _missing(on_missing), node)
+        return self._add("send_email", message | _topics(topic, confirms) | tracking | _missing(on_missing), node)
 
     @usage_example('.send_webhook("https://example.com/hook", body={"amount": "{{ amountUsd }}"})')
     def send_webhook(
-        self, url: str, body: object = None, *, on_missing: OnMissing = "skip", node: str | None = None
+        self,
+        url: str,
+        body: object = None,
+        *,
+        topic: str | None = None,
+        on_missing: OnMissing = "skip",
+        node: str | None = None,
     ) -> Self:
         """POST to a URL. `body` is JSON or a text with templates; the default is the event as it was sent.
 
         A text that is a single `{{ amountUsd }}` keeps the type of the value. In the URL, encode values:
-        `{{ contact.id | urlencode }}`. `on_missing` as for `.send_inapp`: without a value of the URL or the body.
+        `{{ contact.id | urlencode }}`. `topic` and `on_missing` as for `.send_inapp`: without a value of the URL or the
+        body.
         """
         data = {"url": url} | ({"body": body} if body is not None else {})
-        return self._add("send_webhook", data | _missing(on_missing), node)
+        return self._add("send_webhook", data | _topics(topic) | _missing(on_missing), node)
 
     @usage_example('.send_via("slack", text="{{ contact.name }} paid {{ amountUsd }} USD")')
     def send_via(
@@ -337,6 +349,10 @@ class StepVerbs(MethodHints):
         ends = (*draft.ends[:index], *branch.ends, *draft.ends[index + 1 :])
         rest = Fork(fork.node_id, tuple(other for other in fork.handles if other != handle))
         return self._with(msgspec.structs.replace(branch, ends=ends, fork=rest))
+
+
+def _topics(topic: str | None, confirms: str | None = None) -> JsonObject:
+    return {key: name for key, name in (("topic", topic), ("confirms", confirms)) if name is not None}
 
 
 def _missing(choice: OnMissing) -> JsonObject:

@@ -24,6 +24,7 @@ from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
 from workbench.snippets import Snippets
 from workbench.sql import AsOf, Params, SqlQuery, Stream, bind_values, sql, watermark
+from workbench.topics import Topics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +96,8 @@ class Workbench(Reports):
         - segment_members: segment, contact_id, entered_at
         - segments: name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
         - segment_sizes: segment, at, size, entered, departed
+        - consents: id, contact_id, topic, channel, granted, source, text_sha256, at
+        - declined_topics: contact_id, topic
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
         if not isinstance(query, str):
@@ -203,6 +206,11 @@ class Workbench(Reports):
     def connections(self) -> Connections:
         """The connections of the organization, by name: chat and text message services for `.send_via(…)`."""
         return Connections(self._connection)
+
+    @property
+    def topics(self) -> Topics:
+        """The topics of the organization, by name: what messages are about, and contacts want or decline."""
+        return Topics(self._connection)
 
     @usage_example('wb.contact(email="ada@example.com") or wb.contact("0198c0de-…")')
     def contact(self, contact_id: str | None = None, **identifier: Unpack[ContactIdentifier]) -> Contact:

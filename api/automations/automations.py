@@ -31,6 +31,7 @@ from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.broadcasts import stop_broadcasts
 from api.store.connections import hold_connections, list_connections, read_definition
+from api.store.consents import list_topics
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
 from api.store.locks import hold_steps, share_steps
@@ -38,7 +39,7 @@ from api.store.moves import insert_move, list_former_versions
 from api.store.query import run
 from workbench.language.actions import SendVia, WaitUntil
 from workbench.language.channel import INAPP, is_evm_wallet
-from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets
+from workbench.language.check import EVERY_EVENT, Diagnostic, check_wallets, unknown_topics
 from workbench.language.codec import decode, encode, same_json
 from workbench.language.connections import check_connections, connections_of
 from workbench.language.graph import Graph, read_graph
@@ -232,6 +233,8 @@ async def publish(
             if live is not None and _same_specs(live, draft):
                 await _plan_move(tx, author, row, move)
                 return row
+            if problems := await _topic_problems(tx, author.org_id, draft):
+                return invalid(problems)
             published = await _add_version(tx, author, row, live, draft)
             if isinstance(published, Refusal):
                 return published
@@ -325,6 +328,8 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
         live = await _live_version(tx, row)
         if live is not None and _same_specs(live, old):
             return row
+        if problems := await _topic_problems(tx, author.org_id, old):
+            return invalid(problems)
         published = await _add_version(tx, author, row, live, old)
         if isinstance(published, Refusal):
             return published
@@ -580,6 +585,17 @@ async def _write(
     return stored
 
 
+async def _topic_problems(tx: Transaction, org_id: int, source: AutomationRow | VersionRow) -> Problems:
+    """Return a problem for each topic that a node names and the organization does not have."""
+    graph = await asyncio.to_thread(read_graph, decode(source.graph))
+    if not isinstance(graph, Graph) or not graph.named_topics:
+        return ()
+    topics = [topic.name for topic in await list_topics(tx, org_id)]
+    return tuple(
+        Problem(f"node {error.node_id}", f"{error.field}: {error.message}") for error in unknown_topics(graph, topics)
+    )
+
+
 async def _add_version(
     tx: Transaction, author: Author, row: AutomationRow, live: VersionRow | None, source: AutomationRow | VersionRow
 ) -> AutomationRow | Refusal:
@@ -593,6 +609,7 @@ async def _add_version(
     # everyone, or include no text. Its refreshes of segments start nothing, and the other features end its entries.
     specs = bytes(source.trigger_spec) + bytes(source.graph)
     features = (
+        ("topic", "0021_consent", graph.named_topics),
         ("where", "0008_where", b'"where"' in specs),
         ("locales", "0010_snippets", b'"locales"' in specs),
         ("snippets", "0010_snippets", b'"snippets"' in specs),

@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from api.channels.outcome import Delivery
+from api.channels.signing import PREFERENCES_PATH
 from api.crypto import Keyring
 
 CLICK_PATH = "/api/v1/click"
@@ -78,8 +79,10 @@ def _read_token(keyring: Keyring, text: str) -> Link | None:
 def track_links(public_url: str, keyring: Keyring, delivery: Delivery) -> str:
     """Return the body of a delivery with tracked links: of HTML the targets of `<a>` and `<area>`, of text all URLs."""
 
+    own = f"{public_url}{PREFERENCES_PATH}/"  # a choice is no click, and its link is a credential
+
     def tracked(url: str) -> str | None:
-        if len(url.encode()) > MAX_URL_BYTES or _URL.fullmatch(url) is None:
+        if len(url.encode()) > MAX_URL_BYTES or _URL.fullmatch(url) is None or url.startswith(own):
             return None
         return click_url(public_url, keyring, Link(delivery.org_id, delivery.id, url))
 

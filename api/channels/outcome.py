@@ -106,7 +106,8 @@ class Delivery(msgspec.Struct, frozen=True):
     `created_at` is the time of the message, not of an attempt. `html`: the body is HTML. `unsubscribe_url`: a POST to
     it unsubscribes the address. `secrets`: the secrets that sign the message, newest first. `test`: mark the message as
     a test in a header. `track_clicks`: the links of the body have yet to be replaced by tracked ones. `request`: the
-    request of a connection, which `body` has the fields for.
+    request of a connection, which `body` has the fields for. `contact_id`: the contact of the links to preferences;
+    None in a test. `topic`: what the message is about.
     """
 
     org_id: int
@@ -121,6 +122,8 @@ class Delivery(msgspec.Struct, frozen=True):
     test: bool = False
     track_clicks: bool = False
     request: SealedRequest | None = None
+    contact_id: str | None = None
+    topic: str | None = None
 
 
 class Sender(Protocol):

@@ -11,6 +11,7 @@ from api.channels.connection import CONNECTIONS
 from api.channels.email import EMAILS
 from api.channels.links import track_links
 from api.channels.outcome import Delivery, MayLeave, Outcome, OutgoingChannel, Sender
+from api.channels.preferences import with_contact_links
 from api.channels.signing import Unsubscription, unsubscribe_url
 from api.channels.webhook import WEBHOOKS
 from api.clock import Clock
@@ -51,6 +52,7 @@ class Transports(msgspec.Struct, frozen=True):
             digest = keyring.of(delivery.org_id).digest(outgoing.address.index, delivery.address)
             url = unsubscribe_url(self.public_url, keyring, Unsubscription(delivery.org_id, digest))
             delivery = msgspec.structs.replace(delivery, unsubscribe_url=url)
+            delivery = with_contact_links(self.public_url, keyring, delivery)
         if delivery.track_clicks:
             delivery = msgspec.structs.replace(delivery, body=track_links(self.public_url, keyring, delivery))
         return await self.senders[channel].send(delivery, clock.now(), may_leave)

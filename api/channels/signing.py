@@ -1,10 +1,12 @@
-"""Signatures on what leaves the system: webhooks (Standard Webhooks 1.0) and unsubscribe links in emails.
+"""Signatures on what leaves the system: webhooks (Standard Webhooks 1.0), and links in emails to unsubscribe and to
+preferences.
 
 A webhook is signed with HMAC-SHA256 over `id.timestamp.body`. While a secret is being rolled, a delivery carries one
 signature for each secret, so a receiver that has either of them can verify it.
 
 An unsubscribe token carries the blind index of an email address, never the address, and a MAC. It does not expire: the
-link in an old email must still work.
+link in an old email must still work. The tokens of the other links carry a contact: the page of its preferences, and
+a topic to withdraw or to confirm. They do not expire either, and after a merge lead to the survivor.
 """
 
 import base64
@@ -13,6 +15,8 @@ import hmac
 import struct
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -26,8 +30,15 @@ SECRET_BYTES = 32  # the specification asks for 24 to 64
 OVERLAP = timedelta(hours=24)  # how long the previous secret stays valid after a roll
 UNSUBSCRIBE_PATH = "/api/v1/unsubscribe"
 
+PREFERENCES_PATH = "/preferences"
+CONFIRM_PATH = "/preferences/confirm"
+
 _TOKEN_VERSION = b"u1"
 _TOKEN = struct.Struct(">q16s16s")  # organization, blind index, MAC
+_CONTACT_TOKEN_VERSION = b"p1"
+_CONTACT_TOKEN = struct.Struct(">Bq16s16s")  # generation of the secret, organization, contact, MAC; then the topic
+
+Purpose: TypeAlias = Literal["preferences", "withdraw", "confirm"]
 
 
 def new_secret(random_bytes: bytes) -> str:
@@ -94,3 +105,43 @@ def read_unsubscribe_token(keyring: Keyring, text: str) -> Unsubscription | None
 def _unsubscribe_mac(keyring: Keyring, org_id: int, digest: bytes) -> bytes:
     # The upper four bits of an index are the number of its generation.
     return keyring.link_mac(b"unsubscribe", b"%b/%d/%b" % (_TOKEN_VERSION, org_id, digest), digest[0] >> 4)
+
+
+class ContactLink(msgspec.Struct, frozen=True):
+    """The content of a link for one contact. `topic`: that is withdrawn or confirmed, empty for the preferences."""
+
+    purpose: Purpose
+    org_id: int
+    contact_id: str
+    topic: str = ""
+
+
+def contact_token(keyring: Keyring, link: ContactLink) -> str:
+    """Return the token of a link; it is the same every time, until the secret is rotated."""
+    number = keyring.chain.current.number
+    mac = _contact_mac(keyring, number, link)
+    packed = _CONTACT_TOKEN.pack(number, link.org_id, UUID(link.contact_id).bytes, mac) + link.topic.encode()
+    return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+
+
+def read_contact_token(keyring: Keyring, purpose: Purpose, text: str) -> ContactLink | None:
+    """Return the link in a token, or None if it is malformed, has another purpose, or its MAC is wrong."""
+    try:
+        token = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        number, org_id, contact, mac = _CONTACT_TOKEN.unpack_from(token)
+        topic = token[_CONTACT_TOKEN.size :].decode()
+    except (binascii.Error, ValueError, struct.error):
+        return None
+    link = ContactLink(purpose, org_id, str(UUID(bytes=contact)), topic)
+    return link if hmac.compare_digest(mac, _contact_mac(keyring, number, link)) else None
+
+
+def contact_url(public_url: str, keyring: Keyring, link: ContactLink) -> str:
+    """Return the URL of a page: of preferences, or to confirm. Opening it changes nothing; a POST to it does."""
+    token = contact_token(keyring, link)
+    return f"{public_url}{PREFERENCES_PATH if link.purpose == 'preferences' else CONFIRM_PATH}/{token}"
+
+
+def _contact_mac(keyring: Keyring, number: int, link: ContactLink) -> bytes:
+    content = (_CONTACT_TOKEN_VERSION, number, link.org_id, UUID(link.contact_id).bytes, link.topic.encode())
+    return keyring.link_mac(link.purpose.encode(), b"%b/%d/%d/%b/%b" % content, number)

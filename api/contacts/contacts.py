@@ -6,16 +6,19 @@ and the lists are merged. Each item has a sentence that describes it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from api.automations.automations import Author, Refusal, record, retry_conflicts, unknown
 from api.automations.views import visible_messages
+from api.clock import from_us, uuid7
 from api.crypto import EmailDisplay
 from api.store import contacts as store
 from api.store.chain import LogRow
 from api.store.changes import ChangeCursor, ChangeRow, note_tags, read_changes
+from api.store.consents import ConsentRow, Source, add_consents
 from api.store.contacts import ConflictRow, ContactEntryRow, ContactKey, PageCursor, TimelineRow, find_contact_state
 from api.store.database import Database, Transaction, transaction_offset
 from api.store.entries import TagChange, change_tags
@@ -74,17 +77,38 @@ async def opt_out(
     """
     async with database.transaction() as tx:
         await run(tx, hold_contacts([contact_id]))
-        if await store.find_contact(tx, author.org_id, contact_id) is None:
+        contact = await store.find_contact(tx, author.org_id, contact_id)
+        if contact is None:
             return unknown("contact")
-        # Its own choices only: a bounce that suppressed its address must not become one.
-        (contact,) = await store.find_contacts(tx, author.org_id, [contact_id])
-        by_channel = {**dict.fromkeys(contact.opted_out, True), **opt_outs}  # other channels do not change
-        opted_out = [channel for channel, is_out in by_channel.items() if is_out]
-        await store.set_opted_out(tx, author.org_id, contact_id, opted_out, author.key_id, author.now)
-        if opt_outs.get("email") is False:
-            await store.lift_suppressions_of(tx, author.org_id, contact_id)
+        await set_opt_outs(tx, author.org_id, contact, opt_outs, author.key_id, author.now)
+        choices = {channel: not is_out for channel, is_out in opt_outs.items()}
+        await add_consents(tx, author.org_id, channel_consents(contact, choices, "api", author.now_us))
         await record(tx, author, "contact.opt_out", contact_id, dict(opt_outs))
         return await _view(tx, author.org_id, contact_id, show)
+
+
+async def set_opt_outs(
+    tx: Transaction, org_id: int, contact: ContactView, opt_outs: Mapping[str, bool], key_id: str | None, at: datetime
+) -> None:
+    """Opt a contact, whose lock is held, out of channels or in again. `key_id`: of the request, if it came by API."""
+    # Its own choices only: a bounce that suppressed its address must not become one.
+    (own,) = await store.find_contacts(tx, org_id, [contact.id])
+    by_channel = {**dict.fromkeys(own.opted_out, True), **opt_outs}  # other channels do not change
+    opted_out = [channel for channel, is_out in by_channel.items() if is_out]
+    await store.set_opted_out(tx, org_id, contact.id, opted_out, key_id, at)
+    if opt_outs.get("email") is False:
+        await store.lift_suppressions_of(tx, org_id, contact.id)
+
+
+def channel_consents(
+    contact: ContactView, choices: Mapping[str, bool], source: Source, now_us: int, text_sha256: str | None = None
+) -> list[ConsentRow]:
+    """Return the rows of choices of channels (True: it wants the messages) that differ from those of the contact."""
+    return [
+        ConsentRow(uuid7(now_us), contact.id, granted, source, from_us(now_us), None, channel, text_sha256)
+        for channel, granted in choices.items()
+        if granted is (channel in contact.opted_out)
+    ]
 
 
 @retry_conflicts

@@ -16,6 +16,7 @@ from api.store.contacts import (
     ContactKey,
     PageCursor,
     export_absorbed,
+    export_consents,
     export_entries,
     export_events,
     export_logs,
@@ -33,7 +34,7 @@ _Read = Callable[[Transaction, ContactKey, PageCursor, int], Awaitable[Sequence[
 async def export_chunks(
     database: Database, contact_key: ContactKey, contact: ContactView, show: EmailDisplay
 ) -> AsyncIterator[bytes]:
-    """Yield `{"contact", "absorbed", "events", "entries", "messages", "onchainEvents", "history"}`, each oldest first.
+    """Yield a JSON object with the contact and its rows, each list oldest first: a ContactExport.
 
     `absorbed`: contacts that were merged into this one. Only `history` is newest first.
     """
@@ -49,6 +50,7 @@ async def export_chunks(
         _array(database, contact_key, "entries", export_entries, lambda row: row),
         _array(database, contact_key, "messages", messages, lambda row: message_with_address(row, show)),
         _array(database, contact_key, "onchainEvents", export_logs, lambda row: row),
+        _array(database, contact_key, "consents", export_consents, lambda row: row),
     ):
         async for chunk in array:
             yield chunk

@@ -175,12 +175,20 @@ async def attempt(
         return NotSent("already_sent")
     if stored.opted_out:
         return NotSent("skipped", "opted_out")
+    if stored.declined:
+        return NotSent("skipped", "declined_topic")
     if message.closed:
         return OUTGOING[stored.channel].closed
     keyring = context.keyring
     texts = (address_of(keyring.of(org_id), stored), stored.subject or "", stored.body, stored.html)
     content = (org_id, stored.id, stored.created_at, *texts)
-    delivery = Delivery(*content, secrets=message.secrets, track_clicks=stored.track_clicks)
+    delivery = Delivery(
+        *content,
+        secrets=message.secrets,
+        track_clicks=stored.track_clicks,
+        contact_id=stored.contact_id,
+        topic=stored.topic,
+    )
     return await context.transports.send(stored.channel, context.database, keyring, delivery, context.clock, may_leave)
 
 

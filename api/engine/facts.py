@@ -141,6 +141,14 @@ async def read_facts(
         for contact_id in unsubscribed_ids & contacts.keys():
             contact = contacts[contact_id]
             contacts[contact_id] = msgspec.structs.replace(contact, opted_out=(*contact.opted_out, "email"))
+    choosing = [request for request in requests if request.required.topics]
+    if choosing:
+        contact_ids = list({request.entry.contact_id for request in choosing})
+        topics = sorted(frozenset().union(*(request.required.topics for request in choosing)))
+        (declined,) = await run(tx, store.find_declined_topics(org_id, contact_ids, topics))
+        for contact_id in declined.keys() & contacts.keys():
+            names = tuple(declined[contact_id])
+            contacts[contact_id] = msgspec.structs.replace(contacts[contact_id], declined=names)
     other_events: dict[str, EventRow] = {}
     if other_claims := [claim for claim in claims if claim.event_id not in events]:
         (other_events,) = await run(tx, store.load_starting_events(org_id, other_claims))

@@ -20,7 +20,7 @@ from api.engine.facts import BatchFacts, Graphs
 from api.store.entries import Claim, EntryStepRow, EntryUpdate, TagChange, joined_names, joining_key
 from api.store.events import ATTRIBUTES_TOO_LARGE
 from api.store.messages import NewMessage
-from workbench.language.actions import STEP_ACTIONS, Collect
+from workbench.language.actions import STEP_ACTIONS, Collect, MessageAction
 from workbench.language.advance import required_facts, walk
 from workbench.language.channel import ExternalMessage, InappMessage, Message, channel_of
 from workbench.language.codec import Json, encode
@@ -37,11 +37,15 @@ _log = logging.getLogger("workbench.engine")
 
 
 class PendingDelivery(msgspec.Struct, frozen=True):
-    """A decision that holds only if its email or webhook is delivered, with the facts that it was made on."""
+    """A decision that holds only if its email or webhook is delivered, with the facts that it was made on.
+
+    `topic`: of the message.
+    """
 
     decision: Decision
     effect: ExternalMessage
     facts: Facts
+    topic: str | None = None
 
 
 class EntryProgress(msgspec.Struct, frozen=True, dict=True):
@@ -98,14 +102,14 @@ class EntryProgress(msgspec.Struct, frozen=True, dict=True):
         ]
 
 
-def new_message(claim: Claim, message: Message) -> NewMessage:
+def new_message(claim: Claim, message: Message, topic: str | None = None) -> NewMessage:
     """Return the row of a message, with each of its fields in the column that its channel names."""
     channel = channel_of(message)
     columns: dict[str, Any] = {column: getattr(message, field) for field, column in channel.columns.items()}
     if columns.get("data") is not None:
         columns["data"] = encode(columns["data"]).decode()
     ids = (message.id, claim.contact_id, claim.automation_id, claim.entry_id, message.node_id)
-    return NewMessage(*ids, channel.name, claim.token, **columns)
+    return NewMessage(*ids, channel.name, claim.token, topic=topic, **columns)
 
 
 def progress_of(
@@ -229,7 +233,11 @@ def _advance(claim: Claim, graph: Graph | None, facts: Facts) -> EntryProgress:
         for effect in decision.effects:
             if isinstance(effect, ExternalMessage):
                 # This decision holds only if the delivery succeeds, so nothing after it is decided yet.
-                return progress_of(claim, start, graph, decisions, PendingDelivery(decision, effect, facts))
+                assert graph is not None, "only a node sends"
+                action = graph.by_id[effect.node_id].action
+                topic = action.topic if isinstance(action, MessageAction) else None
+                pending = PendingDelivery(decision, effect, facts, topic)
+                return progress_of(claim, start, graph, decisions, pending)
         decisions.append(decision)
         facts = after
     return progress_of(claim, start, graph, decisions)

@@ -276,7 +276,7 @@ async def _store_outgoing(
     if not pending:
         return ()
     keys = keyring.of(org_id)
-    rows = [new_message(progress.claim, delivery.effect) for progress, delivery in pending]
+    rows = [new_message(progress.claim, delivery.effect, delivery.topic) for progress, delivery in pending]
     rows = [
         replace(row, recipient=keys.seal_email(row.recipient or "")) if CHANNELS[row.channel].is_sealed else row
         for row in rows

@@ -241,7 +241,10 @@ def _responses(described: Operation, schemas: _Schemas) -> Object:
         content[described.media] = {"schema": {"type": "string"}}
     responses = {str(described.status): _response(HTTPStatus(described.status).phrase, content)}
     for status, text in _ERRORS.items():
-        responses[status] = _response(text, {"application/json": {"schema": schemas.of(Error)}})
+        described_error: Object = {"application/json": {"schema": schemas.of(Error)}}
+        if status == "404" and described.media == "text/html":
+            described_error["text/html"] = {"schema": {"type": "string"}}  # a page says it to people
+        responses[status] = _response(text, described_error)
     for other_status, kind in described.other_answers.items():
         responses[str(other_status)] = _response(
             HTTPStatus(other_status).phrase, {"application/json": {"schema": schemas.of(kind)}}

@@ -15,7 +15,7 @@ from sanic import Blueprint, Request
 
 from api.automations.automations import Refusal
 from api.clock import from_us
-from api.contacts import contacts, export
+from api.contacts import contacts, export, preferences
 from api.contacts import erase as contacts_erase
 from api.contacts.contacts import ContactWithCounts, HistoryView, TimelineView, read_contact_with_counts, timeline
 from api.contacts.erase import ErasedView
@@ -43,7 +43,7 @@ from workbench.language.body import Body, Id, is_id
 from workbench.language.channel import CHANNELS
 from workbench.language.event import ContactBody, Email, ExternalId, WalletAddress, parse_timestamp, read_identifiers
 from workbench.language.problem import Problem
-from workbench.language.responses import ContactChangeView, ContactView, MergeView, TimelineKind
+from workbench.language.responses import ContactChangeView, ContactView, MergeView, PreferencesView, TimelineKind
 
 blueprint = Blueprint("contacts", url_prefix="/api/v1/contacts")
 
@@ -99,7 +99,30 @@ class OptOutsBody(Body, frozen=True):
             yield Problem("", f"the body must name a channel: {', '.join(CHANNELS)}")
 
 
-assert set(OptOutsBody.__struct_fields__) == CHANNELS.keys(), "a contact can opt out of every channel"
+class ChannelsBody(Body, frozen=True):
+    """Channels that the contact wants (true) or not (false)."""
+
+    inapp: bool | None = None
+    email: bool | None = None
+    webhook: bool | None = None
+
+    @property
+    def chosen(self) -> dict[str, bool]:
+        return {name: wanted for name, wanted in msgspec.structs.asdict(self).items() if wanted is not None}
+
+
+class PreferencesBody(Body, frozen=True):
+    """Topics and channels that the contact wants (true) or not (false); at least one."""
+
+    topics: dict[str, bool] | None = None
+    channels: ChannelsBody | None = None
+
+    def conflicts(self) -> Iterator[Problem]:
+        if not self.topics and (self.channels is None or not self.channels.chosen):
+            yield Problem("", "the body must name a topic or a channel")
+
+
+assert set(OptOutsBody.__struct_fields__) == set(ChannelsBody.__struct_fields__) == CHANNELS.keys(), "of every channel"
 
 Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(max_length=100)]
 
@@ -136,6 +159,7 @@ class ContactExport(msgspec.Struct, frozen=True, rename="camel"):
     messages: list[dict[str, Any]]
     onchain_events: list[dict[str, Any]]
     history: list[ContactChangeView]
+    consents: list[dict[str, Any]]
 
 
 @blueprint.post("/find")  # POST, so that email addresses stay out of URLs and thus out of proxies' logs
@@ -208,6 +232,22 @@ async def opt_out(request: Request, contact_id: str, body: OptOutsBody) -> Conta
     opt_outs = {channel: flag for channel, flag in msgspec.structs.asdict(body).items() if flag is not None}
     author, show = author_of(request), email_display(request)
     return await contacts.opt_out(services(request).database, author, contact_id, opt_outs, show)
+
+
+@blueprint.get("/<contact_id:str>/preferences")
+@Operation(_FIND, private=True)
+async def read_preferences(request: Request, contact_id: str) -> PreferencesView | Refusal:
+    """Return what a contact wants, by topic and by channel."""
+    return await preferences.read(services(request).database, principal_of(request).org_id, contact_id)
+
+
+@blueprint.put("/<contact_id:str>/preferences")
+@Operation(_CHANGE, private=True)
+async def set_preferences(request: Request, contact_id: str, body: PreferencesBody) -> PreferencesView | Refusal:
+    """Set topics and channels to wanted or declined, `{"topics": {"news": false}}`; the others stay as they are."""
+    channels = {} if body.channels is None else body.channels.chosen
+    author, topics = author_of(request), body.topics or {}
+    return await preferences.change(services(request).database, author, contact_id, topics, channels)
 
 
 @blueprint.post("/<contact_id:str>/tags")

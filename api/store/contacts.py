@@ -55,7 +55,7 @@ def identifiers_of(row: EventRow | ContactView, open_email: Callable[[str], str]
 def contact_state(row: ContactView, open_email: Callable[[str], str]) -> ContactState:
     """Return the contact as the language sees it, with its email opened."""
     identifiers = identifiers_of(row, open_email)
-    return ContactState(row.id, identifiers, row.attributes, row.tags, row.segments, row.opted_out)
+    return ContactState(row.id, identifiers, row.attributes, row.tags, row.segments, row.opted_out, row.declined)
 
 
 @query
@@ -106,7 +106,7 @@ async def find_contacts(tx: Transaction, org_id: int, ids: Collection[Uuid]) -> 
 
 
 async def set_opted_out(
-    tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], key_id: str, at: datetime
+    tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], key_id: str | None, at: datetime
 ) -> None:
     """Set the channels that a contact opted out of. If email is one of them, its addresses are suppressed."""
     await note_opt_outs(tx, org_id, contact_id, sorted(channels), key_id, at)
@@ -127,14 +127,19 @@ async def suppress_emails_of(tx: Transaction, org_id: int, contact_id: Uuid, at:
 async def lift_suppressions_of(tx: Transaction, org_id: int, contact_id: Uuid) -> None: ...
 
 
-async def opt_out_of_emails(tx: Transaction, org_id: int, address_digest: str, at: datetime) -> None:
-    """Opt the owner of an email address out of emails, if the address has an owner."""
+async def opt_out_of_emails(tx: Transaction, org_id: int, address_digest: str, at: datetime) -> str | None:
+    """Opt the owner of an email address out of emails; return its id, or None if nothing changed."""
     contact_id = await find_email_owner(tx, org_id, address_digest[:INDEX])  # lookups use the first index
-    if contact_id is not None:
-        await run(tx, hold_contacts([contact_id]))
-        channels = sorted({*await read_opted_out(tx, org_id, contact_id), "email"})
-        await note_opt_outs(tx, org_id, contact_id, channels, None, at)
-        await _set_opted_out(tx, org_id, contact_id, channels, at)
+    if contact_id is None:
+        return None
+    await run(tx, hold_contacts([contact_id]))
+    opted_out = await read_opted_out(tx, org_id, contact_id)
+    if "email" in opted_out:
+        return None
+    channels = sorted({*opted_out, "email"})
+    await note_opt_outs(tx, org_id, contact_id, channels, None, at)
+    await _set_opted_out(tx, org_id, contact_id, channels, at)
+    return contact_id
 
 
 @query
@@ -198,6 +203,7 @@ _CLEARINGS = [
         "unlink_logs",
         "clear_starts",
         "erase_dry_runs",
+        "delete_consents",
     )
 ]
 
@@ -282,6 +288,18 @@ class ConflictRow(msgspec.Struct, frozen=True):
     resolved_by: str | None
 
 
+class ConsentExport(msgspec.Struct, frozen=True, rename="camel"):
+    """A choice of a contact, of a topic or of a channel."""
+
+    created_at: datetime
+    id: str
+    topic: str | None
+    channel: str | None
+    granted: bool
+    source: str
+    text_sha256: str | None
+
+
 # --- Export and timeline: the same rows, forward and backward
 
 EXPORT_PAGE = 500
@@ -298,6 +316,12 @@ export_events = query(_events, "export_events")
 export_entries = query(_entries, "export_entries")
 export_messages = query(_messages, "export_messages")
 export_logs = query(_logs, "export_logs")
+
+
+@query
+async def export_consents(
+    tx: Transaction, contact: ContactKey, cursor: PageCursor, limit: int
+) -> list[ConsentExport]: ...
 
 
 @query

@@ -163,6 +163,11 @@ def find_unsubscribed(org_id: int, ids: Sequence[Uuid]) -> set[str]:
 
 
 @call
+def find_declined_topics(org_id: int, ids: Sequence[Uuid], topics: Sequence[str]) -> dict[str, list[str]]:
+    """Return which of these topics each contact declined; contacts that declined none are left out."""
+
+
+@call
 def read_automation_statuses(org_id: int, ids: Sequence[Uuid]) -> dict[str, AutomationStatus]: ...
 
 

@@ -44,21 +44,28 @@ class NewMessage(msgspec.Struct, frozen=True):
     html: bool = False
     track_clicks: bool = False
     data: str | None = None
+    topic: str | None = None
     cause: str | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """The message to send, as it was first stored. `opted_out`: its contact has opted out of the channel."""
+    """The message to send, as it was first stored.
+
+    `opted_out`: its contact has opted out of the channel. `declined`: it has declined the topic.
+    """
 
     id: str
+    contact_id: str
     channel: ChannelName
     recipient: str
     subject: str | None
     body: str
     html: bool
     track_clicks: bool
+    topic: str | None
     created_at: datetime
     opted_out: bool
+    declined: bool
 
 
 class AttemptResult(msgspec.Struct, frozen=True):

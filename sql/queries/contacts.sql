@@ -18,6 +18,7 @@ SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attribute
         JOIN suppressions s ON s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = i.value_digest
         WHERE i.org_id = :org_id AND i.contact_id = c.id AND i.kind = 2
         ORDER BY s.created_at LIMIT 1) AS suppressed,
+       ARRAY(SELECT d.topic FROM declined_topics d WHERE d.org_id = :org_id AND d.contact_id = c.id ORDER BY d.topic) AS declined,
        c.created_at, c.updated_at
 FROM contacts c
 WHERE c.org_id = :org_id AND c.id = :contact_id AND c.erased_at IS NULL AND c.merged_into IS NULL;
@@ -33,6 +34,7 @@ SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attribute
              JOIN suppressions s ON s.org_id = :org_id AND s.channel = 'email' AND s.address_digest = a.value_digest
              WHERE a.org_id = :org_id AND a.contact_id = c.id AND a.kind = 2
              ORDER BY 1) AS opted_out,
+       ARRAY(SELECT d.topic FROM declined_topics d WHERE d.org_id = :org_id AND d.contact_id = c.id ORDER BY d.topic) AS declined,
        c.created_at, c.updated_at
 FROM unnest(:kinds ::smallint[], :digests ::uuid[]) WITH ORDINALITY AS k (kind, digest, position)
 JOIN identities i ON i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest
@@ -45,7 +47,9 @@ LIMIT 1;
 SELECT c.id, c.wallet_address, c.wallet_raw, c.email, c.external_id, c.attributes, c.tags,
        ARRAY(SELECT m.segment FROM segment_members m
              WHERE m.org_id = :org_id AND m.contact_id = c.id ORDER BY m.segment) AS segments,
-       c.opted_out, c.created_at, c.updated_at
+       c.opted_out,
+       ARRAY(SELECT d.topic FROM declined_topics d WHERE d.org_id = :org_id AND d.contact_id = c.id ORDER BY d.topic) AS declined,
+       c.created_at, c.updated_at
 FROM contacts c
 WHERE c.org_id = :org_id AND c.id = ANY (:ids ::uuid[]) AND c.erased_at IS NULL;
 
@@ -146,6 +150,11 @@ DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;
 -- clear_starts --
 -- Erase what its starts say.
 UPDATE starts SET payload = '{}' WHERE org_id = :org_id AND contact_id = :contact_id AND payload <> '{}';
+
+-- delete_consents --
+-- Delete its choices, and those of contacts that were merged into it.
+DELETE FROM consents n USING contacts c
+WHERE n.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id) AND n.contact_id = c.id;
 
 -- unlink_logs --
 -- Remove the contact from its logs: the logs are public, their contact is not.
@@ -410,6 +419,16 @@ SELECT created_at, id, chain_id, contract, event, signature, tx_hash, log_index,
 FROM onchain_events
 WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
 ORDER BY created_at, id
+LIMIT :limit;
+
+-- export_consents --
+-- The next choices of a contact, and of those that were merged into it.
+SELECT n.at AS created_at, n.id, n.topic, n.channel, n.granted, n.source, n.text_sha256
+FROM consents n
+WHERE n.org_id = :org_id AND n.contact_id IN (
+        SELECT id FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id))
+    AND (n.at, n.id) > (:at ::timestamptz, :id ::uuid)
+ORDER BY n.at, n.id
 LIMIT :limit;
 
 -- Timeline ---------------------------------------------------------------------------------------------------------

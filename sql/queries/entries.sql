@@ -215,6 +215,16 @@ CROSS JOIN LATERAL (
     ORDER BY s.address_digest    -- one by one, even if the statistics say that the table is empty
 ) AS s;
 
+-- find_declined_topics --
+-- Which of these topics each of these contacts declined.
+SELECT k.id::text, d.topic
+FROM unnest(:ids ::uuid[]) AS k (id)
+CROSS JOIN LATERAL (
+    SELECT topic FROM declined_topics
+    WHERE org_id = :org_id ::bigint AND contact_id = k.id AND topic = ANY (:topics ::text[])
+    ORDER BY topic    -- key by key
+) AS d;
+
 -- read_automation_statuses --
 -- The activation of automations, the outcome of their entries if they stopped, and whether they are paused.
 SELECT a.id::text, a.activation,

@@ -7,24 +7,27 @@
 -- add_outgoing --
 -- Store messages to send; a message that is stored already stays as it is.
 INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, recipient, subject, body,
-                      html, track_clicks, created_at)
+                      html, track_clicks, topic, created_at)
 SELECT :org_id ::bigint, id, contact_id, automation_id, entry_id, node_id, 1, channel, 'queued', recipient, subject, body, html,
-       track_clicks, :at ::timestamptz
+       track_clicks, topic, :at ::timestamptz
 FROM unnest(:id ::uuid[], :contact_id ::uuid[], :automation_id ::uuid[], :entry_id ::uuid[], :node_id ::text[],
             :channel ::text[], :recipient ::text[], :subject ::text[], :body ::text[], :html ::boolean[],
-            :track_clicks ::boolean[])
-    AS m (id, contact_id, automation_id, entry_id, node_id, channel, recipient, subject, body, html, track_clicks)
+            :track_clicks ::boolean[], :topic ::text[])
+    AS m (id, contact_id, automation_id, entry_id, node_id, channel, recipient, subject, body, html, track_clicks, topic)
 ON CONFLICT (org_id, id) DO NOTHING;
 
 -- claim_outgoing --
--- Start sending messages as they are stored, and read whether their contacts have opted out; messages that were sent
--- before are not returned.
+-- Start sending messages as they are stored, and read whether their contacts have opted out or declined the topic;
+-- messages that were sent before are not returned.
 UPDATE messages m
 SET status = 'sending', lease_token = k.token, in_doubt = m.in_doubt OR m.status IN ('sending', 'unknown')
 FROM unnest(:id ::uuid[], :token ::bigint[]) AS k (id, token)
 WHERE m.org_id = :org_id ::bigint AND m.id = k.id AND m.status IN ('queued', 'sending', 'unknown', 'failed')
-RETURNING m.id, m.channel, m.recipient, m.subject, m.body, m.html, m.track_clicks, m.created_at, EXISTS (
-    SELECT FROM contacts c WHERE c.org_id = :org_id ::bigint AND c.id = m.contact_id AND m.channel = ANY (c.opted_out)) AS opted_out;
+RETURNING m.id, m.contact_id, m.channel, m.recipient, m.subject, m.body, m.html, m.track_clicks, m.topic, m.created_at, EXISTS (
+    SELECT FROM contacts c WHERE c.org_id = :org_id ::bigint AND c.id = m.contact_id AND m.channel = ANY (c.opted_out)) AS opted_out,
+    m.topic IS NOT NULL AND EXISTS (
+        SELECT FROM declined_topics d
+        WHERE d.org_id = :org_id ::bigint AND d.contact_id = m.contact_id AND d.topic = m.topic) AS declined;
 
 -- settle_outgoing --
 -- Record the result of an attempt, unless another claim has taken the message since. A null outcome: nothing was

@@ -1,7 +1,8 @@
 -- The contacts of these events with their current attributes; erased contacts are left out.
 {% import "backtest_parts.sql" as parts %}
 SELECT c.id AS contact_id, c.wallet_address, {{ parts.address(selection, "c.email") }} AS email, c.external_id, c.metadata, c.tags, c.opted_out,
-       ARRAY(SELECT m.segment FROM segment_members m WHERE m.contact_id = c.id ORDER BY m.segment) AS segments
+       ARRAY(SELECT m.segment FROM segment_members m WHERE m.contact_id = c.id ORDER BY m.segment) AS segments,
+       {% if selection.topics %}ARRAY(SELECT d.topic FROM declined_topics d WHERE d.contact_id = c.id AND d.topic = ANY (:topics) ORDER BY d.topic){% else %}'{}'::text[]{% endif %} AS declined
 FROM contacts c
 WHERE c.erased_at IS NULL AND c.id IN (SELECT contact_id FROM (
     {{ parts.rows(selection, sample, narrow=true) }}) e)

@@ -110,6 +110,15 @@ class EngineBench:
             written = encode(definition | more).decode()
             await save_connection(tx, self.org_id, name, written, secrets, now, uuid7(self.clock.now_us()))
 
+    async def add_topics(self) -> None:
+        """Add the topics of random graphs; contacts that have not confirmed `deals` decline it."""
+        await self.execute(
+            "INSERT INTO topics (org_id, name, label, opt_in, created_at, updated_at)"
+            " SELECT %s, name, name, opt_in, now(), now() FROM (VALUES ('news', 'none'), ('deals', 'double'))"
+            " AS t (name, opt_in) ON CONFLICT DO NOTHING",
+            self.org_id,
+        )
+
     async def send(self, key: str, contact: dict[str, str] | None = None, **payload: Any) -> None:
         """Ingest a deposit."""
         await self.ingest(

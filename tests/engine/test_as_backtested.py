@@ -16,7 +16,7 @@ from tests.engine.conftest import EngineBench, MovedClock
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
-from tests.language.strategies import DATES, EVENTS, WHERES, graph_of, sound_graphs
+from tests.language.strategies import DATES, DECLINED, EVENTS, WHERES, graph_of, sound_graphs
 from workbench.language import advance, timeline
 from workbench.language.channel import Message
 from workbench.language.contact import ContactState
@@ -212,6 +212,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
     await bench.connection("chat", "k1")
     engines = KilledEngines(bench, kills)
+    await bench.add_topics()
     for table in ("entries", "entry_steps", "messages", "events", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)
@@ -238,7 +239,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     entries = list(
         backtest(
             automation,
-            ContactState(contact_id, identifiers),
+            ContactState(contact_id, identifiers, declined=DECLINED),
             stored,
             until,
             RETRIES,

@@ -15,7 +15,7 @@ from api.ingest.starts import find_starter
 from tests.engine.conftest import EngineBench, MovedClock
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.inapp.wallet import evm_wallet
-from tests.language.strategies import EVENTS, SINCE, SIX_DAYS_AGO, graph_of, sound_graphs
+from tests.language.strategies import DECLINED, EVENTS, SINCE, SIX_DAYS_AGO, graph_of, sound_graphs
 from workbench.language.codec import encode
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
@@ -115,7 +115,7 @@ async def enter_segment(bench: EngineBench, contact: dict[str, str]) -> ContactS
         starter = await find_starter(tx, bench.keyring, bench.org_id, source, now)
         await starter.start(tx, [str(contact_id)])
     identifiers = Identifiers(contact.get("walletAddress"), contact.get("email"))
-    return ContactState(str(contact_id), identifiers, segments=(source.segment,))
+    return ContactState(str(contact_id), identifiers, segments=(source.segment,), declined=DECLINED)
 
 
 def simulate_entry(
@@ -127,7 +127,7 @@ def simulate_entry(
     entered: ContactState | None = None,
 ) -> Trace:
     automation_id, contact_id, entry_id, event_id = ids
-    trigger, contact = Trigger(frozenset({"deposit"})), ContactState(contact_id, Identifiers())
+    trigger, contact = Trigger(frozenset({"deposit"})), ContactState(contact_id, declined=DECLINED)
     if entered is not None:
         trigger, contact = Trigger(source=StartSource("segment_entered", "vip")), entered
     later = tuple(ScheduledEvent(timedelta(seconds=at), event) for at, event in zip(seconds, events[1:], strict=True))
@@ -182,6 +182,7 @@ async def test_the_engine_does_what_was_simulated(
     bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
     await bench.connection("chat", "k1")
     engines = KilledEngines(bench, kills)
+    await bench.add_topics()
     for table in ("entries", "entry_steps", "messages", "events", "starts", "identities", "contacts"):
         await bench.execute(f"DELETE FROM {table} WHERE org_id = %s", bench.org_id)
     await bench.execute("UPDATE automations SET active = false WHERE org_id = %s", bench.org_id)

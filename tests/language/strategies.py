@@ -50,6 +50,8 @@ SNIPPETS = {
 MESSAGE_TEXTS = TEXTS | st.sampled_from(
     ('{% include "sign" %}', 'Hi {%- include "layout" %}', "{% include 'layout' %}")
 )
+TOPICS = st.sampled_from(["news", "news", "deals"])
+DECLINED = ("deals",)  # which needs a confirmation
 LOCALES = st.sampled_from(["de", "de_at", "FR-ca", "{{ plan }}"])
 TAGS = st.sampled_from(["a", "b", "vip"])
 CLOCKS = st.sampled_from(["00:00", "02:30", "09:00", "23:59"])
@@ -65,7 +67,7 @@ def _message(
     optional: dict[str, st.SearchStrategy[Any]] | None = None, **fields: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[dict[str, Any]]:
     missing = st.sampled_from(["fail", "skip", "skip"])
-    return st.fixed_dictionaries(fields, optional={"onMissing": missing} | (optional or {}))
+    return st.fixed_dictionaries(fields, optional={"onMissing": missing, "topic": TOPICS} | (optional or {}))
 
 
 def _localized(
@@ -109,7 +111,10 @@ def _filtering(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, 
 
 STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "send_inapp": _localized(title=MESSAGE_TEXTS, body=MESSAGE_TEXTS),
-    "send_email": _localized({"trackClicks": st.booleans()}, subject=MESSAGE_TEXTS, body=MESSAGE_TEXTS),
+    "send_email": _localized(
+        {"trackClicks": st.booleans()}, subject=MESSAGE_TEXTS, body=MESSAGE_TEXTS | st.just("{{ preferences_url }}")
+    )
+    | _message(subject=MESSAGE_TEXTS, body=st.just("{{ confirm_url }}"), confirms=TOPICS),
     "send_webhook": _message(
         url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]),
         body=st.none() | MESSAGE_TEXTS | _data(a=MESSAGE_TEXTS),

@@ -61,7 +61,9 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "bounces.report": {"type": "bounced", "email": "a@example.com"},
     "contacts.find": {"contact": {"externalId": "u1"}},
     "contacts.opt_out": {"email": True},
+    "contacts.set_preferences": {"topics": {"everybody": False}, "channels": {"email": True}},
     "contacts.tag": {"add": ["a"]},
+    "topics.save": {"label": "News"},
     "entries.replay_many": {},
     "contacts.explain": {"automationId": "automation_id"},
     "contacts.merge": {"keep": "contact_id", "absorb": "other_id"},
@@ -87,6 +89,10 @@ NEVER_SUCCESSFUL = {
     "inapp.session",
     "contacts.undo_merge",
     "openapi.redirect_to_page",
+    "preferences.ask",
+    "preferences.confirm",
+    "preferences.save",
+    "preferences.show",
     "segments.extend",
     "unsubscribe.confirm",
     "unsubscribe.unsubscribe",
@@ -126,6 +132,7 @@ async def create_rows(org: Org) -> dict[str, Any]:
         "/connections/everybody", json=VALID_BODIES["connections.save"], headers=headers
     )
     assert saved.is_success
+    assert (await org.service.client.put("/topics/everybody", json={"label": "All"}, headers=headers)).is_success
     first, second = [row[0] for row in await org.rows("id", "contacts")]
     sender_id = (await create("/automations", AUTOMATION | {"triggerSpec": {"type": "broadcast"}}))["id"]
     await create(f"/automations/{sender_id}/publish", {})

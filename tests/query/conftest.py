@@ -53,6 +53,10 @@ VALUES (%(org)s, %(id)s, %(at)s, %(canary)s, '1', '2', 'event', 1);
 INSERT INTO workbench.onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,
     digest, block_number, block_hash, block_time, created_at)
 VALUES (%(org)s, %(id)s, %(id)s, 1, %(canary)s, 'Transfer', '', %(canary)s, 0, %(id)s, 1, '', %(at)s, %(at)s);
+INSERT INTO workbench.topics (org_id, name, label, opt_in, created_at, updated_at)
+VALUES (%(org)s, %(canary)s, 'News', 'none', %(at)s, %(at)s);
+INSERT INTO workbench.consents (org_id, id, contact_id, topic, granted, source, at)
+VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, false, 'api', %(at)s);
 INSERT INTO workbench.event_notices (org_id, id, outcome, event, received_at)
 VALUES (%(org)s, 'ffffffff-ffff-7000-8000-000000000001', 'rejected', %(canary)s, %(at)s),
        (%(org)s, 'ffffffff-ffff-7000-8000-000000000002', 'deduplicated', 'again', %(at)s);  -- ids too young for upkeep

@@ -28,6 +28,8 @@ CANARIES = {
     "segment_members": "segment",
     "segments": "name",
     "segment_sizes": "segment",
+    "consents": "topic",
+    "declined_topics": "topic",
     "rejected_events": "event",
 }
 

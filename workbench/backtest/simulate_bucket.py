@@ -99,13 +99,13 @@ class BucketSimulator:
         contact_frame = read_bucket(self._folder / CONTACTS, bucket)
         # A contact is read once for each part of the period in which it has events, so it may have several rows.
         contact_table = () if contact_frame is None else contact_frame.iter_rows()
-        for contact_id, wallet, email, external_id, attributes, tags, opted_out, segments in contact_table:
+        for contact_id, wallet, email, external_id, attributes, tags, opted_out, segments, declined in contact_table:
             identifiers = Identifiers(wallet, email, external_id)
             own = decode(attributes.encode())
             if external_id is not None:
                 own.pop("externalId", None)  # `metadata` also has it
             contacts[contact_id] = ContactState(
-                contact_id, identifiers, own, tuple(tags), tuple(segments), tuple(opted_out)
+                contact_id, identifiers, own, tuple(tags), tuple(segments), tuple(opted_out), tuple(declined)
             )
         message_frame = read_bucket(self._folder / MESSAGES, bucket)
         other_messages: dict[str, list[OtherMessage]] = {}

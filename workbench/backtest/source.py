@@ -49,7 +49,7 @@ class EventSelection(msgspec.Struct, frozen=True):
     read. `logs`: whether logs are read. These are the logs in the parameter `awaited`, for which steps wait, and the
     logs that may start an entry, from `log_sources` contracts (parameters `chain_0`, `contract_0` …). `addresses`
     False: nothing uses the text of an email address, so the server need not decrypt them, which costs more than
-    everything else.
+    everything else. `topics`: whether contacts may have declined the topics in the parameter `topics`.
     """
 
     names: str | None = None
@@ -59,6 +59,7 @@ class EventSelection(msgspec.Struct, frozen=True):
     custom_events: bool = True
     logs: bool = False
     log_sources: int = 0
+    topics: bool = False
 
 
 def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
@@ -66,7 +67,8 @@ def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
     triggers = [automation.trigger for automation in automations]
     awaited = [frozenset(() if item.graph is None else item.graph.awaited) for item in automations]
     addresses = any(map(_reads_addresses, automations))
-    params: dict[str, Any] = {}
+    topics = sorted({topic for item in automations if item.graph is not None for topic in item.graph.topics})
+    params: dict[str, Any] = {"topics": topics} if topics else {}
 
     def bind(value: Any) -> str:
         name = f"value_{len(params)}"
@@ -90,7 +92,9 @@ def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
             f"key_{number}": source.key,
         }
     if any(trigger.is_wildcard for trigger in triggers):
-        return EventSelection(params=params, addresses=addresses, logs=logs, log_sources=len(sources))
+        return EventSelection(
+            params=params, addresses=addresses, logs=logs, log_sources=len(sources), topics=bool(topics)
+        )
     starting = [
         (trigger.names, tuple(filter(None, map(containment_patterns, trigger.filters)))) for trigger in triggers
     ]
@@ -105,7 +109,7 @@ def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
         )
     if named:
         params["names"] = sorted(frozenset().union(*(names for names, _ in named)))
-    return EventSelection("names", patterns, params, addresses, bool(named), logs, len(sources))
+    return EventSelection("names", patterns, params, addresses, bool(named), logs, len(sources), bool(topics))
 
 
 def filter_paths(node: Node) -> set[str]:

@@ -160,7 +160,7 @@ def preview_node(
 
 def _run_node(graph: Graph, event: Event, contact: SampleContact, now: datetime, automation_id: str) -> Trace:
     # Opt-outs are removed, so that it shows the message even if this contact would not get it.
-    state = msgspec.structs.replace(contact.contact(), opted_out=())
+    state = msgspec.structs.replace(contact.contact(), opted_out=(), declined=())
     automation = SimulatedAutomation(Trigger(), graph, automation_id)
     # Without a name or a filter in the trigger, every custom event starts the automation.
     custom_event = msgspec.structs.replace(event, source=None)

@@ -80,11 +80,10 @@ class Suggestions:
     def choices(self, events: Iterable[str]) -> JsonObject:
         """Return all suggestions for an automation that uses these events."""
         catalog, connection = self._catalog, self._connection
-        library: JsonObject = {"snippets": ()}
-        saved: JsonObject = {"connections": ()}
+        library: JsonObject = {"snippets": (), "connections": (), "topics": ()}
         if connection is not None:
-            library = self._cached("snippets", partial(connection.get, "/snippets"), library)
-            saved = self._cached("connections", partial(connection.get, "/connections"), saved)
+            for name in tuple(library):
+                library = library | self._cached(name, partial(connection.get, f"/{name}"), {})
         contacts = self._cached("contacts", self._contact_properties, ContactProperties())
         counts: dict[str, int] = self._cached(
             "events", lambda: {event.event: event.count for event in catalog or ()}, {}
@@ -116,8 +115,9 @@ class Suggestions:
             "segments": [*(segments or ())],
             "snippets": [snippet["name"] for snippet in library["snippets"]],
             "connections": [
-                {"name": item["name"], "fields": [*map(dict, item["fields"])]} for item in saved["connections"]
+                {"name": item["name"], "fields": [*map(dict, item["fields"])]} for item in library["connections"]
             ],
+            "topics": [{"name": topic["name"], "label": topic["label"]} for topic in library["topics"]],
         }
 
     def warnings(self, trigger: Trigger, graph: Graph) -> list[Diagnostic]:
@@ -129,7 +129,8 @@ class Suggestions:
             needs_of(trigger, graph),
             connections_of(graph),
         )
-        facts_key = f"facts {names} {trigger.source} {trigger.is_wildcard} {graph.settings.locale_attribute}"
+        settings, topics = graph.settings, sorted(graph.named_topics)
+        facts_key = f"facts {names} {trigger.source} {trigger.is_wildcard} {settings.locale_attribute} {topics}"
         facts = self._cached(facts_key, lambda: self._server.facts(trigger, graph), None)
         return [] if facts is None else [*check_against(facts, trigger, graph)]
 
@@ -291,7 +292,7 @@ def find_contact(connection: Connection | None, query: str) -> SampleContact:
     else:
         kind = "email" if "@" in query else "walletAddress" if query.lower().startswith("0x") else "externalId"
         answer = connection.post("/contacts/find", {"contact": {kind: query}})
-    fields = (*_IDENTIFIERS, "id", "attributes", "tags", "segments", "optedOut")
+    fields = (*_IDENTIFIERS, "id", "attributes", "tags", "segments", "optedOut", "declined")
     described = {name: answer[name] for name in fields if answer.get(name)}
     email = described.get("email", "")
     masked = email != "" and email == mask_email(email)  # a key without pii:read gets a•••@example.com

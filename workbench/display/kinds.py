@@ -207,7 +207,9 @@ def _field_text(field_type: FieldType, value: Any, quoted: bool) -> str:
             return "" if value == TIMEZONE_ATTRIBUTE else str(value)
         case "locales" if value and not quoted:
             return f"also in {', '.join(value)}"
-        case "body" | "object" | "recipient" | "missing" | "switch" | "locales":
+        case "topic" if value:
+            return words.value(value) if quoted else f"topic {value}"
+        case "body" | "object" | "recipient" | "missing" | "switch" | "locales" | "topic":
             return ""
 
 

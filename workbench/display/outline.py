@@ -35,6 +35,7 @@ from workbench.language.filter import (
 )
 from workbench.language.graph import SettingName, find_route, read_settings
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE
+from workbench.language.topics import TOPIC_NAME
 from workbench.language.trigger import TRIGGER_FIELDS, Trigger, is_app_event, is_trigger, read_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -181,6 +182,8 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
             return value if value == "skip" else None  # a message fails by default
         case "switch":
             return True if value is True else None
+        case "topic":
+            return value if isinstance(value, str) and TOPIC_NAME.fullmatch(value) else None
         case "clock" | "weekdays" | "date" | "shift" | "zone":
             return None if timing_problem(field_type, value) else value
         case "path":

@@ -211,7 +211,7 @@ def _sentence(step: OutlineStep) -> tuple[str, str | None]:
 
 def _field(field_type: FieldType, content: Any) -> str:
     match field_type:
-        case "line" | "text" | "tag" | "connection":
+        case "line" | "text" | "tag" | "connection" | "topic":
             return text(content)
         case "url":
             return content if PLAIN_URL.fullmatch(content) else text(content)

@@ -310,6 +310,8 @@ def step_detail(step: Step) -> str:
             return str(detail.get("event", ""))
         case "collected":
             return quantity(detail.get("events", 1), "event")
+        case "skipped" if "topic" in detail:
+            return f"{CAUSE_WORDS['declined_topic']} {value(detail['topic'])}"
         case "skipped" | "refused" | "missed":
             return str(detail.get("error") or CAUSE_WORDS.get(detail.get("cause", ""), ""))
         case "sent" if "locale" in detail:

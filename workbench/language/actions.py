@@ -24,6 +24,7 @@ from workbench.language.problem import Problem, Problems
 from workbench.language.snippets import Library, expand_all
 from workbench.language.starts import START_TYPES
 from workbench.language.template import TemplateError, compile_template
+from workbench.language.topics import NOT_A_TOPIC, TOPIC_NAME
 from workbench.language.trigger import ONCHAIN_EVENT, is_trigger, read_filters
 
 MAX_ID_LENGTH = 128  # characters of an id or a handle; Postgres indexes node ids
@@ -73,6 +74,7 @@ FieldType: TypeAlias = Literal[
     "number",
     "connection",
     "fields",
+    "topic",
 ]
 Line: TypeAlias = Annotated[str, "line"]  # a template, on one line in forms
 Text: TypeAlias = Annotated[str, "text"]  # a template
@@ -97,6 +99,7 @@ ZoneAttribute: TypeAlias = Annotated[str, "zone"]  # the attribute of the contac
 PayloadPath: TypeAlias = Annotated[str, "path"]  # of a value in the payload of an event
 EventLimit: TypeAlias = Annotated[int, "number"]  # of the events in a list
 Locales: TypeAlias = Annotated[dict[str, dict[str, str]], "locales"]  # the lines and texts of the action, by locale
+Topic: TypeAlias = Annotated[str, "topic"]  # the name of a topic
 
 ConnectionName: TypeAlias = Annotated[str, "connection"]
 FieldValues: TypeAlias = Annotated[dict[str, Json], "fields"]  # of a connection, by name; their texts are templates
@@ -135,10 +138,11 @@ class MessageAction(_Action, frozen=True, kw_only=True):
     """The base of actions that send a message.
 
     `on_missing`: whether a message without an address, or without a value of its texts, is skipped, or fails the entry
-    as the contract says.
+    as the contract says. `topic`: what it is about; contacts that declined the topic do not get it.
     """
 
     on_missing: OnMissing = msgspec.field(name="onMissing", default="fail")
+    topic: Topic | None = None
 
 
 class LocalizedMessage(MessageAction, frozen=True, kw_only=True):
@@ -168,13 +172,15 @@ class SendInapp(LocalizedMessage, frozen=True, tag="send_inapp"):
 class SendEmail(LocalizedMessage, frozen=True, tag="send_email"):
     """Send an email. A body that begins with `<` is HTML, and its values are escaped.
 
-    `track_clicks`: a click on a link of the email is an event of the contact.
+    `track_clicks`: a click on a link of the email is an event of the contact. `confirms`: the topic that the contact
+    confirms with the link `{{ confirm_url }}`.
     """
 
     channel = EMAIL
     subject: Line
     body: Text
     track_clicks: Switch = msgspec.field(name="trackClicks", default=False)
+    confirms: Topic | None = None
 
     @property
     def html(self) -> bool:
@@ -464,6 +470,15 @@ def filters_in(action: Action) -> tuple[Filter, ...]:
     return tuple(filter_ for filters in _values(action, "filters") for filter_ in filters)
 
 
+def topics_in(action: Action) -> dict[str, str]:
+    """Return the topics that an action names, by the key of the field."""
+    if isinstance(action, TriggerNode | InvalidAction):
+        return {}
+    fields = fields_of_type(str(type(action).__struct_config__.tag), "topic")
+    names = {field.key: getattr(action, field.attribute) for field in fields}
+    return {key: name for key, name in names.items() if name is not None}
+
+
 def awaited_event(action: Action) -> str | None:
     """Return the name of the event that an action waits for."""
     return next(_values(action, "event"), None)
@@ -539,6 +554,10 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
         case "switch":
             if not isinstance(value, bool):
                 problems.append(Problem(field, "must be true or false"))
+            return value
+        case "topic":
+            if not isinstance(value, str) or not TOPIC_NAME.fullmatch(value):
+                problems.append(Problem(field, NOT_A_TOPIC))
             return value
         case "clock" | "weekdays" | "date" | "shift" | "zone":
             if (problem := timing_problem(declared.type, value)) is not None:

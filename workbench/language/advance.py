@@ -36,6 +36,7 @@ class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
     all since the event that started the entry. `attributes`: those of the contact that can move the end of a wait when
     they change, which wakes the run. `collecting`: ContactHistory.collecting. `joined`: Facts.joined; that of a new
     entry is empty. `unsubscribed`: ContactState.opted_out must include addresses that unsubscribed.
+    `topics`: those of which ContactState.declined must have the declined ones.
     """
 
     entries: bool = False
@@ -48,6 +49,7 @@ class RequiredFacts(msgspec.Struct, frozen=True, gc=False):
     collecting: bool = False
     joined: bool = False
     unsubscribed: bool = False
+    topics: frozenset[str] = frozenset()
 
 
 def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decision:
@@ -125,6 +127,7 @@ def required_facts(graph: Graph | None, run: Run) -> RequiredFacts:
         collecting=graph.collects,
         joined=graph.collects and not is_new,
         unsubscribed=to_subscribers,
+        topics=graph.topics,
     )
 
 

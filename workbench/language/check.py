@@ -23,6 +23,7 @@ from workbench.language.actions import (
     LocalizedMessage,
     MessageAction,
     RemoveTag,
+    SendEmail,
     TriggerNode,
     UpdateContact,
     WaitUntil,
@@ -30,6 +31,7 @@ from workbench.language.actions import (
     filters_in,
     longest_wait,
     templates_in,
+    topics_in,
 )
 from workbench.language.channel import CHANNELS, INAPP, Channel, Recipient
 from workbench.language.connections import ConnectionDefinition, check_connections
@@ -42,6 +44,7 @@ from workbench.language.onchain import source_warnings
 from workbench.language.problem import nearest_name, suggestion
 from workbench.language.starts import StartSource
 from workbench.language.template import TemplateError, compile_template, compile_where, required_paths
+from workbench.language.topics import CONFIRM_LINK, link_values
 from workbench.language.trigger import BUILT_INS, Trigger
 
 Level = Literal["error", "warning"]
@@ -83,6 +86,7 @@ def check(trigger: Trigger, graph: Graph) -> tuple[Diagnostic, ...]:
         *_check_guards(graph),
         *_check_collected(trigger, graph),
         *_check_locales(graph),
+        *_check_confirmations(graph),
         *(warning for channel in CHANNELS.values() for warning in _check_recipients(trigger, graph, channel)),
         *(warning for channel in CHANNELS.values() for warning in _check_deliverable(trigger, graph, channel)),
     ]
@@ -115,7 +119,12 @@ def context_paths(node: Node) -> set[str]:
             paths |= compile_template(text).paths
         except TemplateError:  # reported as the problem of its node
             continue
-    return paths
+    return paths - _links_of(node.action)
+
+
+def _links_of(action: Action | MessageAction) -> set[str]:
+    """Return the names of the links that the texts of an email can have."""
+    return {*link_values(action.confirms)} if isinstance(action, SendEmail) else set()
 
 
 def _filters_on_entry(node: Node) -> tuple[Filter, ...]:
@@ -298,6 +307,28 @@ def _check_locales(graph: Graph) -> Iterator[Diagnostic]:
         own = {*message.locales, graph.settings.default_locale}
         if lacking := [tag for tag in locales if choose_locale(own, tag) is None]:
             yield Diagnostic("warning", f"has no texts in {', '.join(lacking)}, as another message has", node_id)
+
+
+def _check_confirmations(graph: Graph) -> Iterator[Diagnostic]:
+    """Report emails that ask to confirm a topic without a link for it, in one of their locales."""
+    for node in graph.nodes:
+        action = node.action
+        if not isinstance(action, SendEmail) or action.confirms is None:
+            continue
+        for locale, body in {"": action.body, **{tag: texts["body"] for tag, texts in action.locales.items()}}.items():
+            if CONFIRM_LINK not in compile_template(body).paths:
+                path = f"locales.{locale}.body" if locale else "body"
+                message = f"must have the link {{{{ {CONFIRM_LINK} }}}}, which confirms the topic {action.confirms!r}"
+                yield Diagnostic("error", message, node.id, path)
+
+
+def unknown_topics(graph: Graph, topics: Collection[str]) -> Iterator[Diagnostic]:
+    """Yield an error for each topic that a node names and the organization does not have."""
+    for node in graph.nodes:
+        for key, name in topics_in(node.action).items():
+            if name not in topics:
+                hint = suggestion(name, topics, ": save it first (wb.topics.save)")
+                yield Diagnostic("error", f"unknown topic {name!r}{hint}", node.id, key)
 
 
 def _writes(node: Node, filter_: Filter) -> bool:
@@ -542,11 +573,11 @@ MAX_SAMPLED_CONTACTS = 10_000  # of a segment, the newest
 class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
-    `segments`, `connections` and `chain` None: not loaded. An event without `paths` was not examined. `types`: those at
-    its paths. `undeliverable`: of the newest events of a name, how many have a wallet that can never sign in, and how
-    many were looked at. `missing`: of the contacts of the newest events of each name, or of the segment that starts it,
-    that are in the segments of a need: how many lack the value, and how many were looked at, by the value of their
-    locale attribute. `is_sample`: the segment has more contacts than were looked at.
+    `segments`, `connections`, `topics` and `chain` None: not loaded. An event without `paths` was not examined.
+    `types`: those at its paths. `undeliverable`: of the newest events of a name, how many have a wallet that can never
+    sign in, and how many were looked at. `missing`: of the contacts of the newest events of each name, or of the
+    segment that starts it, that are in the segments of a need: how many lack the value, and how many were looked at, by
+    the value of their locale attribute. `is_sample`: the segment has more contacts than were looked at.
     """
 
     events: tuple[str, ...] = ()
@@ -554,6 +585,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     types: Mapping[str, Mapping[str, Collection[str]]] = {}
     segments: tuple[str, ...] | None = None
     connections: Mapping[str, ConnectionDefinition] | None = None
+    topics: tuple[str, ...] | None = None
     chain: ChainFacts | None = None
     undeliverable: Mapping[str, tuple[int, int]] = {}
     missing: Mapping[Need, Mapping[str | None, tuple[int, int]]] = {}
@@ -601,6 +633,7 @@ def _needed_paths(action: Action | MessageAction) -> list[str]:
     match action:
         case MessageAction(channel=channel):
             paths = {path for text in templates_in(action) for path in required_paths(text)} - _ALWAYS_THERE
+            paths -= _links_of(action)
             if channel is not None and channel.recipient is not None:
                 paths.add(channel.recipient.field)
         case WaitUntil(date=str() as date):
@@ -628,7 +661,7 @@ def uses_chain(trigger: Trigger, graph: Graph) -> bool:
 
 
 def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iterator[Diagnostic]:
-    """Yield warnings about events, properties, segments and chains that do not match the catalog."""
+    """Yield warnings about events, properties, segments and chains that do not match the catalog, errors of topics."""
     for name, node_id, field in _named_events(trigger, graph):
         if name not in catalog.events:
             yield Diagnostic("warning", unknown_event_message(name, catalog.events), node_id, field)
@@ -658,6 +691,8 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
     if catalog.connections is not None:
         for node_id, key, reason in check_connections(graph, catalog.connections):
             yield Diagnostic("warning", f"{key}: {reason}", node_id)
+    if catalog.topics is not None:
+        yield from unknown_topics(graph, catalog.topics)
     if catalog.chain is None:
         return
     source = trigger.log_source

@@ -28,7 +28,10 @@ TOO_LARGE_ATTRIBUTES = f"left out: a contact has at most {MAX_CONTACT_ATTRIBUTES
 
 
 class ContactState(msgspec.Struct, frozen=True, gc=False):
-    """A contact at the time of a step. `opted_out`: the channels it opted out of."""
+    """A contact at the time of a step. `opted_out`: the channels it opted out of.
+
+    `declined`: the topics whose messages it does not get.
+    """
 
     id: str
     identifiers: Identifiers = Identifiers()
@@ -36,6 +39,7 @@ class ContactState(msgspec.Struct, frozen=True, gc=False):
     tags: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
     opted_out: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
 
 
 def merge_identifiers(sent: Identifiers, contact: Identifiers) -> Identifiers:

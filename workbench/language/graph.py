@@ -29,6 +29,7 @@ from workbench.language.actions import (
     Collect,
     Handle,
     InvalidAction,
+    MessageAction,
     TriggerNode,
     UpdateContact,
     WaitUntil,
@@ -38,6 +39,7 @@ from workbench.language.actions import (
     is_valid_id,
     read_action,
     read_event_name,
+    topics_in,
 )
 from workbench.language.codec import Json, storage_problem
 from workbench.language.event import attribute_key
@@ -213,6 +215,17 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     def collects(self) -> bool:
         """Whether entries collect events."""
         return Collect in self.actions
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """The topics of its messages."""
+        actions = (node.action for node in self.nodes)
+        return frozenset(action.topic for action in actions if isinstance(action, MessageAction) and action.topic)
+
+    @cached_property
+    def named_topics(self) -> frozenset[str]:
+        """The topics that its nodes name: those of messages, and those that contacts confirm."""
+        return self.topics.union(name for node in self.nodes for name in topics_in(node.action).values())
 
     @cached_property
     def wakes(self) -> frozenset[str]:

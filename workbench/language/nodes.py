@@ -60,6 +60,7 @@ from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
 from workbench.language.run import JOINED, ContactUpdated, EntryJoined, State, TagAdded, TagRemoved, message_id
 from workbench.language.template import MissingValueError, RenderBudget, TemplateError, evaluate_texts, render
+from workbench.language.topics import link_values
 from workbench.language.trigger import identifier_fields
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -103,6 +104,8 @@ def _sends(kind: type[M], channel: Channel) -> Callable[[Compose[M]], Compose[M]
 def _send(ctx: StepContext, action: M, channel: Channel, compose: Compose[M]) -> Decision:
     if channel.name in ctx.facts.contact.opted_out:
         return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "opted_out"}))
+    if action.topic in ctx.facts.contact.declined:
+        return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "declined_topic", "topic": action.topic}))
     if channel.to_contact and (withheld := _withhold(ctx)) is not None:
         return withheld
     address = ""
@@ -154,7 +157,7 @@ _UNSAFE_SUBJECT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|=\?[^?\s]*\?[bq]
 
 @_sends(SendEmail, SendEmail.channel)
 def _compose_email(ctx: StepContext, action: SendEmail, email: str) -> Message | Failure:
-    context = ctx.facts.context
+    context = {**link_values(action.confirms), **ctx.facts.context}
     subject, body = render(action.subject, context), render(action.body, context, html=action.html)
     if _UNSAFE_SUBJECT.search(subject):
         reason = "the subject contains a line break, a control character or an encoded word"

@@ -15,6 +15,7 @@ from workbench.language.check import Diagnostic
 from workbench.language.lift import Lift, LiftGroup
 from workbench.language.payload_schema import PropertyPath, SchemaChange
 from workbench.language.run import State, Step
+from workbench.language.topics import OptIn
 
 AutomationState: TypeAlias = Literal["draft", "live", "paused", "off"]
 SegmentKind: TypeAlias = Literal["query", "audience"]
@@ -691,7 +692,7 @@ class ContactView(msgspec.Struct, frozen=True, rename="camel"):
     """A contact. `walletRaw` is the wallet in the case in which it was first sent, `optedOut` lists channels.
 
     `suppressed`: why its address gets no emails (bounced, complained, unsubscribed, opted_out); null if it does, and
-    in lists.
+    in lists. `declined`: the topics whose messages it does not get.
     """
 
     # The store reads `email` sealed; it is replaced before a caller sees it.
@@ -708,6 +709,43 @@ class ContactView(msgspec.Struct, frozen=True, rename="camel"):
     created_at: datetime
     updated_at: datetime
     suppressed: str | None = None
+    declined: tuple[str, ...] = ()
+
+
+class TopicView(msgspec.Struct, frozen=True, rename="camel"):
+    """A topic. `label`: its name on the page of preferences, and `labels` in other languages, by locale.
+
+    `optIn`: contacts get its messages until they decline (`none`), or after they confirm a link (`double`).
+    """
+
+    name: str
+    label: str
+    labels: dict[str, str]
+    opt_in: Annotated[str, _values(OptIn)]
+    created_at: datetime
+    updated_at: datetime
+
+
+class TopicUse(msgspec.Struct, frozen=True, rename="camel"):
+    """An automation that names a topic: in its `draft`, or in its live `version` (None: not in it)."""
+
+    automation_id: str
+    name: str
+    draft: bool
+    version: int | None
+
+
+class TopicWithUses(TopicView, frozen=True, rename="camel", kw_only=True):
+    """A topic, and the automations that name it."""
+
+    used_by: tuple[TopicUse, ...]
+
+
+class PreferencesView(msgspec.Struct, frozen=True):
+    """What a contact wants: whether it gets messages, by topic and by channel."""
+
+    topics: dict[str, bool]
+    channels: dict[str, bool]
 
 
 class ContactCounts(msgspec.Struct, frozen=True):

@@ -259,13 +259,14 @@ class ContactDescription(Body, frozen=True, rename="camel"):
     tags: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
     opted_out: Annotated[tuple[ChannelName, ...], _OPT_OUTS] = ()
+    declined: Annotated[tuple[str, ...], Meta(description="The topics that it declined.")] = ()
 
     @property
     def state(self) -> ContactState:
         """The contact with its values as the service would store them."""
         wallet = self.wallet_address or None
         identifiers = Identifiers(wallet and wallet.lower(), self.email or None, self.external_id or None, wallet)
-        values = identifiers, as_stored(self.attributes), self.tags, self.segments, self.opted_out
+        values = identifiers, as_stored(self.attributes), self.tags, self.segments, self.opted_out, self.declined
         return ContactState(self.id or SIMULATED_ID, *values)
 
 

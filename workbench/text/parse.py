@@ -421,7 +421,7 @@ class _Parser:
 
 def _field(field_type: FieldType, noun: str, scanner: Scanner) -> Any:
     match field_type:
-        case "line" | "text" | "tag" | "connection":
+        case "line" | "text" | "tag" | "connection" | "topic":
             return scanner.text(f"a {noun}")
         case "url":
             return scanner.url()

@@ -144,7 +144,7 @@ def _argument(field_type: FieldType, content: Any) -> Any:
             return content
         case "recipient" | "missing" | "switch" | "clock" | "date" | "zone" | "locales" | "path" | "number":
             return content
-        case "connection" | "fields":
+        case "connection" | "fields" | "topic":
             return content
 
 

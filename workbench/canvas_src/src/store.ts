@@ -50,7 +50,7 @@ export interface CanvasState {
 /** The automation has a newer revision on the server. */
 class ConflictError extends Error {}
 
-const NO_CHOICES: Choices = { events: [], paths: {}, builtIns: [], attributes: [], tags: [], segments: [], snippets: [], connections: [], channels: [] };
+const NO_CHOICES: Choices = { events: [], paths: {}, builtIns: [], attributes: [], tags: [], segments: [], snippets: [], connections: [], topics: [], channels: [] };
 
 export class CanvasStore {
   private readonly viewId = crypto.getRandomValues(new Uint32Array(2)).join("-");

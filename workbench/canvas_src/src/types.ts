@@ -146,6 +146,7 @@ export interface Choices {
   segments: string[];
   snippets: string[];
   connections: { name: string; fields: { name: string; required: boolean }[] }[];
+  topics: { name: string; label: string }[];
   channels: { address: string; noun: string }[];
 }
 

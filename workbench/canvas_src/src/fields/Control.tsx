@@ -51,7 +51,7 @@ export function Control(props: Props) {
       </details>
     );
   }
-  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, switch: id, missing: id, missed: id, clock: id, date: id, shift: id }[field.control]; // a label names a single input
+  const labelled = { line: id, text: id, url: id, duration: id, number: id, checkbox: id, switch: id, missing: id, missed: id, clock: id, date: id, shift: id, topic: id }[field.control]; // a label names a single input
   return (
     <Labelled label={field.label} hint={field.hint} htmlFor={labelled} diagnostics={props.diagnostics}>
       {control()}
@@ -126,6 +126,16 @@ export function Control(props: Props) {
         return <Shift id={id} label={field.label} value={value} disabled={disabled} onChange={onChange} />;
       case "path":
         return <Combo label={field.label} value={text} options={inPayload().map(({ path, types }) => ({ value: path, detail: types.join(", ") }))} placeholder="any value" disabled={disabled} invalid={invalid} onChange={(path) => onChange(path || undefined)} />;
+      case "topic": {
+        const known = choices.topics.some((topic) => topic.name === text) || !text;
+        return (
+          <select id={id} value={text} disabled={disabled} aria-invalid={invalid || undefined} onChange={(event) => onChange(event.target.value || undefined)}>
+            <option value="">none</option>
+            {choices.topics.map((topic) => <option key={topic.name} value={topic.name}>{topic.name === topic.label ? topic.name : `${topic.name} (${topic.label})`}</option>)}
+            {!known && <option value={text}>{text}</option>}
+          </select>
+        );
+      }
       case "zone":
         return <Combo label={field.label} value={text} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} placeholder="timezone" disabled={disabled} invalid={invalid} onChange={(name) => onChange(name || undefined)} />;
       case "filters":

@@ -1,0 +1,71 @@
+"""Topics, and the choices of contacts: what they want, by topic and by channel."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from api.store.database import Transaction
+from api.store.query import Json, Uuid, query
+from workbench.language.responses import TopicView
+from workbench.language.topics import OptIn
+
+Source: TypeAlias = Literal["preference_page", "one_click", "api", "double_opt_in"]
+
+
+class ConsentRow(msgspec.Struct, frozen=True):
+    """One choice of a contact, of a topic or of a channel. `text_sha256`: of the text that it saw, in hex."""
+
+    id: Uuid
+    contact_id: Uuid
+    granted: bool
+    source: Source
+    at: datetime
+    topic: str | None = None
+    channel: str | None = None
+    text_sha256: str | None = None
+
+
+class TopicUseRow(msgspec.Struct, frozen=True):
+    """An automation whose graphs may name a topic: as text, the language decides. `version`: the live one."""
+
+    id: Uuid
+    name: str
+    draft: Json
+    version: int | None
+    live: Json | None
+
+
+@query
+async def list_topics(tx: Transaction, org_id: int, names: Sequence[str] | None = None) -> list[TopicView]:
+    """Return topics by name: all, or those of `names` that exist."""
+
+
+@query
+async def write_topic(
+    tx: Transaction, org_id: int, name: str, label: str, labels: dict[str, str], opt_in: OptIn, at: datetime
+) -> TopicView: ...
+
+
+@query
+async def delete_topic(tx: Transaction, org_id: int, name: str, at: datetime) -> bool:
+    """Delete a topic; return whether it existed. Choices of contacts stay."""
+
+
+@query
+async def count_topics(tx: Transaction, org_id: int) -> int: ...
+
+
+@query
+async def list_topic_uses(tx: Transaction, org_id: int, quoted: str) -> list[TopicUseRow]:
+    """Return the automations whose graphs contain the name of a topic in quotes."""
+
+
+@query
+async def add_consents(tx: Transaction, org_id: int, rows: Sequence[ConsentRow]) -> None: ...
+
+
+@query
+async def find_latest_consent(tx: Transaction, org_id: int, contact_id: Uuid, topic: str) -> ConsentRow | None:
+    """Return the latest choice of a topic, also by a contact that was merged into this one."""

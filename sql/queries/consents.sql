@@ -1,0 +1,55 @@
+-- Topics, and the choices of contacts.
+
+-- Topics -----------------------------------------------------------------------------------------------------------
+
+-- list_topics --
+-- The topics of an organization, by name; of some names, if given.
+SELECT name, label, labels, opt_in, created_at, updated_at
+FROM topics
+WHERE org_id = :org_id AND deleted_at IS NULL AND (:names ::text[] IS NULL OR name = ANY (:names ::text[]))
+ORDER BY name;
+
+-- write_topic --
+-- Create or change a topic; one that was deleted exists again, with the choices that contacts made.
+INSERT INTO topics (org_id, name, label, labels, opt_in, created_at, updated_at)
+VALUES (:org_id, :name, :label, :labels ::jsonb, :opt_in, :at, :at)
+ON CONFLICT (org_id, name) DO UPDATE
+SET label = excluded.label, labels = excluded.labels, opt_in = excluded.opt_in, updated_at = excluded.updated_at, deleted_at = NULL
+RETURNING name, label, labels, opt_in, created_at, updated_at;
+
+-- delete_topic --
+-- Delete a topic; a row if it existed.
+UPDATE topics SET deleted_at = :at WHERE org_id = :org_id AND name = :name AND deleted_at IS NULL
+RETURNING true;
+
+-- count_topics --
+-- How many topics there are.
+SELECT count(*) FROM topics WHERE org_id = :org_id AND deleted_at IS NULL;
+
+-- list_topic_uses --
+-- The automations with a message on a topic, or one that confirms it: in their draft, and in their live version.
+SELECT a.id, a.name, a.graph AS draft, v.version, v.graph AS live
+FROM automations a
+LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
+WHERE a.org_id = :org_id AND a.archived_at IS NULL AND (strpos(a.graph ::text, :quoted) > 0 OR strpos(v.graph ::text, :quoted) > 0)
+ORDER BY a.name, a.id;
+
+-- Choices ----------------------------------------------------------------------------------------------------------
+
+-- add_consents --
+-- Add choices of contacts.
+INSERT INTO consents (org_id, id, contact_id, topic, channel, granted, source, text_sha256, at)
+SELECT :org_id ::bigint, id, contact_id, topic, channel, granted, source, text_sha256, at
+FROM unnest(:id ::uuid[], :contact_id ::uuid[], :topic ::text[], :channel ::text[], :granted ::boolean[], :source ::text[],
+            :text_sha256 ::text[], :at ::timestamptz[])
+    AS n (id, contact_id, topic, channel, granted, source, text_sha256, at)
+RETURNING true;
+
+-- find_latest_consent --
+-- The latest choice of a topic by a contact, or by those that were merged into it.
+SELECT n.id, n.contact_id, n.granted, n.source, n.topic, n.channel, n.text_sha256, n.at
+FROM consents n
+WHERE n.org_id = :org_id AND n.topic = :topic AND n.contact_id IN (
+    SELECT id FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id))
+ORDER BY n.at DESC, n.id DESC
+LIMIT 1;

@@ -1,0 +1,211 @@
+"""The page of preferences, the confirmation of a topic, the one-click link, and the same by the API."""
+
+import re
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+
+from api.channels.signing import (
+    ContactLink,
+    Purpose,
+    Unsubscription,
+    contact_token,
+    read_contact_token,
+    unsubscribe_token,
+)
+from tests.routes.conftest import Org
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+ZOE = {"email": "zoe@acme.example", "externalId": "zoe"}
+
+
+@pytest.fixture
+async def zoe(acme: Org) -> str:
+    """A contact of an organization with two topics; return its id."""
+    labels = {"de": "Neuigkeiten", "fr": "Actualités"}
+    for name, topic in {
+        "news": {"label": "News", "labels": labels},
+        "deals": {"label": "Deals & <b>offers</b>", "optIn": "double"},
+    }.items():
+        assert (await acme.call("PUT", f"/topics/{name}", topic, kind="workbench")).status_code == 200
+    return await contact(acme, ZOE, locale="de-AT")
+
+
+async def contact(org: Org, identifiers: dict[str, str], **attributes: str) -> str:
+    answer = await org.post({"event": "signup", "contact": identifiers, "attributes": attributes})
+    assert answer[0] == 202, answer
+    found = await org.call("POST", "/contacts/find", {"contact": identifiers})
+    return str(found.json()["id"])
+
+
+def page_url(org: Org, contact_id: str, purpose: Purpose = "preferences", topic: str = "") -> str:
+    token = contact_token(org.service.keyring, ContactLink(purpose, org.id, contact_id, topic))
+    base = f"http://127.0.0.1:{org.service.port}/preferences"
+    return f"{base}/{token}" if purpose == "preferences" else f"{base}/confirm/{token}"
+
+
+async def submit(org: Org, contact_id: str, *checked: str, **more: str) -> httpx.Response:
+    """Send the form as a browser does; `checked`: topics and channels."""
+    page = await org.service.client.get(page_url(org, contact_id))
+    shown = re.findall(r'name="(shown_\w+)" value="(\w+)"', page.text)
+    chosen = [(name.removeprefix("shown_"), value) for name, value in shown if value in checked]
+    content = urlencode([*shown, *chosen, *more.items()])
+    return await org.service.client.post(page_url(org, contact_id), content=content, headers=FORM)
+
+
+async def consents(org: Org) -> list[tuple[Any, ...]]:
+    return await org.rows("coalesce(topic, channel), granted, source", "consents", "at, id")
+
+
+async def preferences(org: Org, contact_id: str) -> Any:
+    return (await org.call("GET", f"/contacts/{contact_id}/preferences")).json()
+
+
+async def events(org: Org, name: str) -> list[Any]:
+    rows = await org.rows("event, payload", "events", "created_at, id")
+    return [payload for event, payload in rows if event == name]
+
+
+async def test_the_page_is_in_the_locale_of_the_contact_and_opening_it_changes_nothing(acme: Org, zoe: str) -> None:
+    response = await acme.service.client.get(page_url(acme, zoe))
+    assert response.status_code == 200
+    assert '<html lang="de">' in response.text
+    assert "Neuigkeiten" in response.text  # de-AT has no label of its own
+    assert "Deals &amp; &lt;b&gt;offers&lt;/b&gt;" in response.text
+    assert "z•••@acme.example" in response.text
+    assert ZOE["email"] not in response.text
+    assert re.findall(r'value="(\w+)" checked', response.text) == ["news", "email", "inapp"]
+    headers = response.headers
+    assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert await consents(acme) == []
+
+
+async def test_a_saved_page_declines_a_topic_and_a_channel_with_the_text_that_was_shown(acme: Org, zoe: str) -> None:
+    response = await submit(acme, zoe, "inapp")
+    assert "Ihre Einstellungen sind gespeichert." in response.text
+    expected = {"topics": {"deals": False, "news": False}, "channels": {"inapp": True, "email": False, "webhook": True}}
+    assert await preferences(acme, zoe) == expected
+    assert await consents(acme) == [("news", False, "preference_page"), ("email", False, "preference_page")]
+    text = "Ihre Einstellungen\nWählen Sie, was Sie erhalten möchten.\nNeuigkeiten"
+    statement = "SELECT text_sha256 FROM consents WHERE org_id = %s AND topic = 'news'"
+    ((digest,),) = await acme.service.rows(statement, acme.id)
+    assert digest == sha256(text.encode()).hexdigest()
+    await submit(acme, zoe, "inapp")  # nothing has changed
+    assert len(await consents(acme)) == 2
+    await submit(acme, zoe, "news", "email", "inapp")
+    assert (await preferences(acme, zoe))["channels"]["email"] is True
+    assert (await consents(acme))[2:] == [("news", True, "preference_page"), ("email", True, "preference_page")]
+
+
+async def test_everything_is_stopped_by_one_button_and_an_empty_form_stops_nothing(acme: Org, zoe: str) -> None:
+    response = await acme.service.client.post(page_url(acme, zoe), content=b"List-Unsubscribe=One-Click", headers=FORM)
+    assert response.status_code == 200
+    assert await consents(acme) == []
+    await submit(acme, zoe, "news", "email", "inapp", stop="all")
+    expected = {
+        "topics": {"deals": False, "news": False},
+        "channels": {"inapp": False, "email": False, "webhook": True},
+    }
+    assert await preferences(acme, zoe) == expected
+
+
+async def test_a_topic_with_double_opt_in_is_granted_after_its_link_is_confirmed(acme: Org, zoe: str) -> None:
+    response = await submit(acme, zoe, "news", "deals", "email", "inapp")
+    assert "Bitte bestätigen Sie" in response.text
+    assert (await preferences(acme, zoe))["topics"]["deals"] is False
+    assert await events(acme, "consent.requested") == [{"topic": "deals"}]
+    url = page_url(acme, zoe, "confirm", "deals")
+    assert '<form method="post">' in (await acme.service.client.get(url)).text
+    assert (await preferences(acme, zoe))["topics"]["deals"] is False
+    for _ in range(2):  # the second click changes nothing
+        assert "Vielen Dank" in (await acme.service.client.post(url)).text
+    assert (await preferences(acme, zoe))["topics"]["deals"] is True
+    assert await consents(acme) == [("deals", True, "double_opt_in")]
+    assert await events(acme, "consent.confirmed") == [{"topic": "deals"}]
+    # A second request, after it was declined again
+    await submit(acme, zoe, "news", "email", "inapp")
+    await acme.service.client.post(url)
+    assert [granted for _, granted, _ in await consents(acme)] == [True, False, True]
+    assert len(await events(acme, "consent.confirmed")) == 2
+
+
+async def test_one_click_withdraws_the_topic_of_the_message_and_leaves_the_channel(acme: Org, zoe: str) -> None:
+    keyring = acme.service.keyring
+    address = unsubscribe_token(keyring, Unsubscription(acme.id, keyring.of(acme.id).digest("email", ZOE["email"])))
+    topic = contact_token(keyring, ContactLink("withdraw", acme.id, zoe, "news"))
+    path = f"/unsubscribe?token={address}&topic={topic}"
+    asked = await acme.service.client.get(path)
+    assert "Nachrichten zu „Neuigkeiten“ abbestellen?" in asked.text
+    assert await consents(acme) == []
+    for _ in range(2):
+        done = await acme.service.client.post(path, content=b"List-Unsubscribe=One-Click", headers=FORM)
+        assert "Sie haben „Neuigkeiten“ abbestellt." in done.text
+    assert await consents(acme) == [("news", False, "one_click")]
+    assert (await preferences(acme, zoe))["channels"]["email"] is True
+    for wrong in (topic[:-2], address, contact_token(keyring, ContactLink("confirm", acme.id, zoe, "news"))):
+        refused = await acme.service.client.post(f"/unsubscribe?token={address}&topic={wrong}")
+        assert (refused.status_code, refused.json()["field"]) == (400, "topic")
+    await acme.service.client.post(f"/unsubscribe?token={address}")  # a message without a topic, as ever
+    assert (await consents(acme))[1:] == [("email", False, "one_click")]
+
+
+async def test_links_lead_to_the_survivor_of_a_merge_and_back_after_it_is_undone(acme: Org, zoe: str) -> None:
+    other = await contact(acme, {"externalId": "zoe2"})
+    await submit(acme, zoe, "email", "inapp")  # without news
+    merged = await acme.call("POST", "/contacts/merge", {"keep": other, "absorb": zoe}, kind="workbench")
+    assert (await preferences(acme, other))["topics"]["news"] is False
+    await submit(acme, zoe, "news", "email", "inapp")
+    assert (await preferences(acme, other))["topics"]["news"] is True
+    undone = await acme.call("POST", f"/contacts/merges/{merged.json()['id']}/undo", kind="workbench")
+    assert undone.status_code == 200, undone.text
+    assert (await preferences(acme, other))["topics"]["news"] is True
+    assert (await preferences(acme, zoe))["topics"]["news"] is False  # its own latest choice
+
+
+async def test_an_erased_contact_has_no_consents_and_its_links_say_so(acme: Org, zoe: str) -> None:
+    await submit(acme, zoe)
+    exported = (await acme.call("GET", f"/contacts/{zoe}/export", kind="workbench")).json()["consents"]
+    assert [(row["topic"], row["channel"], row["granted"]) for row in exported] == [
+        ("news", None, False),
+        (None, "email", False),
+        (None, "inapp", False),
+    ]
+    key = await acme.key("workbench", "contacts:erase")
+    erased = await acme.service.client.delete(f"/contacts/{zoe}", headers={"authorization": f"Bearer {key}"})
+    assert erased.status_code == 200
+    assert await consents(acme) == []
+    urls = [page_url(acme, zoe), page_url(acme, zoe, "confirm", "deals"), page_url(acme, zoe)[:-3]]
+    for url in urls:
+        for method in ("GET", "POST"):
+            response = await acme.service.client.request(method, url)
+            assert (response.status_code, "no longer valid" in response.text) == (404, True)
+
+
+async def test_a_link_serves_one_purpose_of_one_contact_of_one_organization(acme: Org, globex: Org, zoe: str) -> None:
+    keyring = acme.service.keyring
+    link = ContactLink("confirm", acme.id, zoe, "news")
+    assert read_contact_token(keyring, "confirm", contact_token(keyring, link)) == link
+    for purpose in ("preferences", "withdraw"):
+        assert read_contact_token(keyring, purpose, contact_token(keyring, link)) is None
+    stranger = page_url(globex, zoe)
+    assert (await acme.service.client.get(stranger)).status_code == 404
+
+
+async def test_the_api_reads_and_sets_preferences(acme: Org, zoe: str) -> None:
+    path = f"/contacts/{zoe}/preferences"
+    answer = await acme.call("PUT", path, {"topics": {"deals": True, "news": False}, "channels": {"email": False}})
+    assert answer.json()["topics"] == {"deals": True, "news": False}
+    assert await consents(acme) == [("deals", True, "api"), ("news", False, "api"), ("email", False, "api")]
+    found = (await acme.call("GET", f"/contacts/{zoe}")).json()
+    assert (found["declined"], found["optedOut"]) == (["news"], ["email"])
+    wrong = await acme.call("PUT", path, {"topics": {"newz": True}})
+    assert (wrong.status_code, wrong.json()["field"]) == (400, "topics.newz")
+    assert "did you mean 'news'?" in wrong.text
+    for body in ({}, {"topics": {}}, {"topics": {"news": "no"}}, {"channels": {"fax": True}}):
+        assert (await acme.call("PUT", path, body)).status_code == 400
+    await acme.call("PUT", f"/contacts/{zoe}/opt-outs", {"email": False})
+    assert (await consents(acme))[3:] == [("email", True, "api")]
