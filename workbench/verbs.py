@@ -124,6 +124,7 @@ class StepVerbs(MethodHints):
         fields: Mapping[str, object] | None = None,
         *,
         locales: Locales | None = None,
+        topic: str | None = None,
         on_missing: OnMissing = "skip",
         node: str | None = None,
         **more: object,
@@ -131,12 +132,12 @@ class StepVerbs(MethodHints):
         """Send a message by a connection, with values for its fields; `wb.connections` lists them.
 
         Values are JSON or texts with templates. A text that is a single `{{ amountUsd }}` keeps the type of the value.
-        `locales={"de": {"text": "…"}}` has the fields that differ for contacts of other locales. `on_missing` as for
-        `.send_inapp`: without a value of a field.
+        `locales={"de": {"text": "…"}}` has the fields that differ for contacts of other locales. `topic` and
+        `on_missing` as for `.send_inapp`: without a value of a field.
         """
         data = {"connection": connection, "fields": {**(fields or {}), **more}}
         data |= {"locales": locales} if locales is not None else {}
-        return self._add("send_via", data | _missing(on_missing), node)
+        return self._add("send_via", data | _topics(topic) | _missing(on_missing), node)
 
     # Contact data
 

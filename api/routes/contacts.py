@@ -105,6 +105,7 @@ class ChannelsBody(Body, frozen=True):
     inapp: bool | None = None
     email: bool | None = None
     webhook: bool | None = None
+    connection: bool | None = None
 
     @property
     def chosen(self) -> dict[str, bool]:

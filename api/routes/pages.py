@@ -26,6 +26,7 @@ class PageTexts(msgspec.Struct, frozen=True, kw_only=True):
     channels: str
     email: str
     inapp: str
+    connection: str
     save: str
     stop_all: str
     saved: str
@@ -51,6 +52,7 @@ TEXTS = {
         channels="Channels",
         email="Emails",
         inapp="Messages in the app",
+        connection="Chat and text messages",
         save="Save",
         stop_all="Stop everything",
         saved="Your preferences are saved.",
@@ -73,6 +75,7 @@ TEXTS = {
         channels="Kanäle",
         email="E-Mails",
         inapp="Nachrichten in der App",
+        connection="Nachrichten per Chat und SMS",
         save="Speichern",
         stop_all="Alles abbestellen",
         saved="Ihre Einstellungen sind gespeichert.",
@@ -95,6 +98,7 @@ TEXTS = {
         channels="Canales",
         email="Correos electrónicos",
         inapp="Mensajes en la aplicación",
+        connection="Mensajes de chat y SMS",
         save="Guardar",
         stop_all="Cancelar todo",
         saved="Sus preferencias se han guardado.",
@@ -117,6 +121,7 @@ TEXTS = {
         channels="Canaux",
         email="E-mails",
         inapp="Messages dans l\u2019application",
+        connection="Messages par chat et SMS",
         save="Enregistrer",
         stop_all="Tout arrêter",
         saved="Vos préférences sont enregistrées.",

@@ -18,7 +18,7 @@ from api.store.query import act_for
 from workbench.language.event import mask_email
 from workbench.language.responses import TopicView
 
-CHANNELS = ("email", "inapp")  # that reach the person; a webhook reaches a system
+CHANNELS = ("email", "inapp", "connection")  # that reach the person; a webhook reaches a system
 
 blueprint = Blueprint("preferences")
 

@@ -77,7 +77,7 @@ async def test_the_page_is_in_the_locale_of_the_contact_and_opening_it_changes_n
     assert "Deals &amp; &lt;b&gt;offers&lt;/b&gt;" in response.text
     assert "z•••@acme.example" in response.text
     assert ZOE["email"] not in response.text
-    assert re.findall(r'value="(\w+)" checked', response.text) == ["news", "email", "inapp"]
+    assert re.findall(r'value="(\w+)" checked', response.text) == ["news", "email", "inapp", "connection"]
     headers = response.headers
     assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
     assert "default-src 'none'" in headers["content-security-policy"]
@@ -85,18 +85,21 @@ async def test_the_page_is_in_the_locale_of_the_contact_and_opening_it_changes_n
 
 
 async def test_a_saved_page_declines_a_topic_and_a_channel_with_the_text_that_was_shown(acme: Org, zoe: str) -> None:
-    response = await submit(acme, zoe, "inapp")
+    response = await submit(acme, zoe, "inapp", "connection")
     assert "Ihre Einstellungen sind gespeichert." in response.text
-    expected = {"topics": {"deals": False, "news": False}, "channels": {"inapp": True, "email": False, "webhook": True}}
+    expected = {
+        "topics": {"deals": False, "news": False},
+        "channels": {"inapp": True, "email": False, "webhook": True, "connection": True},
+    }
     assert await preferences(acme, zoe) == expected
     assert await consents(acme) == [("news", False, "preference_page"), ("email", False, "preference_page")]
     text = "Ihre Einstellungen\nWählen Sie, was Sie erhalten möchten.\nNeuigkeiten"
     statement = "SELECT text_sha256 FROM consents WHERE org_id = %s AND topic = 'news'"
     ((digest,),) = await acme.service.rows(statement, acme.id)
     assert digest == sha256(text.encode()).hexdigest()
-    await submit(acme, zoe, "inapp")  # nothing has changed
+    await submit(acme, zoe, "inapp", "connection")  # nothing has changed
     assert len(await consents(acme)) == 2
-    await submit(acme, zoe, "news", "email", "inapp")
+    await submit(acme, zoe, "news", "email", "inapp", "connection")
     assert (await preferences(acme, zoe))["channels"]["email"] is True
     assert (await consents(acme))[2:] == [("news", True, "preference_page"), ("email", True, "preference_page")]
 
@@ -105,16 +108,16 @@ async def test_everything_is_stopped_by_one_button_and_an_empty_form_stops_nothi
     response = await acme.service.client.post(page_url(acme, zoe), content=b"List-Unsubscribe=One-Click", headers=FORM)
     assert response.status_code == 200
     assert await consents(acme) == []
-    await submit(acme, zoe, "news", "email", "inapp", stop="all")
+    await submit(acme, zoe, "news", "email", "inapp", "connection", stop="all")
     expected = {
         "topics": {"deals": False, "news": False},
-        "channels": {"inapp": False, "email": False, "webhook": True},
+        "channels": {"inapp": False, "email": False, "webhook": True, "connection": False},
     }
     assert await preferences(acme, zoe) == expected
 
 
 async def test_a_topic_with_double_opt_in_is_granted_after_its_link_is_confirmed(acme: Org, zoe: str) -> None:
-    response = await submit(acme, zoe, "news", "deals", "email", "inapp")
+    response = await submit(acme, zoe, "news", "deals", "email", "inapp", "connection")
     assert "Bitte bestätigen Sie" in response.text
     assert (await preferences(acme, zoe))["topics"]["deals"] is False
     assert await events(acme, "consent.requested") == [{"topic": "deals"}]
@@ -127,7 +130,7 @@ async def test_a_topic_with_double_opt_in_is_granted_after_its_link_is_confirmed
     assert await consents(acme) == [("deals", True, "double_opt_in")]
     assert await events(acme, "consent.confirmed") == [{"topic": "deals"}]
     # A second request, after it was declined again
-    await submit(acme, zoe, "news", "email", "inapp")
+    await submit(acme, zoe, "news", "email", "inapp", "connection")
     await acme.service.client.post(url)
     assert [granted for _, granted, _ in await consents(acme)] == [True, False, True]
     assert len(await events(acme, "consent.confirmed")) == 2
@@ -155,10 +158,10 @@ async def test_one_click_withdraws_the_topic_of_the_message_and_leaves_the_chann
 
 async def test_links_lead_to_the_survivor_of_a_merge_and_back_after_it_is_undone(acme: Org, zoe: str) -> None:
     other = await contact(acme, {"externalId": "zoe2"})
-    await submit(acme, zoe, "email", "inapp")  # without news
+    await submit(acme, zoe, "email", "inapp", "connection")  # without news
     merged = await acme.call("POST", "/contacts/merge", {"keep": other, "absorb": zoe}, kind="workbench")
     assert (await preferences(acme, other))["topics"]["news"] is False
-    await submit(acme, zoe, "news", "email", "inapp")
+    await submit(acme, zoe, "news", "email", "inapp", "connection")
     assert (await preferences(acme, other))["topics"]["news"] is True
     undone = await acme.call("POST", f"/contacts/merges/{merged.json()['id']}/undo", kind="workbench")
     assert undone.status_code == 200, undone.text
