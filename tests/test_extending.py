@@ -128,7 +128,7 @@ assert undeliverable.trace.steps[-1].outcome == "undeliverable"
 assert "only numbers with a country code" in undeliverable._repr_html_()
 (entry,) = [entry for entry in palette()["kinds"] if entry["kind"] == "send_sms"]
 assert [(field["name"], field["control"]) for field in entry["fields"]] == [
-    ("body", "text"), ("onMissing", "missing")
+    ("body", "text"), ("topic", "topic"), ("onMissing", "missing")
 ]
 assert _ADDRESSES["sms"].read("+41") == "+41"
 assert "phone" in inspect.signature(Automation.send_test).parameters

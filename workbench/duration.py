@@ -83,10 +83,10 @@ def seconds_of(span: object, argument: str, least: int = 1) -> int:
     duration = span
     if isinstance(span, str):
         # findall on its own would skip text between the parts, so the whole text has to match first.
-        parts = _PART.findall(span) if _DURATION.fullmatch(span) else []
+        parts = _PART.findall(span) if _DURATION.fullmatch(span) else None
         try:
-            lengths = [timedelta(**{_UNITS[unit[0].lower()]: float(number)}) for number, unit in parts]
-            duration = sum(lengths, timedelta())
+            lengths = [timedelta(**{_UNITS[unit[0].lower()]: float(number)}) for number, unit in parts or ()]
+            duration = None if parts is None else sum(lengths, timedelta())
         except OverflowError:
             duration = None
     if not isinstance(duration, timedelta) or duration < timedelta(seconds=least):

@@ -233,8 +233,6 @@ async def publish(
             if live is not None and _same_specs(live, draft):
                 await _plan_move(tx, author, row, move)
                 return row
-            if problems := await _topic_problems(tx, author.org_id, draft):
-                return invalid(problems)
             published = await _add_version(tx, author, row, live, draft)
             if isinstance(published, Refusal):
                 return published
@@ -328,8 +326,6 @@ async def rollback(database: Database, author: Author, automation_id: str, versi
         live = await _live_version(tx, row)
         if live is not None and _same_specs(live, old):
             return row
-        if problems := await _topic_problems(tx, author.org_id, old):
-            return invalid(problems)
         published = await _add_version(tx, author, row, live, old)
         if isinstance(published, Refusal):
             return published
@@ -585,11 +581,8 @@ async def _write(
     return stored
 
 
-async def _topic_problems(tx: Transaction, org_id: int, source: AutomationRow | VersionRow) -> Problems:
+async def _check_topics(tx: Transaction, org_id: int, graph: Graph) -> Problems:
     """Return a problem for each topic that a node names and the organization does not have."""
-    graph = await asyncio.to_thread(read_graph, decode(source.graph))
-    if not isinstance(graph, Graph) or not graph.named_topics:
-        return ()
     topics = [topic.name for topic in await list_topics(tx, org_id)]
     return tuple(
         Problem(f"node {error.node_id}", f"{error.field}: {error.message}") for error in unknown_topics(graph, topics)
@@ -627,6 +620,8 @@ async def _add_version(
                 f"`{name}` cannot be published while a process of an older version runs: finish the upgrade first"
             )
     if SendVia in graph.actions and (problems := await _check_connections(tx, author.org_id, graph)):
+        return invalid(problems)
+    if graph.named_topics and (problems := await _check_topics(tx, author.org_id, graph)):
         return invalid(problems)
     await store.insert_version(tx, author.org_id, row.id, new, sorted(graph.wakes))
     since: datetime | None = author.now

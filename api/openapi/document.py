@@ -242,7 +242,7 @@ def _responses(described: Operation, schemas: _Schemas) -> Object:
     responses = {str(described.status): _response(HTTPStatus(described.status).phrase, content)}
     for status, text in _ERRORS.items():
         described_error: Object = {"application/json": {"schema": schemas.of(Error)}}
-        if status == "404" and described.media == "text/html":
+        if status == "4XX" and described.media == "text/html":
             described_error["text/html"] = {"schema": {"type": "string"}}  # a page says it to people
         responses[status] = _response(text, described_error)
     for other_status, kind in described.other_answers.items():

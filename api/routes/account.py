@@ -27,11 +27,10 @@ from workbench.language.responses import AuditView
 blueprint = Blueprint("account", url_prefix="/api/v1")
 
 _SEES_ALL = "keys:admin"
+_OF_AUTOMATIONS = ("automations:write", "automations:publish", "events:read")
 # By the kind of object (the first word of an action): any one of these scopes is enough to see its changes.
 _KIND_SCOPES: Mapping[str, tuple[str, ...]] = {
-    "automation": ("automations:write", "automations:publish", "events:read"),
-    "entry": ("automations:write", "automations:publish", "events:read"),
-    "organization": ("automations:write", "automations:publish", "events:read"),
+    **dict.fromkeys(("automation", "entry", "snippet", "connection", "topic", "organization"), _OF_AUTOMATIONS),
     "segment": ("contacts:read", "sql:read", "automations:write"),
     "contact": ("contacts:read",),
 }

@@ -86,19 +86,6 @@ class HistoryQuery(Body, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 
-class OptOutsBody(Body, frozen=True):
-    """Channels to opt out of (true) or in again (false); at least one."""
-
-    inapp: bool | None = None
-    email: bool | None = None
-    webhook: bool | None = None
-    connection: bool | None = None
-
-    def conflicts(self) -> Iterator[Problem]:
-        if self == OptOutsBody():
-            yield Problem("", f"the body must name a channel: {', '.join(CHANNELS)}")
-
-
 class ChannelsBody(Body, frozen=True):
     """Channels that the contact wants (true) or not (false)."""
 
@@ -109,7 +96,18 @@ class ChannelsBody(Body, frozen=True):
 
     @property
     def chosen(self) -> dict[str, bool]:
-        return {name: wanted for name, wanted in msgspec.structs.asdict(self).items() if wanted is not None}
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
+
+assert set(ChannelsBody.__struct_fields__) == CHANNELS.keys(), "of every channel"
+
+
+class OptOutsBody(ChannelsBody, frozen=True):
+    """Channels to opt out of (true) or in again (false); at least one."""
+
+    def conflicts(self) -> Iterator[Problem]:
+        if not self.chosen:
+            yield Problem("", f"the body must name a channel: {', '.join(CHANNELS)}")
 
 
 class PreferencesBody(Body, frozen=True):
@@ -122,8 +120,6 @@ class PreferencesBody(Body, frozen=True):
         if not self.topics and (self.channels is None or not self.channels.chosen):
             yield Problem("", "the body must name a topic or a channel")
 
-
-assert set(OptOutsBody.__struct_fields__) == set(ChannelsBody.__struct_fields__) == CHANNELS.keys(), "of every channel"
 
 Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(max_length=100)]
 
@@ -159,8 +155,8 @@ class ContactExport(msgspec.Struct, frozen=True, rename="camel"):
     entries: list[dict[str, Any]]
     messages: list[dict[str, Any]]
     onchain_events: list[dict[str, Any]]
-    history: list[ContactChangeView]
     consents: list[dict[str, Any]]
+    history: list[ContactChangeView]
 
 
 @blueprint.post("/find")  # POST, so that email addresses stay out of URLs and thus out of proxies' logs
@@ -230,9 +226,8 @@ async def list_history(request: Request, contact_id: str, query: HistoryQuery) -
 @Operation(_CHANGE, private=True)
 async def opt_out(request: Request, contact_id: str, body: OptOutsBody) -> ContactView | Refusal:
     """Opt a contact out of channels, `{"email": true}`, or in again; channels that are not named stay as they are."""
-    opt_outs = {channel: flag for channel, flag in msgspec.structs.asdict(body).items() if flag is not None}
     author, show = author_of(request), email_display(request)
-    return await contacts.opt_out(services(request).database, author, contact_id, opt_outs, show)
+    return await contacts.opt_out(services(request).database, author, contact_id, body.chosen, show)
 
 
 @blueprint.get("/<contact_id:str>/preferences")

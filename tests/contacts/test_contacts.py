@@ -66,6 +66,7 @@ async def test_a_contact_is_found_by_its_identifiers(acme: Org) -> None:
         "segments": [],
         "optedOut": [],
         "suppressed": None,
+        "declined": [],
     }
     clear = (await call(acme, "GET", f"/{contact_id}", "contacts:read", "pii:read")).json()
     assert clear["email"] == "ann@acme.example"

@@ -165,7 +165,16 @@ async def test_an_export_contains_all_stored_data_of_a_contact(acme: Org) -> Non
     response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
     assert response.status_code == 200
     exported: dict[str, Any] = decode(response.content)
-    assert list(exported) == ["contact", "absorbed", "events", "entries", "messages", "onchainEvents", "history"]
+    assert list(exported) == [
+        "contact",
+        "absorbed",
+        "events",
+        "entries",
+        "messages",
+        "onchainEvents",
+        "consents",
+        "history",
+    ]
     assert exported["contact"]["email"] == "ann@acme.example"
     (event,) = exported["events"]
     assert {

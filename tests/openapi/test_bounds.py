@@ -139,7 +139,7 @@ def object_variants(schema: Schema, valid: dict[str, Any]) -> Iterator[Variant]:
         yield Variant("", {key: 1}, is_valid)
     if isinstance(values := schema.get("additionalProperties"), dict):
         for path, value, is_valid in variants(values, "x"):
-            yield Variant(f".a{path}", {"a": value}, is_valid)
+            yield Variant(f".de{path}", {"de": value}, is_valid)  # a name, and also a locale
 
 
 def text_variants(schema: Schema, name: str) -> Iterator[Variant]:

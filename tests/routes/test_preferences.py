@@ -176,6 +176,7 @@ async def test_an_erased_contact_has_no_consents_and_its_links_say_so(acme: Org,
         ("news", None, False),
         (None, "email", False),
         (None, "inapp", False),
+        (None, "connection", False),
     ]
     key = await acme.key("workbench", "contacts:erase")
     erased = await acme.service.client.delete(f"/contacts/{zoe}", headers={"authorization": f"Bearer {key}"})

@@ -98,7 +98,7 @@ def test_the_workbench_is_wb_or_the_last_one(shell: InteractiveShell, wb: Workbe
         ("%%events\nSELECT e.occ|\nFROM app_events e", {"occurred_at"}),
         ("%%events df\nSELECT *\nFROM app_events AS e JOIN contacts c ON c.id = e.con|", {"contact_id"}),
         ("%%events\nSELECT * FROM app_events WHERE event = 'depo|'", {"deposit"}),
-        ("%events SELECT * FROM cont|", {"contacts"}),
+        ("%events SELECT * FROM cont|", {"contacts", "contact_changes"}),
         ("x = 1\n%events SELECT c.wallet_| FROM contacts c", {"wallet_address"}),
         ("%%events\nSELECT x.| FROM app_events e", set()),
     ],
