@@ -2,7 +2,11 @@
 
 import os
 
+import pytest
+
 from tests.schedules.world import World
+
+pytestmark = pytest.mark.schedules
 
 SCHEDULES = int(os.environ.get("SCHEDULES", "5"))
 FIRST_SEED = int(os.environ.get("SCHEDULE_SEED", "0"))
