@@ -256,13 +256,16 @@ HOT: dict[str, tuple[str, dict[str, Any]]] = {
     "merge_attributes": (
         "contacts_pkey",
         {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "attributes": ['{"a": 1}'], "updated_at": "now"}
-        | {"max_attributes": 1_000, "max_bytes": 262_144},
+        | {"max_attributes": 1_000, "max_bytes": 262_144, "steps": [0], "updated_us": [None]},
     ),
-    "remove_emails": ("contacts_pkey", {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "updated_at": "now"}),
+    "remove_emails": (
+        "contacts_pkey",
+        {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "updated_at": "now", "steps": [0], "updated_us": [None]},
+    ),
     "add_contact_identifiers": (
         "contacts_pkey",
         dict.fromkeys(("emails", "email_domains", "wallets", "raw_wallets", "external_ids"))
-        | {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "updated_at": "now"},
+        | {"org_ids": "{1}", "ids": f"{{{UNKNOWN_ID}}}", "updated_at": "now", "steps": [0], "updated_us": [None]},
     ),
 }
 
