@@ -15,7 +15,8 @@ _MOST = 3  # findings reported per text
 _COLUMNS = """
     SELECT t.table_name, c.column_name, c.data_type FROM information_schema.columns c
     JOIN information_schema.tables t USING (table_schema, table_name)
-    WHERE table_schema = 'workbench' AND table_type = 'BASE TABLE' AND table_name !~ '^(events|contact_changes)_([0-9]|other)'
+    WHERE table_schema = 'workbench' AND table_type = 'BASE TABLE'
+      AND table_name !~ '^(events|contact_changes)_([0-9]|other)'
       AND c.data_type IN ('text', 'jsonb', 'ARRAY', 'bytea')
     ORDER BY 1, 2"""
 _FOUND = "SELECT left({text}, 200) FROM workbench.{table} WHERE {text} ~* {pattern} LIMIT {most}"
