@@ -37,6 +37,7 @@ from api.clock import Clock, to_us
 from api.crypto import Keyring
 from api.engine.claims import run_of
 from api.engine.facts import read_facts
+from api.engine.progress import what_wakes
 from api.jobs import every, one_by_one
 from api.store import automations as automations_store
 from api.store import moves as store
@@ -47,10 +48,8 @@ from api.store.events import wake_engine
 from api.store.locks import hold_contacts, share_steps
 from api.store.moves import EntryPlace, MovedBackRow, MovedRow, MoveRow, MovingEntry
 from api.store.query import Call, run
-from workbench.language.advance import required_facts
 from workbench.language.channel import RetryPolicy
 from workbench.language.codec import decode
-from workbench.language.event import attribute_key
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph
 from workbench.language.moves import Move, MoveMode, Prediction, VersionedGraph, predict
@@ -186,8 +185,6 @@ def _predict_all(
             settled[entry_id] = prediction
             continue
         moved = prediction.run
-        required = required_facts(target.graph, moved)
-        awaits = required.later_events.union(map(attribute_key, required.attributes))
         is_due = moved.state is not State.WAITING
         place = EntryPlace(
             entry_id,
@@ -195,7 +192,7 @@ def _predict_all(
             target.node_id,
             target.step,
             moved.due_at or claim.due_at,
-            joined_names(awaits) or None,
+            joined_names(what_wakes(target.graph, moved)) or None,
             is_due,
         )
         settled[entry_id] = place, prediction

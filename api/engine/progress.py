@@ -153,14 +153,17 @@ def progress_of(
                 )
         run = decision.run
     effects = tuple(effect for decision in decisions for effect in decision.effects)
-    awaits = frozenset[str]()
-    if run.state is State.WAITING:
-        node = None if graph is None or run.node_id is None else graph.by_id.get(run.node_id)
-        required = required_facts(graph, run)
-        awaits = required.later_events.union(map(attribute_key, required.attributes))
-        if node is not None and isinstance(node.action, Collect):
-            awaits |= {joining_key(claim.entry_id)}
+    awaits = what_wakes(graph, run) if run.state is State.WAITING else frozenset[str]()
     return EntryProgress(claim, run, tuple(steps), effects, awaits, pending, tuple(skipped))
+
+
+def what_wakes(graph: Graph | None, run: Run) -> frozenset[str]:
+    """Return what wakes an entry early that waits at the node of its run (`EntryUpdate.awaits`)."""
+    required = required_facts(graph, run)
+    awaits = required.later_events.union(map(attribute_key, required.attributes))
+    node = None if graph is None or run.node_id is None else graph.by_id.get(run.node_id)
+    collects = node is not None and isinstance(node.action, Collect)
+    return awaits | {joining_key(run.entry_id)} if collects else awaits
 
 
 def dead_entry(claim: Claim, cause: str) -> EntryProgress:

@@ -133,6 +133,25 @@ async def test_events_since_the_wait_began_count_for_the_step_that_it_is_moved_t
     ]  # fmt: skip
 
 
+async def test_an_entry_that_collects_events_goes_on_after_a_move_and_its_undo(bench: EngineBench) -> None:
+    def version(text: str) -> Any:
+        return path(node("c", "collect", seconds=DAY, max=4), node("m", "send_inapp", title="Hi", body=text))
+
+    async def send_another(key: str) -> None:
+        await bench.send(key, {"walletAddress": evm_wallet("0")})
+        await bench.drive()
+
+    automation_id = await start(bench, *version("{{ events | length }} old"))
+    await send_another("before")
+    move = await publish(bench, automation_id, *version("{{ events | length }} new"))
+    assert (numbers(move), move.sample[0].outcome) == ((1, 1, 0), "collected")
+    await send_another("after")
+    assert await bench.entries() == [("waiting", None), ("cancelled", "joined"), ("cancelled", "joined")]
+    assert (await move_back(bench, automation_id, move)).moved_back == 1
+    await send_another("the last one, which wakes it")
+    assert await bench.fetch("SELECT body FROM messages") == [("4 old",)]
+
+
 async def test_a_step_is_not_taken_twice(bench: EngineBench) -> None:
     automation_id = await start(bench, *path(TAG, DELAY))
     move = await publish(bench, automation_id, *path(DELAY, TAG, OTHER_TAG))
