@@ -134,6 +134,24 @@ def test_in_a_backtest_joined_events_start_no_entries_and_do_not_count() -> None
     assert entries[1].steps[-1].detail == {"entryId": "e0"}
 
 
+def test_filters_of_a_later_wait_read_the_collected_events_also_in_a_backtest() -> None:
+    wait = {"event": "trade", "where": "amount == events | sum('amount')", "timeoutSeconds": 3_600}
+    steps = written({"seconds": 60})
+    steps["nodes"].append({"id": "w", "type": "wait_for_event", "data": wait})
+    steps["edges"].append({"source": "m", "target": "w"})
+    graph = graph_of(steps)
+    trace = run(graph, (5, deposit(2)), (70, deposit(2, "trade")), (80, deposit(3, "trade")))
+    assert (trace.steps[-1].outcome, trace.steps[-1].at) == ("matched", START + timedelta(seconds=80))
+    contact = contact_from({"id": "c", "walletAddress": "0x" + "a" * 40})
+    records = [
+        EventRecord(f"e{at}", name, START + timedelta(seconds=at), contact.identifiers, encode({"amount": amount}))
+        for at, name, amount in ((0, "deposit", 1), (5, "deposit", 2), (70, "trade", 2), (80, "trade", 3))
+    ]
+    entries = backtest(SimulatedAutomation(TRIGGER, graph, "a"), contact, records, START + timedelta(days=1))
+    ends = {entry.event.id: (entry.steps[-1].outcome, entry.steps[-1].at) for entry in entries}
+    assert ends["e0"] == ("matched", START + timedelta(seconds=80))
+
+
 @pytest.mark.parametrize(
     ("data", "field", "reason"),
     [

@@ -110,8 +110,9 @@ class Facts(msgspec.Struct, frozen=True, dict=True):
         return context
 
     def context_of(self, event: LaterEvent) -> dict[str, Any]:
-        """Return the context for the filters of a wait or a goal: that of the later event."""
-        return full_context(msgspec.structs.replace(self, event=event.event, sent=event.sent, payload=event.payload))
+        """Return the context for the filters of a wait or a goal: that of the later event, with the collected ones."""
+        later = msgspec.structs.replace(self, event=event.event, sent=event.sent, payload=event.payload, joined=None)
+        return full_context(later) if self.joined is None else full_context(later) | {EVENTS: self.context[EVENTS]}
 
 
 def full_context(facts: Facts) -> dict[str, Any]:

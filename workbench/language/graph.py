@@ -43,6 +43,7 @@ from workbench.language.actions import (
 )
 from workbench.language.codec import Json, storage_problem
 from workbench.language.event import attribute_key
+from workbench.language.facts import EVENTS
 from workbench.language.filter import Filter, matches
 from workbench.language.local_time import NOT_A_ZONE, TIMEZONE_ATTRIBUTE, find_zone, time_zone
 from workbench.language.locales import LOCALE_ATTRIBUTE, NOT_A_LOCALE, locale_tag
@@ -236,8 +237,9 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     def awaits_steadily(self) -> bool:
         """Whether an event that passes none of the awaited filters on arrival may be ignored for good.
 
-        False if one of them reads the contact, which may have changed when the event is evaluated again. Also False if
-        an entry changes the time zone of its own quiet hours: it must be woken, because its due time changes.
+        False if one of them reads the contact, which may have changed when the event is evaluated again, or the
+        collected events, which are those of an entry. Also False if an entry changes the time zone of its own quiet
+        hours: it must be woken, because its due time changes.
         """
         hours = self.settings.quiet_hours
         moves_quiet_hours = hours is not None and any(
@@ -245,7 +247,8 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         )
         filters = (filter_ for awaited in self.awaited.values() for filters in awaited for filter_ in filters)
         paths = (path for filter_ in filters for path in filter_.paths)
-        return not moves_quiet_hours and not any(path.partition(".")[0] == "contact" for path in paths)
+        changing = {"contact", EVENTS} if self.collects else {"contact"}
+        return not moves_quiet_hours and not any(path.partition(".")[0] in changing for path in paths)
 
     @cached_property
     def start(self) -> Node | None:
