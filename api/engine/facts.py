@@ -153,7 +153,7 @@ async def read_facts(
     if other_claims := [claim for claim in claims if claim.event_id not in events]:
         (other_events,) = await run(tx, store.load_starting_events(org_id, other_claims))
     recent_entries = await _count_recent(tx, org_id, requests)
-    collecting = await _find_collecting(tx, org_id, requests)
+    collecting = await read_collecting(tx, org_id, requests)
     joined: dict[str, list[EventRow]] = {}
     if joinable := [request.entry for request in requests if request.required.joined]:
         (joined,) = await run(tx, store.read_joined_events(org_id, joinable))
@@ -206,7 +206,7 @@ async def past_of(
     required = msgspec.structs.replace(required, later_events=frozenset(), attributes=frozenset())
     requests = [FactsRequest(entry, required, now)]
     watched = await read_watched(tx, org_id, requests, now)
-    recent, collecting = await _count_recent(tx, org_id, requests), await _find_collecting(tx, org_id, requests)
+    recent, collecting = await _count_recent(tx, org_id, requests), await read_collecting(tx, org_id, requests)
     history = _history(_NEW_ID, watched, recent, collecting)
     # `now` may be a past time: what came after it is left out.
     if history.entered_at is not None and history.entered_at > now:
@@ -254,10 +254,14 @@ async def _count_recent(tx: Transaction, org_id: int, requests: list[FactsReques
     return recent_entries
 
 
-async def _find_collecting(
+async def read_collecting(
     tx: Transaction, org_id: int, requests: list[FactsRequest]
 ) -> dict[str, tuple[CollectingEntry, ...]]:
-    """Find entries that collect events. They stay as they are until a decision is recorded: entries take turns."""
+    """Read the entries that collect events.
+
+    Other entries cannot change them until a decision is recorded, because entries take turns. But they can be moved to
+    another contact, by an undone merge, or to another version. So they are read again before an entry joins one.
+    """
     entries = [request.entry for request in requests if request.required.collecting]
     if not entries:
         return {}

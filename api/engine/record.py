@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from api.channels.outgoing import OUTGOING
 from api.crypto import INDEX, Keyring, OrgKeys
-from api.engine.facts import BatchFacts, read_watched
+from api.engine.facts import BatchFacts, read_collecting, read_watched
 from api.engine.progress import EntryProgress, PendingDelivery, attribute_changes, entry_joins, new_message, tag_changes
 from api.process import Tally
 from api.store import entries as store
@@ -49,7 +49,7 @@ from api.store.query import COMMIT, Call, run
 from workbench.language.channel import CHANNELS
 from workbench.language.codec import encode
 from workbench.language.event import attribute_key
-from workbench.language.run import TERMINAL, State
+from workbench.language.run import TERMINAL, EntryJoined, State
 
 EFFECTS_PER_LINE = 16  # about 4,000 bytes
 _ENDED_EARLY = frozenset({State.DEAD, State.CANCELLED, State.EXITED})
@@ -116,7 +116,7 @@ async def record(
     contact_ids.update(attributes, (change.contact_id for change in tags))
     contact_ids.update(progress.claim.contact_id for progress, _ in joins)
     stopped_ids = {progress.claim.contact_id for progress in batch if progress.pending is None}
-    if await _have_facts_changed(tx, org_id, batch, facts, watching, contact_ids):
+    if await _have_facts_changed(tx, org_id, batch, facts, watching, joins, contact_ids):
         await tx.rollback()
         return StaleFacts()
 
@@ -212,6 +212,7 @@ async def _have_facts_changed(
     batch: list[EntryProgress],
     facts: BatchFacts,
     watching: list[EntryProgress],
+    joins: list[tuple[EntryProgress, EntryJoined]],
     contact_ids: set[str],
 ) -> bool:
     """Lock what the decisions on a batch were made on; return whether it has changed since."""
@@ -222,11 +223,16 @@ async def _have_facts_changed(
         decided_on = facts.facts[claim.entry_id]
         if decided_on.cancelled is None and decided_on.paused != (claim.automation_id in paused_ids):
             return True
-    if not watching:
+    if not watching and not joins:
         return False
     # Contacts are locked before entries, here as everywhere, and all of them in one statement, which sorts them: two
     # batches cannot deadlock.
     await run(tx, hold_contacts(contact_ids))
+    requests = [facts.requests[progress.claim.entry_id] for progress, _ in joins]
+    collecting = await read_collecting(tx, org_id, requests)
+    for progress, effect in joins:
+        if all(other.entry_id != effect.entry_id for other in collecting.get(progress.claim.entry_id, ())):
+            return True
     entry_ids = [progress.claim.entry_id for progress in watching]
     requests = [facts.requests[entry_id] for entry_id in entry_ids]
     return await read_watched(tx, org_id, requests, facts.read_at) != facts.watched.of(entry_ids)

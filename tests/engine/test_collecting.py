@@ -5,11 +5,15 @@ from typing import Any
 
 from api.automations import automations
 from api.automations.automations import Refusal
+from api.contacts.merge import UndoneView, undo
 from api.engine.claims import LEASE
+from api.engine.progress import advance_slice
+from api.engine.record import StaleFacts
 from tests.engine.conftest import EngineBench
 from tests.engine.pausing import author, pause, resume
 from tests.engine.test_erasure import erase_contact, find_contact_id, finish_erasures
 from tests.engine.test_merging import APP, merge_contacts, send_event
+from tests.engine.test_merging import author as merging_author
 from tests.inapp.wallet import evm_wallet
 
 TEXT = "{{ events | length }}: {% for e in events %}{{ e.amount }} {% endfor %}= {{ events | sum('amount') }}"
@@ -138,6 +142,25 @@ async def test_entries_of_merged_contacts_become_one(bench: EngineBench) -> None
     await pass_time(bench, HOUR)
     assert await digests(bench) == ["4: 1 2 3 4 = 10"]
     assert [end for end in await outcomes(bench) if end == "completed"] == ["completed"]
+
+
+async def test_an_undone_merge_takes_the_list_away_from_an_event_that_is_about_to_join_it(bench: EngineBench) -> None:
+    await publish(bench)
+    app = await send_event(bench, APP, payload={"amount": 1})
+    web = await send_event(bench, WEB, "visit")
+    await bench.drive()
+    merge_id = await merge_contacts(bench, web, app)
+    await bench.drive()
+    await send_event(bench, WEB, payload={"amount": 2})
+    claims = await bench.driver._claims.take(bench.org_id, "ready", 1)
+    await bench.driver._graphs.load(bench.org_id, claims)
+    facts = await bench.driver._read_facts(bench.org_id, claims)
+    batch = advance_slice(bench.org_id, claims, bench.driver._graphs, facts)
+    assert batch[0].run.outcome == "joined"
+    assert isinstance(await undo(bench.database, merging_author(bench), merge_id), UndoneView)
+    assert await bench.driver._record(bench.org_id, batch, facts) == StaleFacts()
+    await bench.driver._process(bench.org_id, claims)
+    assert await outcomes(bench) == ["waiting", "waiting"]
 
 
 async def test_joined_events_are_no_entries_for_reentry_and_caps_count_messages(bench: EngineBench) -> None:
