@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -203,7 +204,8 @@ def judge(
         case NotSent("already_sent"):
             return _with_outcome(decision, "already_sent"), None
         case NotSent(_, cause):
-            return _with_outcome(decision, "skipped", cause), AttemptResult("skipped", "skipped", cause)
+            detail = {"cause": cause} | ({"topic": message.pending.topic} if cause == "declined_topic" else {})
+            return _with_outcome(decision, "skipped", detail), AttemptResult("skipped", "skipped", cause)
         case Retry("busy", after_seconds):
             # Nothing was sent, so this does not count as an attempt.
             delay = BUSY_DELAY if after_seconds is None else timedelta(seconds=after_seconds)
@@ -225,9 +227,8 @@ def judge(
             return instead, AttemptResult("failed", "failed", outcome.reason)
 
 
-def _with_outcome(decision: Decision, outcome: str, cause: str | None = None) -> Decision:
+def _with_outcome(decision: Decision, outcome: str, detail: dict[str, Any] | None = None) -> Decision:
     """Return the decision with another outcome of its step: the decision was made as if the message had been sent."""
     assert decision.step is not None, "a message is sent by a step"
-    detail = decision.step.detail if cause is None else {"cause": cause}
-    step = msgspec.structs.replace(decision.step, outcome=outcome, detail=detail)
+    step = msgspec.structs.replace(decision.step, outcome=outcome, detail=detail or decision.step.detail)
     return msgspec.structs.replace(decision, step=step)

@@ -67,6 +67,8 @@ async def test_a_choice_after_the_decision_prevents_the_message(bench: EngineBen
         await bench.drive()
     assert server.requests == []
     assert await outcomes(bench) == [("skipped", "declined_topic")]
+    ((detail,),) = await bench.fetch("SELECT detail FROM entry_steps WHERE node_id = 'h'")
+    assert decode(detail) == {"cause": "declined_topic", "topic": "news"}
 
 
 async def test_choices_of_a_merged_contact_count_for_the_survivor(bench: EngineBench) -> None:
