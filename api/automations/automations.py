@@ -17,6 +17,7 @@ and segments.
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
@@ -46,6 +47,7 @@ from workbench.language.graph import Graph, read_graph
 from workbench.language.moves import MoveMode, check_mapping
 from workbench.language.problem import Problem, Problems
 from workbench.language.starts import StartSource
+from workbench.language.topics import PREFERENCES_LINK
 from workbench.language.trigger import Trigger, read_trigger
 
 INACTIVE, ARCHIVED, OVERDUE = "automation_inactive", "automation_archived", "overdue"  # outcomes of cancelled entries
@@ -58,6 +60,8 @@ _RESUME_BATCH = 5_000  # half a second, during which engines that pause an entry
 _MAX_SAMPLED_NAMES = 20
 _SAMPLED_EVENTS = 100  # of each name, the newest
 _SAMPLED_TIME = timedelta(days=30)
+
+_SUM = re.compile(rb"\|\s*sum\b")  # the filter, in a template
 
 _log = logging.getLogger("workbench.automations")
 
@@ -603,6 +607,7 @@ async def _add_version(
     specs = bytes(source.trigger_spec) + bytes(source.graph)
     features = (
         ("topic", "0021_consent", graph.named_topics),
+        (PREFERENCES_LINK, "0021_consent", PREFERENCES_LINK.encode() in specs),
         ("where", "0008_where", b'"where"' in specs),
         ("locales", "0010_snippets", b'"locales"' in specs),
         ("snippets", "0010_snippets", b'"snippets"' in specs),
@@ -612,6 +617,7 @@ async def _add_version(
         (after.type, "0014_schedules", isinstance(after.source, StartSource)),
         ("the time zone of the organization", "0017_collect", graph.settings.organization_timezone),
         ("collect", "0017_collect", graph.collects),
+        ("sum", "0017_collect", _SUM.search(specs)),
         ("several edges from one handle", "0016_bounces", graph.route.sequences),
     )
     for name, migration, is_used in features:

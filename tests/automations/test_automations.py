@@ -190,6 +190,22 @@ async def test_expressions_and_locales_are_published_only_while_every_process_kn
         assert not isinstance(await automations.publish(tenant.database, tenant.author, row.id, None), Refusal)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("preferences_url", "{{ preferences_url }}"), ("sum", "{{ paid |sum('usd') }}")]
+)
+async def test_texts_are_published_only_while_every_process_can_render_them(
+    tenant: Any, database_url: str, name: str, text: str
+) -> None:
+    email = {"id": "m1", "type": "send_email", "data": {"subject": "Hi", "body": text}}
+    graph = encode(GREETING["graph"] | {"nodes": [GREETING["graph"]["nodes"][0], email]})
+    row = await tenant.publish()
+    await automations.update(tenant.database, tenant.author, row.id, edit(2, graph=graph))
+    with psycopg.connect(libpq_dsn(database_url), application_name=f"{APPLICATION_NAME}0016_bounces engine"):
+        refusal = await automations.publish(tenant.database, tenant.author, row.id, None)
+        assert str(refusal.problems[0]).startswith(f"`{name}` cannot be published")
+    assert not isinstance(await automations.publish(tenant.database, tenant.author, row.id, None), Refusal)
+
+
 async def test_a_start_is_published_only_while_every_process_knows_starts(tenant: Any, database_url: str) -> None:
     row = await tenant.publish()
     await automations.update(tenant.database, tenant.author, row.id, edit(2, trigger_spec=b'{"type": "broadcast"}'))
