@@ -98,6 +98,7 @@ WHERES = st.sampled_from(
         "since | date < '2026-11-25' and (size | default(3)) > 2",
         "email is defined",
         "plan",
+        "events | length > 1 and events[0].size == 1",
     )
 )
 splits = st.sampled_from([(50, 50), (100, 0), (33, 33, 34), (1, 99)]).map(
