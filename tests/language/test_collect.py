@@ -134,6 +134,24 @@ def test_in_a_backtest_joined_events_start_no_entries_and_do_not_count() -> None
     assert entries[1].steps[-1].detail == {"entryId": "e0"}
 
 
+@pytest.mark.parametrize(
+    "test", [{"where": "events | length > 1"}, {"filters": [{"path": "events", "operator": "exists"}]}]
+)
+def test_a_step_keeps_no_copy_of_the_collected_events(test: dict[str, Any]) -> None:
+    steps = written({"seconds": 60})
+    steps["nodes"].append({"id": "k", "type": "condition", "data": test})
+    steps["edges"] = [
+        {"source": "t", "target": "c"},
+        {"source": "c", "target": "k"},
+        {"source": "k", "sourceHandle": "true", "target": "m"},
+    ]
+    trace = run(graph_of(steps), (5, deposit(2, note="secret")))
+    assert body(trace) == "2: 1 2 = 3"
+    (verdict,) = next(step for step in trace.steps if step.node_id == "k").detail["verdicts"]
+    assert verdict["actual"] in (2, {"events": 2})
+    assert b"secret" not in encode([step.detail for step in trace.steps])
+
+
 def test_filters_of_a_later_wait_read_the_collected_events_also_in_a_backtest() -> None:
     wait = {"event": "trade", "where": "amount == events | sum('amount')", "timeoutSeconds": 3_600}
     steps = written({"seconds": 60})

@@ -52,7 +52,7 @@ from workbench.language.decision import (
     wait,
 )
 from workbench.language.event import attribute_problems, mask_email
-from workbench.language.facts import event_reference
+from workbench.language.facts import EVENTS, event_reference
 from workbench.language.filter import Where, explain, matches
 from workbench.language.graph import QuietHours
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE, date_moment, next_moment
@@ -230,8 +230,10 @@ def _condition(ctx: StepContext, action: Condition) -> Decision:
     for filter_, verdict in zip(action.filters, verdicts, strict=True):
         is_where = isinstance(filter_, Where)
         values = verdict.actual if is_where else {verdict.path: verdict.actual}
-        # Steps are stored in clear, email addresses are not.
+        # Steps are stored in clear, email addresses are not. Of collected events they have only the number.
         masked = {path: _mask_emails(path, value) for path, value in values.items()}
+        if ctx.graph.collects and isinstance(masked.get(EVENTS), list):
+            masked[EVENTS] = len(masked[EVENTS])
         detail.append({**msgspec.structs.asdict(verdict), "actual": masked if is_where else masked[verdict.path]})
     return follow_edge(ctx, record_step(ctx, "branched", handle, {"verdicts": detail}))
 
