@@ -199,6 +199,7 @@ _CLEARINGS = [
         "delete_identities",
         "delete_conflicts",
         "clear_merges",
+        "delete_merge_changes",
         "leave_all_segments",
         "unlink_logs",
         "clear_starts",

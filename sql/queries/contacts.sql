@@ -143,6 +143,15 @@ FROM contacts c
 WHERE m.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
     AND (m.keep_id = c.id OR m.absorbed_id = c.id);
 
+-- delete_merge_changes --
+-- Delete what its merges changed in the histories of the other contacts: these are values of it, also after an undo.
+DELETE FROM contact_changes k
+USING contacts c, contact_merges m
+WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
+    AND m.org_id = :org_id AND (m.keep_id = c.id OR m.absorbed_id = c.id)
+    AND k.org_id = :org_id AND k.contact_id IN (m.keep_id, m.absorbed_id) AND k.cause = 'merge' AND k.cause_id = m.id
+    AND k.field <> 'mergedInto';
+
 -- leave_all_segments --
 -- Remove it from all segments.
 DELETE FROM segment_members WHERE org_id = :org_id AND contact_id = :contact_id;

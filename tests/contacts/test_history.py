@@ -172,6 +172,20 @@ async def test_an_erasure_deletes_the_history_and_the_contact_of_every_moment(ac
     assert await acme.rows("*", "contact_changes", "1") == []
 
 
+async def test_an_erasure_after_an_undone_merge_leaves_no_values_in_the_history_of_the_other_contact(acme: Org) -> None:
+    keep = await arrived(acme, {"walletAddress": "0xA1"}, attributes={"plan": "pro"})
+    absorbed = await arrived(acme, ANN, attributes={"city": "Rome"})
+    await arrived(acme, {"walletAddress": "0xA1"}, attributes={"plan": "team"})
+    before = now(acme)
+    await undo(acme, (await merged(acme, keep, absorbed))["id"])
+    assert ("attributes.city", None, "Rome", "merge") in await changes(acme, keep)
+    await settle_due(acme.service.services.system_database, now(acme) + 2 * SECOND_ERASURE_DELAY)
+    response = await call(acme, "DELETE", f"/{absorbed}", "contacts:erase")
+    assert response.status_code == 200, response.text
+    assert await changes(acme, keep) == [("attributes.plan", "pro", "team", "event")]
+    assert await contacts(acme, before) == await contacts(acme)
+
+
 async def test_a_merge_and_its_undo_are_changes_of_both_contacts(acme: Org) -> None:
     keep = await arrived(acme, {"walletAddress": "0xA1"}, attributes={"plan": "pro"})
     absorbed = await arrived(acme, {"externalId": "u1"}, attributes={"plan": "free", "city": "Rome"})
