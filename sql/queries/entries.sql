@@ -296,7 +296,7 @@ CROSS JOIN LATERAL (
 ORDER BY c.event_created_at, c.event_id;
 
 -- read_joined_events --
--- For each entry: the events that joined it, in order.
+-- For each entry: the events that joined it, in order, without those of contacts that have been erased since they were separated again.
 SELECT k.id::text, v.id, v.event, v.occurred_at, v.created_at, v.payload, v.idempotency_key, v.wallet_address, v.email, v.external_id
 FROM unnest(:entry_id ::uuid[]) AS k (id)
 CROSS JOIN LATERAL (
@@ -308,6 +308,7 @@ CROSS JOIN LATERAL (
     WHERE e.org_id = :org_id ::bigint AND e.id >= j.event_id AND e.id <= j.event_id AND e.created_at = j.event_created_at
     ORDER BY e.id LIMIT 1    -- as in load_events
 ) AS v
+WHERE v.idempotency_key <> ''    -- as erase_events leaves none
 ORDER BY v.created_at, v.id;
 
 -- read_message_times --

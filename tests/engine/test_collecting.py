@@ -5,7 +5,7 @@ from typing import Any
 
 from api.automations import automations
 from api.automations.automations import Refusal
-from api.contacts.merge import UndoneView, undo
+from api.contacts.merge import SETTLE_DELAY, UndoneView, settle_due, undo
 from api.engine.claims import LEASE
 from api.engine.progress import advance_slice
 from api.engine.record import StaleFacts
@@ -224,6 +224,22 @@ async def test_an_erased_contact_leaves_no_list(bench: EngineBench) -> None:
     assert await outcomes(bench) == ["contact_erased", "joined"]
     for table in ("entries", "entry_steps", "events", "messages"):
         assert await bench.fetch(f"SELECT 1 FROM {table} t WHERE t::text LIKE '%%41999%%'") == []
+
+
+async def test_an_erasure_after_an_undone_merge_takes_the_events_out_of_the_list_of_the_other_contact(
+    bench: EngineBench,
+) -> None:
+    await publish(bench)
+    web, app = [await send_event(bench, who, payload={"amount": n}) for n, who in enumerate((WEB, APP), 1)]
+    await bench.drive()
+    merge_id = await merge_contacts(bench, web, app)
+    await bench.drive()
+    assert await outcomes(bench) == ["waiting", "joined"]
+    assert isinstance(await undo(bench.database, merging_author(bench), merge_id), UndoneView)
+    await settle_due(bench.database, bench.clock.now() + 2 * SETTLE_DELAY)
+    await erase_contact(bench, app)
+    await pass_time(bench, HOUR)
+    assert await digests(bench) == ["1: 1 = 1"]
 
 
 async def test_the_list_is_the_same_after_a_later_wait(bench: EngineBench) -> None:
