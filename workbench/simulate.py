@@ -128,7 +128,8 @@ class Simulation:
             raise InvalidArgumentError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
         # At least a second passes, because a wait counts only events that come after it began.
         elapsed = self._source.elapsed + timedelta(seconds=seconds_of(after, "after"))
-        second_entry = f"{described['event']} also starts this automation; that entry is not part of this simulation."
+        name, or_joins = described["event"], " unless it joins this one" if self._graph.collects else ""
+        second_entry = f"{name} also starts this automation{or_joins}; that entry is not part of this simulation."
         note = second_entry if described["event"].lower() in self._trigger.names else self.note
         return self._source.run_until(elapsed, note, {**described, "after": elapsed})
 

@@ -92,6 +92,7 @@ def test_events_join_a_run_that_collects() -> None:
     automation = new().on("trade").collect("1h").send_email("{{ events | length }}", "{{ events | sum('usd') }}")
     run = simulate(automation, "trade", {"usd": 1}).advance("10m").send("trade", {"usd": 2})
     assert run.waiting_at == "collect"
+    assert "trade also starts this automation unless it joins this one; that entry" in repr(run)
     assert [(message.subject, message.body) for message in run.advance("1h").messages] == [("2", "3")]
 
 
