@@ -18,10 +18,9 @@ from api.settings import Settings
 from api.store.database import Database, Transaction
 from api.store.query import Call
 from workbench.language.channel import Channel
-from workbench.language.connections import ConnectionDefinition
+from workbench.language.connections import MAX_RETRY_AFTER_S, ConnectionDefinition
 
 TEST_HEADER = "X-Event-Workbench-Test"  # of emails and webhooks that are sent to test an automation
-MAX_RETRY_AFTER_S = 86_400.0  # as long as the longest delay of the retry schedules
 
 Reason: TypeAlias = Literal[
     "accepted",  # the receiving server accepted the message

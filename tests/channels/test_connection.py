@@ -83,6 +83,7 @@ REFUSED = "refused"
             json(429, {"message": "You are being rate limited.", "retry_after": 0.75, "global": False}),
             Retry(REFUSED, 0.75, "HTTP 429"),
         ),
+        ("discord", status(429, body=b'{"retry_after": 1e300}'), Retry(REFUSED, 86_400.0, "HTTP 429")),
         ("telegram", json(200, {"ok": True, "result": {"message_id": 5}}), Sent("HTTP 200")),
         (
             "telegram",

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from api.channels.outcome import MAX_RETRY_AFTER_S, parse_retry_after
+from api.channels.outcome import parse_retry_after
+from workbench.language.connections import MAX_RETRY_AFTER_S
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

@@ -10,6 +10,7 @@ from tests.language.strategies import graph_of
 from workbench.language.body import read_value
 from workbench.language.connections import (
     HIDDEN,
+    MAX_RETRY_AFTER_S,
     ConnectionDefinition,
     check_connections,
     compose_request,
@@ -50,12 +51,28 @@ def test_values_are_encoded_for_their_place() -> None:
     assert request.headers == {"content-type": "application/json"}
 
 
+def test_an_object_in_the_url_is_encoded_with_its_names() -> None:
+    request = compose_request(define(url=URL + "/{{ fields.a }}"), {"a": {"b/../?c": ["/"]}}, {}, "m")
+    assert request.url == URL + '/{"b%2F..%2F%3Fc":["%2F"]}'
+
+
+@pytest.mark.parametrize("path", ["/a/..b", "/a..", "/...", "/a?b=/../c"])
+def test_points_in_a_url_are_no_path_segments(path: str) -> None:
+    assert compose_request(define(url=URL + path), {}, {}, "m").url == URL + path
+
+
+def test_spaces_around_a_header_are_removed() -> None:
+    definition = define(headers={"authorization": "Bearer {{ fields.a }}", "x-b": " b"})
+    headers = compose_request(definition, {"a": ""}, {}, "m").headers
+    assert (headers["authorization"], headers["x-b"]) == ("Bearer", "b")
+
+
 def test_a_body_is_a_form_if_the_header_says_so() -> None:
     definition = define(headers=FORM, body={"a": "{{ fields.a }}", "b": 2, "c": None, "d": True})
     assert compose_request(definition, {"a": "x&y=z é"}, {}, "m").body == b"a=x%26y%3Dz+%C3%A9&b=2&d=true"
 
 
-@pytest.mark.parametrize("fields", [{}, {"a": "x" * 3_000}])
+@pytest.mark.parametrize("fields", [{}, {"a": "x" * 3_000}, {"a": "."}, {"a": ".."}])
 def test_a_request_that_cannot_be_made_raises(fields: dict[str, Any]) -> None:
     with pytest.raises(TemplateError):
         compose_request(define(url=URL + "/{{ fields.a }}"), fields, {}, "m")
@@ -91,12 +108,19 @@ def test_an_answer_is_json_or_text() -> None:
     assert [read_answer(content) for content in (b'{"a": 1}', b"ok", b"\xff", b"")] == [{"a": 1}, "ok", "\ufffd", ""]
 
 
+@pytest.mark.parametrize("content", [b'{"a": 1e5000000000}', b'{"a": 1' + b"0" * 400 + b"}", b"[" * 40 + b"]" * 40])
+def test_an_answer_with_numbers_or_levels_that_are_too_large_is_text(content: bytes) -> None:
+    assert read_answer(content) == content.decode()
+
+
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [
         ({"retry_after": Decimal("0.75")}, 0.75),
         ({"parameters": {"retry_after": 34}}, 34.0),
         ({"retry_after": -1}, 0.0),
+        ({"retry_after": 10**400}, MAX_RETRY_AFTER_S),
+        ({"retry_after": Decimal("1e400")}, MAX_RETRY_AFTER_S),
         ({"retry_after": "5"}, None),
         ({"retry_after": True}, None),
         ({"parameters": 5}, None),

@@ -6,6 +6,7 @@ what a request is: in the URL they are percent-encoded, and the body is JSON who
 as JSON or as a form after they were filled in. Secrets are written by their owner, so the URL takes them as they are.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -27,7 +28,7 @@ from workbench.language.actions import (
     url_problem,
 )
 from workbench.language.body import Body
-from workbench.language.codec import Json, MalformedJsonError, decode, encode
+from workbench.language.codec import Json, MalformedJsonError, decode, encode, storage_problem
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem, Problems, suggestion
 from workbench.language.template import (
@@ -45,12 +46,14 @@ MAX_SECRETS = 20
 MAX_SECRET = 4_096  # characters
 MAX_RATE = 1_000  # messages a second
 MAX_BODY = 65_536  # bytes of the template of a body
+MAX_RETRY_AFTER_S = 86_400.0  # as long as the longest delay of the retry schedules
 HIDDEN = "***"  # in place of a secret, also in a header
 
 _FORM = "application/x-www-form-urlencoded"
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.ASCII)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*", re.ASCII)
+_DOT_SEGMENT = re.compile(r"[^?#]*/\.{1,2}(?:[/?#]|$)", re.ASCII)  # which a client or server resolves to another path
 # Headers that frame the request, or that the sender sets.
 _OWN_HEADERS = frozenset(
     {
@@ -278,9 +281,10 @@ def compose_request(
     """Return the request with the values filled in; raise TemplateError if one is missing or not possible there."""
     context = {"fields": fields, "secrets": secrets, "messageId": message_id}
     url = render(definition.url, {**context, "fields": _percent_encoded({**fields})})
-    if not is_webhook_url(url):
+    if not is_webhook_url(url) or _DOT_SEGMENT.match(url):
         raise TemplateError("the URL is not valid after its values were filled in")
-    headers = {name.lower(): render(value, context) for name, value in definition.headers.items()}
+    # A value that is empty would leave a space at the end, which no header can have.
+    headers = {name.lower(): render(value, context).strip(" ") for name, value in definition.headers.items()}
     for name, value in headers.items():
         if not _HEADER_VALUE.fullmatch(value):
             raise TemplateError(f"the header {name} has characters that no header can have")
@@ -294,12 +298,12 @@ def compose_request(
 
 
 def read_answer(content: bytes) -> Json:
-    """Return the JSON of an answer, or its text."""
-    try:
+    """Return the JSON of an answer; its text, if it is none, or has numbers that no expression should work on."""
+    with contextlib.suppress(MalformedJsonError):
         answer: Json = decode(content)
-    except MalformedJsonError:
-        return content.decode(errors="replace")
-    return answer
+        if storage_problem(answer) is None:
+            return answer
+    return content.decode(errors="replace")
 
 
 def retry_after_in(answer: Json) -> float | None:
@@ -310,7 +314,7 @@ def retry_after_in(answer: Json) -> float | None:
     seconds = answer.get("retry_after", parameters.get("retry_after") if isinstance(parameters, dict) else None)
     if not isinstance(seconds, int | Decimal) or isinstance(seconds, bool):
         return None
-    return max(float(seconds), 0.0)
+    return float(min(max(seconds, 0), Decimal(MAX_RETRY_AFTER_S)))
 
 
 def connections_of(graph: Graph) -> tuple[str, ...]:
@@ -360,7 +364,7 @@ def _percent_encoded(value: Json) -> Json:
         case list():
             return [_percent_encoded(item) for item in value]
         case dict():
-            return {name: _percent_encoded(item) for name, item in value.items()}
+            return {quote(name, safe=""): _percent_encoded(item) for name, item in value.items()}
         case _:
             return value
 
