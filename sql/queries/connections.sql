@@ -27,10 +27,14 @@ FOR NO KEY UPDATE;
 SELECT count(*) FROM connections WHERE org_id = :org_id;
 
 -- save_connection --
--- Create a connection, or replace it.
+-- Create a connection, or replace it. With another rate, its turns start anew.
 INSERT INTO connections (org_id, name, definition, secrets, created_at, updated_at, updated_by)
 VALUES (:org_id, :name, :definition ::jsonb, :secrets, :at, :at, :key_id)
 ON CONFLICT (org_id, name) DO UPDATE SET definition = excluded.definition, secrets = excluded.secrets,
+    next_at = CASE WHEN connections.definition -> 'rate' IS NOT DISTINCT FROM excluded.definition -> 'rate'
+        THEN connections.next_at END,
+    queue_end = CASE WHEN connections.definition -> 'rate' IS NOT DISTINCT FROM excluded.definition -> 'rate'
+        THEN connections.queue_end END,
     updated_at = excluded.updated_at, updated_by = excluded.updated_by
 RETURNING name, definition, secrets, next_at, queue_end, created_at, updated_at, updated_by;
 

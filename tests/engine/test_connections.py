@@ -95,6 +95,16 @@ async def test_turns_are_a_gap_apart_whichever_engine_takes_them(bench: EngineBe
     assert all(seconds > MAX_TURN_WAIT.total_seconds() for seconds in later)
 
 
+async def test_another_rate_starts_the_turns_anew(bench: EngineBench) -> None:
+    async with endpoint(OK) as server:
+        await save(bench, server, rate=0.001)
+        assert await turn(bench) is None
+        await save(bench, server, "k2", rate=0.001)
+        assert (await turn(bench) or 0) > 1_000
+        await save(bench, server, rate=10)
+        assert [await turn(bench), await turn(bench)] == [None, None]
+
+
 async def test_a_message_that_waits_for_its_turn_uses_no_attempt(bench: EngineBench) -> None:
     async with endpoint(OK) as server:
         await save(bench, server, rate=0.1)
