@@ -80,7 +80,7 @@ async def prepare(database: Database, keyring: Keyring, delivery: Delivery, cloc
         row = next(iter(await list_connections(tx, org_id, [name])), None)
     if row is None:
         return Failed("no_connection")
-    definition = read_definition(row)
+    definition = await asyncio.to_thread(read_definition, row)  # it may have to compile templates
     if definition.rate is not None:
         async with database.transaction() as tx:
             wait_s = await _take_turn(tx, org_id, name, timedelta(seconds=1 / definition.rate), clock.now())

@@ -4,6 +4,8 @@ Requires a workbench key. Reading needs one of the scopes that read automations;
 because it concerns what is published.
 """
 
+import asyncio
+
 from sanic import Blueprint, Request
 
 from api.automations import connections
@@ -24,7 +26,7 @@ async def list_all(request: Request) -> list[SavedConnectionView]:
     """List the connections by name."""
     async with services(request).database.transaction() as tx:
         rows = await store.list_connections(tx, principal_of(request).org_id)
-    return [connections.view(row) for row in rows]
+    return await asyncio.to_thread(lambda: [*map(connections.view, rows)])
 
 
 @blueprint.get("/<name:str>")
@@ -36,7 +38,7 @@ async def read(request: Request, name: str) -> ConnectionDetail | Refusal:
         row = next(iter(await store.list_connections(tx, org_id, [name])), None)
     if row is None:
         return unknown("connection")
-    view = connections.view(row)
+    view = await asyncio.to_thread(connections.view, row)
     used_by = await connections.find_uses(database, org_id, name)
     return ConnectionDetail(**{field: getattr(view, field) for field in view.__struct_fields__}, used_by=tuple(used_by))
 

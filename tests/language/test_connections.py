@@ -11,6 +11,7 @@ from workbench.language.body import read_value
 from workbench.language.connections import (
     HIDDEN,
     MAX_RETRY_AFTER_S,
+    MAX_TEMPLATES,
     ConnectionDefinition,
     check_connections,
     compose_request,
@@ -82,6 +83,13 @@ def test_a_request_that_cannot_be_made_raises(fields: dict[str, Any]) -> None:
 def test_a_header_has_printable_characters_only(value: str) -> None:
     with pytest.raises(TemplateError, match="the header x-a has characters"):
         compose_request(define(headers={"X-A": "{{ fields.a }}"}), {"a": value}, {}, "m")
+
+
+def test_a_body_has_a_limited_number_of_templates() -> None:
+    texts = [f"{{{{ fields.a }}}} {number}" for number in range(MAX_TEMPLATES + 1)]
+    define(body={"a": [*texts[1:], "a", "b"]})
+    (problem,) = read_value(ConnectionDefinition, {"url": URL, "body": {"a": texts}}, "")
+    assert str(problem).endswith("body: has more than 100 texts with values")
 
 
 @pytest.mark.parametrize(

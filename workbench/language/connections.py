@@ -46,6 +46,7 @@ MAX_SECRETS = 20
 MAX_SECRET = 4_096  # characters
 MAX_RATE = 1_000  # messages a second
 MAX_BODY = 65_536  # bytes of the template of a body
+MAX_TEMPLATES = 100  # in a body: each may have to be compiled again whenever a message leaves
 MAX_RETRY_AFTER_S = 86_400.0  # as long as the longest delay of the retry schedules
 HIDDEN = "***"  # in place of a secret, also in a header
 
@@ -101,7 +102,10 @@ def _read_body(value: Any, path: str) -> dict[str, Json] | Problems:
         return (Problem(path, "must be an object, whose texts are templates"),)
     if len(encode(value)) > MAX_BODY:
         return (Problem(path, f"is larger than {MAX_BODY:,} bytes"),)
-    problems = [problem for text in texts_in(value) if (problem := _template_problem(text, path)) is not None]
+    texts = [*texts_in(value)]
+    if sum("{" in text for text in texts) > MAX_TEMPLATES:
+        return (Problem(path, f"has more than {MAX_TEMPLATES} texts with values"),)
+    problems = [problem for text in texts if (problem := _template_problem(text, path)) is not None]
     return tuple(problems) or value
 
 
