@@ -646,11 +646,10 @@ async def _check_connections(tx: Transaction, org_id: int, graph: Graph) -> Prob
     rows = await hold_connections(tx, org_id, names)
     if len(rows) < len(names):  # all of them, for a suggestion
         rows = await list_connections(tx, org_id)
-    connections = {row.name: read_definition(row) for row in rows}
-    return tuple(
-        Problem(f"node {node_id}", f"{field}: {reason}")
-        for node_id, field, reason in check_connections(graph, connections)
+    found = await asyncio.to_thread(
+        lambda: [*check_connections(graph, {row.name: read_definition(row) for row in rows})]
     )
+    return tuple(Problem(f"node {node_id}", f"{field}: {reason}") for node_id, field, reason in found)
 
 
 def _trigger(specs: AutomationRow | VersionRow | None) -> Trigger:
