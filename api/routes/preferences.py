@@ -155,7 +155,7 @@ def _choices(legend: str, field: str, choices: list[tuple[str, str, bool]]) -> s
 def _read_choices(request: Request, field: str) -> dict[str, bool]:
     """Return what was shown, and whether it was checked; with the button that stops everything, nothing was."""
     form = request.get_form() or RequestParameters()
-    checked = [] if "stop" in form else form.getlist(field, [])
+    checked = set() if "stop" in form else set(form.getlist(field, []))
     return {name: name in checked for name in form.getlist(f"shown_{field}", [])}
 
 
