@@ -44,7 +44,7 @@ from workbench.language.channel import WEBHOOK
 USER_AGENT = "event-workbench"
 DEADLINE_S = 30.0  # for a whole attempt
 MAX_BODY_BYTES = 65_536  # read from a response
-BODY_TIMEOUT_S = 1.0  # a body is read only so that the connection can be reused
+BODY_TIMEOUT_S = 1.0  # if a body is read only so that the connection can be reused
 MAX_CONNECTIONS = 512  # in total; reached when all endpoints of eight organizations hang
 MAX_IDLE_CONNECTIONS = 64
 MAX_IDLE_S = 15.0
@@ -187,7 +187,8 @@ class HttpSender:
                 response = await self._pool.handle_async_request(request)
                 try:
                     trace.outcome = judge(response, None)
-                    body = await _read_body(response)
+                    # Without an outcome the body is needed: it may take as long as the attempt.
+                    body = await _read_body(response, self._deadline_s if trace.outcome is None else BODY_TIMEOUT_S)
                     if body is not None:
                         trace.outcome = judge(response, body)
                 finally:
@@ -304,11 +305,11 @@ def retry_after_of(response: httpcore.Response, now: datetime) -> float | None:
     return None if header is None else parse_retry_after(header.decode("latin-1"), now)
 
 
-async def _read_body(response: httpcore.Response) -> bytes | None:
+async def _read_body(response: httpcore.Response, timeout_s: float) -> bytes | None:
     """Return a short body, undecoded; give up on a long or slow one, and on its connection."""
     body = bytearray()
     with contextlib.suppress(TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             async for chunk in response.aiter_stream():
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:

@@ -1,5 +1,6 @@
 """Connections against local servers that answer as the providers document, and the requests of their templates."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ import pytest
 from api.channels.address_guard import AddressGuard
 from api.channels.connection import ConnectionSender
 from api.channels.outcome import Delivery, Failed, Outcome, Retry, SealedRequest, Sent, Unknown
+from api.channels.webhook import BODY_TIMEOUT_S
 from tests.channels.conftest import LOOPBACK, Endpoint, endpoint, status
 from workbench.connections import TEMPLATES
 from workbench.language.body import read_value
@@ -174,6 +176,19 @@ async def test_an_answer_that_breaks_off_is_unknown_if_the_rules_need_it(sender:
         where = ECHO | {"success": {"where": "answer.ok"}}
         assert await sender.send(delivery(server, where, {}, id="1", text="a"), NOW) == Unknown("no_answer")
         assert await sender.send(delivery(server, ECHO, {}, id="1", text="a"), NOW) == Sent("HTTP 200")
+
+
+async def test_an_answer_that_the_rules_need_may_be_slow(sender: ConnectionSender) -> None:
+    async def slow(writer: Any) -> None:
+        head, _, body = status(200, body=b'{"ok": true}').partition(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(BODY_TIMEOUT_S + 0.5)
+        writer.write(body)
+
+    async with endpoint(slow) as server:
+        where = ECHO | {"success": {"where": "answer.ok"}}
+        assert await sender.send(delivery(server, where, {}, id="1", text="a"), NOW) == Sent("HTTP 200")
 
 
 async def test_a_test_is_marked_and_the_request_hides_its_secrets(sender: ConnectionSender) -> None:
