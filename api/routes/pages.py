@@ -30,6 +30,7 @@ class PageTexts(msgspec.Struct, frozen=True, kw_only=True):
     save: str
     stop_all: str
     saved: str
+    changed: str
     sent_link: str
     gone: str
     unsubscribe: str
@@ -56,6 +57,7 @@ TEXTS = {
         save="Save",
         stop_all="Stop everything",
         saved="Your preferences are saved.",
+        changed="This page has changed. Please choose once more.",
         sent_link="Please confirm “{}”: open the link in the email that you get.",
         gone="This link is no longer valid.",
         unsubscribe="Unsubscribe",
@@ -79,6 +81,7 @@ TEXTS = {
         save="Speichern",
         stop_all="Alles abbestellen",
         saved="Ihre Einstellungen sind gespeichert.",
+        changed="Diese Seite hat sich geändert. Bitte wählen Sie noch einmal.",
         sent_link="Bitte bestätigen Sie „{}“: Öffnen Sie den Link in der E-Mail, die Sie erhalten.",
         gone="Dieser Link ist nicht mehr gültig.",
         unsubscribe="Abbestellen",
@@ -102,6 +105,7 @@ TEXTS = {
         save="Guardar",
         stop_all="Cancelar todo",
         saved="Sus preferencias se han guardado.",
+        changed="Esta página ha cambiado. Elija de nuevo, por favor.",
         sent_link="Confirme «{}»: abra el enlace del correo que va a recibir.",
         gone="Este enlace ya no es válido.",
         unsubscribe="Darse de baja",
@@ -125,6 +129,7 @@ TEXTS = {
         save="Enregistrer",
         stop_all="Tout arrêter",
         saved="Vos préférences sont enregistrées.",
+        changed="Cette page a changé. Veuillez choisir à nouveau.",
         sent_link="Veuillez confirmer « {} » : ouvrez le lien dans l\u2019e-mail que vous allez recevoir.",
         gone="Ce lien n\u2019est plus valable.",
         unsubscribe="Se désabonner",
@@ -193,9 +198,9 @@ class Page(msgspec.Struct, frozen=True):
     def message(self, text: str, status: int = 200) -> HTTPResponse:
         return self.answer(text, f"<h1>{escaping.escape(text)}</h1>", status)
 
-    def question(self, text: str, button: str) -> HTTPResponse:
+    def question(self, text: str, button: str, hidden: str = "") -> HTTPResponse:
         """Return a page that asks before it does something, because scanners of mail open every link."""
-        form = f'<form method="post"><button class="main">{escaping.escape(button)}</button></form>'
+        form = f'<form method="post">{hidden}<button class="main">{escaping.escape(button)}</button></form>'
         return self.answer(text, f"<h1>{escaping.escape(text)}</h1>\n{form}")
 
     def answer(self, title: str, content: str, status: int = 200) -> HTTPResponse:

@@ -46,8 +46,10 @@ async def save(request: Request, token: str) -> HTTPResponse:
     # Only what the page showed: a topic that was added since must not count as declined.
     topics = _read_choices(request, "topic")
     channels = {name: wanted for name, wanted in _read_choices(request, "channel").items() if name in CHANNELS}
-    texts = {topic.name: _text(page, page.label(topic)) for topic in subject.topics}
-    channel_texts = {name: _text(page, getattr(page.texts, name)) for name in CHANNELS}
+    texts, channel_texts = _texts(page, subject)
+    seen = [texts[name] for name in topics if name in texts] + [channel_texts[name] for name in channels]
+    if not (_stops(request) or _shows(request, *seen)):
+        return _form(request, link, subject, [page.texts.changed])
     choices = PageChoices(topics, channels, texts, channel_texts)
     pending = await preferences.save_page(database, link, choices, clock.unique_now_us())
     window = clock.now_us() // REQUEST_WINDOW_US
@@ -68,8 +70,7 @@ async def ask(request: Request, token: str) -> HTTPResponse:
     link, subject, topic = await _find_topic(request, token)
     if link is None or subject is None or topic is None:
         return _gone()
-    page = Page.of(subject.contact)
-    return page.question(page.texts.ask.format(page.label(topic)), page.texts.confirm)
+    return _ask(Page.of(subject.contact), topic)
 
 
 @blueprint.post("/preferences/confirm/<token:str>")
@@ -81,6 +82,8 @@ async def confirm(request: Request, token: str) -> HTTPResponse:
         return _gone()
     page = Page.of(subject.contact)
     text = page.texts.ask.format(page.label(topic))
+    if not _shows(request, text):
+        return _ask(page, topic)
     database, now_us = services(request).database, services(request).clock.unique_now_us()
     consent = await preferences.confirm(database, link, text, now_us)
     if consent is None:
@@ -117,6 +120,11 @@ def _gone() -> HTTPResponse:
     return page.message(page.texts.gone, 404)
 
 
+def _ask(page: Page, topic: TopicView) -> HTTPResponse:
+    text = page.texts.ask.format(page.label(topic))
+    return page.question(text, page.texts.confirm, _shown(text))
+
+
 def _form(request: Request, link: ContactLink, subject: ContactTopics, notes: list[str]) -> HTTPResponse:
     page, contact = Page.of(subject.contact), subject.contact
     texts = page.texts
@@ -133,6 +141,7 @@ def _form(request: Request, link: ContactLink, subject: ContactTopics, notes: li
         f"<p>{escaping.escape(texts.intro)}</p>",
         about,
         '<form method="post">',
+        _shown(*(text for by_name in _texts(page, subject) for text in by_name.values())),
         _choices(texts.topics, "topic", topics) if topics else "",
         _choices(texts.channels, "channel", channels),
         f'<button class="main">{escaping.escape(texts.save)}</button>',
@@ -155,8 +164,33 @@ def _choices(legend: str, field: str, choices: list[tuple[str, str, bool]]) -> s
 def _read_choices(request: Request, field: str) -> dict[str, bool]:
     """Return what was shown, and whether it was checked; with the button that stops everything, nothing was."""
     form = request.get_form() or RequestParameters()
-    checked = set() if "stop" in form else set(form.getlist(field, []))
+    checked = set() if _stops(request) else set(form.getlist(field, []))
     return {name: name in checked for name in form.getlist(f"shown_{field}", [])}
+
+
+def _stops(request: Request) -> bool:
+    return "stop" in (request.get_form() or RequestParameters())
+
+
+def _shown(*texts: str) -> str:
+    """Return the hidden field of a form that says which texts it shows."""
+    return f'<input type="hidden" name="texts" value="{_digest(texts)}">'
+
+
+def _shows(request: Request, *texts: str) -> bool:
+    """Whether a person who sent a form saw these texts: a label, or the locale, may have changed since."""
+    sent = (request.get_form() or RequestParameters()).get("texts")
+    return sent is None or sent == _digest(texts)
+
+
+def _digest(texts: tuple[str, ...]) -> str:
+    return preferences.sha256_of("\n".join(texts))
+
+
+def _texts(page: Page, subject: ContactTopics) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the texts of the topics and of the channels, by name."""
+    topics = {topic.name: _text(page, page.label(topic)) for topic in subject.topics}
+    return topics, {name: _text(page, getattr(page.texts, name)) for name in CHANNELS}
 
 
 def _text(page: Page, label: str) -> str:

@@ -50,7 +50,11 @@ def page_url(org: Org, contact_id: str, purpose: Purpose = "preferences", topic:
 async def submit(org: Org, contact_id: str, *checked: str, **more: str) -> httpx.Response:
     """Send the form as a browser does; `checked`: topics and channels."""
     page = await org.service.client.get(page_url(org, contact_id))
-    shown = re.findall(r'name="(shown_\w+)" value="(\w+)"', page.text)
+    return await send(org, contact_id, page, *checked, **more)
+
+
+async def send(org: Org, contact_id: str, page: httpx.Response, *checked: str, **more: str) -> httpx.Response:
+    shown = re.findall(r'name="(shown_\w+|texts)" value="(\w+)"', page.text)
     chosen = [(name.removeprefix("shown_"), value) for name, value in shown if value in checked]
     content = urlencode([*shown, *chosen, *more.items()])
     return await org.service.client.post(page_url(org, contact_id), content=content, headers=FORM)
@@ -102,6 +106,27 @@ async def test_a_saved_page_declines_a_topic_and_a_channel_with_the_text_that_wa
     await submit(acme, zoe, "news", "email", "inapp", "connection")
     assert (await preferences(acme, zoe))["channels"]["email"] is True
     assert (await consents(acme))[2:] == [("news", True, "preference_page"), ("email", True, "preference_page")]
+
+
+async def test_a_page_whose_texts_have_changed_is_shown_again_before_anything_is_stored(acme: Org, zoe: str) -> None:
+    page = await acme.service.client.get(page_url(acme, zoe))
+    confirm = page_url(acme, zoe, "confirm", "deals")
+    asked = await acme.service.client.get(confirm)
+    for name in ("news", "deals"):
+        topic = {"label": "Partners", "optIn": "double" if name == "deals" else "none"}
+        assert (await acme.call("PUT", f"/topics/{name}", topic, kind="workbench")).status_code == 200
+    again = await send(acme, zoe, page, "inapp")
+    assert "Diese Seite hat sich geändert." in again.text
+    assert "Partners" in again.text
+    assert await consents(acme) == []
+    (digest,) = re.findall(r'name="texts" value="(\w+)"', asked.text)
+    again = await acme.service.client.post(confirm, content=f"texts={digest}", headers=FORM)
+    assert "Möchten Sie Nachrichten zu „Partners“ erhalten?" in again.text
+    assert await consents(acme) == []
+    (digest,) = re.findall(r'name="texts" value="(\w+)"', again.text)
+    assert "Vielen Dank" in (await acme.service.client.post(confirm, content=f"texts={digest}", headers=FORM)).text
+    await send(acme, zoe, page, stop="all")  # who wants nothing need not read what has changed
+    assert [granted for _, granted, _ in await consents(acme)] == [True, *[False] * 5]
 
 
 async def test_everything_is_stopped_by_one_button_and_an_empty_form_stops_nothing(acme: Org, zoe: str) -> None:
