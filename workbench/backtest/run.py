@@ -117,7 +117,7 @@ def run(
         simulated = tuple(payload.automation() for payload in payloads)
         if any(isinstance(automation.trigger.source, StartSource) for automation in simulated):
             raise InvalidArgumentError(
-                "a backtest plays stored events, but the members of segments in the past are not stored. "
+                "a backtest plays stored events, and does not read when contacts entered and left segments. "
                 "Simulate contacts instead: .simulate(contact={…})"
             )
         source = BacktestSource(connection, select(simulated), request.sample)
