@@ -165,8 +165,8 @@ class Automation(AutomationVerbs):
 
         `event` is written as it would be posted; its name may be omitted if only one event starts this automation. An
         automation that starts from a segment needs only `contact`, or `{"contact": {…}}` for a stored one.
-        `contact` (`walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`) replaces the stored
-        contact.
+        `contact` (`walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`, `optedOut`, `declined`)
+        replaces the stored contact; `declined` are topics.
         `now` is the time of the event. `events` are later events of the same contact:
         `[{"event": "purchase", "after": "2h", "payload": {…}}]`. `locale="de-AT"` shows the texts that a contact of
         this locale would get, and `locale="default"` the default texts.
@@ -194,8 +194,8 @@ class Automation(AutomationVerbs):
         """Return what the automation would have done in a period of stored events.
 
         Every event of the period goes through the engine's interpreter, contact by contact, with delays, waits, caps
-        and quiet hours on the clock of that time. Nothing is sent or written. Contacts have the attributes, tags and
-        segments that they have now, because their history is not stored.
+        and quiet hours on the clock of that time. Nothing is sent or written. Contacts have the attributes, tags,
+        segments and topics that they have now: a backtest does not read their history.
 
         `against="published"`, or the number of a version, compares the draft with that version. `segment="whales"`
         restricts it to the current members of a segment. `sample=0.1` takes a tenth of the contacts, always the same

@@ -97,7 +97,7 @@ class Contact:
         return self._set_opt_outs(channels, opted_out=False)
 
     def preferences(self) -> "Preferences":
-        """Return what the contact wants, by topic and by channel."""
+        """Return what the contact wants, by topic and by channel: `.topics["news"]`, `.channels["email"]`."""
         return Preferences(self._connection.get(self._path("/preferences")))
 
     @usage_example('.set_preferences(topics={"news": False}, channels={"email": True})')
@@ -195,7 +195,10 @@ class Contact:
         return explain(self._connection, self.id, automation, event, limit)
 
     def export(self) -> dict[str, Any]:
-        """Return everything stored about the contact: contact, events, entries with steps, messages; oldest first."""
+        """Return everything stored about the contact, oldest first; only `history` is newest first.
+
+        contact, absorbed, events, entries with steps, messages, onchainEvents, consents, history.
+        """
         exported: dict[str, Any] = self._connection.get(self._path("/export"))
         return exported
 

@@ -66,9 +66,9 @@ def simulate(
     """Return the run of one entry, started by an event.
 
     `event` is its name, or the event as it would be posted; None if the automation starts from a segment. `contact` may
-    have `walletAddress`, `email`, `externalId`, `attributes`, `tags` and `segments`. `events` are later events of that
-    contact: `[{"event": "purchase", "after": "2h"}]`. `locale`: that of the texts, in place of the contact's. Raises
-    InvalidArgumentError for an event or contact that is not valid.
+    have `walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`, `optedOut` (channels) and `declined`
+    (topics). `events` are later events of that contact: `[{"event": "purchase", "after": "2h"}]`. `locale`: that of the
+    texts, in place of the contact's. Raises InvalidArgumentError for an event or contact that is not valid.
     """
     draft = from_json(automation.to_json())  # without a connection, so that the interpreter runs in this process
     described = _event({} if event is None else event, payload)

@@ -60,7 +60,7 @@ class Topics(TableSequence[TopicView]):
         """Create a topic, or change it, and return it. `labels`: its name in other languages, by locale.
 
         Contacts get messages on a topic until they decline it; with `opt_in="double"` only after they have confirmed a
-        link in an email (`.double_opt_in`).
+        link in an email (`.double_opt_in`). A message names its topic: `.send_email(…, topic="news")`.
         """
         if not TOPIC_NAME.fullmatch(str(name)):
             raise InvalidArgumentError(f"{name!r}: the name of a topic has 1 to 64 characters of a-z, 0-9, _ and -")
@@ -72,7 +72,8 @@ class Topics(TableSequence[TopicView]):
         """Return a new automation that asks contacts to confirm a topic, to be edited and published.
 
         It starts on the event `consent.requested` with `{"topic": name}`, which your sign-up form sends, and the page
-        of preferences too. It emails a link, and waits for the confirmation, `consent.confirmed`.
+        of preferences too. It emails a link, waits for the confirmation, `consent.confirmed`, for seven days, and adds
+        the tag `confirmed-NAME`. Once it is saved, open it with `wb.automation("Double opt-in: LABEL")`.
         """
         label = self[name].label
         server = SavedAutomation(self._connection, None)

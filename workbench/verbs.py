@@ -90,9 +90,8 @@ class StepVerbs(MethodHints):
 
         `locales` as for `.send_inapp`: `{"de": {"subject": "…", "body": "…"}}`; so is `topic`. `{{ preferences_url }}`
         in the body is the link to the contact's preferences, and `{{ confirm_url }}` the one that confirms the topic
-        `confirms`. `track_clicks`: a click on a link of
-        the email is an event `link.clicked` of the contact. `on_missing` as for `.send_inapp`: without an email
-        address, or without a value of a text.
+        `confirms`. `track_clicks`: a click on a link of the email is an event `link.clicked` of the contact.
+        `on_missing` as for `.send_inapp`: without an email address, or without a value of a text.
         """
         message = {"subject": subject, "body": body} | ({"locales": locales} if locales is not None else {})
         tracking = {"trackClicks": True} if track_clicks else {}
@@ -132,6 +131,7 @@ class StepVerbs(MethodHints):
         """Send a message by a connection, with values for its fields; `wb.connections` lists them.
 
         Values are JSON or texts with templates. A text that is a single `{{ amountUsd }}` keeps the type of the value.
+        `fields` takes those whose name is that of an argument here: `{"topic": "…"}`.
         `locales={"de": {"text": "…"}}` has the fields that differ for contacts of other locales. `topic` and
         `on_missing` as for `.send_inapp`: without a value of a field.
         """
@@ -242,8 +242,9 @@ class StepVerbs(MethodHints):
         the contact joins the entry, and starts no other. With `key="orderId"` only those with the same value in their
         payload join; others have entries of their own. `max=10`: ten events, with the first one, end it early.
 
-        Later steps see the list `events`: `{{ events | length }}`, `{{ events | sum("amountUsd") }}`, and
-        `{% for e in events %}{{ e.amountUsd }}{% endfor %}`.
+        Later steps see the list `events`, the first event included. `{{ events | length }}` counts it,
+        `{{ events | sum("amountUsd") }}` adds up a value, `{% for e in events %}{{ e.amountUsd }} {% endfor %}` lists
+        it, and `.when('events | sum("amountUsd") > 1000')` decides by it.
         """
         data: JsonObject = {} if seconds is None else {"seconds": seconds_of(seconds, "seconds")}
         written = {"until": until, "key": key, "max": max}
@@ -502,21 +503,24 @@ class AutomationVerbs(StepVerbs):
 
     @usage_example('.quiet_hours("22:00", "08:00")')
     def quiet_hours(self, start: str, end: str, *, timezone: str = "timezone") -> Self:
-        """Hold in-app messages and emails during these hours of the contact's local time, and send them afterwards.
+        """Hold messages to contacts, all but webhooks, during these hours of their local time; send them afterwards.
 
         `timezone` is the attribute with the contact's time zone, like `Europe/Zurich`. Contacts without it have that of
-        `.timezone(…)`, or UTC.
+        `.timezone(…)`, otherwise that of the organization, otherwise UTC.
         """
         return self._with_setting("quietHours", {"from": start, "to": end, "timezoneAttribute": timezone})
 
     @usage_example('.timezone("Europe/Zurich")')
     def timezone(self, zone: str) -> Self:
-        """Set the time zone of contacts without one, for quiet hours and waits until a time. The default is UTC."""
+        """Set the time zone of contacts without one, for quiet hours and steps until a time.
+
+        The default is that of the organization (`wb.timezone`), or UTC.
+        """
         return self._with_setting("timezone", zone)
 
     @usage_example('.frequency_cap(3, per="1d")')
     def frequency_cap(self, messages: int, *, per: str | timedelta) -> Self:
-        """Skip an in-app message or email if the contact got `messages` of them within `per`, from all automations.
+        """Skip a message if the contact got `messages` of them within `per`, from all automations; not a webhook.
 
         The steps after it run.
         """

@@ -164,7 +164,11 @@ def collect_engine(engine: Engine, databases: dict[str, Database]) -> Iterator[M
     yield tally("entries", "Entries that this engine released, by state.", counts.entries)
     yield counter("leases_lost", "Entries whose lease expired while this engine worked on them.", counts.lost)
     yield counter("leases_expired", "Entries of stopped engines that this engine made available again.", counts.rescued)
-    yield gauge("deliveries_in_flight", "Emails and webhooks that are being sent.", len(engine.driver.deliveries))
+    yield gauge(
+        "deliveries_in_flight",
+        "Emails, webhooks and connection messages that are being sent.",
+        len(engine.driver.deliveries),
+    )
     yield gauge("oldest_due_seconds", "How late the oldest due entry is.", engine.lag_seconds())
     yield from pools(databases)
 

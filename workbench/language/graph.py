@@ -5,7 +5,7 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 
 `reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
 `goal` {event, filters?, where?}: the event that ends an entry early, as `exited` with outcome `goal`.
-`quietHours` {from, to, timezoneAttribute?}: the hours without in-app messages and emails, in the contact's time zone.
+`quietHours` {from, to, timezoneAttribute?}: the hours without messages to the contact, in the contact's time zone.
 `frequencyCap` {messages, seconds}: the maximum number of these that a contact gets in a period, from all automations.
 `timezone` (an IANA name): the time zone of contacts whose attribute has none, for quiet hours, `wait_until`, `collect`;
 by default `timezone` beside the settings: that of the organization, which publication adds.
