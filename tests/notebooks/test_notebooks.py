@@ -203,6 +203,8 @@ def test_campaigns(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "for de" in cells["write"]
         assert "Unsere neue App ist da" in cells["german"]
         assert "Your team at Acme. Reply to this email" in cells["german"]
+        assert "Neuigkeiten" in cells["topic"]
+        assert "declined the topic" in cells["declined"]
         assert re.search(r"^[1-9]\d* contacts as of", cells["preview"])
         assert re.search(r"done: ([1-9]\d*) of \1 contacts", cells["send"])
         assert "campaign-depositors" in cells["broadcasts"]
@@ -210,6 +212,9 @@ def test_campaigns(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "2031-05-17 07:00" in cells["date-simulate"]
         assert "Three days left" in cells["date-simulate"]
         assert "Would neither send nor change anything" in cells["date-missed"]
+        assert "3 trades, 1,250 USD" in cells["digest-simulate"]
+        assert "ada@example.com asks for a call at 9:30" in cells["slack-simulate"]
+        assert "POST https://hooks.slack.com/services/***" in cells["slack-request"]
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
