@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.running import Running
+from workbench.language.channel import EmailMessage
 from workbench.testing import simulate
 
 DOCS = Path(__file__).parents[2] / "docs"
-BLOCKS = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = re.compile(r"^```(python|sql|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("document", ["automations-as-code.md", "connections.md", "consent.md", "watch.md"])
@@ -24,6 +25,7 @@ def test_the_output_in_the_docs_is_current(document: str, running: Running, monk
     for language, block in BLOCKS.findall((DOCS / document).read_text()):
         if language == "text":
             assert printed == block
+        if language != "python":
             continue
         with contextlib.redirect_stdout(io.StringIO()) as output:
             exec(block, names)
@@ -39,6 +41,15 @@ def test_the_digest_in_the_docs_has_the_subject_that_they_show(running: Running)
     run = run.advance("5m").send("deposit", {"amountUsd": 250, "asset": "ETH"})
     run = run.advance("35m").send("deposit", {"amountUsd": 900, "asset": "USDC"}).advance("20m")
     (message,) = run.messages
+    assert isinstance(message, EmailMessage)
     assert message.subject == "3 deposits, 1,250 USD"
     assert f"`{message.subject}`" in page
     assert message.body.splitlines() == ["Thank you for:", "- 100 USDC", "- 250 ETH", "- 900 USDC"]
+
+
+@pytest.mark.parametrize("document", ["consent.md", "contacts.md", "messages.md"])
+def test_the_sql_in_the_docs_runs(document: str, running: Running) -> None:
+    statements = [block for language, block in BLOCKS.findall((DOCS / document).read_text()) if language == "sql"]
+    assert statements
+    for statement in statements:
+        assert len(running.workbench().sql(statement).columns) > 1
