@@ -202,7 +202,7 @@ def test_campaigns(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "campaign-depositors" in cells["segment"]
         assert "for de" in cells["write"]
         assert "Unsere neue App ist da" in cells["german"]
-        assert "Your team at Acme. Reply to this email" in cells["german"]
+        assert "Ihr Team von Acme. Ihre Einstellungen: https://preferences.invalid/" in cells["german"]
         assert "Neuigkeiten" in cells["topic"]
         assert "declined the topic" in cells["declined"]
         assert re.search(r"^[1-9]\d* contacts as of", cells["preview"])
