@@ -21,10 +21,11 @@ from api.contacts.contacts import IDENTIFIER_FIELDS
 from api.crypto import EmailDisplay
 from api.jobs import every, one_by_one
 from api.store import merges as store
+from api.store.changes import MergeMoment
 from api.store.contacts import ContactKey, count_contact_rows
-from api.store.database import Database, Transaction, TransactionConflictError
+from api.store.database import Database, Transaction, TransactionConflictError, transaction_offset
 from api.store.locks import hold_contacts, hold_identifiers, share_members
-from api.store.merges import AbsorbedValues, MergeMoment, MergePart, MergeRow, RowMove, StoredContact
+from api.store.merges import AbsorbedValues, MergePart, MergeRow, RowMove, StoredContact
 from api.store.query import run
 from workbench.language.contact import (
     ContactRecord,
@@ -136,7 +137,7 @@ async def _merge(database: Database, author: Author, pair: Pair, show: EmailDisp
         if await store.has_claimed_entries(tx, author.org_id, move):
             return conflict(_BUSY)  # one decision of a worker must not mix the facts of two contacts
         merge_id = uuid7(author.now_us)
-        moment = MergeMoment(merge_id, author.now)
+        moment = MergeMoment(merge_id, author.now, await transaction_offset(tx))
         keys = tuple(key for key, owner in identities.items() if owner == pair.absorbed_id)
         segments = await store.find_memberships(tx, author.org_id, pair.absorbed_id)
         snapshot = AbsorbedValues(plan.absorbed.attributes, plan.absorbed.tags, segments)
@@ -145,7 +146,7 @@ async def _merge(database: Database, author: Author, pair: Pair, show: EmailDisp
         await store.write_contact(tx, author.org_id, row.keep_id, plan.merged, moment)
         await store.leave_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments, moment)
         gained = {name: row.absorbed.segments[name] for name in row.gained.segments}
-        await store.join_segments(tx, author.org_id, row.keep_id, gained, moment)
+        await store.join_segments(tx, author.org_id, row.keep_id, gained.keys(), gained.values(), moment)
         await store.move_live_entries(tx, author.org_id, move)
         await store.resolve_conflicts(tx, author.org_id, row)
         await store.mark_merged(tx, author.org_id, row.absorbed_id, row.keep_id, moment)
@@ -171,12 +172,13 @@ async def _undo(database: Database, author: Author, merge_id: str) -> UndoneView
             return Refusal("conflict", tuple(conflicts))
         members = await store.list_merged_ids(tx, author.org_id, row.absorbed_id)
         move = RowMove(row.keep_id, row.absorbed_id, members)
-        moment = MergeMoment(row.id, author.now)
+        moment = MergeMoment(row.id, author.now, await transaction_offset(tx))
         rest = undo_merge(both[row.keep_id], both[row.absorbed_id], row.gained)
         await store.move_identities(tx, author.org_id, row.identities, move)
         await store.write_contact(tx, author.org_id, row.keep_id, rest.contact, moment)
         await store.leave_segments(tx, author.org_id, row.keep_id, row.gained.segments, moment)
-        await store.join_segments(tx, author.org_id, row.absorbed_id, row.absorbed.segments, moment)
+        segments = row.absorbed.segments
+        await store.join_segments(tx, author.org_id, row.absorbed_id, segments.keys(), segments.values(), moment)
         await store.move_live_entries(tx, author.org_id, move)
         await store.wake_entries_of_contact(tx, author.org_id, row.keep_id, author.now)
         await store.reopen_conflicts(tx, author.org_id, row.id)
@@ -304,7 +306,8 @@ async def _copy_late_changes(database: Database, org_id: int, merge_id: str, now
         if keep.erased or absorbed.merged_into != keep_id or not (attributes or tags):
             return
         contact = msgspec.structs.replace(keep, attributes=keep.attributes | attributes, tags=(*keep.tags, *tags))
-        await store.write_contact(tx, org_id, keep_id, contact, MergeMoment(row.id, now))
+        moment = MergeMoment(row.id, now, await transaction_offset(tx))
+        await store.write_contact(tx, org_id, keep_id, contact, moment)
         # Record what was copied: the next run must not copy it again over later values of the surviving contact.
         snapshot = AbsorbedValues(absorbed.attributes, absorbed.tags, row.absorbed.segments)
         await store.update_absorbed(tx, org_id, msgspec.structs.replace(row, absorbed=snapshot))

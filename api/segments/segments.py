@@ -37,7 +37,7 @@ from api.segments.definition import (
 )
 from api.store import segments as store
 from api.store.broadcasts import find_planned_automations
-from api.store.database import Database, Transaction
+from api.store.database import Database, Transaction, transaction_offset
 from api.store.locks import hold_members
 from api.store.query import run
 from api.store.segments import RefreshResult, SegmentKey, SegmentRow
@@ -181,7 +181,8 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
         # `remove_all_members` skips the members that a merge or an erasure is changing; this function waits for them.
         async with services.database.transaction() as tx:
             await run(tx, hold_members(row.org_id))
-            await store.clear_members(tx, SegmentKey(row.org_id, row.name), author.now)
+            key = SegmentKey(row.org_id, row.name)
+            await store.clear_members(tx, key, author.now, await transaction_offset(tx))
 
     async with services.slots.acquire(author.org_id):
         row = await archive_unused()
@@ -264,7 +265,8 @@ async def repair(database: Database, row: SegmentRow, since: datetime) -> Segmen
     async with database.transaction() as tx:
         await run(tx, hold_members(row.org_id))
         key = SegmentKey(row.org_id, row.name)
-        if difference := await store.repair_members(tx, key, since - _REPAIR_OVERLAP, since + _RIGHT_AFTER):
+        times, offset = (since - _REPAIR_OVERLAP, since + _RIGHT_AFTER), await transaction_offset(tx)
+        if difference := await store.repair_members(tx, key, *times, offset):
             await store.correct_size(tx, row, difference)
         return await store.find_segment(tx, row.org_id, row.name) or row
 

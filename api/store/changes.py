@@ -3,6 +3,8 @@
 Each change of a value is noted in the transaction that makes it, by a call before the one that writes the contact,
 under the lock of the contact. Nothing is noted when a contact is created: the values of a moment are the `old` ones of
 the first changes after it, and otherwise those of the contact (`contacts_at` in sql/schema.sql).
+
+`offset`, here and in the statements of other modules that note changes: that of `database.transaction_offset`.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,12 +13,20 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from api.store.database import Transaction, transaction_offset
+from api.store.database import Transaction
 from api.store.entries import TagChange
 from api.store.query import JsonTexts, Uuid, call, query
 from workbench.language.contact import ContactRecord
 
 CauseKind: TypeAlias = Literal["event", "step", "merge", "import", "person", "refresh"]
+
+
+class MergeMoment(msgspec.Struct, frozen=True):
+    """A merge, and the moment at which it, or its undo, changes contacts."""
+
+    merge_id: Uuid
+    at: datetime
+    offset: int
 
 
 # --- Values of contacts
@@ -36,7 +46,7 @@ def note_values(
     steps: Sequence[int],
     moments_us: Sequence[int | None],
 ) -> None:
-    """Note values (JSON texts, None: no value). `offset`: `database.transaction_offset`."""
+    """Note values (JSON texts, None: no value)."""
 
 
 @call
@@ -61,107 +71,49 @@ def note_tags(
 ) -> None: ...
 
 
+@query
 async def note_record(
-    tx: Transaction, org_id: int, contact_id: str, record: ContactRecord, merge_id: str, at: datetime
+    tx: Transaction, org_id: int, contact_id: Uuid, record: ContactRecord, moment: MergeMoment
 ) -> None:
     """Note what changes when a merge, or its undo, writes a contact."""
-    await _note_record(tx, org_id, contact_id, record, "merge", merge_id, at, await transaction_offset(tx))
 
 
 @query
-async def _note_record(
-    tx: Transaction,
-    org_id: int,
-    contact_id: Uuid,
-    record: ContactRecord,
-    cause: CauseKind,
-    cause_id: Uuid,
-    at: datetime,
-    offset: int,
-) -> None: ...
-
-
-async def note_merged(
-    tx: Transaction, org_id: int, absorbed_id: str, keep_id: str, merge_id: str, at: datetime
-) -> None:
+async def note_merged(tx: Transaction, org_id: int, absorbed_id: Uuid, keep_id: Uuid, moment: MergeMoment) -> None:
     """Note that a contact, and all that were merged into it, become part of another one."""
-    await _note_merged(tx, org_id, absorbed_id, keep_id, "merge", merge_id, at, await transaction_offset(tx))
 
 
 @query
-async def _note_merged(
-    tx: Transaction,
-    org_id: int,
-    absorbed_id: Uuid,
-    keep_id: Uuid,
-    cause: CauseKind,
-    cause_id: Uuid,
-    at: datetime,
-    offset: int,
-) -> None: ...
-
-
 async def note_unmerged(
-    tx: Transaction, org_id: int, absorbed_id: str, members: Collection[str], merge_id: str, at: datetime
+    tx: Transaction, org_id: int, absorbed_id: Uuid, members: Collection[Uuid], moment: MergeMoment
 ) -> None:
     """Note that a contact becomes separate again, together with its `members`."""
-    await _note_unmerged(tx, org_id, absorbed_id, members, "merge", merge_id, at, await transaction_offset(tx))
 
 
 @query
-async def _note_unmerged(
-    tx: Transaction,
-    org_id: int,
-    absorbed_id: Uuid,
-    members: Collection[Uuid],
-    cause: CauseKind,
-    cause_id: Uuid,
-    at: datetime,
-    offset: int,
-) -> None: ...
-
-
 async def note_opt_outs(
-    tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], key_id: str | None, at: datetime
-) -> None:
-    """Note that a person opts a contact out of these channels only; without a key by the link of an email."""
-    await _note_opt_outs(tx, org_id, contact_id, channels, "person", key_id, at, await transaction_offset(tx))
-
-
-@query
-async def _note_opt_outs(
     tx: Transaction,
     org_id: int,
     contact_id: Uuid,
     channels: Collection[str],
-    cause: CauseKind,
-    cause_id: Uuid | None,
+    key_id: Uuid | None,
     at: datetime,
     offset: int,
-) -> None: ...
+) -> None:
+    """Note that a person opts a contact out of these channels only; without a key by the link of an email."""
 
 
 # --- Members of segments
 
 
-async def note_entered(tx: Transaction, org_id: int, segment: str, at: datetime) -> None:
+@query
+async def note_entered(tx: Transaction, org_id: int, segment: str, at: datetime, offset: int) -> None:
     """Note the members that entered a segment at this moment."""
-    await _note_entered(tx, org_id, segment, at, await transaction_offset(tx))
 
 
 @query
-async def _note_entered(tx: Transaction, org_id: int, segment: str, at: datetime, offset: int) -> None: ...
-
-
-async def note_left(tx: Transaction, org_id: int, segment: str, ids: list[str], at: datetime) -> None:
+async def note_left(tx: Transaction, org_id: int, segment: str, ids: list[Uuid], at: datetime, offset: int) -> None:
     """Note contacts that have left a segment."""
-    await _note_left(tx, org_id, segment, ids, at, await transaction_offset(tx))
-
-
-@query
-async def _note_left(
-    tx: Transaction, org_id: int, segment: str, ids: list[Uuid], at: datetime, offset: int
-) -> None: ...
 
 
 # --- Reading

@@ -14,7 +14,7 @@ import msgspec
 from api.crypto import INDEX, OrgKeys
 from api.store.chain import LogRow
 from api.store.changes import note_opt_outs
-from api.store.database import Transaction
+from api.store.database import Transaction, transaction_offset
 from api.store.events import EventRow
 from api.store.locks import hold_contacts, share_members
 from api.store.merges import MergeRow, find_identifier_owners
@@ -109,7 +109,7 @@ async def set_opted_out(
     tx: Transaction, org_id: int, contact_id: str, channels: Collection[str], key_id: str | None, at: datetime
 ) -> None:
     """Set the channels that a contact opted out of. If email is one of them, its addresses are suppressed."""
-    await note_opt_outs(tx, org_id, contact_id, sorted(channels), key_id, at)
+    await note_opt_outs(tx, org_id, contact_id, sorted(channels), key_id, at, await transaction_offset(tx))
     await _set_opted_out(tx, org_id, contact_id, sorted(channels), at)
     if "email" in channels:
         await suppress_emails_of(tx, org_id, contact_id, at)
@@ -137,7 +137,7 @@ async def opt_out_of_emails(tx: Transaction, org_id: int, address_digest: str, a
     if "email" in opted_out:
         return None
     channels = sorted({*opted_out, "email"})
-    await note_opt_outs(tx, org_id, contact_id, channels, None, at)
+    await note_opt_outs(tx, org_id, contact_id, channels, None, at, await transaction_offset(tx))
     await _set_opted_out(tx, org_id, contact_id, channels, at)
     return contact_id
 

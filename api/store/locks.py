@@ -13,12 +13,8 @@ from api.store.database import Transaction
 from api.store.query import Call, call, query
 from workbench.language.contact import IdentifierKey
 
-REFRESHING, COUNTING, TESTING, STARTING = (
-    7_300_455,
-    7_300_456,
-    7_300_457,
-    7_300_459,
-)  # one process at a time for an organization
+# One process at a time for an organization.
+REFRESHING, COUNTING, TESTING, STARTING = 7_300_455, 7_300_456, 7_300_457, 7_300_459
 
 
 def hold_identifiers(keys: Iterable[tuple[int, IdentifierKey]]) -> Call[None]:

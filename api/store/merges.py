@@ -1,13 +1,13 @@
 """Merge contacts, and undo merges. The caller holds the locks named in `api/contacts/merge.py`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from api.store.changes import note_merged, note_record, note_unmerged
-from api.store.database import Transaction, transaction_offset
+from api.store.changes import MergeMoment, note_merged, note_record, note_unmerged
+from api.store.database import Transaction
 from api.store.events import wake_engine
 from api.store.query import RowCount, Uuid, query, run
 from workbench.language.contact import ContactRecord, IdentifierKey, IdentifierKind
@@ -77,18 +77,11 @@ async def _move_identities(
 ) -> None: ...
 
 
-class MergeMoment(msgspec.Struct, frozen=True):
-    """A merge and the moment at which it, or its undo, changes contacts: for their history."""
-
-    merge_id: Uuid
-    at: datetime
-
-
 async def write_contact(
     tx: Transaction, org_id: int, contact_id: str, record: ContactRecord, moment: MergeMoment
 ) -> None:
     """Write all of a contact except its segments."""
-    await note_record(tx, org_id, contact_id, record, moment.merge_id, moment.at)
+    await note_record(tx, org_id, contact_id, record, moment)
     await _write_contact(tx, org_id, contact_id, record, moment.at)
 
 
@@ -100,7 +93,7 @@ async def _write_contact(
 
 async def mark_merged(tx: Transaction, org_id: int, absorbed_id: str, keep_id: str, moment: MergeMoment) -> None:
     """Mark a contact, and all contacts that were merged into it, as merged into another one."""
-    await note_merged(tx, org_id, absorbed_id, keep_id, moment.merge_id, moment.at)
+    await note_merged(tx, org_id, absorbed_id, keep_id, moment)
     await _mark_merged(tx, org_id, absorbed_id, keep_id)
 
 
@@ -112,7 +105,7 @@ async def unmark_merged(
     tx: Transaction, org_id: int, absorbed_id: str, members: Collection[str], moment: MergeMoment
 ) -> None:
     """Mark a contact as separate again, together with its `members`."""
-    await note_unmerged(tx, org_id, absorbed_id, members, moment.merge_id, moment.at)
+    await note_unmerged(tx, org_id, absorbed_id, members, moment)
     await _unmark_merged(tx, org_id, absorbed_id, members)
 
 
@@ -130,35 +123,21 @@ async def find_memberships(tx: Transaction, org_id: int, contact_id: Uuid) -> di
     """Return the segments of a contact, with the times at which it entered."""
 
 
-async def join_segments(
-    tx: Transaction, org_id: int, contact_id: str, entered_at: Mapping[str, datetime], moment: MergeMoment
-) -> None:
-    """Add a contact to segments, with the given entry times."""
-    offset = await transaction_offset(tx)
-    await _join_segments(tx, org_id, contact_id, entered_at.keys(), entered_at.values(), moment, offset)
-
-
 @query
-async def _join_segments(
+async def join_segments(
     tx: Transaction,
     org_id: int,
     contact_id: Uuid,
     segments: Collection[str],
     entered_at: Collection[datetime],
     moment: MergeMoment,
-    offset: int,
-) -> None: ...
-
-
-async def leave_segments(
-    tx: Transaction, org_id: int, contact_id: str, segments: Collection[str], moment: MergeMoment
 ) -> None:
-    await _leave_segments(tx, org_id, contact_id, segments, moment, await transaction_offset(tx))
+    """Add a contact to segments, with the given entry times."""
 
 
 @query
-async def _leave_segments(
-    tx: Transaction, org_id: int, contact_id: Uuid, segments: Collection[str], moment: MergeMoment, offset: int
+async def leave_segments(
+    tx: Transaction, org_id: int, contact_id: Uuid, segments: Collection[str], moment: MergeMoment
 ) -> None: ...
 
 

@@ -224,7 +224,7 @@ async def change_members(tx: Transaction, key: SegmentKey, at: datetime, left: C
     """Make the resolved contacts the members; `left` gets the ids of those that leave, block by block."""
     await _join_by_hash(tx)
     if entered := await enter_members(tx, key, at):
-        await note_entered(tx, key.org_id, key.segment, at)
+        await note_entered(tx, key.org_id, key.segment, at, await transaction_offset(tx))
     return MembersChange(entered, await _drop_leaving(tx, key, at, left))
 
 
@@ -262,7 +262,7 @@ async def _drop_leaving(tx: Transaction, key: SegmentKey, at: datetime, left: Co
         while rows := await leaving.fetchmany(_BLOCK_IDS):
             ids = await drop_members(tx, key, [contact_id for (contact_id,) in rows])
             dropped += len(ids)
-            await note_left(tx, key.org_id, key.segment, ids, at)
+            await note_left(tx, key.org_id, key.segment, ids, at, await transaction_offset(tx))
             if left is not None:
                 await left(ids)
     return dropped
@@ -273,22 +273,14 @@ async def drop_members(tx: Transaction, key: SegmentKey, ids: list[Uuid]) -> lis
     """Delete members, except those that another transaction is changing now; return the ids of the deleted ones."""
 
 
-async def repair_members(tx: Transaction, key: SegmentKey, since: datetime, at: datetime) -> int:
+@query
+async def repair_members(tx: Transaction, key: SegmentKey, since: datetime, at: datetime, offset: int) -> int:
     """Apply erasures and merges committed since a time; return the change in size. Needs `locks.hold_members`."""
-    return await _repair_members(tx, key, since, at, await transaction_offset(tx))
 
 
 @query
-async def _repair_members(tx: Transaction, key: SegmentKey, since: datetime, at: datetime, offset: int) -> int: ...
-
-
-async def clear_members(tx: Transaction, key: SegmentKey, at: datetime) -> None:
+async def clear_members(tx: Transaction, key: SegmentKey, at: datetime, offset: int) -> None:
     """Remove the remaining members of an archived segment. Needs `locks.hold_members`."""
-    await _clear_members(tx, key, at, await transaction_offset(tx))
-
-
-@query
-async def _clear_members(tx: Transaction, key: SegmentKey, at: datetime, offset: int) -> None: ...
 
 
 async def _prepare(tx: Transaction) -> None: ...

@@ -52,8 +52,8 @@ RETURNING true;
 -- note_record --
 -- Note what is about to change when all of a contact except its segments is written.
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
-SELECT c.org_id, c.id, greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond'), f.field, f.old, f.new, :cause ::text,
-       :cause_id ::uuid, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+SELECT c.org_id, c.id, greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond'), f.field, f.old, f.new, 'merge',
+       :merge_id ::uuid, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
 FROM contacts c
 CROSS JOIN LATERAL (
     VALUES ('email', to_jsonb(c.email), to_jsonb(:email ::text)),
@@ -73,7 +73,7 @@ RETURNING true;
 -- Note that a contact is about to opt out of these channels only.
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
 SELECT c.org_id, c.id, greatest(:at ::timestamptz, c.updated_at + interval '1 microsecond'), 'optedOut', to_jsonb(c.opted_out),
-       to_jsonb(:channels ::text[]), :cause ::text, :cause_id ::uuid, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+       to_jsonb(:channels ::text[]), 'person', :key_id ::uuid, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
 FROM contacts c
 WHERE c.org_id = :org_id ::bigint AND c.id = :contact_id ::uuid AND c.erased_at IS NULL
     AND NOT (c.opted_out @> :channels ::text[] AND c.opted_out <@ :channels ::text[])
@@ -82,7 +82,7 @@ RETURNING true;
 -- note_merged --
 -- Note that a contact, and those that were merged into it, are about to be merged into another.
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
-SELECT c.org_id, c.id, :at ::timestamptz, 'mergedInto', to_jsonb(c.merged_into), to_jsonb(:keep_id ::uuid), :cause ::text, :cause_id ::uuid,
+SELECT c.org_id, c.id, :at ::timestamptz, 'mergedInto', to_jsonb(c.merged_into), to_jsonb(:keep_id ::uuid), 'merge', :merge_id ::uuid,
        (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
 FROM contacts c
 WHERE c.org_id = :org_id ::bigint AND (c.id = :absorbed_id ::uuid OR c.merged_into = :absorbed_id ::uuid)
@@ -91,8 +91,8 @@ RETURNING true;
 -- note_unmerged --
 -- Note that a contact is about to be separate again, together with those that had been merged into it before.
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
-SELECT c.org_id, c.id, :at ::timestamptz, 'mergedInto', to_jsonb(c.merged_into), to_jsonb(nullif(:absorbed_id ::uuid, c.id)), :cause ::text,
-       :cause_id ::uuid, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+SELECT c.org_id, c.id, :at ::timestamptz, 'mergedInto', to_jsonb(c.merged_into), to_jsonb(nullif(:absorbed_id ::uuid, c.id)), 'merge',
+       :merge_id ::uuid, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
 FROM contacts c
 WHERE c.org_id = :org_id ::bigint AND c.id = ANY (:members ::uuid[])
 RETURNING true;
