@@ -8,12 +8,13 @@ the progress of the move. So a process that is killed repeats at most a page tha
 processes may work on a move, and no event is missed: ingest stores an awaited event before the page, which reads it, or
 after, and then finds the entry waiting for it.
 
-An engine may be working on an entry. The page leaves it, and the move comes back to it until `PATIENCE` is over.
+An engine may be working on an entry. The page leaves it, and the move comes back to it until `MAX_BUSY_TIME` is over.
 An undo moves the entries back that are still where the move put them, in the same way.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -58,7 +59,7 @@ from workbench.language.run import TERMINAL, State
 from workbench.language.trigger import Trigger, read_trigger
 
 PAGE_ENTRIES = 500
-PATIENCE = timedelta(seconds=30)  # in which an engine ends most deliveries
+MAX_BUSY_TIME = timedelta(seconds=30)  # in which an engine ends most deliveries
 RECOVERY_INTERVAL_S = 10.0
 MAX_WAIT_S = 20.0  # of a request
 MAX_PREVIEWED = 200_000  # entries
@@ -69,7 +70,7 @@ _BUSY = "an engine is working on it"
 
 _log = logging.getLogger("workbench.automations")
 
-Settled: TypeAlias = tuple[EntryPlace, Prediction] | str | None
+EntryPlan: TypeAlias = tuple[EntryPlace, Prediction] | str | None
 """Where an entry continues, with what was predicted; or why it stays; None if an engine is working on it."""
 
 
@@ -124,25 +125,25 @@ def _compile(version: int, graph: Any, trigger_spec: Any) -> tuple[VersionedGrap
 # --- Predictions
 
 
-async def _settle(
+async def _plan_entries(
     tx: Transaction,
     services: MoveServices,
     org_id: int,
     entries: Sequence[MovingEntry],
     targets: Mapping[str, _Target | str | None],
-) -> dict[str, Settled]:
+) -> dict[str, EntryPlan]:
     """Return what becomes of each entry, given its target or the reason why it has none."""
     now = services.clock.now()
     found = {entry_id: target for entry_id, target in targets.items() if isinstance(target, _Target)}
-    settled: dict[str, Settled] = {
+    plans: dict[str, EntryPlan] = {
         entry_id: target for entry_id, target in targets.items() if not isinstance(target, _Target)
     }
     claims = {entry.entry_id: _claim(entry, found[entry.entry_id], now) for entry in entries if entry.entry_id in found}
     if claims:
         keys, graphs = services.keyring.of(org_id), _TargetGraphs(found)
         facts = await read_facts(tx, org_id, keys, list(claims.values()), graphs, services.retries, now)
-        settled |= await asyncio.to_thread(_predict_all, claims, found, facts.facts)
-    return settled
+        plans |= await asyncio.to_thread(_predict_all, claims, found, facts.facts)
+    return plans
 
 
 def _claim(entry: MovingEntry, target: _Target, now: datetime) -> Claim:
@@ -172,8 +173,8 @@ def _claim(entry: MovingEntry, target: _Target, now: datetime) -> Claim:
 
 def _predict_all(
     claims: Mapping[str, Claim], targets: Mapping[str, _Target], facts: Mapping[str, Facts]
-) -> dict[str, Settled]:
-    settled: dict[str, Settled] = {}
+) -> dict[str, EntryPlan]:
+    plans: dict[str, EntryPlan] = {}
     for entry_id, claim in claims.items():
         target = targets[entry_id]
         try:
@@ -182,7 +183,7 @@ def _predict_all(
             _log.exception("prediction_failed", extra={"entry_id": entry_id})
             prediction = f"it would fail: internal_error: {type(error).__name__}"
         if isinstance(prediction, str):
-            settled[entry_id] = prediction
+            plans[entry_id] = prediction
             continue
         moved = prediction.run
         is_due = moved.state is not State.WAITING
@@ -195,8 +196,8 @@ def _predict_all(
             joined_names(what_wakes(target.graph, moved)) or None,
             is_due,
         )
-        settled[entry_id] = place, prediction
-    return settled
+        plans[entry_id] = place, prediction
+    return plans
 
 
 def _unmovable(entry: MovingEntry) -> str | None:
@@ -345,18 +346,16 @@ async def _write_page(
         to, trigger = await versions.read(tx, row.version)
         move = Move(to, decode(row.mode), f"version {row.version}")
         targets = await _forward_targets(tx, org_id, move, trigger, versions, entries)
-    settled = await _settle(tx, services, org_id, entries, targets)
+    plans = await _plan_entries(tx, services, org_id, entries, targets)
     places: list[EntryPlace] = []
     rows: list[MovedRow] = []
     for entry in entries:
-        result = settled[entry.entry_id]
+        result = plans[entry.entry_id]
         before = entry.entry_id, entry.version, entry.node_id, entry.step
         if isinstance(result, tuple):
             place, prediction = result
             places.append(replace(place, version=(entry.from_version or 0) if is_undo else row.version))
-            until = None if place.is_due and entry.state is State.PAUSED else prediction.at
-            outcome = prediction.outcome, prediction.next_node_id, prediction.ends
-            rows.append(MovedRow(*before, place.node_id, until, *outcome))
+            rows.append(MovedRow(*before, place.node_id, *_outcome(entry, place, prediction)))
         elif result is not None:
             rows.append(MovedRow(*before, reason=result))
         elif now >= row.patient_until:
@@ -370,6 +369,14 @@ async def _write_page(
     if any(place.due_at <= now for place in places):
         calls.append(wake_engine())
     await run(tx, *calls)
+
+
+def _outcome(
+    entry: MovingEntry, place: EntryPlace, prediction: Prediction
+) -> tuple[datetime | None, str, str | None, str | None]:
+    """Return the end of the step (None: the resume of a paused entry), its outcome, the next step, and the ending."""
+    until = None if place.is_due and entry.state is State.PAUSED else prediction.at
+    return until, prediction.outcome, prediction.next_node_id, prediction.ends
 
 
 async def _finish(tx: Transaction, row: MoveRow, state: MoveState, now: datetime) -> None:
@@ -407,18 +414,18 @@ async def view(tx: Transaction, row: MoveRow) -> MoveView:
     reasons = await store.count_reasons(tx, row.org_id, row.id, _MAX_REASONS)
     sample = await store.list_moved(tx, row.org_id, row.id, _MAX_SAMPLE)
     return MoveView(
-        row.id,
-        row.version,
-        decode(row.mode),
-        row.state,
-        counts.entries,
-        counts.moved,
-        counts.moved_back,
-        tuple(refused),
-        reasons,
-        tuple(sample),
-        row.created_at,
-        row.ended_at,
+        id=row.id,
+        to_version=row.version,
+        move=decode(row.mode),
+        state=row.state,
+        entries=counts.entries,
+        moved=counts.moved,
+        moved_back=counts.moved_back,
+        refused=tuple(refused),
+        reasons=reasons,
+        sample=tuple(sample),
+        created_at=row.created_at,
+        ended_at=row.ended_at,
     )
 
 
@@ -451,7 +458,9 @@ async def undo(services: MoveServices, author: Author, automation_id: str, move_
                 return conflict("the automation is off, so its entries were cancelled")
             if locked.state in ("undoing", "undone"):
                 return None
-            begun = replace(locked, state="undoing", after=FIRST_ID, patient_until=author.now + PATIENCE, ended_at=None)
+            begun = replace(
+                locked, state="undoing", after=FIRST_ID, patient_until=author.now + MAX_BUSY_TIME, ended_at=None
+            )
             await store.write_move(tx, begun)
             await record(tx, author, "automation.move_back", automation_id, {"move": move_id})
         return None
@@ -484,45 +493,41 @@ async def preview(
     move = Move(to, mode, f"version {number}")
     moved: list[MovedEntryView] = []
     refused: list[RefusedEntryView] = []
-    reasons: dict[str, int] = {}
     versions, until = CompiledVersions(org_id, automation_id), asyncio.get_running_loop().time() + MAX_WAIT_S
-    looked_at = 0
+    simulated = 0
     for begin in range(0, len(rows), PAGE_ENTRIES):
         ids = [entry_id for entry_id, _ in rows[begin : begin + PAGE_ENTRIES]]
         async with services.database.transaction() as tx:
             entries = await store.read_moving_entries(tx, org_id, ids)
             targets = await _forward_targets(tx, org_id, move, trigger, versions, entries)
-            settled = await _settle(tx, services, org_id, entries, targets)
+            plans = await _plan_entries(tx, services, org_id, entries, targets)
         for entry in entries:
-            result = settled[entry.entry_id]
+            result = plans[entry.entry_id]
             if isinstance(result, tuple):
-                moved.append(_moved_view(entry, *result))
+                assert entry.version is not None
+                assert entry.node_id is not None
+                place, outcome = result[0], _outcome(entry, *result)
+                moved.append(MovedEntryView(entry.entry_id, entry.version, entry.node_id, place.node_id, *outcome))
             else:
                 refused.append(RefusedEntryView(entry.entry_id, result or _BUSY))
-                reasons[refused[-1].reason] = reasons.get(refused[-1].reason, 0) + 1
-        looked_at = begin + len(ids)
+        simulated = begin + len(ids)
         if asyncio.get_running_loop().time() > until:
             break
+    counts = Counter(entry.reason for entry in refused).items()
+    reasons = dict(sorted(counts, key=lambda item: (-item[1], item[0]))[:_MAX_REASONS])
+    if simulated < len(rows):
+        reasons["not simulated within 20 seconds"] = len(rows) - simulated
     return MoveView(
-        None,
-        number,
-        mode,
-        "planned",
-        len(rows),
-        len(moved),
-        0,
-        tuple(refused[:_MAX_REFUSED]),
-        dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_MAX_REASONS])
-        | ({"not simulated within 20 seconds": len(rows) - looked_at} if looked_at < len(rows) else {}),
-        tuple(moved[:_MAX_SAMPLE]),
-        author.now,
-        None,
+        id=None,
+        to_version=number,
+        move=mode,
+        state="planned",
+        entries=len(rows),
+        moved=len(moved),
+        moved_back=0,
+        refused=tuple(refused[:_MAX_REFUSED]),
+        reasons=reasons,
+        sample=tuple(moved[:_MAX_SAMPLE]),
+        created_at=author.now,
+        ended_at=None,
     )
-
-
-def _moved_view(entry: MovingEntry, place: EntryPlace, prediction: Prediction) -> MovedEntryView:
-    assert entry.version is not None
-    assert entry.node_id is not None
-    until = None if place.is_due and entry.state is State.PAUSED else prediction.at
-    outcome = prediction.outcome, prediction.next_node_id, prediction.ends
-    return MovedEntryView(entry.entry_id, entry.version, entry.node_id, place.node_id, until, *outcome)

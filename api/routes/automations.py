@@ -155,7 +155,7 @@ async def publish(request: Request, automation_id: str, body: PublishBody) -> Au
     takes longer than 20 seconds, `moves` is the state then, and the move continues.
     """
     database, author = services(request).database, author_of(request)
-    move = None if body.move == "none" else NewMove(uuid7(author.now_us), body.move, moves.PATIENCE)
+    move = None if body.move == "none" else NewMove(uuid7(author.now_us), body.move, moves.MAX_BUSY_TIME)
     row = unwrap(await automations.publish(database, author, automation_id, body.revision, move))
     if move is None:
         return await _published(request, row)

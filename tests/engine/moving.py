@@ -35,7 +35,7 @@ async def edit(bench: EngineBench, automation_id: str, graph: dict[str, Any], tr
 
 async def plan_move(bench: EngineBench, automation_id: str, mode: MoveMode) -> str | Refusal:
     """Publish the draft with a move that nothing has applied; return the move."""
-    move = NewMove(uuid7(bench.clock.now_us()), mode, moves.PATIENCE)
+    move = NewMove(uuid7(bench.clock.now_us()), mode, moves.MAX_BUSY_TIME)
     published = await automations.publish(bench.database, author(bench), automation_id, None, move)
     return published if isinstance(published, Refusal) else move.id
 

@@ -231,7 +231,7 @@ async def test_an_entry_that_an_engine_works_on_is_moved_when_it_waits(bench: En
 
 
 async def test_a_move_does_not_wait_for_ever_for_an_engine(bench: EngineBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "PATIENCE", timedelta())
+    monkeypatch.setattr(moves, "MAX_BUSY_TIME", timedelta())
     automation_id = await start(bench, *BEFORE, entries=1)
     await bench.execute("UPDATE entries SET state = 'running', lease_until = now() + interval '1 hour'")
     move = await publish(bench, automation_id, *path(DELAY, OTHER_TAG))
