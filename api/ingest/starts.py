@@ -19,7 +19,7 @@ from api.ingest.store import entry_rows
 from api.store import starts as store
 from api.store.contacts import find_contacts
 from api.store.database import Transaction
-from api.store.events import add_entries, wake_engine
+from api.store.events import add_entries, list_active_automations, wake_engine
 from api.store.query import run
 from workbench.language.codec import decode, encode
 from workbench.language.event import Event, Identifiers
@@ -78,7 +78,7 @@ class Starter(msgspec.Struct, frozen=True):
 async def find_starter(tx: Transaction, keyring: Keyring, org_id: int, source: StartSource, at: datetime) -> Starter:
     """Return what starts the automations of a source; it does nothing if none is active."""
     automations = []
-    for row in await store.find_started_automations(tx, org_id, source.type, source.segment):
+    for row in await list_active_automations(tx, org_id, source.type, source.segment):
         trigger = read_trigger(decode(row.trigger_spec))
         if isinstance(trigger, Trigger):
             automations.append(ActiveTrigger(row.id, row.published_version, row.activation, trigger))

@@ -72,8 +72,10 @@ def _read_epochs(org_ids: Sequence[int]) -> list[tuple[int, int | None, datetime
 
 
 @query
-async def list_active_automations(tx: Transaction, org_id: int) -> list[ActiveAutomation]:
-    """Return the automations of an organization that take entries from events, oldest first."""
+async def list_active_automations(
+    tx: Transaction, org_id: int, start_type: str | None = None, segment: str | None = None
+) -> list[ActiveAutomation]:
+    """Return the automations that take entries from events, or from one type of change of a segment, oldest first."""
 
 
 @query

@@ -3,16 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from api.store.database import Transaction
-from api.store.events import ActiveAutomation
-from api.store.query import Json, Uuid, call, query
-
-
-@query
-async def find_started_automations(
-    tx: Transaction, org_id: int, event: str, segment: str | None
-) -> list[ActiveAutomation]:
-    """Return the automations that take entries from one kind of change of a segment, oldest first."""
+from api.store.query import Json, Uuid, call
 
 
 @call

@@ -13,16 +13,17 @@ UNION ALL
 SELECT org_id, NULL, counted_until, closed_until FROM event_counting WHERE org_id = ANY(:org_ids ::bigint[]);
 
 -- list_active_automations --
--- All automations that take entries now from events, with the trigger of the published version, or of the draft if none is
--- published. Those that start from logs belong to the followers of chains (chain.chain_automations), and ingest leaves out
--- those that start from changes of segments.
+-- The automations that take entries now, with the trigger of the published version, or of the draft if none is published: those
+-- that start from one type of change of a segment, or, without a type, all but those that start from logs, which belong to the
+-- followers of chains (chain.chain_automations).
 SELECT a.org_id, a.id::text, a.published_version, a.activation, COALESCE(v.trigger_spec, a.trigger_spec) AS trigger_spec,
        COALESCE(a.live_since, a.created_at) AS live_since
 FROM automations a
 LEFT JOIN automation_versions v
     ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
 WHERE a.org_id = :org_id AND a.active AND a.paused_at IS NULL AND a.archived_at IS NULL
-    AND COALESCE(v.trigger_spec, a.trigger_spec) ->> 'type' IS DISTINCT FROM 'onchain_event'
+    AND CASE WHEN :start_type ::text IS NULL THEN COALESCE(v.trigger_spec, a.trigger_spec) ->> 'type' IS DISTINCT FROM 'onchain_event'
+        ELSE COALESCE(v.trigger_spec, a.trigger_spec) @> jsonb_build_object('type', :start_type ::text, 'segment', :segment ::text) END
 ORDER BY a.id;
 
 -- find_awaited_events --
