@@ -10,12 +10,11 @@ from workbench.connection import Connection
 from workbench.display.html import TableSequence, TableView, moment, printable_text, table_columns
 from workbench.display.words import join_and, join_or
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
-from workbench.language.actions import CONNECTION_NAME, NOT_A_CONNECTION
-from workbench.language.body import read_value
+from workbench.language.body import SLUG, SLUG_CHARACTERS, read_value
 from workbench.language.codec import normalize
 from workbench.language.connections import HIDDEN, ConnectionDefinition, compose_request
 from workbench.language.problem import suggestion
-from workbench.language.responses import ConnectionDetail, ConnectionUse, SavedConnectionView
+from workbench.language.responses import AutomationUse, ConnectionDetail, SavedConnectionView
 from workbench.language.template import TemplateError
 
 JsonObject = dict[str, Any]
@@ -133,13 +132,13 @@ TEMPLATES: dict[str, ProviderTemplate] = {
 }
 
 
-class ConnectionUses(TableSequence[ConnectionUse]):
-    """The automations that send by a connection: in their draft, and in their live version."""
+class AutomationUses(TableSequence[AutomationUse]):
+    """The automations that use a connection or a topic: in their draft, and in their live version."""
 
     def _view(self) -> TableView:
         columns = table_columns("automation", "draft", "live version")
         rows = [(use.name, "yes" if use.draft else "no", use.version or "") for use in self]
-        return TableView(columns, rows, "", "No automation sends by it.", "")
+        return TableView(columns, rows, "", "No automation uses it.", "")
 
 
 class SavedConnection:
@@ -168,10 +167,10 @@ class SavedConnection:
         answer = self._connection.put(f"/connections/{self.name}", {**_definition_of(self._view), "secrets": secrets})
         return SavedConnection(self._connection, msgspec.convert(answer, SavedConnectionView))
 
-    def used_by(self) -> ConnectionUses:
+    def used_by(self) -> AutomationUses:
         """Return the automations that send by it."""
         detail = msgspec.convert(self._connection.get(f"/connections/{self.name}"), ConnectionDetail)
-        return ConnectionUses(detail.used_by)
+        return AutomationUses(detail.used_by)
 
     def delete(self) -> None:
         """Delete it. Raises ConflictError if the live version of an automation sends by it."""
@@ -233,8 +232,8 @@ class Connections(TableSequence[SavedConnectionView]):
         that mean that a message was sent, or never can be: `{"status": ["2xx", 409], "where": "answer.ok"}`. `rate`:
         messages a second. Secrets that are left out keep their values, unless the request changes.
         """
-        if not CONNECTION_NAME.fullmatch(str(name)):
-            raise InvalidArgumentError(f"{name!r}: the name of a connection {NOT_A_CONNECTION}")
+        if not SLUG.fullmatch(str(name)):
+            raise InvalidArgumentError(f"{name!r}: the name of a connection must have {SLUG_CHARACTERS}")
         written: JsonObject = {"url": url, "method": method, "headers": headers, "body": body, "secrets": secrets}
         written |= {"success": success, "permanent": permanent, "rate": rate}
         answer = self._connection.put(f"/connections/{name}", {k: v for k, v in written.items() if v is not None})

@@ -8,11 +8,12 @@ from workbench.connection import Connection
 from workbench.display.html import TableSequence, TableView, moment, printable_text, table_columns
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
+from workbench.language.body import SLUG, SLUG_CHARACTERS
 from workbench.language.codec import normalize
 from workbench.language.graph import follows_clocks
 from workbench.language.problem import suggestion
 from workbench.language.responses import SnippetSummary, SnippetUse, SnippetVersionView, SnippetView
-from workbench.language.snippets import SNIPPET_NAME, names_in
+from workbench.language.snippets import names_in
 
 
 class SnippetVersions(TableSequence[SnippetVersionView]):
@@ -71,8 +72,8 @@ class Snippets(TableSequence[SnippetSummary]):
         published with. Raises ConflictError if `version`, the one that the edit started from, is not the newest, and
         InvalidRequestError for a text that no message could include.
         """
-        if not SNIPPET_NAME.fullmatch(str(name)):
-            raise InvalidArgumentError(f"{name!r}: the name of a snippet has 1 to 64 characters of a-z, 0-9, _ and -")
+        if not SLUG.fullmatch(str(name)):
+            raise InvalidArgumentError(f"{name!r}: the name of a snippet has {SLUG_CHARACTERS}")
         options = {} if version is None else {"version": version}
         answer = self._connection.put(f"/snippets/{name}", {"body": body} | options)
         return Snippet(self._connection, msgspec.convert(answer, SnippetVersionView))

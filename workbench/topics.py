@@ -7,22 +7,15 @@ import msgspec
 
 from workbench.automation import Automation
 from workbench.connection import Connection
+from workbench.connections import AutomationUses
 from workbench.display.html import TableSequence, TableView, printable_text, table_columns
 from workbench.draft import Draft
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
+from workbench.language.body import SLUG, SLUG_CHARACTERS
 from workbench.language.problem import suggestion
-from workbench.language.responses import TopicUse, TopicView, TopicWithUses
-from workbench.language.topics import TOPIC_NAME, OptIn
+from workbench.language.responses import TopicView, TopicWithUses
+from workbench.language.topics import OptIn
 from workbench.publish import SavedAutomation
-
-
-class TopicUses(TableSequence[TopicUse]):
-    """The automations whose messages name a topic: in their draft, and in their live version."""
-
-    def _view(self) -> TableView:
-        columns = table_columns("automation", "draft", "live version")
-        rows = [(use.name, "yes" if use.draft else "no", use.version or "") for use in self]
-        return TableView(columns, rows, "", "No automation uses it.", "")
 
 
 class Topic:
@@ -32,9 +25,9 @@ class Topic:
         self._connection = connection
         self.name, self.label, self.labels, self.opt_in = row.name, row.label, row.labels, row.opt_in
 
-    def used_by(self) -> TopicUses:
+    def used_by(self) -> AutomationUses:
         """Return the automations whose messages name it."""
-        return TopicUses(msgspec.convert(self._connection.get(f"/topics/{self.name}"), TopicWithUses).used_by)
+        return AutomationUses(msgspec.convert(self._connection.get(f"/topics/{self.name}"), TopicWithUses).used_by)
 
     def delete(self) -> str:
         """Delete it. Raises ConflictError while an automation uses it. The choices of contacts stay."""
@@ -62,8 +55,8 @@ class Topics(TableSequence[TopicView]):
         Contacts get messages on a topic until they decline it; with `opt_in="double"` only after they have confirmed a
         link in an email (`.double_opt_in`). A message names its topic: `.send_email(…, topic="news")`.
         """
-        if not TOPIC_NAME.fullmatch(str(name)):
-            raise InvalidArgumentError(f"{name!r}: the name of a topic has 1 to 64 characters of a-z, 0-9, _ and -")
+        if not SLUG.fullmatch(str(name)):
+            raise InvalidArgumentError(f"{name!r}: the name of a topic has {SLUG_CHARACTERS}")
         body = {"label": label, "labels": dict(labels or {}), "optIn": opt_in}
         return Topic(self._connection, msgspec.convert(self._connection.put(f"/topics/{name}", body), TopicView))
 

@@ -5,21 +5,22 @@ fit is refused. Secrets are bound to the request that they were written for.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from api.automations.automations import Author, Refusal, conflict, invalid, record, unknown
 from api.crypto import Keyring
 from api.store import connections as store
-from api.store.connections import ConnectionRow, SendingAutomation, read_definition
+from api.store.automations import UsingAutomation, list_using_automations
+from api.store.connections import ConnectionRow, read_definition
 from api.store.database import Database
 from workbench.language.actions import SendVia
 from workbench.language.codec import decode, encode, same_json
 from workbench.language.connections import AnswerRule, ConnectionBody, ConnectionDefinition, check_connections
 from workbench.language.graph import Graph, read_graph
 from workbench.language.problem import Problem
-from workbench.language.responses import ConnectionField, ConnectionUse, SavedConnectionView, SavedRuleView
+from workbench.language.responses import AutomationUse, ConnectionField, SavedConnectionView, SavedRuleView
 
 MAX_CONNECTIONS = 100  # of an organization
 
@@ -46,7 +47,7 @@ async def save(
         if problems:
             return invalid(tuple(problems))
         if row is not None:
-            automations = await store.list_sending_automations(tx, author.org_id)
+            automations = await list_using_automations(tx, author.org_id, f'"{name}"')
             misfit = await asyncio.to_thread(_find_misfit, name, body, automations)
             if misfit is not None:
                 return conflict(misfit)
@@ -65,7 +66,7 @@ async def delete(database: Database, author: Author, name: str) -> SavedConnecti
         row = await store.lock_connection(tx, author.org_id, name)
         if row is None:
             return unknown("connection")
-        automations = await store.list_sending_automations(tx, author.org_id)
+        automations = await list_using_automations(tx, author.org_id, f'"{name}"')
         uses = await asyncio.to_thread(_find_uses, name, automations)
         if live := [use.name for use in uses if use.version is not None]:
             return conflict(f"the connection is used by {', '.join(map(repr, live))}: publish them without it first")
@@ -74,10 +75,10 @@ async def delete(database: Database, author: Author, name: str) -> SavedConnecti
         return view(row)
 
 
-async def find_uses(database: Database, org_id: int, name: str) -> list[ConnectionUse]:
+async def find_uses(database: Database, org_id: int, name: str) -> list[AutomationUse]:
     """Return the automations that send by a connection."""
     async with database.transaction() as tx:
-        automations = await store.list_sending_automations(tx, org_id)
+        automations = await list_using_automations(tx, org_id, f'"{name}"')
     return await asyncio.to_thread(_find_uses, name, automations)
 
 
@@ -104,7 +105,7 @@ def _rule_view(rule: AnswerRule | None) -> SavedRuleView | None:
     return None if rule is None else SavedRuleView(rule.status, rule.where)
 
 
-def _find_misfit(name: str, definition: ConnectionDefinition, automations: Sequence[SendingAutomation]) -> str | None:
+def _find_misfit(name: str, definition: ConnectionDefinition, automations: Sequence[UsingAutomation]) -> str | None:
     """Return why a live version could not send by a connection as it is defined now, or None."""
     for automation in automations:
         graph = _sending_by(name, automation.live)
@@ -113,16 +114,14 @@ def _find_misfit(name: str, definition: ConnectionDefinition, automations: Seque
     return None
 
 
-def _find_uses(name: str, automations: Sequence[SendingAutomation]) -> list[ConnectionUse]:
-    return list(_uses(name, automations))
-
-
-def _uses(name: str, automations: Sequence[SendingAutomation]) -> Iterator[ConnectionUse]:
+def _find_uses(name: str, automations: Sequence[UsingAutomation]) -> list[AutomationUse]:
+    uses = []
     for automation in automations:
         in_draft, in_live = (bool(_sending_by(name, graph).nodes) for graph in (automation.draft, automation.live))
         if in_draft or in_live:
             version = automation.version if in_live else None
-            yield ConnectionUse(automation.id, automation.name, in_draft, version)
+            uses.append(AutomationUse(automation.id, automation.name, in_draft, version))
+    return uses
 
 
 def _sending_by(name: str, graph: bytes | None) -> Graph:

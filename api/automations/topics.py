@@ -1,6 +1,5 @@
 """Topics: what messages are about. Saving and deleting them, and the automations that name them."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -8,13 +7,14 @@ from msgspec import Meta
 
 from api.automations.automations import Author, Refusal, conflict, invalid, record, unknown
 from api.store import consents as store
+from api.store.automations import list_using_automations
 from api.store.database import Database, Transaction
 from workbench.language.actions import fields_of_type
 from workbench.language.body import Body
 from workbench.language.codec import Json, decode
 from workbench.language.locales import MAX_LOCALES, NOT_A_LOCALE, locale_tag
 from workbench.language.problem import Problem, Problems
-from workbench.language.responses import TopicUse, TopicView, TopicWithUses
+from workbench.language.responses import AutomationUse, TopicView, TopicWithUses
 from workbench.language.topics import OptIn
 
 MAX_TOPICS = 100  # of an organization: people choose among them on one page
@@ -87,28 +87,21 @@ async def _find(tx: Transaction, org_id: int, name: str) -> TopicWithUses | None
     if topic is None:
         return None
     uses = []
-    for row in await store.list_topic_uses(tx, org_id, f'"{name}"'):
-        in_draft = name in _topics_in(decode(row.draft))
-        version = row.version if row.live is not None and name in _topics_in(decode(row.live)) else None
-        if in_draft or version is not None:
-            uses.append(TopicUse(row.id, row.name, in_draft, version))
+    for row in await list_using_automations(tx, org_id, f'"{name}"'):
+        in_draft, in_live = (graph is not None and name in _topics_in(decode(graph)) for graph in (row.draft, row.live))
+        if in_draft or in_live:
+            uses.append(AutomationUse(row.id, row.name, in_draft, row.version if in_live else None))
     values = (topic.name, topic.label, topic.labels, topic.opt_in, topic.created_at, topic.updated_at)
     return TopicWithUses(*values, used_by=tuple(uses))
 
 
 def _topics_in(graph: Json) -> set[str]:
-    """Return the topics that the nodes of a stored graph name, which may be the draft of an invalid one."""
+    """Return the topics that the nodes of a stored graph name; a draft may have any shape."""
+    names = set[str]()
     nodes = graph.get("nodes") if isinstance(graph, dict) else None
-    return (
-        {name for node in nodes if isinstance(node, dict) for name in _names(node)}
-        if isinstance(nodes, list)
-        else set()
-    )
-
-
-def _names(node: dict[str, Json]) -> Iterator[str]:
-    kind, data = node.get("type"), node.get("data")
-    if isinstance(kind, str) and isinstance(data, dict):
-        for field in fields_of_type(kind, "topic"):
-            if isinstance(name := data.get(field.key), str):
-                yield name
+    for node in nodes if isinstance(nodes, list) else ():
+        kind, data = (node.get("type"), node.get("data")) if isinstance(node, dict) else (None, None)
+        if isinstance(kind, str) and isinstance(data, dict):
+            values = (data.get(field.key) for field in fields_of_type(kind, "topic"))
+            names.update(value for value in values if isinstance(value, str))
+    return names

@@ -30,7 +30,7 @@ from api.clock import Clock
 from api.crypto import Keyring
 from api.store.connections import list_connections, lock_connection, read_definition, set_turns
 from api.store.database import Database, Transaction
-from workbench.language.actions import CONNECTION_NAME, NOT_A_CONNECTION
+from workbench.language.body import SLUG, SLUG_CHARACTERS
 from workbench.language.channel import CONNECTION
 from workbench.language.codec import decode
 from workbench.language.connections import compose_request, read_answer, retry_after_in
@@ -113,8 +113,8 @@ CONNECTIONS = OutgoingChannel(
     channel=CONNECTION,
     address=AddressRule(
         index="connection",
-        read=lambda name: name if CONNECTION_NAME.fullmatch(name) else None,
-        reason=NOT_A_CONNECTION,
+        read=lambda name: name if SLUG.fullmatch(name) else None,
+        reason=f"must have {SLUG_CHARACTERS}",
         names=lambda name: (name,),
         identifier=None,
         is_used=None,

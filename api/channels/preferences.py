@@ -11,10 +11,11 @@ import msgspec
 from api.channels.outcome import Delivery
 from api.channels.signing import ContactLink, contact_token, contact_url
 from api.crypto import Keyring
-from workbench.language.topics import CONFIRM_PLACEHOLDER, PREFERENCES_PLACEHOLDER, TOPIC_NAME
+from workbench.language.body import SLUG
+from workbench.language.topics import CONFIRM_PLACEHOLDER, PREFERENCES_PLACEHOLDER
 
 _PLACEHOLDER = re.compile(
-    f"{re.escape(PREFERENCES_PLACEHOLDER)}|{re.escape(CONFIRM_PLACEHOLDER)}(?P<topic>{TOPIC_NAME.pattern})"
+    f"{re.escape(PREFERENCES_PLACEHOLDER)}|{re.escape(CONFIRM_PLACEHOLDER)}(?P<topic>{SLUG.pattern})"
 )
 
 

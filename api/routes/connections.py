@@ -13,7 +13,7 @@ from api.automations.automations import Refusal, unknown
 from api.routes.request import PUBLISH, READ, Operation, author_of, principal_of, services
 from api.routes.responses import RequestRefusedError
 from api.store import connections as store
-from workbench.language.actions import CONNECTION_NAME, NOT_A_CONNECTION
+from workbench.language.body import SLUG, SLUG_CHARACTERS
 from workbench.language.connections import ConnectionBody
 from workbench.language.responses import ConnectionDetail, SavedConnectionView
 
@@ -50,8 +50,8 @@ async def save(request: Request, name: str, body: ConnectionBody) -> SavedConnec
 
     409 if a live version of an automation does not fit the change.
     """
-    if not CONNECTION_NAME.fullmatch(name):
-        raise RequestRefusedError(400, f"the name of a connection {NOT_A_CONNECTION}")
+    if not SLUG.fullmatch(name):
+        raise RequestRefusedError(400, f"the name of a connection must have {SLUG_CHARACTERS}")
     context = services(request)
     return await connections.save(context.database, context.keyring, author_of(request), name, body)
 

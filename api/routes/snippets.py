@@ -16,9 +16,8 @@ from api.automations.snippets import SnippetBody
 from api.routes.request import READ, WRITE, Operation, author_of, principal_of, services
 from api.routes.responses import RequestRefusedError
 from api.store import snippets as store
-from workbench.language.body import Body
+from workbench.language.body import SLUG, SLUG_CHARACTERS, Body
 from workbench.language.responses import SnippetSummary, SnippetVersionView, SnippetView
-from workbench.language.snippets import SNIPPET_NAME
 
 blueprint = Blueprint("snippets", url_prefix="/api/v1/snippets")
 
@@ -75,6 +74,6 @@ async def save(request: Request, name: str, body: SnippetBody) -> SnippetVersion
 
     409 unless `version`, if given, is the newest.
     """
-    if not SNIPPET_NAME.fullmatch(name):
-        raise RequestRefusedError(400, "a snippet's name has 1 to 64 characters of a-z, 0-9, _ and -")
+    if not SLUG.fullmatch(name):
+        raise RequestRefusedError(400, f"a snippet's name has {SLUG_CHARACTERS}")
     return await snippets.save(services(request).database, author_of(request), name, body)

@@ -11,8 +11,8 @@ from api.automations.topics import TopicBody
 from api.routes.request import READ, WRITE, Operation, author_of, principal_of, services
 from api.routes.responses import RequestRefusedError
 from api.store.consents import list_topics
+from workbench.language.body import SLUG, SLUG_CHARACTERS
 from workbench.language.responses import TopicView, TopicWithUses
-from workbench.language.topics import TOPIC_NAME
 
 blueprint = Blueprint("topics", url_prefix="/api/v1/topics")
 
@@ -36,8 +36,8 @@ async def read(request: Request, name: str) -> TopicWithUses | Refusal:
 @Operation(WRITE)
 async def save(request: Request, name: str, body: TopicBody) -> TopicView | Refusal:
     """Create a topic, or change it: `label`, `labels` by locale, and `optIn`."""
-    if not TOPIC_NAME.fullmatch(name):
-        raise RequestRefusedError(400, "a topic's name has 1 to 64 characters of a-z, 0-9, _ and -")
+    if not SLUG.fullmatch(name):
+        raise RequestRefusedError(400, f"a topic's name has {SLUG_CHARACTERS}")
     return await topics.save(services(request).database, author_of(request), name, body)
 
 

@@ -21,11 +21,10 @@ from msgspec import Meta
 from api.crypto import EmailDisplay, OrgKeys, is_sealed
 from api.query.gateway import MAX_SQL_CHARACTERS, Sql
 from api.store.segments import SegmentRow
-from workbench.language.body import Body, Number, is_id
+from workbench.language.body import SLUG, SLUG_CHARACTERS, Body, Number, is_id
 from workbench.language.codec import Json, decode
 from workbench.language.event import normalize_email
 from workbench.language.problem import Problem, Problems
-from workbench.language.starts import SEGMENT_NAME
 
 MAX_IDS_PER_REQUEST = 200_000
 
@@ -48,7 +47,7 @@ _MAX_PROVENANCE_CHARACTERS = 1_000
 
 
 def is_name(text: str) -> bool:
-    return SEGMENT_NAME.fullmatch(text) is not None and text not in _RESERVED_NAMES
+    return SLUG.fullmatch(text) is not None and text not in _RESERVED_NAMES
 
 
 def _read_name(name: Any, path: str) -> str | Problems:
@@ -59,8 +58,8 @@ def _read_name(name: Any, path: str) -> str | Problems:
     if name in _RESERVED_NAMES:
         return (Problem(path, f"{name!r} is reserved; choose another name"),)
     similar = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:64]
-    example = similar if SEGMENT_NAME.fullmatch(similar) else "big-spenders"
-    return (Problem(path, f"must be 1 to 64 characters of a-z, 0-9, _ and -, such as {example!r}"),)
+    example = similar if SLUG.fullmatch(similar) else "big-spenders"
+    return (Problem(path, f"must be {SLUG_CHARACTERS}, such as {example!r}"),)
 
 
 def _read_params(params: Json, path: str) -> Json | Problems:
@@ -123,7 +122,7 @@ def _address_problems(sql: str | None) -> Iterator[Problem]:
 
 _IDS_SCHEMA = {"type": "array", "items": {"type": "string", "format": "uuid"}, "maxItems": MAX_IDS_PER_REQUEST}
 SegmentName = Annotated[
-    str, Meta(max_length=64, extra={"read": _read_name}, extra_json_schema={"pattern": f"^{SEGMENT_NAME.pattern}$"})
+    str, Meta(max_length=64, extra={"read": _read_name}, extra_json_schema={"pattern": f"^{SLUG.pattern}$"})
 ]
 Params = Annotated[Json, Meta(extra={"read": _read_params})]
 Interval = Annotated[

@@ -16,15 +16,15 @@ from api.segments.definition import SegmentName
 from api.store.automations import AutomationRow, VersionRow
 from api.store.broadcasts import NumberedNeed, count_missing
 from api.store.database import Database
-from workbench.language.body import Body, ShortName
+from workbench.language.body import SLUG, Body, ShortName
 from workbench.language.check import MAX_SAMPLED_CONTACTS, CatalogFacts, Diagnostic, Need, check_contacts, needs_of
 from workbench.language.locales import LOCALE_ATTRIBUTE, locale_tag
 from workbench.language.problem import Problem
 from workbench.language.responses import MissingView, ReachView
-from workbench.language.starts import SEGMENT_NAME, StartSource
+from workbench.language.starts import StartSource
 
 MAX_NEEDS = 100
-_Member = Annotated[str, Meta(pattern=f"^{SEGMENT_NAME.pattern}$")]
+_Member = Annotated[str, Meta(pattern=f"^{SLUG.pattern}$")]
 _EVERYBODY = NumberedNeed(-1, (), ())  # lacks nothing
 
 

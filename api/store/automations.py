@@ -188,6 +188,21 @@ async def count_stopped(
     """
 
 
+class UsingAutomation(msgspec.Struct, frozen=True):
+    """An automation whose graphs contain a text: its draft, if it does, and its live version, if that does."""
+
+    id: Uuid
+    name: str
+    draft: Json | None
+    version: int | None
+    live: Json | None
+
+
+@query
+async def list_using_automations(tx: Transaction, org_id: int, quoted: str) -> list[UsingAutomation]:
+    """Return the automations whose graphs contain a name in quotes; the language decides whether they use it."""
+
+
 # --- Audit log
 
 

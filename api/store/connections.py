@@ -34,16 +34,6 @@ def read_definition(row: ConnectionRow) -> ConnectionDefinition:
     return definition
 
 
-class SendingAutomation(msgspec.Struct, frozen=True):
-    """An automation that sends by connections: its graphs, if they do, and the number of its live version."""
-
-    id: Uuid
-    name: str
-    draft: Json | None
-    version: int | None
-    live: Json | None
-
-
 @query
 async def list_connections(tx: Transaction, org_id: int, names: Sequence[str] | None = None) -> list[ConnectionRow]: ...
 
@@ -73,7 +63,3 @@ async def delete_connection(tx: Transaction, org_id: int, name: str) -> RowCount
 
 @query
 async def set_turns(tx: Transaction, org_id: int, name: str, next_at: datetime, queue_end: datetime | None) -> None: ...
-
-
-@query
-async def list_sending_automations(tx: Transaction, org_id: int) -> list[SendingAutomation]: ...

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from api.store.database import Transaction
-from api.store.query import Json, Uuid, query
+from api.store.query import Uuid, query
 from workbench.language.responses import TopicView
 from workbench.language.topics import OptIn
 
@@ -25,16 +25,6 @@ class ConsentRow(msgspec.Struct, frozen=True):
     topic: str | None = None
     channel: str | None = None
     text_sha256: str | None = None
-
-
-class TopicUseRow(msgspec.Struct, frozen=True):
-    """An automation whose graphs may name a topic: as text, the language decides. `version`: the live one."""
-
-    id: Uuid
-    name: str
-    draft: Json
-    version: int | None
-    live: Json | None
 
 
 @query
@@ -55,11 +45,6 @@ async def delete_topic(tx: Transaction, org_id: int, name: str, at: datetime) ->
 
 @query
 async def count_topics(tx: Transaction, org_id: int) -> int: ...
-
-
-@query
-async def list_topic_uses(tx: Transaction, org_id: int, quoted: str) -> list[TopicUseRow]:
-    """Return the automations whose graphs contain the name of a topic in quotes."""
 
 
 @query

@@ -147,6 +147,15 @@ WITH stopped AS MATERIALIZED (
 SELECT (SELECT count(*) FROM stopped), (SELECT count(*) FROM live),
        (SELECT count(*) FROM messages_of_live WHERE NOT leaving), (SELECT count(*) FROM messages_of_live WHERE leaving);
 
+-- list_using_automations --
+-- The automations whose graph contains a name in quotes, in their draft or in their live version.
+SELECT a.id, a.name, CASE WHEN strpos(a.graph ::text, :quoted) > 0 THEN a.graph END AS draft, v.version,
+       CASE WHEN strpos(v.graph ::text, :quoted) > 0 THEN v.graph END AS live
+FROM automations a
+LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
+WHERE a.org_id = :org_id AND a.archived_at IS NULL AND (strpos(a.graph ::text, :quoted) > 0 OR strpos(v.graph ::text, :quoted) > 0)
+ORDER BY a.name, a.id;
+
 -- Audit log --------------------------------------------------------------------------------------------------------
 
 -- insert_audit --

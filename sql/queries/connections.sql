@@ -45,13 +45,3 @@ DELETE FROM connections WHERE org_id = :org_id AND name = :name;
 -- set_turns --
 -- When the next message may leave, and when the last of those that wait comes back.
 UPDATE connections SET next_at = :next_at, queue_end = :queue_end WHERE org_id = :org_id AND name = :name;
-
--- list_sending_automations --
--- The automations that send by connections, in their draft or in their live version; the language decides by which.
-SELECT a.id, a.name, CASE WHEN strpos(a.graph ::text, 'send_via') > 0 THEN a.graph END AS draft, v.version,
-       CASE WHEN strpos(v.graph ::text, 'send_via') > 0 THEN v.graph END AS live
-FROM automations a
-LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-WHERE a.org_id = :org_id AND a.archived_at IS NULL
-    AND (strpos(a.graph ::text, 'send_via') > 0 OR strpos(v.graph ::text, 'send_via') > 0)
-ORDER BY a.name, a.id;

@@ -26,14 +26,6 @@ RETURNING true;
 -- How many topics there are.
 SELECT count(*) FROM topics WHERE org_id = :org_id AND deleted_at IS NULL;
 
--- list_topic_uses --
--- The automations with a message on a topic, or one that confirms it: in their draft, and in their live version.
-SELECT a.id, a.name, a.graph AS draft, v.version, v.graph AS live
-FROM automations a
-LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-WHERE a.org_id = :org_id AND a.archived_at IS NULL AND (strpos(a.graph ::text, :quoted) > 0 OR strpos(v.graph ::text, :quoted) > 0)
-ORDER BY a.name, a.id;
-
 -- Choices ----------------------------------------------------------------------------------------------------------
 
 -- add_consents --

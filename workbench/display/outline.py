@@ -24,6 +24,7 @@ from workbench.language.actions import (
     handles_of,
     timing_problem,
 )
+from workbench.language.body import SLUG
 from workbench.language.event import EVENT_NAME, is_awaitable_name
 from workbench.language.filter import (
     OPERATORS,
@@ -35,7 +36,6 @@ from workbench.language.filter import (
 )
 from workbench.language.graph import SettingName, find_route, read_settings
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE
-from workbench.language.topics import TOPIC_NAME
 from workbench.language.trigger import TRIGGER_FIELDS, Trigger, is_app_event, is_trigger, read_trigger
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -183,7 +183,7 @@ def _canonical_value(field_type: FieldType, value: Any) -> Any:
         case "switch":
             return True if value is True else None
         case "topic":
-            return value if isinstance(value, str) and TOPIC_NAME.fullmatch(value) else None
+            return value if isinstance(value, str) and SLUG.fullmatch(value) else None
         case "clock" | "weekdays" | "date" | "shift" | "zone":
             return None if timing_problem(field_type, value) else value
         case "path":

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args,
 
 import msgspec
 
+from workbench.language.body import SLUG, SLUG_CHARACTERS
 from workbench.language.channel import CONNECTION, EMAIL, INAPP, WEBHOOK, Channel
 from workbench.language.codec import Json
 from workbench.language.event import MAX_ATTRIBUTES, attribute_problems, is_awaitable_name
@@ -24,7 +25,6 @@ from workbench.language.problem import Problem, Problems
 from workbench.language.snippets import Library, expand_all
 from workbench.language.starts import START_TYPES
 from workbench.language.template import TemplateError, compile_template
-from workbench.language.topics import NOT_A_TOPIC, TOPIC_NAME
 from workbench.language.trigger import ONCHAIN_EVENT, is_trigger, read_filters
 
 MAX_ID_LENGTH = 128  # characters of an id or a handle; Postgres indexes node ids
@@ -34,8 +34,6 @@ MAX_BRANCHES = 100
 MAX_COLLECTED = 1_000  # events of an entry, with the one that started it
 MAX_URL = 2_048  # characters
 MAX_FIELDS = 50  # of a connection
-CONNECTION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-NOT_A_CONNECTION = "must have 1 to 64 characters of a-z, 0-9, _ and -"
 FIELD_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
 NOT_A_FIELD = "the name of a field has 1 to 64 characters of a-z, A-Z, 0-9 and _, and begins with a letter"
 
@@ -556,8 +554,8 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
                 problems.append(Problem(field, "must be true or false"))
             return value
         case "topic":
-            if not isinstance(value, str) or not TOPIC_NAME.fullmatch(value):
-                problems.append(Problem(field, NOT_A_TOPIC))
+            if not isinstance(value, str) or not SLUG.fullmatch(value):
+                problems.append(Problem(field, f"must be the name of a topic: {SLUG_CHARACTERS}"))
             return value
         case "clock" | "weekdays" | "date" | "shift" | "zone":
             if (problem := timing_problem(declared.type, value)) is not None:
@@ -596,8 +594,8 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
                     }
             return locales
         case "connection":
-            if not isinstance(value, str) or not CONNECTION_NAME.fullmatch(value):
-                problems.append(Problem(field, NOT_A_CONNECTION))
+            if not isinstance(value, str) or not SLUG.fullmatch(value):
+                problems.append(Problem(field, f"must have {SLUG_CHARACTERS}"))
             return value
         case "fields":
             if not isinstance(value, dict) or len(value) > MAX_FIELDS:

@@ -28,6 +28,9 @@ from workbench.language.codec import (
 from workbench.language.event import NOT_A_TIMESTAMP, parse_timestamp
 from workbench.language.problem import Problem, Problems
 
+SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)  # names of segments, snippets, connections and topics
+SLUG_CHARACTERS = "1 to 64 characters of a-z, 0-9, _ and -"
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII | re.IGNORECASE)

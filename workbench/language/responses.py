@@ -414,17 +414,18 @@ class SnippetVersionView(msgspec.Struct, frozen=True, rename="camel"):
     created_by: str
 
 
-class SnippetUse(msgspec.Struct, frozen=True, rename="camel"):
-    """An automation that includes a snippet, itself or by another snippet.
-
-    `draft`: whether its draft does. `version`: its live version, if that includes the snippet; `pinned`: the version of
-    the snippet in it.
-    """
+class AutomationUse(msgspec.Struct, frozen=True, rename="camel"):
+    """An automation that uses something: in its `draft`, and in its live `version` (null: not in it)."""
 
     automation_id: str
     name: str
     draft: bool
     version: int | None
+
+
+class SnippetUse(AutomationUse, frozen=True, rename="camel"):
+    """An automation that includes a snippet, itself or by another snippet. `pinned`: its version of the snippet."""
+
     pinned: int | None
 
 
@@ -466,19 +467,10 @@ class SavedConnectionView(msgspec.Struct, frozen=True, rename="camel", kw_only=T
     updated_by: str
 
 
-class ConnectionUse(msgspec.Struct, frozen=True, rename="camel"):
-    """An automation that sends by a connection, in its `draft`, and in its live `version`."""
-
-    automation_id: str
-    name: str
-    draft: bool
-    version: int | None
-
-
 class ConnectionDetail(SavedConnectionView, frozen=True, rename="camel", kw_only=True):
     """A connection, and the automations that send by it."""
 
-    used_by: tuple[ConnectionUse, ...]
+    used_by: tuple[AutomationUse, ...]
 
 
 class ChangeView(msgspec.Struct, frozen=True, rename="camel"):
@@ -726,19 +718,10 @@ class TopicView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: datetime
 
 
-class TopicUse(msgspec.Struct, frozen=True, rename="camel"):
-    """An automation that names a topic: in its `draft`, or in its live `version` (None: not in it)."""
-
-    automation_id: str
-    name: str
-    draft: bool
-    version: int | None
-
-
 class TopicWithUses(TopicView, frozen=True, rename="camel", kw_only=True):
     """A topic, and the automations that name it."""
 
-    used_by: tuple[TopicUse, ...]
+    used_by: tuple[AutomationUse, ...]
 
 
 class PreferencesView(msgspec.Struct, frozen=True):

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from workbench.language.body import SLUG
 from workbench.language.codec import Json
 from workbench.language.problem import Problem, suggestion
 from workbench.language.template import MAX_SOURCE, TemplateError, compile_errors, compile_template, lex
 
-SNIPPET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 MAX_DEPTH = 10  # of snippets in snippets
 MAX_PINNED = 262_144  # characters of all snippets of one automation
 MAX_ADDED = 4_194_304  # characters that these are in all its texts, and in each other
@@ -155,7 +155,7 @@ def _parts(source: str) -> Iterator[tuple[int, str | None, str]]:
                 name = words[1][1][1:-1] if len(words) == 2 and words[1][0] == "string" else ""
                 if words[:1] != [("name", "include")]:
                     yield block[0][0], None, "".join(text for _, _, text in block)
-                elif SNIPPET_NAME.fullmatch(name):
+                elif SLUG.fullmatch(name):
                     yield block[0][0], name, ""
                 else:
                     raise TemplateError(f"line {block[0][0]}: {_NOT_A_NAME}")

@@ -4,12 +4,12 @@ A schedule repeats a broadcast. A start becomes an event of its contact: its nam
 payload names the segment.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from workbench.language.body import SLUG
 from workbench.language.codec import Json, encode
 from workbench.language.cron import Cron, read_cron
 from workbench.language.event import Event, Identifiers, read_event
@@ -22,7 +22,6 @@ SEGMENT_CHANGES: tuple[SegmentChange, ...] = get_args(SegmentChange)
 START_TYPES: tuple[StartType, ...] = get_args(StartType)
 Missed: TypeAlias = Literal["once", "skip"]
 MISSED: tuple[Missed, ...] = get_args(Missed)
-SEGMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
 
 class StartSource(msgspec.Struct, frozen=True):
@@ -63,7 +62,7 @@ class StartSource(msgspec.Struct, frozen=True):
 
 
 START_SOURCE_SCHEMA: Mapping[str, Mapping[str, Json]] = {  # the fields that `read_start_source` reads
-    "segment": {"type": ["string", "null"], "pattern": f"^{SEGMENT_NAME.pattern}$"},
+    "segment": {"type": ["string", "null"], "pattern": f"^{SLUG.pattern}$"},
     "cron": {"type": "string", "examples": ["0 9 * * mon"]},
     "timezone": {"type": "string", "examples": ["Europe/Zurich"], "default": "UTC"},
     "missed": {"enum": [*MISSED], "default": "once"},
@@ -82,7 +81,7 @@ def read_start_source(
     if type_name == "broadcast":
         return StartSource(type_name)
     is_optional = segment is None and type_name == "schedule"
-    if not is_optional and not (isinstance(segment, str) and SEGMENT_NAME.fullmatch(segment)):
+    if not is_optional and not (isinstance(segment, str) and SLUG.fullmatch(segment)):
         problems.append(Problem(f"{field}.segment", "must be the name of a segment, like vip"))
     if type_name != "schedule":
         return StartSource(type_name, segment) if len(problems) == before else None

@@ -4,11 +4,7 @@ The links `{{ preferences_url }}` and `{{ confirm_url }}` in emails are those of
 stored texts have fixed URLs in their place, which are replaced when an email leaves.
 """
 
-import re
 from typing import Literal, TypeAlias
-
-TOPIC_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-NOT_A_TOPIC = "must be the name of a topic: 1 to 64 characters of a-z, 0-9, _ and -"
 
 OptIn: TypeAlias = Literal["none", "double"]
 """`none`: contacts get the messages until they decline. `double`: after they have confirmed a link in an email."""
