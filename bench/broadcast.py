@@ -43,7 +43,7 @@ def measure(effort: Effort) -> Measurement:
                 before = [send(server, paced, api) for _ in range(round(_BEFORE_S / _SLICE_S))]
                 begun = time.perf_counter()
                 site.ask(api, database, f"{site.AUTOMATIONS}/{automation_id}/broadcasts", {"all": True})
-                ended = _Ended(database)
+                ended = _Completion(database)
                 during = []
                 while ended.is_alive():
                     during.append(send(server, paced, api))
@@ -51,7 +51,7 @@ def measure(effort: Effort) -> Measurement:
             return Measurement(_rows(ended, ended.at - begun, before, during), {"before": before, "during": during})
 
 
-def _rows(ended: "_Ended", seconds: float, before: list[Slice], during: list[Slice]) -> list[Row]:
+def _rows(ended: "_Completion", seconds: float, before: list[Slice], during: list[Slice]) -> list[Row]:
     p50, p99 = ((_at(percent, during), ("before", _at(percent, before))) for percent in (50, 99))
     return [
         row(f"broadcast to {ended.entries:,} contacts, entries made", "s", [seconds], None, at_most(120)),
@@ -70,7 +70,7 @@ def _automation() -> dict[str, object]:
     return automation | {"name": "announcement", "triggerSpec": {"type": "broadcast"}}
 
 
-class _Ended(threading.Thread):
+class _Completion(threading.Thread):
     """Waits until the broadcast has ended."""
 
     def __init__(self, database: Database) -> None:

@@ -35,10 +35,14 @@ class ProviderTemplate(msgspec.Struct, frozen=True):
     define: Callable[[Mapping[str, str]], tuple[JsonObject, dict[str, str]]]
 
 
+# Otherwise a contact with the name <!channel> would notify a whole channel.
+_SLACK_TEXT = "{{ fields.text | replace('&', '&amp;') | replace('<', '&lt;') | replace('>', '&gt;') }}"
+
+
 def _slack(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:
     return {
         "url": "/services/{{ secrets.path }}",
-        "body": {"text": _slack_text("fields.text")},
+        "body": {"text": _SLACK_TEXT},
         "success": {"status": [200]},
         "permanent": {"status": [400, 403, 404, 410]},
         "rate": 1,
@@ -66,7 +70,7 @@ def _slack_bot(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:
     return {
         "url": "/api/chat.postMessage",
         "headers": {"authorization": "Bearer {{ secrets.token }}", "content-type": "application/json; charset=utf-8"},
-        "body": {"channel": "{{ fields.channel }}", "text": _slack_text("fields.text")},
+        "body": {"channel": "{{ fields.channel }}", "text": _SLACK_TEXT},
         # Slack answers 200 with {"ok": false} if it did not post the message.
         "success": {"where": "answer.ok"},
         "permanent": {"where": f"answer.error in {list(_SLACK_ERRORS)}"},
@@ -79,11 +83,6 @@ def _path_after(start: str, url: str) -> str:
     if not found:
         raise InvalidArgumentError(f"webhook_url: must be the URL of the webhook, with {start} in it")
     return path
-
-
-def _slack_text(path: str) -> str:
-    # Otherwise a contact with the name <!channel> would notify a whole channel.
-    return f"{{{{ {path} | replace('&', '&amp;') | replace('<', '&lt;') | replace('>', '&gt;') }}}}"
 
 
 def _discord(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:

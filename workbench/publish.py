@@ -63,7 +63,7 @@ from workbench.language.responses import AutomationView, ChangeView, EarlierView
 from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger
 from workbench.moves import MoveArgument, MoveResult, await_move, move_argument
-from workbench.segments import count_members, count_missing, segment_names
+from workbench.segments import count_missing, count_missing_in_segment, segment_names
 
 Action = Literal["activate", "deactivate", "archive", "pause", "resume", "rollback"]
 Overdue = Literal["run", "cancel"]
@@ -228,12 +228,18 @@ class SavedAutomation:
             attribute = graph.settings.locale_attribute
             with suppress(PermissionDeniedError, SqlError):  # the key may not run SQL, or there are too many contacts
                 if isinstance(trigger.source, StartSource):
-                    missing, is_sample = count_members(self.connection, trigger.source.segment, needs, attribute)
+                    segment = trigger.source.segment
+                    missing, is_sample = count_missing_in_segment(self.connection, segment, needs, attribute)
                 else:
                     missing = count_missing(self.connection, sorted(trigger.names), needs, attribute)
         events = tuple(dict.fromkeys((*names, *paths)))
         facts = CatalogFacts(
-            *(events, paths, types, segments, connections, topics),
+            events,
+            paths,
+            types,
+            segments,
+            connections,
+            topics,
             undeliverable=undeliverable,
             missing=missing,
             is_sample=is_sample,

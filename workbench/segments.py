@@ -373,13 +373,13 @@ def count_missing(
     return counts
 
 
-def count_members(
+def count_missing_in_segment(
     connection: Connection, segment: str | None, needs: "Sequence[Need]", locale_attribute: str
 ) -> "tuple[dict[Need, dict[str | None, tuple[int, int]]], bool]":
-    """Return the same of the contacts of a segment (None: of all), and whether they are only the newest of them."""
-    reached = {"all": True} if segment is None else {"segment": segment}
+    """Return the same for the contacts of a segment (None: for all), and whether only the newest were counted."""
+    contacts: dict[str, Any] = {"all": True} if segment is None else {"segment": segment}
     listed = [{"path": need.path, "segments": [*need.segments]} for need in needs]
-    answer = connection.post("/segments/reach", {**reached, "needs": listed, "localeAttribute": locale_attribute})
+    answer = connection.post("/segments/reach", {**contacts, "needs": listed, "localeAttribute": locale_attribute})
     reach = msgspec.convert(answer, ReachView)
     counts: dict[Need, dict[str | None, tuple[int, int]]] = {}
     for count in reach.counts:

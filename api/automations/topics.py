@@ -91,8 +91,7 @@ async def _find(tx: Transaction, org_id: int, name: str) -> TopicWithUses | None
         in_draft, in_live = (graph is not None and name in _topics_in(decode(graph)) for graph in (row.draft, row.live))
         if in_draft or in_live:
             uses.append(AutomationUse(row.id, row.name, in_draft, row.version if in_live else None))
-    values = (topic.name, topic.label, topic.labels, topic.opt_in, topic.created_at, topic.updated_at)
-    return TopicWithUses(*values, used_by=tuple(uses))
+    return TopicWithUses(**msgspec.structs.asdict(topic), used_by=tuple(uses))
 
 
 def _topics_in(graph: Json) -> set[str]:

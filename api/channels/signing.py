@@ -1,5 +1,4 @@
-"""Signatures on what leaves the system: webhooks (Standard Webhooks 1.0), and links in emails to unsubscribe and to
-preferences.
+"""Signatures on what leaves the system: webhooks (Standard Webhooks 1.0) and links in emails.
 
 A webhook is signed with HMAC-SHA256 over `id.timestamp.body`. While a secret is being rolled, a delivery carries one
 signature for each secret, so a receiver that has either of them can verify it.

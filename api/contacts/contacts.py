@@ -18,7 +18,7 @@ from api.crypto import EmailDisplay
 from api.store import contacts as store
 from api.store.chain import LogRow
 from api.store.changes import ChangeCursor, ChangeRow, note_tags, read_changes
-from api.store.consents import ConsentRow, Source, add_consents
+from api.store.consents import ConsentRow, ConsentSource, add_consents
 from api.store.contacts import ConflictRow, ContactEntryRow, ContactKey, PageCursor, TimelineRow, find_contact_state
 from api.store.database import Database, Transaction, transaction_offset
 from api.store.entries import TagChange, change_tags
@@ -101,7 +101,11 @@ async def set_opt_outs(
 
 
 def channel_consents(
-    contact: ContactView, choices: Mapping[str, bool], source: Source, now_us: int, text_sha256: str | None = None
+    contact: ContactView,
+    choices: Mapping[str, bool],
+    source: ConsentSource,
+    now_us: int,
+    text_sha256: str | None = None,
 ) -> list[ConsentRow]:
     """Return the rows of choices of channels (True: it wants the messages) that differ from those of the contact."""
     return [

@@ -18,7 +18,7 @@ from api.crypto import Keyring, OrgKeys
 from api.ingest.parse import AcceptedEvent, Duplicate
 from api.ingest.pipeline import Pipeline
 from api.store import consents as store
-from api.store.consents import ConsentRow, Source
+from api.store.consents import ConsentRow, ConsentSource
 from api.store.contacts import find_contact
 from api.store.database import Database, Transaction
 from api.store.locks import hold_contacts
@@ -26,7 +26,7 @@ from api.store.merges import find_survivor
 from api.store.query import run
 from workbench.language.channel import CHANNELS
 from workbench.language.codec import encode
-from workbench.language.problem import Problem, nearest_name
+from workbench.language.problem import Problem, suggestion
 from workbench.language.responses import ContactView, PreferencesView, TopicView
 
 REQUESTED, CONFIRMED = "consent.requested", "consent.confirmed"  # events of the contact
@@ -59,7 +59,9 @@ async def change(
             return unknown("contact")
         names = [topic.name for topic in subject.topics]
         if unknown_names := [name for name in topics if name not in names]:
-            return invalid(tuple(Problem(f"topics.{name}", _unknown_topic(name, names)) for name in unknown_names))
+            return invalid(
+                tuple(Problem(f"topics.{name}", f"unknown topic{suggestion(name, names)}") for name in unknown_names)
+            )
         await _choose(tx, author.org_id, subject.contact, topics, channels, "api", author.now_us, key_id=author.key_id)
         await record(
             tx, author, "contact.preferences", contact_id, {"topics": dict(topics), "channels": dict(channels)}
@@ -161,7 +163,7 @@ async def _choose(
     contact: ContactView,
     topics: Mapping[str, bool],
     channels: Mapping[str, bool],
-    source: Source,
+    source: ConsentSource,
     now_us: int,
     texts: Mapping[str, str] = {},
     channel_texts: Mapping[str, str] = {},
@@ -190,11 +192,6 @@ def _view(subject: ContactTopics) -> PreferencesView:
     contact = subject.contact
     topics = {topic.name: topic.name not in contact.declined for topic in subject.topics}
     return PreferencesView(topics, {name: name not in contact.opted_out for name in CHANNELS})
-
-
-def _unknown_topic(name: str, names: list[str]) -> str:
-    nearest = nearest_name(name, names)
-    return "unknown topic" + (f": did you mean {nearest!r}?" if nearest else "")
 
 
 def _identifier(keys: OrgKeys, contact: ContactView) -> dict[str, str] | None:

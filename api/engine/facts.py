@@ -141,10 +141,9 @@ async def read_facts(
         for contact_id in unsubscribed_ids & contacts.keys():
             contact = contacts[contact_id]
             contacts[contact_id] = msgspec.structs.replace(contact, opted_out=(*contact.opted_out, "email"))
-    choosing = [request for request in requests if request.required.topics]
-    if choosing:
-        contact_ids = list({request.entry.contact_id for request in choosing})
-        topics = sorted(frozenset().union(*(request.required.topics for request in choosing)))
+    topics = sorted(frozenset().union(*(request.required.topics for request in requests)))
+    if topics:
+        contact_ids = list({request.entry.contact_id for request in requests if request.required.topics})
         (declined,) = await run(tx, store.find_declined_topics(org_id, contact_ids, topics))
         for contact_id in declined.keys() & contacts.keys():
             names = tuple(declined[contact_id])
@@ -155,8 +154,8 @@ async def read_facts(
     recent_entries = await _count_recent(tx, org_id, requests)
     collecting = await read_collecting(tx, org_id, requests)
     joined: dict[str, list[EventRow]] = {}
-    if joinable := [request.entry for request in requests if request.required.joined]:
-        (joined,) = await run(tx, store.read_joined_events(org_id, joinable))
+    if joined_entries := [request.entry for request in requests if request.required.joined]:
+        (joined,) = await run(tx, store.read_joined_events(org_id, joined_entries))
 
     request_of = {request.entry.entry_id: request for request in requests}
     open_email = cache(org_keys.open_email)  # most events of a batch carry the address of their contact
@@ -211,9 +210,9 @@ async def past_of(
     # `now` may be a past time: what came after it is left out.
     if history.entered_at is not None and history.entered_at > now:
         history = msgspec.structs.replace(history, entered_at=None, running=False)
-    begun = tuple(entry for entry in history.collecting if entry.at <= now)
-    earlier = tuple(at for at in history.messages_at if at <= now)
-    return msgspec.structs.replace(history, messages_at=earlier, collecting=begun)
+    messages_at = tuple(at for at in history.messages_at if at <= now)
+    collecting_then = tuple(entry for entry in history.collecting if entry.at <= now)
+    return msgspec.structs.replace(history, messages_at=messages_at, collecting=collecting_then)
 
 
 def _later_events(rows: Sequence[EventRow], open_email: Callable[[str], str]) -> tuple[LaterEvent, ...]:
@@ -271,9 +270,9 @@ async def read_collecting(
             CollectingEntry(
                 row.entry_id, row.node_id, row.event, decode(row.payload), row.at, row.event_id, row.until, row.joined
             )
-            for row in found
+            for row in collecting_rows
         )
-        for entry_id, found in rows.items()
+        for entry_id, collecting_rows in rows.items()
     }
 
 

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.automations.organization import set_timezone
+from api.automations.automations import record
 from api.routes.request import PUBLISH, READ, READ_EVENTS, Access, Operation, author_of, principal_of, services
-from api.store.access import find_timezone
+from api.store.access import find_timezone, set_timezone
 from api.store.automations import ChangesQuery, list_audit
 from api.store.messages import count_sent
 from workbench.language.body import Body
@@ -108,7 +108,12 @@ async def read_organization(request: Request) -> OrganizationView:
 @Operation(PUBLISH)
 async def change_organization(request: Request, body: OrganizationBody) -> OrganizationView:
     """Set the time zone of the organization. Automations keep it from their next publication on."""
-    await set_timezone(services(request).database, author_of(request), body.timezone)
+    author = author_of(request)
+    async with services(request).database.transaction() as tx:
+        before = await find_timezone(tx, author.org_id)
+        if before != body.timezone:
+            await set_timezone(tx, author.org_id, body.timezone)
+            await record(tx, author, "organization.timezone", None, {"from": before, "to": body.timezone})
     return OrganizationView(body.timezone)
 
 

@@ -8,7 +8,7 @@ Reading a draft and viewing an automation compile templates (64 KB of expression
 """
 
 import asyncio
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -41,6 +41,7 @@ from api.store import automations as store
 from api.store.automations import STATES, AutomationRow, EntriesQuery, StateFlags, VersionRow
 from workbench.language.body import Body, LastId, Number
 from workbench.language.channel import RetryPolicy
+from workbench.language.moves import MoveMode
 from workbench.language.responses import (
     AutomationState,
     AutomationView,
@@ -78,9 +79,6 @@ class GoalQuery(Body, frozen=True):
     days: Annotated[int, Meta(ge=1, le=goals.MAX_DAYS)] = 30
 
 
-MoveField: TypeAlias = Literal["none", "safe"] | dict[str, str]
-
-
 class PublishBody(Body, frozen=True):
     """`revision`: publish only if the draft is still at this revision.
 
@@ -89,13 +87,13 @@ class PublishBody(Body, frozen=True):
     """
 
     revision: Number | None = None
-    move: MoveField = "none"
+    move: MoveMode = "none"
 
 
 class MoveBody(Body, frozen=True, rename="camel"):
     """The move of a publication, as there. `triggerSpec`, `graph`: in place of those of the draft."""
 
-    move: MoveField
+    move: MoveMode
     trigger_spec: TriggerText | None = None
     graph: GraphText | None = None
 

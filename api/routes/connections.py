@@ -6,6 +6,7 @@ because it concerns what is published.
 
 import asyncio
 
+import msgspec
 from sanic import Blueprint, Request
 
 from api.automations import connections
@@ -40,7 +41,7 @@ async def read(request: Request, name: str) -> ConnectionDetail | Refusal:
         return unknown("connection")
     view = await asyncio.to_thread(connections.view, row)
     used_by = await connections.find_uses(database, org_id, name)
-    return ConnectionDetail(**{field: getattr(view, field) for field in view.__struct_fields__}, used_by=tuple(used_by))
+    return ConnectionDetail(**msgspec.structs.asdict(view), used_by=tuple(used_by))
 
 
 @blueprint.put("/<name:str>")

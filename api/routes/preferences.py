@@ -18,7 +18,7 @@ from api.store.query import act_for
 from workbench.language.event import mask_email
 from workbench.language.responses import TopicView
 
-CHANNELS = ("email", "inapp", "connection")  # that reach the person; a webhook reaches a system
+PAGE_CHANNELS = ("email", "inapp", "connection")  # that reach the person; a webhook reaches a system
 
 blueprint = Blueprint("preferences")
 
@@ -45,7 +45,7 @@ async def save(request: Request, token: str) -> HTTPResponse:
     page, clock = Page.of(subject.contact), services(request).clock
     # Only what the page showed: a topic that was added since must not count as declined.
     topics = _read_choices(request, "topic")
-    channels = {name: wanted for name, wanted in _read_choices(request, "channel").items() if name in CHANNELS}
+    channels = {name: wanted for name, wanted in _read_choices(request, "channel").items() if name in PAGE_CHANNELS}
     texts, channel_texts = _texts(page, subject)
     seen = [texts[name] for name in topics if name in texts] + [channel_texts[name] for name in channels]
     if not (_stops(request) or _shows(request, *seen)):
@@ -129,7 +129,7 @@ def _form(request: Request, link: ContactLink, subject: ContactTopics, notes: li
     page, contact = Page.of(subject.contact), subject.contact
     texts = page.texts
     topics = [(topic.name, page.label(topic), topic.name not in contact.declined) for topic in subject.topics]
-    channels = [(name, getattr(texts, name), name not in contact.opted_out) for name in CHANNELS]
+    channels = [(name, getattr(texts, name), name not in contact.opted_out) for name in PAGE_CHANNELS]
     about = ""
     if contact.email is not None:
         email = services(request).keyring.of(link.org_id).open_email(contact.email)
@@ -190,7 +190,7 @@ def _digest(texts: tuple[str, ...]) -> str:
 def _texts(page: Page, subject: ContactTopics) -> tuple[dict[str, str], dict[str, str]]:
     """Return the texts of the topics and of the channels, by name."""
     topics = {topic.name: _text(page, page.label(topic)) for topic in subject.topics}
-    return topics, {name: _text(page, getattr(page.texts, name)) for name in CHANNELS}
+    return topics, {name: _text(page, getattr(page.texts, name)) for name in PAGE_CHANNELS}
 
 
 def _text(page: Page, label: str) -> str:

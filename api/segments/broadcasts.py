@@ -167,10 +167,12 @@ async def plan_runs(database: Database, clock: Clock) -> None:
         rows, now = await store.list_schedules(tx), clock.now()
 
     async def plan(row: ScheduleRow) -> None:
-        found = _next_run(row.trigger_spec, row.planned_until)
-        if found is None or found[2] > now:
+        next_run = _next_run(row.trigger_spec, row.planned_until)
+        if next_run is None:
             return
-        source, cron, _ = found
+        source, cron, next_at = next_run
+        if next_at > now:
+            return
         # Of several runs that were missed, only the last one counts.
         at = deque(takewhile(lambda at: at <= now, cron.times_after(row.planned_until)), maxlen=1)[0]
         async with database.transaction() as tx:

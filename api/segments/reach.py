@@ -25,7 +25,7 @@ from workbench.language.starts import StartSource
 
 MAX_NEEDS = 100
 _Member = Annotated[str, Meta(pattern=f"^{SLUG.pattern}$")]
-_EVERYBODY = NumberedNeed(-1, (), ())  # lacks nothing
+_NO_NEED = NumberedNeed(-1, (), ())  # counts all contacts
 
 
 class NeedBody(Body, frozen=True):
@@ -55,8 +55,9 @@ async def read_reach(
     database: Database, org_id: int, segment: str | None, locale_attribute: str, needs: Sequence[Need]
 ) -> ReachView:
     """Return how many contacts of a segment (None: of the organization) lack each value, by their locale."""
-    numbered = [NumberedNeed(n, _path(need), need.segments) for n, need in enumerate(needs)]
-    encoded = msgspec.json.encode([_EVERYBODY, *numbered])
+    paths = [tuple(need.path.split(".")) if need.path else () for need in needs]
+    numbered = [NumberedNeed(n, path, need.segments) for n, (path, need) in enumerate(zip(paths, needs, strict=True))]
+    encoded = msgspec.json.encode([_NO_NEED, *numbered])
     async with database.transaction() as tx:
         rows = await count_missing(tx, org_id, segment or "", locale_attribute, encoded, MAX_SAMPLED_CONTACTS)
     missing, sampled = Counter[tuple[int, str | None]](), Counter[tuple[int, str | None]]()
@@ -64,13 +65,9 @@ async def read_reach(
         key = row.number, locale_tag(row.locale)  # any other value is none, and might be an address
         missing[key] += row.missing
         sampled[key] += row.sampled
-    contacts = sum(number for (need, _), number in sampled.items() if need == _EVERYBODY.number)
+    contacts = sum(number for (need, _), number in sampled.items() if need == _NO_NEED.number)
     counts = [MissingView(*key, missing[key], number) for key, number in sampled.items() if key[0] >= 0]
     return ReachView(contacts, contacts == MAX_SAMPLED_CONTACTS, tuple(counts))
-
-
-def _path(need: Need) -> tuple[str, ...]:
-    return tuple(need.path.split(".")) if need.path else ()
 
 
 async def check_reach(

@@ -11,7 +11,7 @@ from api.store.query import Uuid, query
 from workbench.language.responses import TopicView
 from workbench.language.topics import OptIn
 
-Source: TypeAlias = Literal["preference_page", "one_click", "api", "double_opt_in"]
+ConsentSource: TypeAlias = Literal["preference_page", "one_click", "api", "double_opt_in"]
 
 
 class ConsentRow(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class ConsentRow(msgspec.Struct, frozen=True):
     id: Uuid
     contact_id: Uuid
     granted: bool
-    source: Source
+    source: ConsentSource
     at: datetime
     topic: str | None = None
     channel: str | None = None

@@ -46,7 +46,7 @@ def test_preferences_of_a_contact_are_read_and_set(running: Running, wb: Workben
     assert "py-offers" in preferences._repr_html_()
     frame = wb.sql("SELECT topic, channel, granted, source FROM consents WHERE contact_id = :id", id=contact.id)
     assert sorted(frame.rows(), key=str) == [("py-offers", None, True, "api"), (None, "inapp", False, "api")]
-    with pytest.raises(InvalidRequestError, match=r"topics\.py-ofers: unknown topic: did you mean 'py-offers'"):
+    with pytest.raises(InvalidRequestError, match=r"topics\.py-ofers: unknown topic; did you mean 'py-offers'"):
         contact.set_preferences(topics={"py-ofers": True})
 
 

@@ -145,7 +145,9 @@ def preview_node(
     if isinstance(node.action, InvalidAction):
         return _UNREADABLE
     locales = AutomationSettings(
-        locale_attribute=settings.locale_attribute, default_locale=settings.default_locale, locale=settings.locale
+        locale_attribute=settings.locale_attribute,
+        default_locale=settings.default_locale,
+        preview_locale=settings.preview_locale,
     )
     # The graph contains only this node, so that other nodes cannot change the preview.
     graph = Graph((node,), settings=locales)

@@ -141,8 +141,8 @@ class Canvas(AnyWidget):
         self._next_poll_s = started_s + max(_MIN_POLL_INTERVAL_S, elapsed_s * _LOAD_FACTOR)
         own = record.revision
         if newest.revision == own and server.record is record:  # a stop of everything changes its state, not its draft
-            told = {"impact": record.impact, "stopped": record.stopped, "moves": record.moves}
-            server.record = msgspec.structs.replace(newest, **told)
+            results = {"impact": record.impact, "stopped": record.stopped, "moves": record.moves}
+            server.record = msgspec.structs.replace(newest, **results)
         revisions = f"yours is revision {own}, the server's is {newest.revision}"
         message = f"Someone changed this automation after you opened it: {revisions}."
         self._stale = message if newest.revision > own else ""

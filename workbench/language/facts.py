@@ -124,12 +124,12 @@ def full_context(facts: Facts) -> dict[str, Any]:
     context["payload"] = facts.payload
     context["contact"] = contact_context(contact)
     if facts.joined is not None:
-        started = _listed(facts.event, facts.at, facts.payload)
-        context[EVENTS] = [started, *(_listed(event.event, event.at, event.payload) for event in facts.joined)]
+        started = _list_item(facts.event, facts.at, facts.payload)
+        context[EVENTS] = [started, *(_list_item(event.event, event.at, event.payload) for event in facts.joined)]
     return context
 
 
-def _listed(name: str, at: datetime | None, payload: dict[str, Json]) -> dict[str, Json]:
+def _list_item(name: str, at: datetime | None, payload: dict[str, Json]) -> dict[str, Json]:
     """Return an event of the list `events`: the keys of its payload, plus `event`, `receivedAt` and `payload`."""
     received = None if at is None else utc_text(at)
     return {"event": name, "receivedAt": received, **payload, "payload": payload}

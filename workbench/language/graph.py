@@ -102,8 +102,8 @@ class FrequencyCap(msgspec.Struct, frozen=True):
 class AutomationSettings(msgspec.Struct, frozen=True):
     """The settings of an automation. A setting with `problems` is left out; published versions have none.
 
-    `organization_timezone`: that of `timezone` beside the settings. `locale`: the one that texts are chosen for in a
-    preview or a test, in place of the contact's.
+    `organization_timezone`: that of `timezone` beside the settings. `preview_locale`: the one that texts are chosen for
+    in a preview or a test, in place of the contact's.
     """
 
     reentry: Reentry = Reentry()
@@ -115,7 +115,7 @@ class AutomationSettings(msgspec.Struct, frozen=True):
     organization_timezone: str | None = None
     locale_attribute: str = LOCALE_ATTRIBUTE
     default_locale: str | None = None
-    locale: str | None = None
+    preview_locale: str | None = None
     problems: Problems = ()
 
     def zone_of(self, contact_zone: Json) -> tzinfo:

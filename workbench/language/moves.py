@@ -14,7 +14,6 @@ import msgspec
 from workbench.language.actions import InvalidAction, TriggerNode, fields_of_type
 from workbench.language.advance import advance
 from workbench.language.codec import same_json
-from workbench.language.decision import Decision
 from workbench.language.facts import Facts
 from workbench.language.graph import Graph, Node, read_graph, search_depth_first, targets_by_source
 from workbench.language.problem import Problem, Problems
@@ -154,14 +153,10 @@ def predict(graph: Graph, run: Run, facts: Facts, now: datetime) -> Prediction |
         assert after.due_at is not None
         waiting, now = waiting or after, after.due_at
         decision = advance(graph, after.claimed(), msgspec.structs.replace(facts, real_now=None), now)
-    return _prediction(run, waiting or run, decision, now)
-
-
-def _prediction(run: Run, moved: Run, decision: Decision, at: datetime) -> Prediction | str:
-    after, step = decision.run, decision.step
+    after, moved = decision.run, waiting or run
     if after.state in (State.DEAD, State.CANCELLED, State.RETRYING):
         return f"it would fail: {after.error or after.outcome}"
-    outcome = "waiting" if step is None else step.outcome
+    outcome = "waiting" if decision.step is None else decision.step.outcome
     if after.state is State.RUNNING and after.node_id != run.node_id:
-        return Prediction(moved, at, outcome, next_node_id=after.node_id)
-    return Prediction(moved, at, outcome, ends=after.outcome)
+        return Prediction(moved, now, outcome, next_node_id=after.node_id)
+    return Prediction(moved, now, outcome, ends=after.outcome)

@@ -121,7 +121,7 @@ def _send(ctx: StepContext, action: M, channel: Channel, compose: Compose[M]) ->
     locale = {}
     if isinstance(action, LocalizedMessage) and action.locales:
         settings = ctx.graph.settings
-        wanted = settings.locale or ctx.facts.contact.attributes.get(settings.locale_attribute)
+        wanted = settings.preview_locale or ctx.facts.contact.attributes.get(settings.locale_attribute)
         action, chosen = action.in_locale(wanted, settings.default_locale)
         locale = {"locale": chosen or DEFAULT_TEXTS}
     try:

@@ -804,8 +804,8 @@ class ContactChangeView(msgspec.Struct, frozen=True, rename="camel"):
     """A change of a contact.
 
     `field`: email, walletAddress, externalId, attributes.NAME, tags, optedOut, segments.NAME or mergedInto. `old`,
-    `new`: null if it had, or has, no value. `cause_id`: the event (also of an import), the entry of the step, the merge
-    or the key of the person. `contact_id`: another one, if it has been merged into the contact.
+    `new`: null if it had, or has, no value. `causeId`: the event (also of an import), the entry of the step, the merge
+    or the key of the person. `contactId`: another one, if it has been merged into the contact.
     """
 
     changed_at: datetime

@@ -228,7 +228,7 @@ def without_holdout(graph: Graph) -> Graph:
 
 def in_locale(graph: Graph, locale: str) -> Graph:
     """Return the graph with the texts for a locale, whatever that of the contact."""
-    return msgspec.structs.replace(graph, settings=msgspec.structs.replace(graph.settings, locale=locale))
+    return msgspec.structs.replace(graph, settings=msgspec.structs.replace(graph.settings, preview_locale=locale))
 
 
 def _read_email(value: Any, path: str) -> str | Problems:
