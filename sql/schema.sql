@@ -93,7 +93,7 @@ CREATE TABLE workbench.contact_changes (
     old         jsonb,                          -- null: it had none; emails are sealed
     new         jsonb,
     cause       text NOT NULL CHECK (cause IN ('event', 'step', 'merge', 'import', 'person', 'refresh')),
-    cause_id    uuid,                           -- the event (also of an import), the entry of the step, the merge, the key of the person, the segment
+    cause_id    uuid,                           -- the event (also of an import), the entry of the step, the merge, the key of the person
     stored_in   bigint NOT NULL,
     PRIMARY KEY (org_id, contact_id, changed_at, field)
 ) PARTITION BY RANGE (changed_at);

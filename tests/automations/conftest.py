@@ -4,25 +4,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from api import settings
+from api.app import create_app
 from api.auth import keys
 from api.automations import automations
 from api.automations.automations import Author
 from api.automations.body import NewAutomation
 from api.channels.outgoing import Transports, open_transports
-from api.clock import Clock, uuid7
+from api.clock import Clock, token, uuid7
 from api.crypto import EmailDisplay, Keyring, OrgKeys
 from api.engine.drive import Driver
 from api.ingest.pipeline import Pipeline
 from api.ingest.queue import TokenBuckets
 from api.ingest.rejected import Notices
+from api.settings import Settings
 from api.store.automations import AutomationRow
 from api.store.database import Database
+from tests.in_process import served
 from workbench.language.body import read_body
 from workbench.language.channel import RetryPolicy
-from workbench.language.codec import encode
+from workbench.language.codec import decode, encode
 
 GREETING: dict[str, Any] = {
     "name": "greeting",
@@ -39,6 +43,9 @@ GREETING: dict[str, Any] = {
         "edges": [{"id": "e1", "source": "t1", "target": "m1"}],
     },
 }
+
+
+SECRET = "a test's secret"
 
 
 class Tenant:
@@ -122,7 +129,7 @@ NewTenant = Callable[[str], Awaitable[Tenant]]
 
 @pytest.fixture
 def keyring() -> Keyring:
-    return Keyring("a test's secret")
+    return Keyring(SECRET)
 
 
 @pytest.fixture
@@ -163,3 +170,37 @@ async def tenant(open_tenant: NewTenant) -> Tenant:
 async def other_tenant(open_tenant: NewTenant) -> Tenant:
     """Another organization."""
     return await open_tenant("other")
+
+
+class Org:
+    """An organization that calls the API with keys of its own."""
+
+    def __init__(self, client: httpx.AsyncClient, database_url: str, name: str) -> None:
+        self._client, self._url, self._name = client, database_url, name
+        self._keys: dict[tuple[str, ...], str] = {}
+
+    @classmethod
+    async def create(cls, client: httpx.AsyncClient, database_url: str, name: str) -> "Org":
+        await keys.create_org(database_url, name)
+        return cls(client, database_url, name)
+
+    async def call(self, method: str, path: str, body: Any = None, key: tuple[str, ...] = ("workbench",)) -> Any:
+        """Return status and decoded answer; `key` is the kind and the scopes."""
+        if key not in self._keys:
+            self._keys[key] = await keys.create(self._url, Keyring(SECRET), self._name, key[0], key[1:])
+        content = None if body is None else encode(body)
+        headers = {"authorization": f"Bearer {self._keys[key]}", "content-type": "application/json"}
+        response = await self._client.request(method, path, content=content, headers=headers)
+        return response.status_code, decode(response.content)
+
+
+@pytest.fixture
+async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(), database_url, SECRET, f"automations-{token(4).hex()}")
+    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def acme(client: httpx.AsyncClient, database_url: str) -> Org:
+    return await Org.create(client, database_url, "acme")

@@ -7,9 +7,8 @@ import httpx
 import pytest
 
 from api.routes.account import visible_kinds
-from tests.automations.test_routes import DRAFT, Org, acme, client
-
-__all__ = ["acme", "client"]
+from tests.automations.conftest import Org
+from tests.automations.test_routes import DRAFT
 
 
 async def create_and_change(acme: Org) -> str:

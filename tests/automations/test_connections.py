@@ -1,16 +1,12 @@
 """Connections over the API: what is refused, what never leaves, and which automations they fit."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from api.app import create_app
-from api.clock import token
-from api.settings import Settings
-from tests.automations.test_routes import EVENT, GRAPH, SECRET, SPEC, Org
-from tests.in_process import served
+from tests.automations.conftest import Org
+from tests.automations.test_routes import EVENT, GRAPH, SPEC
 from tests.servers import connect_as
 
 KEY = "xoxb-canary-7f3a"
@@ -32,18 +28,6 @@ def draft(**data: Any) -> dict[str, Any]:
 
 
 EDGES = [{"id": "e", "source": GRAPH["nodes"][0]["id"], "target": "s1"}]
-
-
-@pytest.fixture
-async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(), database_url, SECRET, f"connections-{token(4).hex()}")
-    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def acme(client: httpx.AsyncClient, database_url: str) -> Org:
-    return await Org.create(client, database_url, "acme")
 
 
 async def put(org: Org, name: str = "chat", **changes: Any) -> tuple[int, Any]:

@@ -1,18 +1,13 @@
 """The time zone of an organization: what versions keep of it, and what simulations and the API show."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 
-from api.app import create_app
-from api.clock import token
-from api.settings import Settings
 from api.store.database import APPLICATION_NAME, libpq_dsn
-from tests.automations.test_routes import EVENT, GRAPH, SECRET, SPEC, Org
-from tests.in_process import served
+from tests.automations.conftest import Org
+from tests.automations.test_routes import EVENT, GRAPH, SPEC
 
 COLLECT = {"id": "c", "type": "collect", "data": {"until": "09:00"}}
 
@@ -24,13 +19,6 @@ def draft(**settings: Any) -> dict[str, Any]:
         "triggerSpec": SPEC,
         "graph": {"nodes": [GRAPH["nodes"][0], COLLECT], "edges": edges, "settings": settings},
     }
-
-
-@pytest.fixture
-async def acme(database_url: str) -> AsyncIterator[Org]:
-    app = create_app(Settings(), database_url, SECRET, f"organization-{token(4).hex()}")
-    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client:
-        yield await Org.create(client, database_url, "acme")
 
 
 async def ends_at(org: Org, here: str, version: str) -> str:

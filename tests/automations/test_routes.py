@@ -1,21 +1,15 @@
 """The routes of automations: required scopes, answers, and refusals in the common shape."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
 
-from api.app import create_app
-from api.auth import keys
-from api.clock import token
-from api.crypto import Keyring
-from api.settings import Settings
 from api.store.database import APPLICATION_NAME, libpq_dsn
-from tests.in_process import served
+from tests.automations.conftest import Org
 from tests.inapp.wallet import evm_wallet
-from workbench.language.codec import decode, encode
 
 SPEC = {"type": "app_event", "event": "a"}
 GRAPH = {
@@ -28,43 +22,8 @@ GRAPH = {
 DRAFT = {"name": "n", "triggerSpec": SPEC, "graph": GRAPH}
 EVENT = {"event": "a", "contact": {"walletAddress": evm_wallet("AB")}, "payload": {"n": 1}}
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
-SECRET = "a test's secret"
 
 Caller = Callable[..., Awaitable[httpx.Response]]
-
-
-@pytest.fixture
-async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(), database_url, SECRET, f"routes-{token(4).hex()}")
-    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def acme(client: httpx.AsyncClient, database_url: str) -> "Org":
-    return await Org.create(client, database_url, "acme")
-
-
-class Org:
-    """An organization that calls the API with keys of its own."""
-
-    def __init__(self, client: httpx.AsyncClient, database_url: str, name: str) -> None:
-        self._client, self._url, self._name = client, database_url, name
-        self._keys: dict[tuple[str, ...], str] = {}
-
-    @classmethod
-    async def create(cls, client: httpx.AsyncClient, database_url: str, name: str) -> "Org":
-        await keys.create_org(database_url, name)
-        return cls(client, database_url, name)
-
-    async def call(self, method: str, path: str, body: Any = None, key: tuple[str, ...] = ("workbench",)) -> Any:
-        """Return status and decoded answer; `key` is the kind and the scopes."""
-        if key not in self._keys:
-            self._keys[key] = await keys.create(self._url, Keyring(SECRET), self._name, key[0], key[1:])
-        content = None if body is None else encode(body)
-        headers = {"authorization": f"Bearer {self._keys[key]}", "content-type": "application/json"}
-        response = await self._client.request(method, path, content=content, headers=headers)
-        return response.status_code, decode(response.content)
 
 
 async def test_an_automation_from_draft_to_archive(acme: Org) -> None:

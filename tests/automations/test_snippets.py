@@ -1,32 +1,16 @@
 """The library of snippets: versions, what publication pins, and which automations use a snippet."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from api.app import create_app
-from api.clock import token
-from api.settings import Settings
-from tests.automations.test_routes import EVENT, GRAPH, SECRET, SPEC, Org
-from tests.in_process import served
+from tests.automations.conftest import Org
+from tests.automations.test_routes import EVENT, GRAPH, SPEC
 
 TEXT = {"id": "m1", "type": "send_inapp", "data": {"title": "Hi", "body": 'n={{ n }} {% include "footer" %}'}}
 DRAFT = {"name": "n", "triggerSpec": SPEC, "graph": GRAPH | {"nodes": [GRAPH["nodes"][0], TEXT]}}
-
-
-@pytest.fixture
-async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(), database_url, SECRET, f"snippets-{token(4).hex()}")
-    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def acme(client: httpx.AsyncClient, database_url: str) -> Org:
-    return await Org.create(client, database_url, "acme")
 
 
 async def save(org: Org, name: str, body: str, **more: Any) -> tuple[int, Any]:

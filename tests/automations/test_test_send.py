@@ -19,7 +19,7 @@ from api.crypto import Keyring
 from api.settings import read
 from api.store.database import Database
 from api.store.messages import Acknowledgement, acknowledge, read_inboxes
-from tests.automations.test_routes import SECRET, Org
+from tests.automations.conftest import SECRET, Org
 from tests.channels.conftest import Endpoint, endpoint, status
 from tests.in_process import served
 from tests.inapp.wallet import evm_wallet

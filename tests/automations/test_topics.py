@@ -1,31 +1,14 @@
 """Topics of an organization: saved, listed, deleted, and named by automations that are published."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 
-from api.app import create_app
 from api.automations.topics import MAX_TOPICS
-from api.clock import token
-from api.settings import Settings
 from api.store.database import APPLICATION_NAME, libpq_dsn
-from tests.automations.test_routes import GRAPH, SECRET, SPEC, Org
-from tests.in_process import served
-
-
-@pytest.fixture
-async def client(database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(), database_url, SECRET, f"topics-{token(4).hex()}")
-    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def acme(client: httpx.AsyncClient, database_url: str) -> Org:
-    return await Org.create(client, database_url, "acme")
+from tests.automations.conftest import Org
+from tests.automations.test_routes import GRAPH, SPEC
 
 
 async def save(org: Org, name: str, **topic: Any) -> tuple[int, Any]:

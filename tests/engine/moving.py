@@ -1,5 +1,6 @@
 """Publishing a second version of an automation whose entries wait, and moving them to it."""
 
+from datetime import timedelta
 from typing import Any
 
 from api.automations import automations, moves
@@ -33,9 +34,11 @@ async def edit(bench: EngineBench, automation_id: str, graph: dict[str, Any], tr
     assert not isinstance(edited, Refusal), edited
 
 
-async def plan_move(bench: EngineBench, automation_id: str, mode: MoveMode) -> str | Refusal:
+async def plan_move(
+    bench: EngineBench, automation_id: str, mode: MoveMode, patience: timedelta = moves.MAX_BUSY_TIME
+) -> str | Refusal:
     """Publish the draft with a move that nothing has applied; return the move."""
-    move = NewMove(uuid7(bench.clock.now_us()), mode, moves.MAX_BUSY_TIME)
+    move = NewMove(uuid7(bench.clock.now_us()), mode, patience)
     published = await automations.publish(bench.database, author(bench), automation_id, None, move)
     return published if isinstance(published, Refusal) else move.id
 

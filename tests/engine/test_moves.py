@@ -200,7 +200,7 @@ async def test_an_entry_that_was_moved_on_stays_when_an_earlier_move_is_undone(b
     assert await places(bench) == [(2, 1, "waiting", "pause")]
 
 
-async def test_an_entry_that_ends_in_between_is_told(bench: EngineBench) -> None:
+async def test_an_entry_that_ends_in_between_is_refused_with_its_outcome(bench: EngineBench) -> None:
     automation_id = await start(bench, *BEFORE, entries=2)
     await edit(bench, automation_id, written_graph(*path(DELAY, OTHER_TAG), {}))
     move_id = await plan_move(bench, automation_id, "safe")
@@ -230,11 +230,13 @@ async def test_an_entry_that_an_engine_works_on_is_moved_when_it_waits(bench: En
     assert numbers(await moving) == (2, 2, 0)
 
 
-async def test_a_move_does_not_wait_for_ever_for_an_engine(bench: EngineBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "MAX_BUSY_TIME", timedelta())
-    automation_id = await start(bench, *BEFORE, entries=1)
+async def test_a_move_does_not_wait_for_ever_for_an_engine(bench: EngineBench) -> None:
+    automation_id = await start(bench, *BEFORE)
     await bench.execute("UPDATE entries SET state = 'running', lease_until = now() + interval '1 hour'")
-    move = await publish(bench, automation_id, *path(DELAY, OTHER_TAG))
+    await edit(bench, automation_id, written_graph(*path(DELAY, OTHER_TAG), {}))
+    move_id = await plan_move(bench, automation_id, "safe", timedelta())
+    assert isinstance(move_id, str)
+    move = await moves.complete(services(bench), bench.org_id, automation_id, move_id)
     assert move.reasons == {"an engine is working on it": 1}
 
 
@@ -295,7 +297,9 @@ async def test_a_preview_says_what_the_move_does(bench: EngineBench) -> None:
     assert move.reasons == {"it is retrying a step": 1}
 
 
-async def test_an_entry_whose_contact_is_merged_or_erased_is_moved_or_told(bench: EngineBench) -> None:
+async def test_an_entry_of_a_merged_contact_is_moved_and_one_of_an_erased_contact_is_refused(
+    bench: EngineBench,
+) -> None:
     automation_id = await start(bench, *BEFORE, entries=3)
     contacts = [contact_id for (contact_id,) in await bench.entries("contact_id::text")]
     merged = await merge(bench.database, author(bench), Pair(contacts[0], contacts[1]), str)
@@ -430,7 +434,7 @@ async def test_a_masked_message_of_an_earlier_version_stays_masked_after_the_mov
     history = await entries.read_history(bench.database, bench.org_id, move.sample[0].entry_id, shown)
     assert isinstance(history, EntryHistoryView)
     assert history.messages[0].body == body
-    assert [(told.from_version, told.to_version, told.next_node_id) for told in history.moves] == [(1, 2, "other")]
+    assert [(row.from_version, row.to_version, row.next_node_id) for row in history.moves] == [(1, 2, "other")]
 
 
 async def test_goal_rates_count_an_entry_for_the_version_that_it_started_with(bench: EngineBench) -> None:
