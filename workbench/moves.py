@@ -13,6 +13,7 @@ from workbench.errors import InvalidArgumentError, NotFoundError
 from workbench.language.responses import MovedEntryView, MoveView
 
 MoveArgument: TypeAlias = Literal["none", "safe"] | Mapping[str, str]
+MoveTable: TypeAlias = tuple[str, Sequence[TableColumn], Sequence[Sequence[str]]]
 
 _PAUSE_S = 1.0
 _COLUMNS = table_columns("entry", "from", "to", "waits until (UTC)", "then")
@@ -44,16 +45,16 @@ class MoveResult(MoveView, frozen=True, rename="camel"):
             case _:
                 return f"{self.moved:,} of {entries} moved to version {self.to_version} so far"
 
-    def tables(self) -> list[tuple[str, Sequence[TableColumn], Sequence[Sequence[str]]]]:
+    def tables(self) -> list[MoveTable]:
         """Return titles, columns and rows: entries with their predictions, and reasons."""
-        found: list[tuple[str, Sequence[TableColumn], Sequence[Sequence[str]]]] = []
+        tables: list[MoveTable] = []
         if self.sample:
             title = "" if len(self.sample) == self.moved else f"The first {len(self.sample)}"
-            found.append((title, _COLUMNS, [self._row(entry) for entry in self.sample]))
+            tables.append((title, _COLUMNS, [self._row(entry) for entry in self.sample]))
         if self.reasons:
             rows = [(f"{count:,}", reason) for reason, count in self.reasons.items()]
-            found.append(("", _REASON_COLUMNS, rows))
-        return found
+            tables.append(("", _REASON_COLUMNS, rows))
+        return tables
 
     def _row(self, entry: MovedEntryView) -> tuple[str, ...]:
         start = f"{entry.from_node_id} (version {entry.from_version})"

@@ -238,7 +238,7 @@ async def _forward_targets(
             targets[entry.entry_id] = node
         elif _log_of(started_by) not in (None, _log_of(trigger)):
             targets[entry.entry_id] = f"the trigger of {move.label} reads another log"
-        elif (again := move.repeated(node.id, passed.get(entry.entry_id, ()))) is not None:
+        elif (again := move.repeated_step(node.id, passed.get(entry.entry_id, ()))) is not None:
             targets[entry.entry_id] = f"it would take the step {again!r} again"
         else:
             targets[entry.entry_id] = _Target(move.to.graph, node.id, move.steps_before(node.id, entry.step))

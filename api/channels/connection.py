@@ -20,8 +20,8 @@ from api.channels.outcome import (
     MayLeave,
     Outcome,
     OutgoingChannel,
+    PreparedRequest,
     Retry,
-    SealedRequest,
     Sent,
     always,
 )
@@ -57,7 +57,7 @@ class ConnectionSender(HttpSender):
         if request is None:
             return Failed("invalid_address")
 
-        def judge(response: httpcore.Response, content: bytes | None) -> Outcome | None:
+        def read_outcome(response: httpcore.Response, content: bytes | None) -> Outcome | None:
             if content is None and definition.needs_answer:
                 return None
             answer, detail = read_answer(content or b""), f"HTTP {response.status}"
@@ -70,7 +70,7 @@ class ConnectionSender(HttpSender):
                     asked = retry_after_of(response, now)
                     return Retry("refused", retry_after_in(answer) if asked is None else asked, detail)
 
-        return await self.send_request(delivery.org_id, request, judge, may_leave)
+        return await self.send_request(delivery.org_id, request, read_outcome, may_leave)
 
 
 async def prepare(database: Database, keyring: Keyring, delivery: Delivery, clock: Clock) -> Delivery | Outcome:
@@ -88,7 +88,7 @@ async def prepare(database: Database, keyring: Keyring, delivery: Delivery, cloc
             return Retry("busy", wait_s)
         await asyncio.sleep(wait_s)
     secrets = decode(keyring.of(org_id).open_connection(row.secrets, name).encode())
-    return msgspec.structs.replace(delivery, request=SealedRequest(definition, secrets))
+    return msgspec.structs.replace(delivery, request=PreparedRequest(definition, secrets))
 
 
 async def _take_turn(tx: Transaction, org_id: int, name: str, gap: timedelta, now: datetime) -> float:

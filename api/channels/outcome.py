@@ -89,14 +89,14 @@ class NotSent(msgspec.Struct, frozen=True):
 DeliveryOutcome: TypeAlias = Outcome | NotSent
 
 
-class SealedRequest(msgspec.Struct, frozen=True):
+class PreparedRequest(msgspec.Struct, frozen=True):
     """The request of a connection as it is now, with its secrets, which no text of this object shows."""
 
     definition: ConnectionDefinition
     secrets: dict[str, str]
 
     def __repr__(self) -> str:
-        return "SealedRequest()"
+        return "PreparedRequest()"
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class Delivery(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     test: bool = False
     track_clicks: bool = False
-    request: SealedRequest | None = None
+    request: PreparedRequest | None = None
     contact_id: str | None = None
     topic: str | None = None
 

@@ -130,7 +130,7 @@ class DeliveryLimiter:
                 del self._slots[key]
 
 
-Judge: TypeAlias = Callable[[httpcore.Response, bytes | None], Outcome | None]
+OutcomeReader: TypeAlias = Callable[[httpcore.Response, bytes | None], Outcome | None]
 """Returns the outcome of a response: called without its body, then with it, if it could be read.
 
 None: without the body, the outcome is unknown.
@@ -162,13 +162,15 @@ class HttpSender:
             network_backend=self._network,
         )
 
-    async def send_request(self, org_id: int, request: httpcore.Request, judge: Judge, may_leave: MayLeave) -> Outcome:
+    async def send_request(
+        self, org_id: int, request: httpcore.Request, read_outcome: OutcomeReader, may_leave: MayLeave
+    ) -> Outcome:
         """Send a request once, if `may_leave` still allows it when a connection is ready."""
         # Slots are by host and port, without the path: it is the server that hangs.
         endpoint = f"{request.url.host.decode()}:{request.url.port}"
         try:
             async with self._limiter.slot(org_id, endpoint):
-                return await self._attempt(request, judge, may_leave)
+                return await self._attempt(request, read_outcome, may_leave)
         except NoSlotError:
             return Retry("busy")
 
@@ -176,7 +178,7 @@ class HttpSender:
         await self._pool.aclose()
         self._network.close()
 
-    async def _attempt(self, request: httpcore.Request, judge: Judge, may_leave: MayLeave) -> Outcome:
+    async def _attempt(self, request: httpcore.Request, read_outcome: OutcomeReader, may_leave: MayLeave) -> Outcome:
         trace = _Trace(may_leave)
         # Each wait before the request is sent (pool, connect, TLS) has its own timeout; together they end before the
         # deadline. If the deadline cancelled a handshake, httpcore would leak the socket.
@@ -186,11 +188,11 @@ class HttpSender:
             async with asyncio.timeout(self._deadline_s):
                 response = await self._pool.handle_async_request(request)
                 try:
-                    trace.outcome = judge(response, None)
+                    trace.outcome = read_outcome(response, None)
                     # Without an outcome the body is needed: it may take as long as the attempt.
                     body = await _read_body(response, self._deadline_s if trace.outcome is None else BODY_TIMEOUT_S)
                     if body is not None:
-                        trace.outcome = judge(response, body)
+                        trace.outcome = read_outcome(response, body)
                 finally:
                     await response.aclose()
         except (httpcore.PoolTimeout, _MayNotLeaveError):

@@ -240,7 +240,7 @@ def resolve_contacts(
     changed |= {owner.contact_id for owner in recognised if owner is not None and not owner.has_attributes}
     for position, (event, contact_id) in enumerate(zip(events, contact_ids, strict=True)):
         if event.body.attributes and contact_id in changed:
-            _merge_attributes(plan, (event.org_id, contact_id), position, event, event.body.attributes)
+            _plan_attributes(plan, (event.org_id, contact_id), position, event, event.body.attributes)
     return plan
 
 
@@ -265,7 +265,7 @@ async def fit_plan(
             kept, problems = fit_attributes(attributes[contact], event.body.attributes)
             attributes[contact] |= kept
             if kept:
-                _merge_attributes(plan, contact, position, event, kept)
+                _plan_attributes(plan, contact, position, event, kept)
             if problems:
                 left_out[event.event_id] = problems
     return left_out
@@ -406,7 +406,7 @@ def _merge_calls(
     return [note, store.merge_attributes(org_ids, ids, texts, at, last_steps, updated_us)]
 
 
-def _merge_attributes(
+def _plan_attributes(
     plan: ContactPlan, contact: OrgContact, position: int, event: IdentifiedEvent, attributes: dict[str, Json]
 ) -> None:
     """Add the attributes of an event to those that the plan merges into its contact."""

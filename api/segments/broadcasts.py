@@ -218,7 +218,7 @@ async def _start(database: Database, clock: Clock, org_id: int, broadcast_id: st
         pace = PACE * max(1, await count_engines(tx, now))
         first_at = now + timedelta(seconds=row.contacts / RATE)  # entries follow when all starts are stored
         total = entered = 0
-        begun = monotonic_ns()
+        begun_ns = monotonic_ns()
         async for page in store.read_recipients(tx, row, PAGE_CONTACTS):
             contact_ids = [contact_id for contact_id, _ in page]
             await store.add_recipients(tx, row, _source(row), first_at, pace, total, contact_ids)
@@ -227,8 +227,8 @@ async def _start(database: Database, clock: Clock, org_id: int, broadcast_id: st
             if latest is None or latest.state != "planned":
                 await tx.rollback()
                 return
-            await _rest(begun)
-            begun = monotonic_ns()
+            await _rest(begun_ns)
+            begun_ns = monotonic_ns()
         locked = await store.lock_broadcast(tx, org_id, broadcast_id)
         if locked is None or locked.state != "planned":
             await tx.rollback()
@@ -246,10 +246,10 @@ async def send_due(database: Database, clock: Clock) -> None:
 
     async def send_page(key: tuple[int, str]) -> None:
         nonlocal sent
-        begun = monotonic_ns()
+        begun_ns = monotonic_ns()
         if await _send_page(database, clock, *key):
             sent = True
-            await _rest(begun)
+            await _rest(begun_ns)
 
     while sent:
         async with database.transaction() as tx:
@@ -268,7 +268,7 @@ async def _send_page(database: Database, clock: Clock, org_id: int, broadcast_id
         if start_ids:
             row = msgspec.structs.replace(row, last_start=start_ids[-1])
         if len(start_ids) < PAGE_CONTACTS:
-            start_ids += await store.list_parted_starts(tx, row)
+            start_ids += await store.list_separated_starts(tx, row)
             row = msgspec.structs.replace(row, state="done", ended_at=now)
         entries = await store.add_broadcast_entries(tx, row, start_ids, uuid7(to_us(now)), automation)
         await store.write_broadcast(tx, msgspec.structs.replace(row, entries=row.entries + entries))
@@ -289,6 +289,6 @@ def _source(row: BroadcastRow) -> str:
     return "schedule" if row.scheduled else "broadcast"
 
 
-async def _rest(begun: int) -> None:
-    """Wait until the time is over that a page which began then may take: others use the database, too."""
-    await asyncio.sleep(max(0.0, PAGE_CONTACTS / RATE - (monotonic_ns() - begun) / 1e9))
+async def _rest(begun_ns: int) -> None:
+    """Wait until a page that began then has taken as long as `RATE` asks: other work needs the database, too."""
+    await asyncio.sleep(max(0.0, PAGE_CONTACTS / RATE - (monotonic_ns() - begun_ns) / 1e9))

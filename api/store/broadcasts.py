@@ -162,7 +162,7 @@ async def list_next_starts(tx: Transaction, row: BroadcastRow, limit: int) -> li
 
 
 @query
-async def list_parted_starts(tx: Transaction, row: BroadcastRow) -> list[Uuid]:
+async def list_separated_starts(tx: Transaction, row: BroadcastRow) -> list[Uuid]:
     """Return the starts of contacts whose merge was undone after the broadcast started."""
 
 

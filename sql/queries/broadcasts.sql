@@ -83,7 +83,7 @@ ORDER BY a.name;
 
 -- Sending ----------------------------------------------------------------------------------------------------------
 -- The ids of the starts of a broadcast are the first 24 characters of its own id and a number, so a page is a range of the primary
--- key. The recipients are fixed by one statement; the pages only read what it stored.
+-- key. The recipients are fixed by one transaction; the pages only read what it stored.
 
 -- find_due_broadcasts --
 -- The broadcasts of all organizations in a state (planned, running) that are due.
@@ -118,7 +118,7 @@ WHERE org_id = :org_id AND id > coalesce(:last_start ::uuid, (left(:id ::text, 2
 ORDER BY id
 LIMIT :limit;
 
--- list_parted_starts --
+-- list_separated_starts --
 -- The starts of contacts that were one person when a page was made, because a merge of them was undone after the broadcast started.
 SELECT s.id
 FROM contact_merges m

@@ -11,7 +11,7 @@ import pytest
 
 from api.channels.address_guard import AddressGuard
 from api.channels.connection import ConnectionSender
-from api.channels.outcome import Delivery, Failed, Outcome, Retry, SealedRequest, Sent, Unknown
+from api.channels.outcome import Delivery, Failed, Outcome, PreparedRequest, Retry, Sent, Unknown
 from api.channels.webhook import BODY_TIMEOUT_S
 from tests.channels.conftest import LOOPBACK, Endpoint, endpoint, status
 from workbench.connections import TEMPLATES
@@ -40,8 +40,8 @@ async def sender() -> AsyncIterator[ConnectionSender]:
 def delivery(server: Endpoint, written: dict[str, Any], secrets: dict[str, str], **fields: Any) -> Delivery:
     definition = read_value(ConnectionDefinition, written | {"url": server.url(path="") + written["url"]}, "")
     assert isinstance(definition, ConnectionDefinition), definition
-    sealed = SealedRequest(definition, secrets)
-    return Delivery(7, "0193-1", NOW, "chat", "", encode(fields).decode(), request=sealed)
+    prepared = PreparedRequest(definition, secrets)
+    return Delivery(7, "0193-1", NOW, "chat", "", encode(fields).decode(), request=prepared)
 
 
 def json(code: int, body: Any, *headers: str) -> bytes:

@@ -77,9 +77,9 @@ def test_every_kind_of_step_is_safe_if_nothing_changes(node: dict[str, Any]) -> 
 
 def test_a_step_with_a_clock_is_not_safe_if_the_time_zone_of_the_organization_changes() -> None:
     start, to = (version(number, "wait_until", {"time": "09:00"}) for number in (1, 2))
-    pinned = VersionedGraph(2, to.written | {"timezone": "Europe/Zurich"})
+    pinned = VersionedGraph(2, to.json | {"timezone": "Europe/Zurich"})
     assert Move(pinned, "safe", "version 2").target(start, "step") == "the step 'step' differs in version 2"
-    alike = VersionedGraph(1, start.written | {"settings": ZONE})  # the same zone, chosen in another place
+    alike = VersionedGraph(1, start.json | {"settings": ZONE})  # the same zone, chosen in another place
     assert Move(pinned, "safe", "version 2").target(alike, "step") == pinned.graph.by_id["step"]
 
 
@@ -133,5 +133,5 @@ def test_a_step_that_would_fail_is_no_prediction() -> None:
 def test_steps_are_counted_so_that_all_that_follow_are_within_the_loop_guard() -> None:
     move = Move(version(2, "delay", {"seconds": 60}), "safe", "version 2")
     assert [move.steps_before("step", steps) for steps in (0, 1, 9)] == [0, 1, 1]
-    assert move.repeated("step", ["t", "step"]) == "step"
-    assert move.repeated("tag", ["t", "step"]) is None
+    assert move.repeated_step("step", ["t", "step"]) == "step"
+    assert move.repeated_step("tag", ["t", "step"]) is None

@@ -27,23 +27,23 @@ MoveMode: TypeAlias = Literal["none", "safe"] | NodeMapping
 
 
 class VersionedGraph(msgspec.Struct, frozen=True, dict=True):
-    """The graph of a version. `written`: as JSON."""
+    """The graph of a version. `json`: as it is stored."""
 
     version: int
-    written: dict[str, Any]
+    json: dict[str, Any]
 
     @cached_property
     def graph(self) -> Graph:
-        graph = read_graph(self.written)
+        graph = read_graph(self.json)
         return graph if isinstance(graph, Graph) else Graph()
 
     @cached_property
     def data(self) -> dict[str, Any]:
         """The data of each node, by id."""
-        return {node["id"]: node.get("data", {}) for node in self.written.get("nodes", ())}
+        return {node["id"]: node.get("data", {}) for node in self.json.get("nodes", ())}
 
     @cached_property
-    def ahead(self) -> dict[str, frozenset[str]]:
+    def reachable(self) -> dict[str, frozenset[str]]:
         """The nodes that an entry can reach from each node, with the node itself."""
         targets = targets_by_source(self.graph.links)
         return {node_id: frozenset(search_depth_first([node_id], targets)[0]) for node_id in self.graph.by_id}
@@ -72,14 +72,14 @@ class Move(msgspec.Struct, frozen=True, dict=True):
             return f"{self.label} has no step {node_id!r}"
         return node if waits_alike(start, self.to, node_id) else f"the step {node_id!r} differs in {self.label}"
 
-    def repeated(self, node_id: str, passed: Iterable[str]) -> str | None:
+    def repeated_step(self, node_id: str, passed: Iterable[str]) -> str | None:
         """Return a step that an entry at this node would take again, of those that it has passed."""
-        ahead = self.to.ahead[node_id]
-        return next((passed_id for passed_id in passed if passed_id in ahead), None)
+        reachable = self.to.reachable[node_id]
+        return next((passed_id for passed_id in passed if passed_id in reachable), None)
 
     def steps_before(self, node_id: str, steps: int) -> int:
         """Return the number of steps to continue to count from, so that all that follow are within the loop guard."""
-        return min(steps, len(self.to.graph.nodes) - len(self.to.ahead[node_id]))
+        return min(steps, len(self.to.graph.nodes) - len(self.to.reachable[node_id]))
 
 
 def check_mapping(mode: MoveMode, graph: Graph, earlier: Iterable[Graph], field: str) -> Problems:
