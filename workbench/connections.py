@@ -25,30 +25,31 @@ _DEFINITION = ("url", "method", "headers", "body", "success", "permanent", "rate
 class ProviderTemplate(msgspec.Struct, frozen=True):
     """A connection to a provider, which needs only keys.
 
-    `base_url`: of its API; `parameters`: what `create_from` needs. `define` returns the rest of the connection, without
-    the base URL, and its secrets.
+    `base_url`: of its API. `definition`: the rest of the connection, with a `url` below it. `parameters`: what
+    `create_from` needs; `secrets` returns the secrets of the connection for them.
     """
 
-    about: str
     base_url: str
+    definition: JsonObject
     parameters: tuple[str, ...]
-    define: Callable[[Mapping[str, str]], tuple[JsonObject, dict[str, str]]]
+    secrets: Callable[[Mapping[str, str]], dict[str, str]] = dict
+
+
+def _path_after(start: str, url: str) -> str:
+    _, separator, path = url.partition(start)
+    if not separator:
+        raise InvalidArgumentError(f"webhook_url: must be the URL of the webhook, with {start} in it")
+    return path
+
+
+def _twilio_secrets(parameters: Mapping[str, str]) -> dict[str, str]:
+    account, login = parameters["account_sid"], f"{parameters['account_sid']}:{parameters['auth_token']}"
+    basic = base64.b64encode(login.encode()).decode()
+    return {"account": account, "basic": basic, "sender": parameters["sender"]}
 
 
 # Otherwise a contact with the name <!channel> would notify a whole channel.
 _SLACK_TEXT = "{{ fields.text | replace('&', '&amp;') | replace('<', '&lt;') | replace('>', '&gt;') }}"
-
-
-def _slack(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:
-    return {
-        "url": "/services/{{ secrets.path }}",
-        "body": {"text": _SLACK_TEXT},
-        "success": {"status": [200]},
-        "permanent": {"status": [400, 403, 404, 410]},
-        "rate": 1,
-    }, {"path": _path_after("/services/", given["webhook_url"])}
-
-
 _SLACK_ERRORS = (
     "account_inactive",
     "channel_not_found",
@@ -64,69 +65,77 @@ _SLACK_ERRORS = (
     "token_expired",
     "token_revoked",
 )
-
-
-def _slack_bot(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:
-    return {
-        "url": "/api/chat.postMessage",
-        "headers": {"authorization": "Bearer {{ secrets.token }}", "content-type": "application/json; charset=utf-8"},
-        "body": {"channel": "{{ fields.channel }}", "text": _SLACK_TEXT},
-        # Slack answers 200 with {"ok": false} if it did not post the message.
-        "success": {"where": "answer.ok"},
-        "permanent": {"where": f"answer.error in {list(_SLACK_ERRORS)}"},
-        "rate": 1,
-    }, {"token": given["token"]}
-
-
-def _path_after(start: str, url: str) -> str:
-    _, found, path = url.partition(start)
-    if not found:
-        raise InvalidArgumentError(f"webhook_url: must be the URL of the webhook, with {start} in it")
-    return path
-
-
-def _discord(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:
-    return {
-        "url": "/api/webhooks/{{ secrets.path }}",
-        "body": {"content": "{{ fields.text }}", "allowed_mentions": {"parse": []}},
-        "success": {"status": [200, 204]},
-        "permanent": {"status": [400, 401, 403, 404]},
-        "rate": 0.5,
-    }, {"path": _path_after("/api/webhooks/", given["webhook_url"])}
-
-
-def _telegram(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:
-    return {
-        "url": "/bot{{ secrets.token }}/sendMessage",
-        "body": {"chat_id": "{{ fields.chat }}", "text": "{{ fields.text }}"},
-        "success": {"where": "answer.ok"},
-        "permanent": {"status": [400, 401, 403, 404]},
-        "rate": 25,
-    }, {"token": given["token"]}
-
-
-def _twilio(given: Mapping[str, str]) -> tuple[JsonObject, dict[str, str]]:
-    login = f"{given['account_sid']}:{given['auth_token']}"
-    return {
-        "url": "/2010-04-01/Accounts/{{ secrets.account }}/Messages.json",
-        "headers": {"authorization": "Basic {{ secrets.basic }}", "content-type": "application/x-www-form-urlencoded"},
-        "body": {"To": "{{ fields.to }}", "From": "{{ secrets.sender }}", "Body": "{{ fields.text }}"},
-        "success": {"status": [201]},
-        "permanent": {"status": [400, 401, 403, 404]},
-        "rate": 1,
-    }, {"account": given["account_sid"], "basic": base64.b64encode(login.encode()).decode(), "sender": given["sender"]}
-
-
 TEMPLATES: dict[str, ProviderTemplate] = {
-    "slack": ProviderTemplate("Slack, an incoming webhook", "https://hooks.slack.com", ("webhook_url",), _slack),
-    "slack_bot": ProviderTemplate("Slack, chat.postMessage of a bot", "https://slack.com", ("token",), _slack_bot),
-    "discord": ProviderTemplate("Discord, a webhook", "https://discord.com", ("webhook_url",), _discord),
-    "telegram": ProviderTemplate("Telegram, a bot", "https://api.telegram.org", ("token",), _telegram),
+    # An incoming webhook.
+    "slack": ProviderTemplate(
+        "https://hooks.slack.com",
+        {
+            "url": "/services/{{ secrets.path }}",
+            "body": {"text": _SLACK_TEXT},
+            "success": {"status": [200]},
+            "permanent": {"status": [400, 403, 404, 410]},
+            "rate": 1,
+        },
+        ("webhook_url",),
+        lambda parameters: {"path": _path_after("/services/", parameters["webhook_url"])},
+    ),
+    # chat.postMessage of a bot. Slack answers 200 with {"ok": false} if it did not post the message.
+    "slack_bot": ProviderTemplate(
+        "https://slack.com",
+        {
+            "url": "/api/chat.postMessage",
+            "headers": {
+                "authorization": "Bearer {{ secrets.token }}",
+                "content-type": "application/json; charset=utf-8",
+            },
+            "body": {"channel": "{{ fields.channel }}", "text": _SLACK_TEXT},
+            "success": {"where": "answer.ok"},
+            "permanent": {"where": f"answer.error in {list(_SLACK_ERRORS)}"},
+            "rate": 1,
+        },
+        ("token",),
+    ),
+    # A webhook.
+    "discord": ProviderTemplate(
+        "https://discord.com",
+        {
+            "url": "/api/webhooks/{{ secrets.path }}",
+            "body": {"content": "{{ fields.text }}", "allowed_mentions": {"parse": []}},
+            "success": {"status": [200, 204]},
+            "permanent": {"status": [400, 401, 403, 404]},
+            "rate": 0.5,
+        },
+        ("webhook_url",),
+        lambda parameters: {"path": _path_after("/api/webhooks/", parameters["webhook_url"])},
+    ),
+    # A bot.
+    "telegram": ProviderTemplate(
+        "https://api.telegram.org",
+        {
+            "url": "/bot{{ secrets.token }}/sendMessage",
+            "body": {"chat_id": "{{ fields.chat }}", "text": "{{ fields.text }}"},
+            "success": {"where": "answer.ok"},
+            "permanent": {"status": [400, 401, 403, 404]},
+            "rate": 25,
+        },
+        ("token",),
+    ),
+    # Text messages, also by a service with the same API.
     "twilio": ProviderTemplate(
-        "Text messages by Twilio, or a service with its API",
         "https://api.twilio.com",
+        {
+            "url": "/2010-04-01/Accounts/{{ secrets.account }}/Messages.json",
+            "headers": {
+                "authorization": "Basic {{ secrets.basic }}",
+                "content-type": "application/x-www-form-urlencoded",
+            },
+            "body": {"To": "{{ fields.to }}", "From": "{{ secrets.sender }}", "Body": "{{ fields.text }}"},
+            "success": {"status": [201]},
+            "permanent": {"status": [400, 401, 403, 404]},
+            "rate": 1,
+        },
         ("account_sid", "auth_token", "sender"),
-        _twilio,
+        _twilio_secrets,
     ),
 }
 
@@ -205,9 +214,9 @@ class Connections(TableSequence[SavedConnectionView]):
             raise InvalidArgumentError(f"Unknown template {template!r}{hint}")
         if parameters.keys() != set(provider.parameters):
             raise InvalidArgumentError(f"The template {template!r} needs {join_and(provider.parameters)}")
-        definition, secrets = provider.define(parameters)
-        url = (base_url or provider.base_url).rstrip("/") + definition["url"]
-        return self.save(name or template, **{**definition, "url": url}, secrets=secrets)
+        url = (base_url or provider.base_url).rstrip("/") + provider.definition["url"]
+        secrets = provider.secrets(parameters)
+        return self.save(name or template, **{**provider.definition, "url": url}, secrets=secrets)
 
     @usage_example(
         'wb.connections.save("crm", url="https://…", body={"note": "{{ fields.note }}"}, success={"status": ["2xx"]})'

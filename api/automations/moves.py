@@ -134,15 +134,17 @@ async def _plan_entries(
 ) -> dict[str, EntryPlan]:
     """Return what becomes of each entry, given its target or the reason why it has none."""
     now = services.clock.now()
-    found = {entry_id: target for entry_id, target in targets.items() if isinstance(target, _Target)}
+    movable = {entry_id: target for entry_id, target in targets.items() if isinstance(target, _Target)}
     plans: dict[str, EntryPlan] = {
         entry_id: target for entry_id, target in targets.items() if not isinstance(target, _Target)
     }
-    claims = {entry.entry_id: _claim(entry, found[entry.entry_id], now) for entry in entries if entry.entry_id in found}
+    claims = {
+        entry.entry_id: _claim(entry, movable[entry.entry_id], now) for entry in entries if entry.entry_id in movable
+    }
     if claims:
-        keys, graphs = services.keyring.of(org_id), _TargetGraphs(found)
+        keys, graphs = services.keyring.of(org_id), _TargetGraphs(movable)
         facts = await read_facts(tx, org_id, keys, list(claims.values()), graphs, services.retries, now)
-        plans |= await asyncio.to_thread(_predict_all, claims, found, facts.facts)
+        plans |= await asyncio.to_thread(_predict_all, claims, movable, facts.facts)
     return plans
 
 

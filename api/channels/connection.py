@@ -67,8 +67,8 @@ class ConnectionSender(HttpSender):
                 case "permanent":
                     return Failed("refused", detail)
                 case "refused":
-                    asked = retry_after_of(response, now)
-                    return Retry("refused", retry_after_in(answer) if asked is None else asked, detail)
+                    after_s = retry_after_of(response, now)
+                    return Retry("refused", retry_after_in(answer) if after_s is None else after_s, detail)
 
         return await self.send_request(delivery.org_id, request, read_outcome, may_leave)
 
@@ -118,7 +118,7 @@ CONNECTIONS = OutgoingChannel(
         names=lambda name: (name,),
         identifier=None,
         is_used=None,
-        # Whom a message reaches is one of its fields, which are those of the contact of the test.
+        # The receiver of a message is one of its fields, which are those of the contact of the test.
         unknown="must be allowed by name",
     ),
     open=lambda settings: ConnectionSender(guard_of(settings)),

@@ -79,7 +79,7 @@ def _read_token(keyring: Keyring, text: str) -> Link | None:
 def track_links(public_url: str, keyring: Keyring, delivery: Delivery) -> str:
     """Return the body of a delivery with tracked links: of HTML the targets of `<a>` and `<area>`, of text all URLs."""
 
-    own = f"{public_url}{PREFERENCES_PATH}/"  # a choice is no click, and its link is a credential
+    own = f"{public_url}{PREFERENCES_PATH}/"  # a choice is not a click, and its link is a credential
 
     def tracked(url: str) -> str | None:
         if len(url.encode()) > MAX_URL_BYTES or _URL.fullmatch(url) is None or url.startswith(own):

@@ -62,7 +62,7 @@ async def read_reach(
         rows = await count_missing(tx, org_id, segment or "", locale_attribute, encoded, MAX_SAMPLED_CONTACTS)
     missing, sampled = Counter[tuple[int, str | None]](), Counter[tuple[int, str | None]]()
     for row in rows:
-        key = row.number, locale_tag(row.locale)  # any other value is none, and might be an address
+        key = row.number, locale_tag(row.locale)  # another value is not a locale, and might be an address
         missing[key] += row.missing
         sampled[key] += row.sampled
     contacts = sum(number for (need, _), number in sampled.items() if need == _NO_NEED.number)

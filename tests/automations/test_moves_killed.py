@@ -23,7 +23,7 @@ def graph(tag: str) -> str:
     )
 
 
-async def test_a_move_goes_on_after_the_processes_that_apply_it_are_killed(installation: Installation) -> None:
+async def test_a_move_continues_after_the_processes_that_apply_it_are_killed(installation: Installation) -> None:
     keys = await installation.organization()
     automation_id, move_id = uuid7(1), uuid7(2)
 

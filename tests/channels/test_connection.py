@@ -51,9 +51,9 @@ def json(code: int, body: Any, *headers: str) -> bytes:
 async def send_from(sender: ConnectionSender, template: str, reply: bytes) -> tuple[Outcome, Endpoint]:
     provider = TEMPLATES[template]
     keys = KEYS | ({"webhook_url": "https://discord.com/api/webhooks/1/tok-en"} if template == "discord" else {})
-    written, secrets = provider.define({name: keys[name] for name in provider.parameters})
+    secrets = provider.secrets({name: keys[name] for name in provider.parameters})
     async with endpoint(reply) as server:
-        return await sender.send(delivery(server, written, secrets, **FIELDS), NOW), server
+        return await sender.send(delivery(server, provider.definition, secrets, **FIELDS), NOW), server
 
 
 REFUSED = "refused"

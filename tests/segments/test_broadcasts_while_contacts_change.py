@@ -78,7 +78,7 @@ async def recipients_now(team: Team, segment: str) -> tuple[set[str], datetime]:
 
 
 @pytest.mark.parametrize("segment", ["members", ""], ids=["of a segment", "all contacts"])
-async def test_starts_and_preview_differ_by_the_contacts_that_are_told(
+async def test_starts_and_preview_differ_by_the_numbers_that_entered_and_left(
     acme: Team, clock: LateClock, segment: str
 ) -> None:
     for first in range(0, CONTACTS, 50_000):

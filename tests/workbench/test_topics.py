@@ -62,7 +62,7 @@ def test_double_opt_in_is_an_automation(wb: Workbench) -> None:
     assert automation.publish().state == "live"
 
 
-def test_what_is_no_topic_is_refused(wb: Workbench) -> None:
+def test_unknown_topics_and_invalid_names_are_refused(wb: Workbench) -> None:
     with pytest.raises(InvalidArgumentError, match="'A b': the name of a topic"):
         wb.topics.save("A b", "x")
     wb.topics.save("py-known", "Known")

@@ -70,7 +70,7 @@ def advance(graph: Graph | None, run: Run, facts: Facts, now: datetime) -> Decis
         return Decision(run.to(State.DEAD, outcome="node_missing", error=error))
     ctx = StepContext(graph, node, run, facts, now)
     if run.node_id is None:
-        # First of all: an event that joins an entry is none for the rules on new entries (docs/decisions/0068).
+        # First of all: an event that joins an entry does not count for the rules on new entries (docs/decisions/0068).
         refusal = join_entry(ctx) or _refuse_admission(ctx)
         if refusal is not None:
             return refusal

@@ -207,7 +207,7 @@ CONNECTION = Channel(
     address="connection",
     is_sealed=False,
     recipient=None,
-    # Chat and text messages: whom they reach is one of the fields, so the safe reading is that it is the contact.
+    # Chat and text messages: the receiver is one of the fields, so the safe assumption is that it is the contact.
     to_contact=True,
     unsubscribes=False,
     delays_s=(5, 60, 300, 1_800, 7_200, 21_600, 86_400),

@@ -86,11 +86,11 @@ def check_mapping(mode: MoveMode, graph: Graph, earlier: Iterable[Graph], field:
     """Return what is wrong with a mapping to a graph from `earlier` ones."""
     if not isinstance(mode, dict):
         return ()
-    known = {node_id for former in earlier for node_id in former.by_id}
+    former_ids = {node_id for former in earlier for node_id in former.by_id}
     problems = []
     for node_id, mapped in mode.items():
         node = graph.by_id.get(mapped)
-        if node_id not in known:
+        if node_id not in former_ids:
             problems.append(Problem(f"{field}.{node_id}", "no earlier version with entries has this step"))
         elif node is None:
             problems.append(Problem(f"{field}.{node_id}", f"the new version has no step {mapped!r}"))
