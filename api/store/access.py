@@ -214,13 +214,13 @@ async def reseal_emails(tx: Transaction, after: str, *, org: Org, table: SealedT
 async def reseal_changes(tx: Transaction, after: str, *, org: Org) -> str | None:
     """Seal the emails in the history of the next contacts with the current secret."""
     page = {"org_id": org.id, "after": after, "limit": _PAGE}
-    rows = await (await tx.execute(_SQL["find_changes"], page)).fetchall()
+    rows = await (await tx.execute(_SQL["find_changed_emails"], page)).fetchall()
     if not rows:
         return None
     ids, moments, *values = zip(*rows, strict=True)
     old, new = [[text if text is None else org.keys.reseal(text) for text in column] for column in values]
     changed = {"org_id": org.id, "ids": [*ids], "moments": [*moments], "old": old, "new": new}
-    await tx.execute(_SQL["change_changes"], changed)
+    await tx.execute(_SQL["write_changed_emails"], changed)
     return str(ids[-1])
 
 

@@ -218,7 +218,7 @@ UPDATE messages m SET recipient = r.new
 FROM unnest(:ids ::uuid[], :old ::text[], :new ::text[]) AS r (id, old, new)
 WHERE m.org_id = :org_id AND m.id = r.id AND m.recipient = r.old;
 
--- find_changes --
+-- find_changed_emails --
 -- The changes of emails of the next contacts.
 SELECT contact_id::text, changed_at, old::text, new::text FROM contact_changes
 WHERE org_id = :org_id AND field = 'email' AND contact_id IN (
@@ -226,7 +226,7 @@ WHERE org_id = :org_id AND field = 'email' AND contact_id IN (
         WHERE org_id = :org_id AND field = 'email' AND contact_id > :after ::uuid ORDER BY contact_id LIMIT :limit)
 ORDER BY contact_id;
 
--- change_changes --
+-- write_changed_emails --
 -- Write resealed emails of changes.
 UPDATE contact_changes k SET old = r.old, new = r.new
 FROM unnest(:ids ::uuid[], :moments ::timestamptz[], :old ::jsonb[], :new ::jsonb[]) AS r (id, moment, old, new)
