@@ -61,7 +61,7 @@ class ConnectionSender(HttpSender):
             if content is None and definition.needs_answer:
                 return None
             answer, detail = read_answer(content or b""), f"HTTP {response.status}"
-            match definition.verdict(response.status, answer, now):
+            match definition.outcome_of(response.status, answer, now):
                 case "sent":
                     return Sent(detail)
                 case "permanent":

@@ -109,7 +109,7 @@ def test_a_body_has_a_limited_number_of_templates() -> None:
     ],
 )
 def test_rules_say_what_an_answer_means(success: Any, permanent: Any, status: int, answer: Any, verdict: str) -> None:
-    assert define(success=success, permanent=permanent).verdict(status, answer, NOW) == verdict
+    assert define(success=success, permanent=permanent).outcome_of(status, answer, NOW) == verdict
 
 
 def test_an_answer_is_json_or_text() -> None:

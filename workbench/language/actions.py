@@ -590,7 +590,7 @@ def _read_field(kind: str, declared: DataField, data: Mapping[str, Any], node: s
                 else:
                     locales[tag] = {
                         attribute: _read_template(written.get(key), f"{path}.{key}", problems)
-                        for key, attribute in (names or dict(zip(written, written, strict=True))).items()
+                        for key, attribute in (names or {name: name for name in written}).items()
                     }
             return locales
         case "connection":

@@ -72,7 +72,7 @@ _OWN_HEADERS = frozenset(
 )
 _STATUS_CLASS = re.compile(r"[1-5]xx", re.ASCII)
 
-Verdict: TypeAlias = Literal["sent", "permanent", "refused"]
+AnswerOutcome: TypeAlias = Literal["sent", "permanent", "refused"]
 
 
 def _read_url(value: Any, path: str) -> str | Problems:
@@ -252,7 +252,7 @@ class ConnectionDefinition(Body, frozen=True, kw_only=True):
         """Whether its rules read more than the status."""
         return any(rule is not None and rule.where is not None for rule in (self.success, self.permanent))
 
-    def verdict(self, status: int, answer: Json, at: datetime) -> Verdict:
+    def outcome_of(self, status: int, answer: Json, at: datetime) -> AnswerOutcome:
         if self.success is not None and self.success.holds(status, answer, at):
             return "sent"
         return "permanent" if self.permanent is not None and self.permanent.holds(status, answer, at) else "refused"
