@@ -80,8 +80,8 @@ def test_the_settings_name_the_attribute_and_the_locale_of_the_default_texts() -
     assert email_to("fr", locale_attribute="tier")[1] == "default"
     assert email_to("de-CH", default_locale="de-CH")[1] == "de-CH"
     assert email_to("de-CH", default_locale="de-CH")[0].subject == "Hi"
-    assert email_to("fr", locale="de")[0].subject == "Hallo gold"  # a preview
-    assert email_to("de", locale="default")[0].subject == "Hi"
+    assert email_to("fr", preview_locale="de")[0].subject == "Hallo gold"  # a preview
+    assert email_to("de", preview_locale="default")[0].subject == "Hi"
     settings = read_settings({"localeAttribute": "tongue", "defaultLocale": "en_us"}, "s")
     assert settings == AutomationSettings(locale_attribute="tongue", default_locale="en-US")
     problems = read_settings({"localeAttribute": "", "defaultLocale": "english"}, "s").problems

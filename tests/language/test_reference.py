@@ -37,5 +37,5 @@ def test_the_example_settings_are_valid_and_complete() -> None:
     assert all(
         getattr(settings, name) != getattr(AutomationSettings(), name)
         for name in AutomationSettings.__struct_fields__
-        if name not in ("problems", "locale", "organization_timezone")  # no settings
+        if name not in ("problems", "preview_locale", "organization_timezone")  # no settings
     )
