@@ -606,8 +606,8 @@ async def _add_version(
     # everyone, or include no text. Its refreshes of segments start nothing, and the other features end its entries.
     specs = bytes(source.trigger_spec) + bytes(source.graph)
     features = (
-        ("topic", "0021_consent", graph.named_topics),
-        (PREFERENCES_LINK, "0021_consent", PREFERENCES_LINK.encode() in specs),
+        ("topic", "0020_consent", graph.named_topics),
+        (PREFERENCES_LINK, "0020_consent", PREFERENCES_LINK.encode() in specs),
         ("where", "0008_where", b'"where"' in specs),
         ("locales", "0010_snippets", b'"locales"' in specs),
         ("snippets", "0010_snippets", b'"snippets"' in specs),
