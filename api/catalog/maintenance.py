@@ -1,4 +1,4 @@
-"""Periodic jobs beside ingest: clock calibration, statistics of new tables, coming partitions, counts, expired rows."""
+"""Periodic jobs: they calibrate the clock, analyze new tables, count events, add partitions and delete old rows."""
 
 import asyncio
 import logging

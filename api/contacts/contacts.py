@@ -90,7 +90,7 @@ async def opt_out(
 async def set_opt_outs(
     tx: Transaction, org_id: int, contact: ContactView, opt_outs: Mapping[str, bool], key_id: str | None, at: datetime
 ) -> None:
-    """Opt a contact, whose lock is held, out of channels or in again. `key_id`: of the request, if it came by API."""
+    """Opt a contact out of channels or in again. The caller holds its lock. `key_id`: the API key, None for pages."""
     # Its own choices only: a bounce that suppressed its address must not become one.
     (own,) = await store.find_contacts(tx, org_id, [contact.id])
     by_channel = {**dict.fromkeys(own.opted_out, True), **opt_outs}  # other channels do not change

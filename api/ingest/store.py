@@ -184,9 +184,10 @@ def entry_rows(starts: Sequence[tuple[IdentifiedEvent, str, ActiveTrigger]], at_
 
 
 class _ClaimedBatch(msgspec.Struct, frozen=True):
-    """The events of a batch that hold their keys, `add` them, and what the round trip that claimed the keys has read.
+    """The events of a batch whose idempotency keys are claimed, and what the same round trip has read.
 
-    `recognised`: the contacts of those events whose identifiers are exactly the stored ones of one contact.
+    `add`: stores these events. `recognised`: the contact of each event whose identifiers are exactly the stored ones of
+    that contact.
     `mismatches`: (organization, stored event) where an event of the batch has the same key but another body.
     """
 

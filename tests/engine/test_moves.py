@@ -133,7 +133,7 @@ async def test_events_since_the_wait_began_count_for_the_step_that_it_is_moved_t
     ]  # fmt: skip
 
 
-async def test_an_entry_that_collects_events_goes_on_after_a_move_and_its_undo(bench: EngineBench) -> None:
+async def test_a_moved_entry_continues_to_collect_events_and_so_does_a_returned_one(bench: EngineBench) -> None:
     def version(text: str) -> Any:
         return path(node("c", "collect", seconds=DAY, max=4), node("m", "send_inapp", title="Hi", body=text))
 

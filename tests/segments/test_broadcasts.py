@@ -124,7 +124,7 @@ async def test_contacts_that_are_merged_or_erased_between_pages_are_started_once
 
 
 @pytest.mark.parametrize("pages", [0, 1], ids=["merged before the first page", "merged after it"])
-async def test_contacts_whose_rows_a_merge_has_not_moved_yet_are_started_once(
+async def test_a_contact_is_started_once_before_its_merge_has_moved_its_rows(
     acme: Team, vip: list[str], clock: LateClock, monkeypatch: pytest.MonkeyPatch, pages: int
 ) -> None:
     sent, database = await send(acme, await automate(acme, **BROADCAST)), acme.services.database

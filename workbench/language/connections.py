@@ -1,4 +1,4 @@
-"""Connections: a named request to a provider, such as a chat or a text message service, with secrets and its answers.
+"""Connections: named requests to providers, such as chat and SMS services, with their secrets and rules for answers.
 
 `send_via` gives a connection the values of its fields, and the connection is read when the message leaves. Its
 templates see `fields.NAME`, `secrets.NAME` and `messageId`, which is the same for every attempt. Values cannot change
@@ -302,7 +302,7 @@ def compose_request(
 
 
 def read_answer(content: bytes) -> Json:
-    """Return the JSON of an answer; its text, if it is none, or has numbers that no expression should work on."""
+    """Return an answer as JSON, or as text if it is not JSON or has numbers that are too large for expressions."""
     with contextlib.suppress(MalformedJsonError):
         answer: Json = decode(content)
         if storage_problem(answer) is None:

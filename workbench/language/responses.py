@@ -683,8 +683,8 @@ class TestMessageView(msgspec.Struct, frozen=True, rename="camel"):
 class ContactView(msgspec.Struct, frozen=True, rename="camel"):
     """A contact. `walletRaw` is the wallet in the case in which it was first sent, `optedOut` lists channels.
 
-    `suppressed`: why its address gets no emails (bounced, complained, unsubscribed, opted_out); null if it does, and
-    in lists. `declined`: the topics whose messages it does not get.
+    `suppressed`: why its address gets no emails (bounced, complained, unsubscribed, opted_out); null if it gets emails,
+    and always null in lists. `declined`: the topics whose messages it does not get.
     """
 
     # The store reads `email` sealed; it is replaced before a caller sees it.
