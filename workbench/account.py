@@ -1,4 +1,4 @@
-"""The organization's account: audit log, API keys, the permissions of the current key, and usage."""
+"""The organization's account: audit log, API keys, the rights of the current key, and usage."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from workbench.display.html import TableSequence, TableView, html, moment, print
 from workbench.display.words import quantity, short
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
-from workbench.language.responses import AuditView, KeyView
+from workbench.language.responses import AuditView, KeyView, MeView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -160,23 +160,18 @@ class Keys(TableSequence[Key]):
         return TableView(columns, rows, "Keys", "Nothing yet.", "Revoking takes effect within five seconds.")
 
 
-# The API has no route that lists the scopes of the calling key. These requests change nothing: a key without the scope
-# gets 401 or 403, one with it gets 200, 400 or 404.
-_UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
-_PROBES: tuple[tuple[str, str, str, dict[str, Any] | None], ...] = (
-    ("read events", "GET", "/events/catalog", None),
-    ("run SQL", "POST", "/sql", {"sql": "SELECT 1"}),
-    ("write automations", "PUT", f"/automations/{_UNKNOWN_ID}", {}),
-    ("publish them", "POST", f"/automations/{_UNKNOWN_ID}/publish", {}),
-)
+# What a key with a scope may do, as the page of a Workbench says it
+SCOPE_ACTIONS = {
+    "events:read": "read events",
+    "sql:read": "run SQL",
+    "automations:write": "write automations",
+    "automations:publish": "publish them",
+}
 
 
-def permissions(connection: Connection) -> list[tuple[str, bool]]:
-    """Return each action that needs a scope, and whether this key has that scope."""
-    return [
-        (action, connection.request(method, path, body=body).status not in (401, 403))
-        for action, method, path, body in _PROBES
-    ]
+def me(connection: Connection) -> MeView:
+    """Return the key of this connection; raise AuthenticationError without a valid one."""
+    return msgspec.convert(connection.get("/me"), MeView)
 
 
 _USAGE_COLUMNS = table_columns("channel", "messages", numbers=("messages",))

@@ -13,7 +13,7 @@ from workbench.connection import Connection, TtlCache
 from workbench.display.html import moment, plain, printable_text, spark, table, table_columns
 from workbench.display.payload import Shape, python_number
 from workbench.display.words import quantity
-from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
+from workbench.errors import InvalidArgumentError, MethodHints, NotFoundError, usage_example
 from workbench.language.event import EVENT_NAME
 from workbench.language.problem import suggestion
 from workbench.language.responses import CatalogResponse, EventCountView
@@ -35,13 +35,15 @@ class _CatalogBody(CatalogResponse, frozen=True, rename="camel"):
     days: tuple[str, ...] = ()
 
 
-class Catalog:
+class Catalog(MethodHints):
     """The events of the organization, most frequent first; up to 200 names.
 
     `wb.catalog` displays them, `wb.catalog["deposit"]` displays the shape of one, `wb.catalog.search("depo")`
     searches the names, `wb.catalog.frame()` is a polars frame, and `wb.catalog(days=7, prefix="dep")` narrows the
     catalog.
     """
+
+    _hint = 'for an event write wb.catalog["deposit"]'
 
     def __init__(
         self,
@@ -106,15 +108,6 @@ class Catalog:
             hint = suggestion(name, self.names, ". wb.catalog lists the events")
             raise NotFoundError(f"Event not found: {name!r}{hint}") from None
         return msgspec.convert(body, EventShape)
-
-    def __getattr__(self, name: str) -> "EventShape":
-        # IPython looks for methods such as _repr_png_ on every object that it displays; none of them is an event.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self[name]
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(name for name in self.names if name.isidentifier())]
 
     def names_with_prefix(self, text: str) -> tuple[str, ...]:
         """Return up to 200 event names that begin with a text, most frequent first."""

@@ -13,6 +13,7 @@ from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
 from workbench.explain import EventToExplain, Explanations, explain
 from workbench.language.channel import CHANNELS
 from workbench.language.codec import encode
+from workbench.language.event import MASK
 from workbench.language.responses import ContactChangeView, ContactView, MergeView, PreferencesView, TimelineItemView
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Contact:
 
     def _fields(self, row: ContactView) -> list[tuple[str, str]]:
         fields = {
-            "email": row.email,
+            "email": row.email and row.email + (" (masked: this key lacks pii:read)" if MASK in row.email else ""),
             "wallet": row.wallet_address,
             "external id": row.external_id,
             **{f"attribute {name}": value for name, value in row.attributes.items()},

@@ -218,6 +218,10 @@ class Events(MethodHints):
                 "A key for sending events is missing: set WORKBENCH_EVENTS_KEY (`make up` does), or write "
                 'Workbench(events_key="sk_live_…"). A workbench key (wb_…) cannot send events'
             )
+        if not self._key.startswith("sk_"):
+            raise AuthenticationError(
+                f"{self._key[:3]}… is no key for sending events: pass a live key (sk_live_…) or a test key (sk_test_…)"
+            )
         return self._key
 
     def _send_batch(self, events: Sequence[_JsonObject], is_first: bool) -> tuple[list["Receipt"], float]:

@@ -23,6 +23,11 @@ from polars.datatypes import DataTypeClass
 
 from workbench.errors import InvalidArgumentError, usage_example
 from workbench.language.codec import MalformedJsonError, decode, encode, printable
+from workbench.language.event import MASK
+
+MASKED_NOTE = "Email addresses are masked, because this key lacks the scope pii:read."
+_MASKED_ADDRESS = f"{MASK}@"
+_SHOWN_ROWS = 5  # polars displays so many from each end
 
 
 class PrintableFrame(pl.DataFrame):
@@ -54,6 +59,20 @@ class Result(PrintableFrame):
         "payload")`. Raises InvalidArgumentError for a column that is missing or does not contain JSON.
         """
         return type(self)(with_structs(self, columns))
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *([MASKED_NOTE] if self._shows_masks() else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self, **polars: Any) -> str:
+        note = f"<p>{MASKED_NOTE}</p>" if self._shows_masks() else ""
+        return super()._repr_html_(**polars) + note
+
+    def _shows_masks(self) -> bool:
+        """Return whether a masked email address is among the first or last rows, which are displayed."""
+        shown = pl.concat([self.head(_SHOWN_ROWS), self.tail(_SHOWN_ROWS)]).select(pl.col(pl.String))
+        return any(column.str.contains(_MASKED_ADDRESS, literal=True).any() for column in shown)
 
     def _forget_query(self) -> None:
         self.statement = self.params = self.query_hash = self.watermark = None

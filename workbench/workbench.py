@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
-from workbench.account import Keys, audit, permissions, set_timezone, timezone, usage
+from workbench.account import SCOPE_ACTIONS, Keys, audit, me, set_timezone, timezone, usage
 from workbench.automation import Automation
 from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
@@ -19,6 +19,7 @@ from workbench.entries import DeadLetters, Entry, dead_letters
 from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
+from workbench.language.responses import MeView
 from workbench.publish import Automations, SavedAutomation, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
@@ -259,6 +260,11 @@ class Workbench(Reports):
         return audit(self._connection, limit, action)
 
     @property
+    def me(self) -> MeView:
+        """The organization, the scopes and the limits of your key."""
+        return me(self._connection)
+
+    @property
     def keys(self) -> Keys:
         """The API keys, with `.create(…)`, `.roll(…)` and `.revoke(…)`. Your own key needs keys:admin."""
         return Keys(self._connection)
@@ -287,11 +293,11 @@ class Workbench(Reports):
         """Return a state, sentences about the connection and the key, and a colour."""
         try:
             events = len(self.catalog)
-            actions = permissions(self._connection)
+            scopes = self.me.scopes
         except WorkbenchError as error:  # the repr of a Workbench must not raise
             return "not connected", str(error), "bad"
-        may = join_and([action for action, allowed in actions if allowed])
-        may_not = join_or([action for action, allowed in actions if not allowed])
+        may = join_and([action for scope, action in SCOPE_ACTIONS.items() if scope in scopes])
+        may_not = join_or([action for scope, action in SCOPE_ACTIONS.items() if scope not in scopes])
         sentences = [
             f"{self.url}, {events} kinds of events in the last 30 days.",
             f"Your key may {may}{f', but not {may_not}' if may_not else ''}.",

@@ -1,4 +1,5 @@
-"""`/api/v1/organization`, `/audit`, `/usage`, `/retries`: the time zone, changes, sent messages, the delays of retries.
+"""`/api/v1/me`, `/organization`, `/audit`, `/usage`, `/retries`: the key of the request, the time zone, changes, sent
+messages, the delays of retries.
 
 A workbench key sees the changes of objects that it may read, or all changes with keys:admin. Usage counts sent
 messages per month and channel; incoming events are never metered.
@@ -14,6 +15,8 @@ from msgspec import Meta
 from sanic import Blueprint, Request
 
 from api.automations.automations import record
+from api.query.limits import ConcurrencyLimits
+from api.routes.events import MAX_BATCH_EVENTS
 from api.routes.request import PUBLISH, READ, READ_EVENTS, Access, Operation, author_of, principal_of, services
 from api.store.access import find_timezone, set_timezone
 from api.store.automations import ChangesQuery, list_audit
@@ -22,7 +25,7 @@ from workbench.language.body import Body
 from workbench.language.channel import CHANNELS
 from workbench.language.local_time import NOT_A_ZONE, find_zone
 from workbench.language.problem import Problem
-from workbench.language.responses import AuditView
+from workbench.language.responses import AuditView, KeyLimits, MeView
 
 blueprint = Blueprint("account", url_prefix="/api/v1")
 
@@ -34,6 +37,7 @@ _KIND_SCOPES: Mapping[str, tuple[str, ...]] = {
     "segment": ("contacts:read", "sql:read", "automations:write"),
     "contact": ("contacts:read",),
 }
+_ANY_SECRET_KEY = Access(("live", "test", "workbench"))
 _RETRIES = Access(("workbench",), (*READ.scopes, "sql:read"))
 _AUDIT = Access(("workbench",), tuple(dict.fromkeys([_SEES_ALL, *chain.from_iterable(_KIND_SCOPES.values())])))
 
@@ -78,6 +82,25 @@ class RetriesResponse(msgspec.Struct, frozen=True):
     """The seconds between attempts of every channel (`WORKBENCH_RETRY_DELAYS`), or null: those of each channel."""
 
     delays: tuple[float, ...] | None
+
+
+@blueprint.get("/me")
+@Operation(_ANY_SECRET_KEY)
+async def read_me(request: Request) -> MeView:
+    """Return the organization, the scopes and the limits of the key of this request."""
+    principal, settings = principal_of(request), services(request).settings
+    limits = KeyLimits(
+        settings.ingest_rate, settings.ingest_burst, MAX_BATCH_EVENTS, ConcurrencyLimits().per_organization
+    )
+    return MeView(
+        principal.org_name,
+        principal.key_id,
+        principal.kind,
+        tuple(sorted(principal.scopes)),
+        principal.test,
+        principal.strict,
+        limits,
+    )
 
 
 @blueprint.get("/audit")

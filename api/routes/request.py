@@ -56,7 +56,7 @@ _Body = TypeVar("_Body", bound=Body)
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The kinds of keys that may call a route, with one of the scopes. No kinds: public."""
+    """The kinds of keys that may call a route, with one of the scopes. No kinds: public; no scopes: with any."""
 
     kinds: tuple[Kind, ...] = ()
     scopes: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ async def identify(request: Request) -> Principal:
 async def require(request: Request, access: Access) -> Principal:
     """Return the principal of a key that may call the route; 403 for other kinds of keys, and without the scopes."""
     principal = await identify(request)
-    if principal.scopes.isdisjoint(access.scopes):
+    if access.scopes and principal.scopes.isdisjoint(access.scopes):
         raise RequestRefusedError(403, f"this key lacks the scope {' or '.join(access.scopes)}")
     if principal.kind not in access.kinds:
         kinds = " or ".join(f"{kind} ({prefix(kind, principal.org_name)}…)" for kind in access.kinds)

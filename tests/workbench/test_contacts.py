@@ -48,7 +48,14 @@ def test_a_contact_is_opened_by_its_identifiers(wb: Workbench) -> None:
 
 
 def test_without_pii_read_the_address_is_masked(wb: Workbench, running: Running) -> None:
-    assert running.workbench().contact(create_contact(wb, "mia").id).email == "m•••@care.example"
+    reader = running.workbench()
+    mia = reader.contact(create_contact(wb, "mia").id)
+    assert mia.email == "m•••@care.example"
+    assert "m•••@care.example (masked: this key lacks pii:read)" in repr(mia)
+    frame = reader.sql("SELECT email FROM contacts WHERE id = :id", id=mia.id)
+    for shown in (repr(frame), frame._repr_html_()):
+        assert "Email addresses are masked, because this key lacks the scope pii:read." in shown
+    assert "masked" not in repr(reader.sql("SELECT '•••' AS dots"))
 
 
 def test_tags_and_opt_outs_are_added_and_removed(wb: Workbench) -> None:

@@ -57,7 +57,7 @@ def test_the_catalog_lists_events_by_frequency(wb: Workbench) -> None:
 
 
 def test_one_event_shows_its_paths_types_and_samples(wb: Workbench) -> None:
-    shape = wb.catalog.deposit
+    shape = wb.catalog["deposit"]
     assert {"amountUsd", "asset", "first"} <= {path.path for path in shape.paths}
     assert shape.example(amountUsd=7)["payload"]["amountUsd"] == 7
     assert "amountUsd" in shape.frame()["path"]
@@ -89,8 +89,27 @@ def test_a_misspelt_event_suggests_the_nearest_name(wb: Workbench) -> None:
         wb.catalog["depositt"]
 
 
+def test_an_attribute_of_the_catalog_is_looked_up_without_a_request() -> None:
+    catalog = Workbench("http://127.0.0.1:9", "wb_x").catalog  # nothing listens there
+    assert not hasattr(catalog, "x")
+    with pytest.raises(AttributeError, match=r'for an event write wb.catalog\["deposit"\]'):
+        _ = catalog.deposit
+
+
+def test_the_key_of_the_workbench_names_its_organization_scopes_and_limits(wb: Workbench) -> None:
+    mine = wb.me
+    assert (mine.organization, mine.kind, mine.test, mine.strict) == ("demo", "workbench", False, False)
+    assert {"events:read", "sql:read"} <= set(mine.scopes)
+    assert mine.limits.events_per_batch == 100
+
+
+def test_a_workbench_key_is_refused_for_sending_before_anything_is_sent() -> None:
+    wb = Workbench("http://127.0.0.1:9", "wb_x", events_key="wb_x")
+    with pytest.raises(AuthenticationError, match="wb_… is no key for sending events"):
+        wb.events.send("deposit", email="ada@example.com")
+
+
 def test_event_names_and_methods_are_completed(wb: Workbench) -> None:
-    assert "deposit" in dir(wb.catalog)
     shell = InteractiveShell()
     shell.push({"wb": wb})
     with provisionalcompleter():

@@ -434,10 +434,13 @@ _LOCAL = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]
 _DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+(?![0-9]+$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
+MASK = "•••"
+
+
 def mask_email(email: str) -> str:
     """Return an address with all but its first character and its domain hidden: `a•••@example.com`."""
     local, at, domain = email.rpartition("@")
-    return f"{local[:1]}•••{at}{domain}"
+    return f"{local[:1]}{MASK}{at}{domain}"
 
 
 def normalize_email(email: str) -> str | None:

@@ -40,6 +40,31 @@ def _values(kind: object) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema={"enum": [*get_args(kind)]})
 
 
+class KeyLimits(msgspec.Struct, frozen=True, rename="camel"):
+    """The limits that this service sets its clients.
+
+    `events_per_second`, and up to `burst` at once, for all keys of the organization together; 0: no limit.
+    `queries`: SQL queries of the organization that one process runs at a time.
+    """
+
+    events_per_second: float
+    burst: int
+    events_per_batch: int
+    queries: int
+
+
+class MeView(msgspec.Struct, frozen=True, rename="camel"):
+    """The organization and the rights of a key. `test`: its events are dry runs; `strict`: see `/keys`."""
+
+    organization: str
+    key_id: str
+    kind: str
+    scopes: tuple[str, ...]
+    test: bool
+    strict: bool
+    limits: KeyLimits
+
+
 class KeyView(msgspec.Struct, frozen=True, rename="camel"):
     """A key without its secret: `key` is its prefix and its last four characters.
 
