@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from workbench.automation import Automation as Automation
     from workbench.catalog import Catalog as Catalog
+    from workbench.client import Client as Client
     from workbench.contacts import Contact as Contact
     from workbench.contacts import Merge as Merge
     from workbench.entries import DeadLetters as DeadLetters
@@ -37,12 +38,13 @@ __version__ = VERSION
 _NAMES = {
     "automation": "Automation",
     "catalog": "Catalog",
+    "client": "Client RefusedEvent",
     "contacts": "Contact Merge",
     "entries": "DeadLetters Entries Entry",
     "errors": (
         "AuthenticationError ConflictError ConnectionFailedError InvalidArgumentError InvalidAutomationError "
-        "InvalidRequestError MissingDependencyError NotFoundError PermissionDeniedError PublishError SqlError "
-        "StoppedError UnavailableError UnknownOutcomeError UnknownVerbError VersionError WaitTimeoutError "
+        "InvalidRequestError MissingDependencyError NotFoundError PermissionDeniedError PublishError SpoolError "
+        "SqlError StoppedError UnavailableError UnknownOutcomeError UnknownVerbError VersionError WaitTimeoutError "
         "WorkbenchError"
     ),
     "events": "Receipt Receipts",

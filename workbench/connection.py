@@ -17,7 +17,6 @@ from workbench.errors import (
     AuthenticationError,
     ConflictError,
     ConnectionFailedError,
-    InvalidArgumentError,
     InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
@@ -26,7 +25,8 @@ from workbench.errors import (
     VersionError,
     WorkbenchError,
 )
-from workbench.language.codec import MalformedJsonError, decode, encode, exactness_problem
+from workbench.event_json import encode_exactly
+from workbench.language.codec import MalformedJsonError, decode
 from workbench.language.problem import Problem
 from workbench.language.version import VERSION, VERSION_HEADER
 
@@ -228,20 +228,6 @@ class Connection:
                 f"the server at {self.url} is not an Event Workbench: set WORKBENCH_URL to the URL of the service"
             )
         return response.body
-
-
-def encode_exactly(body: Mapping[str, Any], path: str = "") -> bytes:
-    """Return the JSON of a body; raise InvalidArgumentError for a value that JSON lacks or would change.
-
-    The error has the path of the value. `path`: where the body itself is, for example `events[249]`.
-    """
-    try:
-        problem, encoded = exactness_problem(body, path), encode(body)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidArgumentError(f"{path or 'the request'} cannot be written as JSON: {error}") from None
-    if problem is not None:
-        raise InvalidArgumentError(problem)
-    return encoded
 
 
 def _response(response: httpx.Response) -> Response:

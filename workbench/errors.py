@@ -117,6 +117,10 @@ class PublishError(InvalidRequestError):
     """The automation cannot be published as it is; every problem names its node."""
 
 
+class SpoolError(WorkbenchError):
+    """The file that keeps the events of a client cannot be used, or is full. The event was not stored."""
+
+
 class ConflictError(InvalidRequestError):
     """The object was changed since it was loaded, or its state does not allow the request (409)."""
 

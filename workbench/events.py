@@ -10,18 +10,16 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
 from workbench import environment
-from workbench.connection import Connection, encode_exactly
+from workbench.connection import Connection
 from workbench.display.html import ItemSequence, html, plain, printable_text, table, table_columns
 from workbench.display.words import quantity
 from workbench.errors import (
-    AuthenticationError,
     ConnectionFailedError,
     InvalidArgumentError,
     MethodHints,
@@ -30,13 +28,13 @@ from workbench.errors import (
     WorkbenchError,
     usage_example,
 )
+from workbench.event_json import EventFields, JsonObject, encode_exactly, event_body, sending_key, with_key
 from workbench.language.responses import EventResponse
 from workbench.tail import EventTail, Outcomes, misspelt, recent, rejected
 
 if TYPE_CHECKING:
     import polars as pl
 
-_JsonObject: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
 BATCH_SIZE = 100  # events in one request; the service accepts no more
@@ -44,20 +42,6 @@ BATCH_SIZE = 100  # events in one request; the service accepts no more
 # The first word of a receipt's error. The service returns the first two, for single events of a batch.
 _RATE_LIMITED, _UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"
 _UNANSWERED, _NOT_SENT, _REFUSED = "UNANSWERED", "NOT_SENT", "REFUSED"
-
-
-class EventFields(TypedDict, total=False):
-    """The fields of an event, without its name."""
-
-    contact: Mapping[str, Any] | None
-    email: str | None
-    wallet_address: str | None
-    external_id: str | None
-    payload: Mapping[str, Any] | None
-    attributes: Mapping[str, Any] | None
-    idempotency_key: str | None
-    occurred_at: datetime | str | None
-    test: bool
 
 
 class SendRetries(msgspec.Struct, frozen=True):
@@ -108,12 +92,12 @@ class Events(MethodHints):
         Raises InvalidRequestError with the field, UnavailableError or ConnectionFailedError if nothing was stored, or
         UnknownOutcomeError if the event may have been stored; its message has the key to retry with.
         """
-        return self.post(_event_body(event, fields))
+        return self.post(event_body(event, fields))
 
     @usage_example('wb.events.post({"event": "deposit", "contact": {"email": "ada@example.com"}})')
     def post(self, event: Mapping[str, Any]) -> "Receipt":
         """Send one event in the JSON format of the API."""
-        body = _with_key(event)
+        body = with_key(event)
         key = str(body["idempotencyKey"])
         return self._post_with_retries("/events", body, key, Receipt, self._retries.pauses_s())[0]
 
@@ -134,12 +118,12 @@ class Events(MethodHints):
         limited_s, responding, requested = 0.0, True, False
         remaining = enumerate(events)
         while batch := list(islice(remaining, BATCH_SIZE)):
-            bodies: dict[int, _JsonObject] = {}
+            bodies: dict[int, JsonObject] = {}
             results: dict[int, Receipt] = {}
             for index, event in batch:
                 key = ""
                 try:
-                    body = _with_key(event)
+                    body = with_key(event)
                     key = str(body["idempotencyKey"])
                     encode_exactly(body, f"events[{index}]")
                     bodies[index] = body
@@ -165,7 +149,7 @@ class Events(MethodHints):
 
         The command reads the key from $WORKBENCH_EVENTS_KEY; with `show_key` it contains the key.
         """
-        body = _with_key(_event_body(event, fields))
+        body = with_key(event_body(event, fields))
         url = f"{self._connection.url}/api/v1/events"
         return CurlLine(url, body, self._required_key(), show_key, lambda: self.post(body))
 
@@ -213,18 +197,9 @@ class Events(MethodHints):
         return f'Sends events to {self._url}, {key}. Try wb.events.send("deposit", email=…, payload={{…}})'
 
     def _required_key(self) -> str:
-        if self._key is None:
-            raise AuthenticationError(
-                "A key for sending events is missing: set WORKBENCH_EVENTS_KEY (`make up` does), or write "
-                'Workbench(events_key="sk_live_…"). A workbench key (wb_…) cannot send events'
-            )
-        if not self._key.startswith("sk_"):
-            raise AuthenticationError(
-                f"{self._key[:3]}… is no key for sending events: pass a live key (sk_live_…) or a test key (sk_test_…)"
-            )
-        return self._key
+        return sending_key(self._key, "Workbench(events_key=…)")
 
-    def _send_batch(self, events: Sequence[_JsonObject], is_first: bool) -> tuple[list["Receipt"], float]:
+    def _send_batch(self, events: Sequence[JsonObject], is_first: bool) -> tuple[list["Receipt"], float]:
         """Return one receipt per event, and the seconds of pauses because of the rate limit.
 
         Events with a retryable receipt are sent again. Raises the error of a refused request if it is the first one.
@@ -262,7 +237,7 @@ class Events(MethodHints):
                 receipts[index] = msgspec.structs.replace(receipt, error=error)
         return [receipts[index] for index in range(len(events))], limited_s
 
-    def _post_batch(self, events: Sequence[_JsonObject], pauses: Iterator[float]) -> tuple[list["Receipt"], bool]:
+    def _post_batch(self, events: Sequence[JsonObject], pauses: Iterator[float]) -> tuple[list["Receipt"], bool]:
         """Return the receipts, and whether an attempt had an unknown outcome."""
         keys = [str(event["idempotencyKey"]) for event in events]
         try:
@@ -478,50 +453,6 @@ class CurlLine:
             note="A click selects the command. It contains the idempotency key: sent twice, the event is stored once.",
             block=self._text,
         )
-
-
-def _event_body(event: str, fields: EventFields) -> _JsonObject:
-    """Return the event in the JSON format of the API; single identifiers override those in `contact`."""
-    contact = fields.get("contact") or {}
-    if not isinstance(contact, Mapping):
-        raise InvalidArgumentError('contact must be an object: contact={"email": "ada@example.com"}')
-    identifiers = {
-        "email": fields.get("email"),
-        "walletAddress": fields.get("wallet_address"),
-        "externalId": fields.get("external_id"),
-    }
-    contact = dict(contact) | {name: value for name, value in identifiers.items() if value is not None}
-    if not contact:
-        raise InvalidArgumentError(
-            "the event has no contact: pass email=…, wallet_address=…, external_id=… or contact={…}"
-        )
-    occurred_at = fields.get("occurred_at")
-    if isinstance(occurred_at, datetime):
-        if occurred_at.tzinfo is None:
-            raise InvalidArgumentError("occurred_at needs a time zone: datetime(…, tzinfo=UTC)")
-        occurred_at = occurred_at.isoformat()
-    body = {
-        "event": event,
-        "contact": contact,
-        "payload": fields.get("payload"),
-        "attributes": fields.get("attributes"),
-        "occurredAt": occurred_at,
-        "test": fields.get("test") or None,
-        "idempotencyKey": fields.get("idempotency_key"),
-    }
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def _with_key(event: Mapping[str, Any]) -> _JsonObject:
-    """Return the event with a new idempotency key, unless it has one."""
-    if not isinstance(event, Mapping):
-        raise InvalidArgumentError(
-            'an event must be an object: {"event": "deposit", "contact": {"email": "ada@example.com"}}'
-        )
-    body = dict(event)
-    if body.get("idempotencyKey") is None:
-        body["idempotencyKey"] = environment.new_uuid()
-    return body
 
 
 def _retry_text(key: str) -> str:

@@ -16,10 +16,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.compile(r"^```(python|sql|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", ["automations-as-code.md", "connections.md", "consent.md", "watch.md"])
+PAGES = ("automations-as-code.md", "client.md", "connections.md", "consent.md", "watch.md")
+
+
+@pytest.mark.parametrize("document", PAGES)
 def test_the_output_in_the_docs_is_current(document: str, running: Running, monkeypatch: Any) -> None:
     for name in ("WORKBENCH_URL", "WORKBENCH_KEY", "WORKBENCH_EVENTS_KEY"):
         monkeypatch.setenv(name, running.environment()[name])
+    monkeypatch.setenv("HOME", str(running.folder))  # where a client keeps its file
     names: dict[str, Any] = {}
     printed = ""
     for language, block in BLOCKS.findall((DOCS / document).read_text()):

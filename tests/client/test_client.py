@@ -1,0 +1,256 @@
+"""`Client` keeps every event that `track` returned from, and the service stores each of them once."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.running import Running, free_port
+from workbench import AuthenticationError, Client, InvalidArgumentError, Receipt, SpoolError
+
+KILLS = int(os.environ.get("KILLED_PRODUCERS", "5"))
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    return tmp_path / "spool.sqlite"
+
+
+@pytest.fixture
+def client(running: Running, spool: Path) -> Iterator[Client]:
+    with Client(running.url, running.keys["live"], spool=spool) as client:
+        yield client
+
+
+def stored_keys(running: Running, event: str) -> list[str]:
+    frame = running.workbench().sql("SELECT idempotency_key FROM app_events WHERE event = :event", event=event)
+    return sorted(frame["idempotency_key"])
+
+
+def test_each_tracked_event_is_stored_once_with_its_moment(running: Running, client: Client) -> None:
+    keys = [client.track("client:first", external_id=f"c{number % 7}", payload={"n": number}) for number in range(250)]
+    assert client.flush() == 0
+    assert stored_keys(running, "client:first") == sorted(keys)
+    assert (client.waiting, client.failure, client.refused()) == (0, None, [])
+
+
+def test_events_of_one_contact_arrive_in_order(running: Running, client: Client) -> None:
+    for number in range(300):
+        client.track("client:ordered", external_id="one", payload={"n": number})
+    client.flush()
+    query = "SELECT (payload->>'n')::int AS n FROM app_events WHERE event = 'client:ordered' ORDER BY created_at, id"
+    assert running.workbench().sql(query)["n"].to_list() == list(range(300))
+
+
+def test_a_key_from_business_fields_counts_an_event_once(running: Running, client: Client) -> None:
+    for _ in range(3):
+        client.track("client:order", external_id="c1", payload={"orderId": 7}, unique_by="orderId")
+    client.track("client:order", external_id="c1", payload={"orderId": 8}, unique_by=["orderId"])
+    client.flush()
+    assert len(stored_keys(running, "client:order")) == 2
+    with pytest.raises(InvalidArgumentError, match="the payload has no 'orderId'"):
+        client.track("client:order", external_id="c1", unique_by="orderId")
+
+
+def test_a_refused_event_is_kept_with_its_error_and_stops_no_other(running: Running, spool: Path) -> None:
+    receipts: list[Receipt] = []
+    with Client(running.url, running.keys["live"], spool=spool, on_receipt=receipts.append) as client:
+        client.track("not a name", external_id="c1")
+        client.track("client:good", external_id="c1")
+        assert client.flush() == 0
+        (refused,) = client.refused()
+        assert refused.event["event"] == "not a name"
+        assert refused.error.startswith("event: ")
+        client.discard_refused()
+        assert client.refused() == []
+    assert sorted(receipt.accepted for receipt in receipts) == [False, True]
+
+
+def test_events_wait_without_a_service_and_are_sent_by_a_later_client(running: Running, spool: Path) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}", running.keys["live"], spool=spool) as offline:
+        key = offline.track("client:later", external_id="c1")
+        assert offline.flush(timeout_s=1) == 1
+        assert "no response from" in str(offline.failure)
+        assert offline.close(timeout_s=0) == 1
+        with pytest.raises(SpoolError, match="the client is closed"):
+            offline.track("client:later", external_id="c1")
+    with Client(running.url, running.keys["live"], spool=spool) as online:
+        assert online.flush() == 0
+    assert stored_keys(running, "client:later") == [key]
+
+
+def test_a_file_of_another_organization_is_not_sent(running: Running, spool: Path) -> None:
+    with Client(running.url, running.keys["live"], spool=spool) as live:
+        live.track("client:mine", external_id="c1")
+        live.flush()
+    with Client(running.url, running.keys["test"], spool=spool) as test:
+        test.track("client:mine", external_id="c1")
+        assert test.flush(timeout_s=1) == 1
+        assert "another organization or kind of key" in str(test.failure)
+        test.close(timeout_s=0)
+
+
+def test_a_full_file_refuses_events_and_keeps_the_others(running: Running, spool: Path) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}", "sk_live_x", spool=spool, max_spool_bytes=200_000) as client:
+        tracked: list[str] = []
+
+        def fill() -> None:
+            while len(tracked) < 10_000:
+                tracked.append(client.track("client:much", external_id="c1", payload={"text": "x" * 200}))
+
+        with pytest.raises(SpoolError, match="full"):
+            fill()
+        assert client.waiting == len(tracked) > 100
+        client.close(timeout_s=0)
+
+
+@pytest.mark.parametrize(("key", "words"), [(None, "is missing"), ("wb_x", "wb_… is no key for sending events")])
+def test_a_key_that_cannot_send_is_refused_at_once(
+    key: str | None, words: str, spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WORKBENCH_EVENTS_KEY", raising=False)
+    with pytest.raises(AuthenticationError, match=words):
+        Client("http://127.0.0.1:9", key, spool=spool)
+
+
+def test_the_file_is_readable_by_its_user_only(client: Client, spool: Path) -> None:
+    client.track("client:private", external_id="c1")
+    assert {
+        path.stat().st_mode & 0o777 for path in spool.parent.glob("spool.sqlite*") if "sender" not in path.name
+    } == {0o600}
+
+
+async def test_asyncio_closes_without_blocking(running: Running, spool: Path) -> None:
+    async with Client(running.url, running.keys["live"], spool=spool) as client:
+        key = client.track("client:async", external_id="c1")
+        assert await client.aflush() == 0
+    assert stored_keys(running, "client:async") == [key]
+
+
+def producer(running: Running, spool: Path, body: str) -> "subprocess.Popen[str]":
+    """Start a process with a `client` that runs `body`."""
+    code = f"""
+        import os, sys, time
+        from workbench import Client
+        client = Client({running.url!r}, {running.keys["live"]!r}, spool={str(spool)!r})
+        """
+    program = textwrap.dedent(code) + textwrap.dedent(body)
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env=running.environment(), stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_killed_producers_lose_and_double_nothing(running: Running, spool: Path) -> None:
+    tracked: list[str] = []
+    program = """
+        number = 0
+        while True:
+            print(client.track("client:killed", external_id=f"c{number % 9}"), flush=True)
+            number += 1
+        """
+    for kill in range(KILLS):
+        with producer(running, spool, program) as process:
+            assert process.stdout is not None
+            tracked += [process.stdout.readline().strip() for _ in range(40 + 7 * (kill % 30))]
+            process.send_signal(signal.SIGKILL)
+            # The last line may be cut off; its event may be stored or not
+            tracked += [line.strip() for line in process.stdout if line.endswith("\n")]
+    with Client(running.url, running.keys["live"], spool=spool) as client:
+        assert client.flush(timeout_s=60) == 0
+    stored = stored_keys(running, "client:killed")
+    assert set(tracked) <= set(stored)
+    assert len(stored) == len(set(stored))
+    assert len(set(stored) - set(tracked)) <= KILLS  # one at most from each killed process
+
+
+def test_forked_processes_share_a_client(running: Running, spool: Path) -> None:
+    process = producer(
+        running,
+        spool,
+        """
+        client.track("client:forked", external_id="parent")
+        children = []
+        for number in range(3):
+            child = os.fork()
+            if child == 0:
+                for _ in range(20):
+                    client.track("client:forked", external_id=f"child{number}")
+                left = client.flush(30)
+                os._exit(1 if left else 0)
+            children.append(child)
+        for _ in range(20):
+            client.track("client:forked", external_id="parent")
+        codes = [os.waitpid(child, 0)[1] for child in children]
+        print(codes, client.close())
+        """,
+    )
+    output, _ = process.communicate(timeout=90)
+    assert output == "[0, 0, 0] 0\n"
+    assert len(stored_keys(running, "client:forked")) == 81
+
+
+def test_the_end_of_a_process_sends_what_waits(running: Running, spool: Path) -> None:
+    process = producer(running, spool, 'print(client.track("client:exit", external_id="c1"))')
+    output, _ = process.communicate(timeout=60)
+    assert stored_keys(running, "client:exit") == [output.strip()]
+
+
+class _LosingServer(BaseHTTPRequestHandler):
+    """Forwards requests, and closes every second connection in place of the answer."""
+
+    target = ""
+    requests = 0
+
+    def do_GET(self) -> None:
+        self._forward(b"")
+
+    def do_POST(self) -> None:
+        self._forward(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _forward(self, body: bytes) -> None:
+        import httpx
+
+        headers = {name: self.headers[name] for name in ("Authorization", "Content-Type") if name in self.headers}
+        answer = httpx.request(self.command, self.target + self.path, content=body, headers=headers)
+        type(self).requests += 1
+        if self.command == "POST" and self.requests % 2:
+            self.close_connection = True
+            return
+        self.send_response(answer.status_code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_lost_answers_double_nothing(running: Running, spool: Path) -> None:
+    _LosingServer.target = running.url
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _LosingServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        with Client(url, running.keys["live"], spool=spool) as client:
+            keys = [client.track("client:lost", external_id=f"c{number % 5}") for number in range(150)]
+            assert client.flush(timeout_s=60) == 0
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert stored_keys(running, "client:lost") == sorted(keys)
+
+
+def test_importing_the_client_loads_no_http_library() -> None:
+    code = "import sys; from workbench import Client; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+    assert {"httpx", "jinja2", "asyncio.events", "polars"}.isdisjoint(run.stdout.split())

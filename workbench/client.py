@@ -1,0 +1,333 @@
+"""A client for backends: `track` stores an event in a file on this machine, and a thread sends it to the service.
+
+An event that `track` returned from is not lost when its process is killed, or the service cannot be reached. It has one
+idempotency key from the beginning, so the service stores it once, however often it is sent.
+
+    track → Spool.add → (thread) Spool.oldest → POST /events/batch, in four lanes → Spool.settle
+
+Importing this module loads no HTTP library; the thread that sends does.
+"""
+
+import atexit
+import hashlib
+import logging
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import msgspec
+
+from workbench import environment
+from workbench.errors import InvalidArgumentError, InvalidRequestError, SpoolError, UnavailableError, WorkbenchError
+from workbench.event_json import EventFields, JsonObject, encode_exactly, event_body, sending_key, with_key
+from workbench.language.codec import decode
+from workbench.spool import Spool, WaitingEvent
+
+if TYPE_CHECKING:
+    from workbench.connection import Connection
+    from workbench.events import Receipt
+
+BATCH_SIZE = 100  # events in one request; the service accepts no more
+LANES = 4  # requests at a time. Events with the same contact are in one lane, so they arrive in order
+MAX_SPOOL_BYTES = 1_073_741_824
+_FOLDER = Path(".local/state/event-workbench")  # in the home of the user
+_WAIT_FOR_OTHERS_S = 0.1  # before the first event of a request is sent
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0  # after failures
+_TAKE_OVER_INTERVAL_S = 1.0  # how often a process tries to become the one that sends
+_EXIT_TIMEOUT_S = 2.0  # the end of a process waits so long; the file keeps the other events
+_RETRYABLE = ("RATE_LIMITED", "INGEST_UNAVAILABLE")
+
+logger = logging.getLogger("workbench.client")
+
+
+class RefusedEvent(msgspec.Struct, frozen=True):
+    """An event that the service refused for good, and its error. `event` is in the JSON format of the API."""
+
+    error: str
+    event: JsonObject
+
+
+class Client:
+    """Sends events in the background.
+
+        client = Client()
+        client.track("deposit", external_id="u1", payload={"amountUsd": 100})
+
+    `url` and `key`: by default WORKBENCH_URL and WORKBENCH_EVENTS_KEY. `spool`: the file that keeps the events, by
+    default one for each URL in `~/.local/state/event-workbench`; `max_spool_bytes`: the size at which `track` raises
+    SpoolError. `on_receipt` is called with the Receipt of each accepted or refused event, by the thread that sends.
+
+    `track` waits for no network, so it needs no `await`; `aflush`, `aclose` and `async with` are for asyncio.
+
+    Threads and forked processes may share a client, and clients of several processes a file: one of them sends for all.
+    Raises AuthenticationError for a key that cannot send events, SpoolError for a file that cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        spool: Path | str | None = None,
+        max_spool_bytes: int = MAX_SPOOL_BYTES,
+        on_receipt: "Callable[[Receipt], object] | None" = None,
+    ) -> None:
+        self._url = url or environment.variable("WORKBENCH_URL") or environment.DEFAULT_URL
+        self._key = sending_key(key or environment.variable(environment.EVENTS_KEY_VARIABLE), "Client(key=…)")
+        name = hashlib.sha256(self._url.encode()).hexdigest()[:16]
+        path = Path(spool) if spool is not None else Path.home() / _FOLDER / f"{name}.sqlite"
+        self._spool = Spool(path, max_spool_bytes)
+        self._on_receipt = on_receipt
+        self._closed = False
+        self._sender: _Sender | None = None
+        if self.waiting:
+            self._send()
+        atexit.register(self.close, _EXIT_TIMEOUT_S)
+
+    def track(self, event: str, *, unique_by: str | Sequence[str] = (), **fields: Unpack[EventFields]) -> str:
+        """Store an event for sending, and return its idempotency key.
+
+        The fields are those of `Workbench.events.send`; `occurred_at` is now by default. `unique_by`: the payload
+        fields that identify the event, such as "orderId". The key is made from them and the name of the event, so an
+        event counts once, also if your code runs twice. Without it each call is a new event.
+
+        Raises InvalidArgumentError for values that JSON lacks, SpoolError if the file is full. Nothing is stored then.
+        """
+        body = event_body(event, fields)
+        if unique_by:
+            body["idempotencyKey"] = _business_key(event, body.get("payload", {}), unique_by)
+        body = with_key(body)
+        body.setdefault("occurredAt", environment.now().isoformat())
+        encoded = encode_exactly(body)
+        if self._closed:
+            raise SpoolError("the client is closed; the event was not stored")
+        self._spool.add(zlib.crc32(repr(body["contact"]).encode()) % LANES, encoded)
+        self._send()
+        return str(body["idempotencyKey"])
+
+    def flush(self, timeout_s: float = 30.0) -> int:
+        """Wait until the events that are stored now were accepted or refused; return how many still wait."""
+        newest = self._spool.newest_id()
+        until_s = environment.monotonic_s() + timeout_s
+        while waiting := self._spool.count(newest):
+            rest_s = until_s - environment.monotonic_s()
+            if rest_s <= 0:
+                return waiting
+            # Another process may be the one that sends, so its progress is read from the file.
+            self._send(now=True).settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
+        return 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of events that were not accepted yet."""
+        return self._spool.count()
+
+    @property
+    def failure(self) -> WorkbenchError | None:
+        """Why the last request of this process failed; None if it succeeded."""
+        return None if self._sender is None else self._sender.failure
+
+    def refused(self, limit: int = 1_000) -> list[RefusedEvent]:
+        """Return the newest events that the service refused for good, such as those older than seven days."""
+        return [RefusedEvent(error, decode(body)) for error, body in self._spool.refused(limit)]
+
+    def discard_refused(self) -> None:
+        """Delete the refused events from the file."""
+        self._spool.discard_refused()
+
+    def close(self, timeout_s: float = 10.0) -> int:
+        """Send for up to `timeout_s` seconds, and return how many events the file keeps for a later client."""
+        if self._closed:
+            return 0
+        self._closed = True
+        atexit.unregister(self.close)
+        waiting = self.flush(timeout_s)
+        if self._sender is not None:
+            self._sender.stop()
+        self._spool.close()
+        return waiting
+
+    async def aflush(self, timeout_s: float = 30.0) -> int:
+        """Do what `flush` does, without blocking the event loop."""
+        import asyncio  # takes 30 ms, and few backends of the others need it
+
+        return await asyncio.to_thread(self.flush, timeout_s)
+
+    async def aclose(self, timeout_s: float = 10.0) -> int:
+        """Do what `close` does, without blocking the event loop."""
+        import asyncio
+
+        return await asyncio.to_thread(self.close, timeout_s)
+
+    def _send(self, *, now: bool = False) -> "_Sender":
+        """Let the thread send; a forked process and one whose thread died start their own."""
+        sender = self._sender
+        if sender is None or not sender.is_alive():
+            sender = self._sender = _Sender(self._spool, self._url, self._key, self._on_receipt)
+            sender.start()
+        sender.wake(now=now)
+        return sender
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def _business_key(event: str, payload: Any, names: str | Sequence[str]) -> str:
+    names = [names] if isinstance(names, str) else [*names]
+    missing = [name for name in names if not isinstance(payload, dict) or payload.get(name) is None]
+    if missing:
+        raise InvalidArgumentError(f"unique_by: the payload has no {missing[0]!r}; nothing was stored")
+    values = encode_exactly({name: payload[name] for name in names}, "payload")
+    return f"{event.lower()}:{hashlib.sha256(values).hexdigest()}"
+
+
+class _Sender(threading.Thread):
+    """The thread that sends what a spool has, while this process has the right to."""
+
+    def __init__(self, spool: Spool, url: str, key: str, on_receipt: "Callable[[Receipt], object] | None") -> None:
+        super().__init__(name="workbench-client", daemon=True)
+        self.failure: WorkbenchError | None = None
+        self.settled = threading.Event()  # set for a moment after each round
+        self._spool, self._url, self._key, self._on_receipt = spool, url, key, on_receipt
+        self._wake, self._at_once, self._stopping = threading.Event(), threading.Event(), threading.Event()
+
+    def wake(self, *, now: bool) -> None:
+        """Tell the thread that there are events; `now`: it does not wait for others."""
+        if now:
+            self._at_once.set()
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.wake(now=True)
+        self.join(_EXIT_TIMEOUT_S)
+
+    def run(self) -> None:
+        from workbench.connection import Connection
+
+        connection = Connection(self._url, self._key)
+        while not self._stopping.is_set():
+            try:
+                with self._spool.sending() as is_sender:
+                    if is_sender:
+                        self._send_all(connection)
+            except SpoolError as error:  # such as a full disk
+                self._report(error)
+            self._stopping.wait(_TAKE_OVER_INTERVAL_S)
+
+    def _send_all(self, connection: "Connection") -> None:
+        """Send events until the thread is stopped."""
+        pause_s, is_owner = _FIRST_PAUSE_S, False
+        while not self._stopping.is_set():
+            events = self._spool.oldest(LANES * BATCH_SIZE)
+            if not events:
+                self._wake.wait(_TAKE_OVER_INTERVAL_S)  # another process cannot wake this thread
+                self._wake.clear()
+                continue
+            if len(events) < BATCH_SIZE and not self._at_once.wait(_WAIT_FOR_OTHERS_S):
+                events = self._spool.oldest(LANES * BATCH_SIZE)
+            self._at_once.clear()
+            try:
+                is_owner = is_owner or self._claim(connection)
+                failure = self._send_lanes(connection, events)
+            except WorkbenchError as error:
+                failure = error
+            self._report(failure)
+            self.settled.set()
+            self.settled.clear()
+            if failure is None or self._spool.oldest(1) != events[:1]:
+                pause_s = _FIRST_PAUSE_S
+            if failure is not None:
+                self._stopping.wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _claim(self, connection: "Connection") -> bool:
+        """Check that the events of the file belong to the organization of the key."""
+        me = connection.get("/me")
+        if not self._spool.claim(me["organization"], me["test"]):
+            raise SpoolError(
+                f"{self._spool.path} has events of another organization or kind of key than this key of "
+                f"{me['organization']}. They wait in it. Pass another file: Client(spool=…)"
+            )
+        return True
+
+    def _send_lanes(self, connection: "Connection", events: Sequence[WaitingEvent]) -> WorkbenchError | None:
+        """Send each lane in its order, the lanes side by side; return a reason why events still wait."""
+        lanes = defaultdict[int, list[WaitingEvent]](list)
+        for event in events:
+            lanes[event.lane].append(event)
+        failures: list[WorkbenchError] = []
+
+        def send(lane: Sequence[WaitingEvent]) -> None:
+            for start in range(0, len(lane), BATCH_SIZE):
+                try:
+                    failure = self._send_batch(connection, lane[start : start + BATCH_SIZE])
+                except SpoolError as error:
+                    failure = error
+                if failure is not None:
+                    failures.append(failure)
+                    return
+
+        # A ThreadPoolExecutor takes no work once the interpreter ends, when `close` sends the last events.
+        first, *others = lanes.values()
+        threads = [threading.Thread(target=send, args=(lane,), daemon=True) for lane in others]
+        for thread in threads:
+            thread.start()
+        send(first)
+        for thread in threads:
+            thread.join()
+        return failures[0] if failures else None
+
+    def _send_batch(self, connection: "Connection", events: Sequence[WaitingEvent]) -> WorkbenchError | None:
+        """Send up to BATCH_SIZE events; return why some of them still wait, or None."""
+        try:
+            answer = connection.post("/events/batch", {"events": [msgspec.Raw(event.body) for event in events]})
+            results = answer["results"]
+        except InvalidRequestError as error:  # the request as a whole, such as one that is too large
+            if len(events) > 1:
+                middle = len(events) // 2
+                return self._send_batch(connection, events[:middle]) or self._send_batch(connection, events[middle:])
+            results = [{"accepted": False, "error": str(error)}]
+        except WorkbenchError as error:
+            return error
+        waits = [str(result.get("error", "")).startswith(_RETRYABLE) for result in results]
+        settled = [(event, result) for event, result, wait in zip(events, results, waits, strict=True) if not wait]
+        self._spool.settle(
+            [event.id for event, result in settled if result["accepted"]],
+            [(event.id, result["error"]) for event, result in settled if not result["accepted"]],
+        )
+        if self._on_receipt is not None:
+            self._hand_over([result for _, result in settled])
+        reasons = [result["error"] for result, wait in zip(results, waits, strict=True) if wait]
+        return UnavailableError(reasons[0]) if reasons else None
+
+    def _hand_over(self, results: Sequence[JsonObject]) -> None:
+        from workbench.events import Receipt
+
+        for receipt in msgspec.convert(results, list[Receipt]):
+            try:
+                self._on_receipt(receipt)  # type: ignore[misc]
+            except Exception:
+                logger.exception("on_receipt failed for %s", receipt.idempotency_key)
+
+    def _report(self, failure: WorkbenchError | None) -> None:
+        """Remember why events wait, and log it once."""
+        if str(failure) != str(self.failure):
+            if failure is None:
+                logger.info("events are sent again")
+            else:
+                logger.warning("events wait in %s: %s", self._spool.path, failure)
+        self.failure = failure

@@ -1,0 +1,98 @@
+"""An event as Python arguments and as JSON, and the key to send it with. It loads no HTTP library."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeAlias, TypedDict
+
+from workbench import environment
+from workbench.errors import AuthenticationError, InvalidArgumentError
+from workbench.language.codec import encode, exactness_problem
+
+JsonObject: TypeAlias = dict[str, Any]
+
+
+class EventFields(TypedDict, total=False):
+    """The fields of an event, without its name."""
+
+    contact: Mapping[str, Any] | None
+    email: str | None
+    wallet_address: str | None
+    external_id: str | None
+    payload: Mapping[str, Any] | None
+    attributes: Mapping[str, Any] | None
+    idempotency_key: str | None
+    occurred_at: datetime | str | None
+    test: bool
+
+
+def event_body(event: str, fields: EventFields) -> JsonObject:
+    """Return the event in the JSON format of the API; single identifiers override those in `contact`."""
+    contact = fields.get("contact") or {}
+    if not isinstance(contact, Mapping):
+        raise InvalidArgumentError('contact must be an object: contact={"email": "ada@example.com"}')
+    identifiers = {
+        "email": fields.get("email"),
+        "walletAddress": fields.get("wallet_address"),
+        "externalId": fields.get("external_id"),
+    }
+    contact = dict(contact) | {name: value for name, value in identifiers.items() if value is not None}
+    if not contact:
+        raise InvalidArgumentError(
+            "the event has no contact: pass email=…, wallet_address=…, external_id=… or contact={…}"
+        )
+    occurred_at = fields.get("occurred_at")
+    if isinstance(occurred_at, datetime):
+        if occurred_at.tzinfo is None:
+            raise InvalidArgumentError("occurred_at needs a time zone: datetime(…, tzinfo=UTC)")
+        occurred_at = occurred_at.isoformat()
+    body = {
+        "event": event,
+        "contact": contact,
+        "payload": fields.get("payload"),
+        "attributes": fields.get("attributes"),
+        "occurredAt": occurred_at,
+        "test": fields.get("test") or None,
+        "idempotencyKey": fields.get("idempotency_key"),
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def with_key(event: Mapping[str, Any]) -> JsonObject:
+    """Return the event with a new idempotency key, unless it has one."""
+    if not isinstance(event, Mapping):
+        raise InvalidArgumentError(
+            'an event must be an object: {"event": "deposit", "contact": {"email": "ada@example.com"}}'
+        )
+    body = dict(event)
+    if body.get("idempotencyKey") is None:
+        body["idempotencyKey"] = environment.new_uuid()
+    return body
+
+
+def encode_exactly(body: Mapping[str, Any], path: str = "") -> bytes:
+    """Return the JSON of a body; raise InvalidArgumentError for a value that JSON lacks or would change.
+
+    The error has the path of the value. `path`: where the body itself is, for example `events[249]`.
+    """
+    try:
+        problem, encoded = exactness_problem(body, path), encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgumentError(f"{path or 'the request'} cannot be written as JSON: {error}") from None
+    if problem is not None:
+        raise InvalidArgumentError(problem)
+    return encoded
+
+
+def sending_key(key: str | None, usage: str) -> str:
+    """Return the key; raise AuthenticationError if it is missing, or cannot send events."""
+    key = (key or "").strip()
+    if not key:
+        raise AuthenticationError(
+            f"A key for sending events is missing: set {environment.EVENTS_KEY_VARIABLE} (`make up` does), or write "
+            f'{usage} with "sk_live_…". A workbench key (wb_…) cannot send events'
+        )
+    if not key.startswith("sk_"):
+        raise AuthenticationError(
+            f"{key[:3]}… is no key for sending events: pass a live key (sk_live_…) or a test key (sk_test_…)"
+        )
+    return key
