@@ -20,7 +20,7 @@ from msgspec import UnsetType
 from sanic import Blueprint, HTTPResponse, Request, Sanic, redirect
 from sanic_routing.route import Route
 
-from api.routes.request import Access, Operation
+from api.routes.request import TRACKING_PREFIX, Access, Operation
 from api.routes.responses import Error, route_name
 from workbench.language.body import Body, read_body, schema_overrides
 from workbench.language.codec import encode
@@ -41,6 +41,7 @@ _PATH_PARAMETER = re.compile(r"<(\w+):\w+>")
 _ERRORS = {"4XX": "The request is refused; `error` says why.", "503": "Temporarily unavailable; retry."}
 _KEYS = {
     "secretKey": ("A secret key: sk_live_…, sk_test_… (dry runs only) or, for notebooks, wb_…", "bearer"),
+    "writeKey": ("A secret key as the name of a user without a password, as Segment's libraries send it", "basic"),
     "publishableKey": ("A key for browsers: pk_live_…", "bearer"),
 }
 _INTRODUCTION = (
@@ -218,7 +219,11 @@ def _operation(name: str, route: Route, described: Operation, schemas: _Schemas)
     }
     if access.kinds:
         scheme = "publishableKey" if access.kinds == ("publishable",) else "secretKey"
-        fields["security"] = [{scheme: [scope]} for scope in access.scopes] or [{scheme: []}]  # alternatives
+        schemes = (scheme, "writeKey") if f"/{route.path}".startswith(TRACKING_PREFIX) else (scheme,)
+        # Alternatives
+        fields["security"] = [
+            {scheme: scopes} for scheme in schemes for scopes in ([[s] for s in access.scopes] or [[]])
+        ]
     if description := "\n\n".join(filter(None, (details.strip(), _requirements(access)))):
         fields["description"] = description
     if described.query is not None:

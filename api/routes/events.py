@@ -100,7 +100,7 @@ async def ingest_one(request: Request) -> HTTPResponse:
         # Authenticated, so the organization sees it among its rejected events.
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
-    (outcome,) = await _ingest(request, principal, [body])
+    (outcome,) = await ingest(request, principal, [body])
     if isinstance(outcome, Refused):
         return refusal(request, *refused_answer(outcome))
     return answer(accepted_answer(outcome), 202)
@@ -121,7 +121,7 @@ async def ingest_batch(request: Request) -> BatchResponse:
         services(request).notices.note_rejected(principal.org_id, body, error.problems)
         raise
     results: list[EventResponse] = []
-    for outcome in await _ingest(request, principal, events):
+    for outcome in await ingest(request, principal, events):
         if isinstance(outcome, Refused):
             _, problems, code = refused_answer(outcome)
             reason = f"{code}: {problems[0]}" if code else str(problems[0])
@@ -131,7 +131,7 @@ async def ingest_batch(request: Request) -> BatchResponse:
     return BatchResponse(results, tuple(str(problem) for problem in unknown if problem.reason != UNKNOWN_FIELD))
 
 
-async def _ingest(request: Request, principal: Principal, events: list[bytes]) -> list[Outcome]:
+async def ingest(request: Request, principal: Principal, events: list[bytes]) -> list[Outcome]:
     return await services(request).pipeline.ingest(
         principal.org_id,
         events,

@@ -12,6 +12,7 @@ scope or the kind of key. `api.app` shapes the response.
 """
 
 import asyncio
+import base64
 import functools
 import operator
 import types
@@ -70,6 +71,7 @@ WRITE = Access(("workbench",), ("automations:write",))
 PUBLISH = Access(("workbench",), ("automations:publish",))
 SWITCH = Access(("workbench",), ("automations:write", "automations:publish"))
 
+TRACKING_PREFIX = "/v1/"  # Segment's libraries put the key in HTTP Basic
 KEY_REFUSED = "missing (send `Authorization: Bearer <key>`), invalid or revoked"
 KEY_CHECK_INTERVAL_S = 2.0  # a revoked key ends everywhere within 5 s: 2 s here, 2 s in the verifier's cache
 
@@ -105,12 +107,27 @@ def services(request: Request) -> Services:
 
 async def identify(request: Request) -> Principal:
     """Return the principal of the request's key; 401 without a valid one."""
-    principal = await services(request).verifier.principal(request.headers.getall("authorization", []))
+    headers = request.headers.getall("authorization", [])
+    if request.path.startswith(TRACKING_PREFIX):
+        headers = [*map(_bearer_of, headers)]
+    principal = await services(request).verifier.principal(headers)
     if isinstance(principal, Unauthorized):
         raise RequestRefusedError(401, f"the secret key is {KEY_REFUSED}")
     request.ctx.principal = principal
     act_for(principal.org_id)
     return principal
+
+
+def _bearer_of(header: str) -> str:
+    """Return the header of a secret key that Segment's libraries send as the name of a user without a password."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return header
+    try:
+        name, _, password = base64.b64decode(encoded, validate=True).decode("ascii").partition(":")
+    except ValueError:  # includes binascii.Error and UnicodeDecodeError
+        return header
+    return header if password else f"Bearer {name}"
 
 
 async def require(request: Request, access: Access) -> Principal:

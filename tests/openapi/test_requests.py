@@ -43,6 +43,8 @@ SEGMENT = {"name": "everybody", "sql": "SELECT id AS contact_id FROM contacts"}
 VALID_BODIES: dict[str, dict[str, Any]] = {
     "segments.reach": {"needs": [{"path": "email"}], "all": True},
     "events.ingest_one": EVENT,
+    "tracking.track": {"userId": "u1", "event": "deposit"},
+    "tracking.track_batch": {"batch": [{"type": "track", "userId": "u1", "event": "deposit"}]},
     "connections.save": {
         "url": "https://chat.example",
         "body": {"text": "{{ fields.text }}"},
@@ -149,6 +151,7 @@ async def create_rows(org: Org) -> dict[str, Any]:
         "key_id": (await org.rows("id", "api_keys", "kind, id"))[0][0],  # a live key
         "name": "everybody",
         "event": "deposit",
+        "kind": "track",
     }
 
 

@@ -1,0 +1,122 @@
+"""Segment's tracking API: `/v1/batch`, and `/v1/track`, `identify`, `page`, `screen`, `group` and `alias`.
+
+Its client libraries send events here unmodified, with a live key as their write key. Messages become events by the
+table of the importer (`api.imports.vendors`). The `messageId` is the idempotency key, so a repeated message is stored
+once.
+
+The libraries repeat a request after 429 and 5xx only, and as a whole, which takes tokens for each event again. So
+events over the rate wait here for some seconds. A batch is answered with 429 or 503 if that is the outcome of one of
+its events, and otherwise with 200, also if some are not valid; `errors` and the list of rejected events name these.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from sanic import Blueprint, Request
+
+from api.clock import monotonic_ns
+from api.imports.row import EventNames
+from api.imports.vendors import from_segment
+from api.ingest.parse import RateLimited, Rejected, Unavailable
+from api.routes.events import INGEST, MAX_BATCH_EVENTS, ingest, refused_answer
+from api.routes.request import Operation, expect_json, principal_of
+from api.routes.responses import RequestRefusedError
+from workbench.language.codec import MalformedJsonError, decode, encode, malformed_json, replace_lone_surrogates
+from workbench.language.problem import Problem, Problems
+
+RATE_WAIT_S = 8.0  # the libraries give up after 15 s
+RATE_PAUSE_S = 0.25
+KINDS = ("track", "identify", "page", "screen", "group", "alias")
+
+blueprint = Blueprint("tracking", url_prefix="/v1")
+
+
+class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A message of Segment's specification. `type`: only in a batch. Fields that are not listed here are ignored."""
+
+    type: str | None = None
+    user_id: str | int | None = None
+    anonymous_id: str | int | None = None
+    event: str | None = None
+    properties: dict[str, Any] | None = None
+    traits: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+    timestamp: str | None = None
+    message_id: str | None = None
+
+
+class TrackingBatch(msgspec.Struct):
+    """Messages of any number, each with its `type`."""
+
+    batch: list[TrackingMessage]
+
+
+class TrackingResponse(msgspec.Struct, frozen=True):
+    """`errors`: why single messages of a batch were not stored, such as `batch[3]: event: is required`."""
+
+    success: bool
+    errors: tuple[str, ...] = ()
+
+
+@blueprint.post("/batch")
+@Operation(INGEST, body=TrackingBatch, answer=TrackingResponse)
+async def track_batch(request: Request) -> TrackingResponse:
+    """Ingest messages of Segment's client libraries; a message that is not valid does not affect the others."""
+    fields = _object_of(request)
+    batch = fields.get("batch")
+    if not isinstance(batch, list):
+        raise RequestRefusedError(400, Problem("batch", "must be an array"))
+    for index, message in enumerate(batch):
+        if not isinstance(message, dict):
+            raise RequestRefusedError(400, Problem(f"batch[{index}]", "must be an object"))
+    problems = await _ingest(request, batch)
+    return TrackingResponse(True, tuple(f"batch[{index}]: {found[0]}" for index, found in problems.items()))
+
+
+@blueprint.post("/<kind:str>")
+@Operation(INGEST, body=TrackingMessage, answer=TrackingResponse)
+async def track(request: Request, kind: str) -> TrackingResponse:
+    """Ingest one message of Segment's client libraries: `track`, `identify`, `page`, `screen`, `group` or `alias`."""
+    if kind not in KINDS:
+        raise RequestRefusedError(404, f"message type not found: {kind}; the types are {', '.join(KINDS)}")
+    if problems := await _ingest(request, [_object_of(request) | {"type": kind}]):
+        raise RequestRefusedError(400, problems[0])
+    return TrackingResponse(True)
+
+
+def _object_of(request: Request) -> dict[str, Any]:
+    expect_json(request)
+    try:
+        fields = decode(replace_lone_surrogates(request.body))
+    except MalformedJsonError as error:
+        raise RequestRefusedError(400, malformed_json(error)) from None
+    if not isinstance(fields, dict):
+        raise RequestRefusedError(400, "the body must be one JSON object")
+    return fields
+
+
+async def _ingest(request: Request, messages: list[dict[str, Any]]) -> dict[int, Problems]:
+    """Store the messages in their order; return the problems of those that are not valid, by index.
+
+    Raises 429 or 503 if that is the outcome of a message.
+    """
+    principal, names = principal_of(request), EventNames()
+    waiting = [(index, encode(from_segment(message, names))) for index, message in enumerate(messages)]
+    problems: dict[int, Problems] = {}
+    until_ns = monotonic_ns() + int(RATE_WAIT_S * 1e9)
+    while waiting:
+        chunk, waiting = waiting[:MAX_BATCH_EVENTS], waiting[MAX_BATCH_EVENTS:]
+        outcomes = await ingest(request, principal, [event for _, event in chunk])
+        over_rate = []
+        for pair, outcome in zip(chunk, outcomes, strict=True):
+            if isinstance(outcome, Rejected):
+                problems[pair[0]] = outcome.problems
+            elif isinstance(outcome, RateLimited) and monotonic_ns() < until_ns:
+                over_rate.append(pair)
+            elif isinstance(outcome, RateLimited | Unavailable):
+                raise RequestRefusedError(*refused_answer(outcome))
+        if over_rate:
+            waiting = over_rate + waiting
+            await asyncio.sleep(RATE_PAUSE_S)
+    return problems

@@ -1,0 +1,123 @@
+"""Segment's tracking API stores the messages of its client libraries as events, each once."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from segment.analytics.client import Client as SegmentClient
+
+from api.routes import tracking
+from api.settings import Settings
+from tests.routes.conftest import Org, Service, serving
+
+TRACK = {"type": "track", "userId": "u1", "event": "Order Completed", "properties": {"total": 9.5}, "messageId": "m1"}
+
+
+async def send(org: Org, path: str, body: Any, name: str | None = None, password: str = "") -> httpx.Response:
+    """Post to the tracking API with a key as the name of the user, as Segment's libraries do."""
+    url = f"http://127.0.0.1:{org.service.port}/v1/{path}"
+    return await org.service.client.post(url, json=body, auth=(await org.key() if name is None else name, password))
+
+
+async def events(org: Org) -> list[tuple[Any, ...]]:
+    return await org.rows("event, payload", "events", "created_at, id")
+
+
+async def test_messages_become_events_of_their_contacts(acme: Org) -> None:
+    traits = {"email": "ada@example.com", "plan": "pro", "address": {"city": "Bern"}}
+    messages = [{"type": "identify", "userId": "u1", "traits": traits, "messageId": "m0"}, TRACK]
+    answer = await send(acme, "batch", {"batch": messages, "sentAt": "2026-11-27T08:00:00Z"})
+    assert (answer.status_code, answer.json()) == (200, {"success": True, "errors": []})
+    assert await events(acme) == [
+        ("identify", {"traits": {"address": {"city": "Bern"}}}),
+        ("order_completed", {"total": 9.5}),
+    ]
+    assert await acme.rows("external_id, attributes", "contacts") == [("u1", {"plan": "pro"})]
+
+
+async def test_a_repeated_message_is_stored_once(acme: Org) -> None:
+    for _ in range(3):
+        assert (await send(acme, "batch", {"batch": [TRACK, TRACK]})).status_code == 200
+    assert len(await events(acme)) == 1
+
+
+@pytest.mark.parametrize("kind", ["track", "identify", "page", "screen", "group", "alias"])
+async def test_each_kind_has_a_route(acme: Org, kind: str) -> None:
+    answer = await send(acme, kind, {"userId": 7, "event": "Signed Up", "previousId": "a1", "messageId": "m1"})
+    assert answer.status_code == 200, answer.text
+    assert [name for name, _ in await events(acme)] == ["signed_up" if kind == "track" else kind]
+
+
+async def test_an_invalid_message_is_named_and_stops_no_other(acme: Org) -> None:
+    nobody = {"type": "track", "event": "Lost", "messageId": "m2"}
+    answer = await send(acme, "batch", {"batch": [nobody, TRACK]})
+    assert answer.status_code == 200
+    (error,) = answer.json()["errors"]
+    assert error.startswith("batch[0]: contact")
+    assert len(await events(acme)) == 1
+    single = await send(acme, "track", nobody)
+    assert (single.status_code, single.json()["field"]) == (400, "contact")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("batch", {}, 400, "batch: must be an array"),
+        ("batch", {"batch": [1]}, 400, "batch[0]: must be an object"),
+        ("batch", [], 400, "the body must be one JSON object"),
+        ("import", {"userId": "u1"}, 404, "message type not found: import"),
+    ],
+)
+async def test_invalid_requests_are_refused(acme: Org, path: str, body: Any, status: int, words: str) -> None:
+    answer = await send(acme, path, body)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("name", "password"), [("", ""), ("sk_live_x", ""), (None, "secret")])
+async def test_only_a_key_without_a_password_is_accepted(acme: Org, name: str | None, password: str) -> None:
+    assert (await send(acme, "batch", {"batch": [TRACK]}, name, password)).status_code == 401
+    assert await acme.traces() == {}
+
+
+async def test_other_routes_take_no_basic_authentication(acme: Org) -> None:
+    url = f"http://127.0.0.1:{acme.service.port}/api/v1/events/catalog"
+    assert (await acme.service.client.get(url, auth=(await acme.key(), ""))).status_code == 401
+
+
+async def test_events_over_the_rate_wait_and_are_then_answered_with_429(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(service.dsn, Settings(ingest_rate=50, ingest_burst=20)) as limited:
+        org = await limited.organization()
+        messages = [TRACK | {"messageId": f"m{number}"} for number in range(60)]
+        assert (await send(org, "batch", {"batch": messages})).status_code == 200
+        assert [name for name, _ in await events(org)] == ["order_completed"] * 60
+        monkeypatch.setattr(tracking, "RATE_WAIT_S", 0.0)
+        answer = await send(org, "batch", {"batch": messages})
+        assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
+
+
+async def test_the_library_of_segment_for_python_works_unmodified(acme: Org) -> None:
+    failures: list[object] = []
+    client = SegmentClient(
+        await acme.key(),
+        host=f"http://127.0.0.1:{acme.service.port}",
+        on_error=lambda error, _: failures.append(error),
+        gzip=False,
+    )
+    client.identify("u1", {"plan": "pro"})
+    for number in range(150):
+        client.track("u1", "Order Completed", {"number": number}, timestamp=datetime.now(UTC) - timedelta(hours=1))
+    client.page("u1", "Docs", "Pricing")
+    client.screen("u1", "App", "Home")
+    client.group("u1", "g1", {"size": 3})
+    client.alias("a1", "u1")
+    await asyncio.to_thread(client.shutdown)
+    assert failures == []
+    names = [name for name, _ in await events(acme)]
+    assert len(names) == 155
+    assert set(names) == {"identify", "order_completed", "page", "screen", "group", "alias"}
+    assert await acme.rows("external_id, attributes", "contacts") == [("u1", {"plan": "pro"})]
