@@ -60,6 +60,7 @@ CREATE TABLE workbench.contacts (
     updated_at      timestamptz NOT NULL,
     erased_at       timestamptz,                -- set when erased: the row is only counted
     merged_into     uuid,                       -- the surviving contact; this row keeps its values
+    replaced        jsonb,                      -- as in `events`, of the last event with it
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
 CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
@@ -82,7 +83,8 @@ CREATE TABLE workbench.contact_merges (
 );
 CREATE UNIQUE INDEX contact_merges_live ON workbench.contact_merges (org_id, absorbed_id) WHERE undone_at IS NULL;
 
--- Every change of a contact, with the number of its transaction as in `events`. The moments of a contact's changes grow with each change
+-- Every change of a contact, with the number of its transaction as in `events`; other changes are in `events.attributes`, and the views
+-- `contact_changes` have both. The moments of a contact's changes grow with each change
 -- of its own values. What is not here has not changed since the contact was created: the values of a moment are the `old` ones of the
 -- first changes after it, and otherwise those of the contact. Rows stay with the contact that they are about when it is merged.
 CREATE TABLE workbench.contact_changes (
@@ -178,10 +180,14 @@ CREATE TABLE workbench.events (
     external_id      text,
     merged_from      uuid,                      -- its first contact, if that was merged into another
     stored_in        bigint NOT NULL DEFAULT 0,   -- the number of the transaction that stored it, for `as_of`; see `clusters`
+    attributes       jsonb,                     -- those it was sent with, if it alone of its batch changed some of its contact
+    replaced         jsonb,                     -- the values of the contact before: of these attributes at least; null: none
+    changed_at       timestamptz,               -- the moment of this change, as in `contact_changes`
     PRIMARY KEY (org_id, id, created_at)
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
 CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_at);
+CREATE INDEX events_changed ON workbench.events (org_id, changed_at) WHERE changed_at IS NOT NULL;
 
 -- The API and the importer attach partitions for months ahead of time; events of all other months are stored here.
 CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
@@ -923,8 +929,21 @@ CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = t
     FROM workbench.contacts
     WHERE merged_into IS NULL;
 
+-- Events of merged contacts are found by the contact that they were merged into: a filter on `contact_id` is then one on an index.
 CREATE VIEW analyst.contact_changes WITH (security_invoker = true, security_barrier = true) AS
-    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes;
+    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes
+    UNION ALL
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
+    FROM (SELECT contact_id, changed_at, replaced, attributes, id, jsonb_object_keys(attributes) AS key FROM workbench.events
+          WHERE merged_from IS NULL AND changed_at IS NOT NULL) AS f
+    WHERE f.replaced -> f.key IS DISTINCT FROM f.attributes -> f.key
+    UNION ALL
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
+    FROM (SELECT c.id AS contact_id, e.changed_at, e.replaced, e.attributes, e.id, jsonb_object_keys(e.attributes) AS key
+          FROM workbench.contacts c
+          JOIN workbench.events e ON e.org_id = c.org_id AND e.contact_id = c.merged_into AND e.merged_from = c.id
+          WHERE c.merged_into IS NOT NULL AND e.changed_at IS NOT NULL) AS f
+    WHERE f.replaced -> f.key IS DISTINCT FROM f.attributes -> f.key;
 
 CREATE VIEW analyst.onchain_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args, removed,
@@ -1023,19 +1042,39 @@ CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barr
     WHERE merged_into IS NULL;
 
 CREATE VIEW analyst_direct.contact_changes WITH (security_invoker = true, security_barrier = true) AS
-    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes WHERE field <> 'email';
+    SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes WHERE field <> 'email'
+    UNION ALL
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
+    FROM (SELECT contact_id, changed_at, replaced, attributes, id, jsonb_object_keys(attributes) AS key FROM workbench.events
+          WHERE merged_from IS NULL AND changed_at IS NOT NULL) AS f
+    WHERE f.replaced -> f.key IS DISTINCT FROM f.attributes -> f.key
+    UNION ALL
+    SELECT f.contact_id, f.changed_at, 'attributes.' || f.key, f.replaced -> f.key, f.attributes -> f.key, 'event', f.id
+    FROM (SELECT c.id AS contact_id, e.changed_at, e.replaced, e.attributes, e.id, jsonb_object_keys(e.attributes) AS key
+          FROM workbench.contacts c
+          JOIN workbench.events e ON e.org_id = c.org_id AND e.contact_id = c.merged_into AND e.merged_from = c.id
+          WHERE c.merged_into IS NOT NULL AND e.changed_at IS NOT NULL) AS f
+    WHERE f.replaced -> f.key IS DISTINCT FROM f.attributes -> f.key;
 
--- Contacts as they were at a moment: those that existed, without contacts that were erased since. The bodies name tables, which the
--- caller may read only through the columns and policies of its views.
-CREATE FUNCTION analyst.contacts_at(moment timestamptz)
-RETURNS TABLE (id uuid, email text, wallet_address text, external_id text, metadata jsonb, tags text[], segments text[], opted_out text[],
-               created_at timestamptz)
+-- Values that contacts had at a moment and have changed since, emails excepted, and the segments that they were in. The bodies of these
+-- functions name tables, which the caller may read only through the columns and policies of its views.
+CREATE FUNCTION workbench.earlier_values(moment timestamptz)
+RETURNS TABLE (contact_id uuid, fields jsonb, attributes jsonb, changed_attributes text[], segments text[])
 LANGUAGE sql STABLE
 BEGIN ATOMIC
     WITH later AS (     -- of each field, the first change after the moment
         SELECT DISTINCT ON (k.contact_id, k.field) k.contact_id, k.field, k.old
-        FROM workbench.contact_changes k
-        WHERE k.changed_at > moment
+        FROM (
+            SELECT k.contact_id, k.changed_at, k.field, k.old FROM workbench.contact_changes k
+            WHERE k.changed_at > moment AND k.field <> 'email'
+            UNION ALL
+            SELECT e.contact_id, e.changed_at, 'attributes.' || e.key, e.replaced -> e.key
+            FROM (SELECT coalesce(merged_from, contact_id) AS contact_id, changed_at, replaced, attributes,
+                         jsonb_object_keys(attributes) AS key
+                  FROM workbench.events
+                  WHERE changed_at > moment) AS e
+            WHERE e.replaced -> e.key IS DISTINCT FROM e.attributes -> e.key
+        ) AS k
         ORDER BY k.contact_id, k.field, k.changed_at
     ), before AS (
         SELECT l.contact_id,
@@ -1055,19 +1094,36 @@ BEGIN ATOMIC
     ), segments AS (
         SELECT m.contact_id, array_agg(m.segment ORDER BY m.segment) AS names FROM memberships m GROUP BY m.contact_id
     )
+    SELECT coalesce(b.contact_id, s.contact_id), b.fields, b.attributes, b.changed_attributes, s.names
+    FROM before b
+    FULL JOIN segments s ON s.contact_id = b.contact_id;
+END;
+
+-- Contacts as they were at a moment: those that existed, without contacts that were erased since.
+CREATE FUNCTION analyst.contacts_at(moment timestamptz)
+RETURNS TABLE (id uuid, email text, wallet_address text, external_id text, metadata jsonb, tags text[], segments text[],
+               opted_out text[], created_at timestamptz)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    WITH later AS (
+        SELECT DISTINCT ON (k.contact_id) k.contact_id, k.old
+        FROM workbench.contact_changes k
+        WHERE k.changed_at > moment AND k.field = 'email'
+        ORDER BY k.contact_id, k.changed_at
+    )
     SELECT c.id,
-           CASE WHEN b.fields ? 'email' THEN b.fields ->> 'email' ELSE c.email END,
+           CASE WHEN l.contact_id IS NULL THEN c.email ELSE l.old #>> '{}' END,
            CASE WHEN b.fields ? 'walletAddress' THEN b.fields ->> 'walletAddress' ELSE c.wallet_address END,
            own.external_id,
            (c.attributes - coalesce(b.changed_attributes, '{}')) || coalesce(b.attributes, '{}')
            || CASE WHEN own.external_id IS NULL THEN '{}' ELSE jsonb_build_object('externalId', own.external_id) END,
            CASE WHEN b.fields ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'tags')) ELSE c.tags END,
-           coalesce(s.names, '{}'),
+           coalesce(b.segments, '{}'),
            CASE WHEN b.fields ? 'optedOut' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'optedOut')) ELSE c.opted_out END,
            c.created_at
     FROM workbench.contacts c
-    LEFT JOIN before b ON b.contact_id = c.id
-    LEFT JOIN segments s ON s.contact_id = c.id
+    LEFT JOIN workbench.earlier_values(moment) b ON b.contact_id = c.id
+    LEFT JOIN later l ON l.contact_id = c.id
     CROSS JOIN LATERAL (
         SELECT CASE WHEN b.fields ? 'externalId' THEN b.fields ->> 'externalId' ELSE c.external_id END AS external_id) own
     WHERE c.created_at <= moment AND c.erased_at IS NULL
@@ -1079,41 +1135,17 @@ RETURNS TABLE (id uuid, wallet_address text, external_id text, metadata jsonb, t
                created_at timestamptz)
 LANGUAGE sql STABLE
 BEGIN ATOMIC
-    WITH later AS (     -- of each field, the first change after the moment
-        SELECT DISTINCT ON (k.contact_id, k.field) k.contact_id, k.field, k.old
-        FROM workbench.contact_changes k
-        WHERE k.changed_at > moment AND k.field <> 'email'
-        ORDER BY k.contact_id, k.field, k.changed_at
-    ), before AS (
-        SELECT l.contact_id,
-               jsonb_object_agg(l.field, l.old) AS fields,
-               coalesce(jsonb_object_agg(substr(l.field, 12), l.old) FILTER (WHERE l.field ^@ 'attributes.' AND l.old IS NOT NULL), '{}')
-                   AS attributes,
-               coalesce(array_agg(substr(l.field, 12)) FILTER (WHERE l.field ^@ 'attributes.'), '{}') AS changed_attributes
-        FROM later l
-        GROUP BY l.contact_id
-    ), memberships AS (
-        SELECT m.contact_id, m.segment
-        FROM workbench.segment_members m
-        WHERE m.entered_at <= moment
-            AND NOT EXISTS (SELECT FROM later l WHERE l.contact_id = m.contact_id AND l.field = 'segments.' || m.segment)
-        UNION ALL
-        SELECT l.contact_id, substr(l.field, 10) FROM later l WHERE l.field ^@ 'segments.' AND l.old = 'true'
-    ), segments AS (
-        SELECT m.contact_id, array_agg(m.segment ORDER BY m.segment) AS names FROM memberships m GROUP BY m.contact_id
-    )
     SELECT c.id,
            CASE WHEN b.fields ? 'walletAddress' THEN b.fields ->> 'walletAddress' ELSE c.wallet_address END,
            own.external_id,
            (c.attributes - coalesce(b.changed_attributes, '{}')) || coalesce(b.attributes, '{}')
            || CASE WHEN own.external_id IS NULL THEN '{}' ELSE jsonb_build_object('externalId', own.external_id) END,
            CASE WHEN b.fields ? 'tags' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'tags')) ELSE c.tags END,
-           coalesce(s.names, '{}'),
+           coalesce(b.segments, '{}'),
            CASE WHEN b.fields ? 'optedOut' THEN ARRAY(SELECT jsonb_array_elements_text(b.fields -> 'optedOut')) ELSE c.opted_out END,
            c.created_at
     FROM workbench.contacts c
-    LEFT JOIN before b ON b.contact_id = c.id
-    LEFT JOIN segments s ON s.contact_id = c.id
+    LEFT JOIN workbench.earlier_values(moment) b ON b.contact_id = c.id
     CROSS JOIN LATERAL (
         SELECT CASE WHEN b.fields ? 'externalId' THEN b.fields ->> 'externalId' ELSE c.external_id END AS external_id) own
     WHERE c.created_at <= moment AND c.erased_at IS NULL

@@ -85,6 +85,12 @@ class AttributeChange(ContactChange, frozen=True):
     attributes: dict[str, Json]
     earlier: dict[str, Json]
 
+    @property
+    def text(self) -> str:
+        """The attributes as JSON."""
+        same = self.attributes is self.event.body.attributes
+        return self.event.attributes if same else encode(self.attributes).decode()
+
 
 class ContactPlan(msgspec.Struct):
     """The contact of each event of a batch, and the writes to contacts that follow.
@@ -303,6 +309,13 @@ async def date_changes(
     return PastChanges(moments_us, last_us)
 
 
+def sole_changes(plan: ContactPlan) -> dict[OrgContact, AttributeChange]:
+    """Return the changes of the stored contacts whose attributes only one event of the batch may change."""
+    changes = [change for change in plan.attribute_changes if change.contact not in plan.created]
+    counts = Counter(change.contact for change in changes)
+    return {change.contact: change for change in changes if counts[change.contact] == 1}
+
+
 def contact_writes(
     plan: ContactPlan,
     at: datetime,
@@ -310,9 +323,11 @@ def contact_writes(
     also_locked: Collection[str] = (),
     created_us: Mapping[str, int] | None = None,
     past: PastChanges | None = None,
+    with_events: Collection[OrgContact] = (),
 ) -> list[Call[None]]:
     """Return the calls that write a plan, and that lock the contacts with new attributes and those of `also_locked`.
 
+    `with_events`: contacts whose attributes are merged by the call that adds their events (`store.with_attributes`).
     `offset`: `database.transaction_offset`. `created_us`: when new contacts were created, by default at `at`. `past`:
     of an import. Contacts that gain or lose identifiers are locked already (`lock_owners`). Raises
     RefusedDataError(ATTRIBUTES_TOO_LARGE) if a new contact would have too many attributes; for existing contacts
@@ -348,8 +363,8 @@ def contact_writes(
     merged = {contact: attributes for contact, attributes in plan.attributes.items() if contact not in plan.created}
     if locked := {contact_id for _, contact_id in merged}.union(also_locked):
         calls.append(hold_contacts(locked))
-    if merged:
-        calls += _merge_calls(plan, merged, at, offset, past)
+    if noted := {contact: attributes for contact, attributes in merged.items() if contact not in with_events}:
+        calls += _merge_calls(plan, noted, at, offset, past)
     if plan.conflicts:
         rows = [
             (
@@ -386,10 +401,9 @@ def _merge_calls(
     steps: Counter[OrgContact] = Counter()
     for change in changes:
         event, contact = change.event, change.contact
-        text = event.attributes if change.attributes is event.body.attributes else encode(change.attributes).decode()
         earlier = encode(change.earlier).decode() if change.earlier else ""
         moment_us = None if past is None else past.moments_us.get((contact[1], event.event_id))
-        columns.append((*contact, text, event.event_id, steps[contact], earlier, moment_us))
+        columns.append((*contact, change.text, event.event_id, steps[contact], earlier, moment_us))
         steps[contact] += 1
     org_ids, ids, texts, cause_ids, step, earlier_texts, moments_us = zip(*columns, strict=True)
     note = note_attributes(

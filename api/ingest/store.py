@@ -27,6 +27,7 @@ from api.ingest.identity import (
     lock_owners,
     recognise,
     resolve_contacts,
+    sole_changes,
 )
 from api.ingest.match import ActiveTrigger, Matcher, Triggers, awaited_attributes
 from api.ingest.parse import AcceptedEvent, DryRun, Duplicate, IdentifiedEvent, Outcome, ParsedEvent
@@ -266,9 +267,16 @@ def _writes(
         for event, contact_id in placed:
             if contact_id in new_contacts:
                 created_us[contact_id] = min(event.occurred_us, created_us.get(contact_id, event.occurred_us))
-    writes = contact_writes(plan, at, offset, {contact_id for _, contact_id, *_ in waking}, created_us, past)
+    sole = sole_changes(plan) if past is None and plan.attribute_changes else {}
+    writes = contact_writes(plan, at, offset, {contact_id for _, contact_id, *_ in waking}, created_us, past, sole)
     created_at = at if past is None else None
-    writes.append(batch.add.replace(contact_ids=plan.contact_ids, created_at=created_at, added=offset))
+    add = batch.add.replace(contact_ids=plan.contact_ids, created_at=created_at, added=offset)
+    if sole:
+        texts = [""] * len(batch.events)
+        for change in sole.values():
+            texts[change.position] = change.text
+        add = store.with_attributes(add, texts)
+    writes.append(add)
     if waking:
         writes.append(store.wake_waiting_entries(waking, at))
     starts = [

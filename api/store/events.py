@@ -273,6 +273,38 @@ def add_events(
 
 
 @call
+def _add_changing_events(
+    attributes: JsonTexts = (),
+    org_ids: Sequence[int] = (),
+    ids: Sequence[Uuid] = (),
+    contact_ids: Sequence[Uuid] = (),
+    events: Sequence[str] = (),
+    occurred_us: Sequence[int] = (),
+    payloads: JsonTexts = (),
+    idempotency_keys: Sequence[str] = (),
+    wallets: Sequence[str | None] = (),
+    emails: Sequence[str | None] = (),
+    external_ids: Sequence[str | None] = (),
+    created_at: datetime | None = None,
+    added: int = 0,
+    max_attributes: int = MAX_CONTACT_ATTRIBUTES,
+    max_bytes: int = MAX_CONTACT_ATTRIBUTES_BYTES,
+) -> None: ...
+
+
+_CHANGING_EVENTS = _add_changing_events()
+
+
+def with_attributes(add: Call[None], attributes: JsonTexts) -> Call[None]:
+    """Return the call that adds the events of `add`, merges attributes into their contacts, and notes the changes.
+
+    `attributes`: the JSON text of each event, empty where the contact stays as it is; at most one of each contact.
+    Needs the locks of these contacts. Fails as `merge_attributes`.
+    """
+    return _CHANGING_EVENTS.with_values_of(add).replace(attributes=attributes)
+
+
+@call
 def add_entries(
     created_at: datetime,
     org_ids: Sequence[int],

@@ -270,6 +270,12 @@ class Call(Generic[CallResult]):
             encoded[position] = self._encoders[position](value)
         return type(self)(self.statement, self.read, encoded, self.formats, self._encoders)
 
+    def with_values_of(self, other: "Call[Any]") -> Self:
+        """Return the call with the values of another call, encoded already, for its parameters of the same names."""
+        values = dict(zip(other.statement.order, other.values, strict=True))
+        encoded = [values.get(name, own) for name, own in zip(self.statement.order, self.values, strict=True)]
+        return type(self)(self.statement, self.read, encoded, self.formats, self._encoders)
+
 
 class Declaration(msgspec.Struct, frozen=True):
     """A statement and the type that its rows are read as."""

@@ -1,7 +1,8 @@
 -- The history of contacts: a row for each change of a value. The statement that notes a change runs before the one that makes it, in the
 -- same transaction and under the lock of the contact, so it reads the old value. Both compute the same moment: that of the transaction,
 -- or 1 µs after the contact's last change if another process's transaction was later; the `step` orders several changes in one
--- transaction. The changes of an import have a moment of their own.
+-- transaction. The changes of an import have a moment of their own. Attributes that an event of live ingest changes, alone in its batch,
+-- are in the row of the event (`events.add_changing_events`).
 
 -- Values of contacts -----------------------------------------------------------------------------------------------
 
@@ -119,12 +120,24 @@ RETURNING true;
 -- Reading ----------------------------------------------------------------------------------------------------------
 
 -- read_changes --
--- The changes of a contact, and of those that were merged into it, before a row, newest first; emails are sealed.
+-- The changes of a contact, and of those that were merged into it, before a row, newest first; emails are sealed. Events that an undone
+-- merge has not moved back yet are found by the other contact.
+WITH members AS MATERIALIZED (
+    SELECT array_agg(id) AS ids FROM contacts WHERE org_id = :org_id ::bigint AND (id = :contact_id ::uuid OR merged_into = :contact_id ::uuid)
+)
 SELECT k.changed_at, k.contact_id, k.field, k.old, k.new, k.cause, k.cause_id
-FROM contact_changes k
-WHERE k.org_id = :org_id ::bigint
-    AND k.contact_id = ANY (ARRAY(SELECT id FROM contacts
-                                  WHERE org_id = :org_id ::bigint AND (id = :contact_id ::uuid OR merged_into = :contact_id ::uuid)))
-    AND (k.changed_at, k.contact_id, k.field) < (:changed_at ::timestamptz, :row_contact ::uuid, :field)
+FROM (
+    SELECT k.changed_at, k.contact_id, k.field, k.old, k.new, k.cause, k.cause_id FROM contact_changes k
+    WHERE k.org_id = :org_id ::bigint AND k.contact_id = ANY ((SELECT ids FROM members)::uuid[])
+    UNION ALL
+    SELECT e.changed_at, coalesce(e.merged_from, e.contact_id), 'attributes.' || f.key, e.replaced -> f.key, f.value, 'event', e.id
+    FROM events e
+    CROSS JOIN LATERAL jsonb_each(e.attributes) AS f
+    WHERE e.org_id = :org_id ::bigint AND e.contact_id = ANY ((SELECT ids FROM members)::uuid[] || ARRAY(
+            SELECT keep_id FROM contact_merges WHERE org_id = :org_id ::bigint AND absorbed_id = :contact_id ::uuid AND due_at IS NOT NULL))
+        AND e.changed_at IS NOT NULL AND e.replaced -> f.key IS DISTINCT FROM f.value
+        AND coalesce(e.merged_from, e.contact_id) = ANY ((SELECT ids FROM members)::uuid[])
+) AS k
+WHERE (k.changed_at, k.contact_id, k.field) < (:changed_at ::timestamptz, :row_contact ::uuid, :field)
 ORDER BY k.changed_at DESC, k.contact_id DESC, k.field DESC
 LIMIT :limit;

@@ -100,7 +100,7 @@ FROM contacts WHERE org_id = :org_id AND id = :contact_id;
 -- Clear a contact, and those that were merged into it, except ids and times; its lock is held.
 UPDATE contacts
 SET email = NULL, email_domain = NULL, wallet_address = NULL, wallet_raw = NULL, external_id = NULL,
-    attributes = '{}', tags = '{}', opted_out = '{}', updated_at = :at, erased_at = coalesce(erased_at, :at)
+    attributes = '{}', replaced = NULL, tags = '{}', opted_out = '{}', updated_at = :at, erased_at = coalesce(erased_at, :at)
 WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id);
 
 -- keep_wallet_digests --
@@ -144,13 +144,39 @@ WHERE m.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.mer
     AND (m.keep_id = c.id OR m.absorbed_id = c.id);
 
 -- delete_merge_changes --
--- Delete what its merges changed in the histories of the other contacts: these are values of it, also after an undo.
-DELETE FROM contact_changes k
-USING contacts c, contact_merges m
-WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
-    AND m.org_id = :org_id AND (m.keep_id = c.id OR m.absorbed_id = c.id)
-    AND k.org_id = :org_id AND k.contact_id IN (m.keep_id, m.absorbed_id) AND k.cause = 'merge' AND k.cause_id = m.id
-    AND k.field <> 'mergedInto';
+-- Delete what its merges changed in the histories of the other contacts: these are values of it, also after an undo. Until the undo, changes
+-- by others replaced these values: they get those of before the merge, and lists lose what the merge added.
+WITH deleted AS (
+    DELETE FROM contact_changes k
+    USING contacts c, contact_merges m
+    WHERE c.org_id = :org_id AND (c.id = :contact_id OR c.merged_into = :contact_id)
+        AND m.org_id = :org_id AND (m.keep_id = c.id OR m.absorbed_id = c.id)
+        AND k.org_id = :org_id AND k.contact_id IN (m.keep_id, m.absorbed_id) AND k.cause = 'merge' AND k.cause_id = m.id
+        AND k.field <> 'mergedInto'
+    RETURNING k.contact_id, k.changed_at, k.field, k.old, k.new, m.undone_at
+), gained AS (
+    SELECT contact_id, changed_at, undone_at, field, old, new,
+           CASE WHEN field IN ('tags', 'optedOut') THEN ARRAY(SELECT jsonb_array_elements_text(new - ARRAY(SELECT jsonb_array_elements_text(old)))) END
+               AS items
+    FROM deleted WHERE changed_at < undone_at
+), corrected AS (
+    UPDATE contact_changes k
+    SET old = CASE WHEN g.items IS NULL THEN g.old ELSE k.old - g.items END,
+        new = CASE WHEN g.items IS NULL THEN k.new ELSE k.new - g.items END
+    FROM gained g
+    WHERE k.org_id = :org_id AND k.contact_id = g.contact_id AND k.field = g.field
+        AND k.changed_at > g.changed_at AND k.changed_at < g.undone_at AND (g.items IS NOT NULL OR k.old = g.new)
+)
+UPDATE events e
+SET replaced = (
+    SELECT jsonb_object_agg(r.key, CASE WHEN g.field IS NULL THEN r.value ELSE g.old END) FILTER (WHERE g.field IS NULL OR g.old IS NOT NULL)
+    FROM jsonb_each(e.replaced) AS r
+    LEFT JOIN gained g ON g.contact_id = s.contact_id AND g.field = 'attributes.' || r.key AND g.new = r.value
+        AND e.changed_at > g.changed_at AND e.changed_at < g.undone_at)
+FROM (SELECT contact_id, min(changed_at) AS since, max(undone_at) AS until FROM gained GROUP BY contact_id) AS s
+JOIN contacts c ON c.org_id = :org_id AND c.id = s.contact_id
+WHERE e.org_id = :org_id AND e.contact_id = coalesce(c.merged_into, c.id) AND coalesce(e.merged_from, e.contact_id) = c.id
+    AND e.changed_at > s.since AND e.changed_at < s.until;
 
 -- leave_all_segments --
 -- Remove it from all segments.
@@ -216,7 +242,7 @@ WITH live AS (
 SELECT count(*) FROM moved;
 
 -- erase_events --
--- Erase the payloads, identifiers and keys of its next events, and the same keys in rejected events; returns where
+-- Erase the payloads, identifiers, changes of attributes and keys of its next events, and the same keys in rejected events; returns where
 -- the page ends. The digest of a key is kept for ever, so a retry stays a duplicate.
 WITH page AS (
     SELECT created_at, id, idempotency_key FROM events
@@ -228,7 +254,8 @@ WITH page AS (
     FROM page p
     WHERE n.org_id = :org_id AND n.idempotency_key = p.idempotency_key AND p.idempotency_key <> ''
 ), cleaned AS (
-    UPDATE events v SET payload = '{}', idempotency_key = '', wallet_address = NULL, email = NULL, external_id = NULL
+    UPDATE events v SET payload = '{}', idempotency_key = '', wallet_address = NULL, email = NULL, external_id = NULL,
+        attributes = NULL, replaced = NULL, changed_at = NULL
     FROM page p
     WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at AND p.idempotency_key <> ''
 )

@@ -38,7 +38,7 @@ WHERE i.org_id = :org_id AND i.kind = k.kind AND i.value_digest = k.digest AND i
 -- Write all of a contact except its segments.
 UPDATE contacts
 SET wallet_address = :wallet, wallet_raw = :wallet_raw, email = :email, email_domain = :email_domain, external_id = :external_id,
-    attributes = :attributes ::jsonb, tags = :tags, opted_out = :opted_out,
+    attributes = :attributes ::jsonb, replaced = NULL, tags = :tags, opted_out = :opted_out,
     updated_at = greatest(:at ::timestamptz, updated_at + interval '1 microsecond')
 WHERE org_id = :org_id AND id = :contact_id;
 
