@@ -42,6 +42,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...] = ()  # connections are spread over them
     events_per_request: int = 1
     new_every: int = 0  # one event in `new_every` is from a new contact; 0: none
+    changing: int = 0  # attributes of returning contacts that each event changes
     rate: float = 0.0  # requests per second of an open loop; 0: a closed loop
     introduce: bool = False  # send every returning contact once, instead of for `seconds`
 
@@ -187,7 +188,8 @@ def moments(seconds: float, rate: float) -> Iterator[float]:
 
 def _requests(order: LoadSpec) -> Iterator[bytes]:
     """Yield the requests of a load; about as many as it needs are built beforehand."""
-    bodies = traffic.introductions() if order.introduce else traffic.bodies(order.events_per_request, order.new_every)
+    size, new_every = order.events_per_request, order.new_every
+    bodies = traffic.introductions() if order.introduce else traffic.bodies(size, new_every, order.changing)
     head = (
         f"POST {order.path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {order.key}\r\n"
         "Content-Type: application/json\r\nContent-Length: "
