@@ -170,7 +170,7 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
                 return unknown("segment")
             if users := await _find_users(tx, author.org_id, name):
                 return Refusal("conflict", tuple(Problem("", f"{user} uses it") for user in users))
-            await store.remove_all_members(tx, SegmentKey(row.org_id, name), author.now)
+            await store.remove_all_members(tx, SegmentKey(row.org_id, name), author.now, author.key_id)
             await store.delete_audience_parts(tx, row.org_id, row.id)
             await store.archive_segment(tx, row, author.key_id, author.now)
             await record(tx, author, "segment.archive", row.id, {"name": name, "size": row.size})
@@ -182,7 +182,7 @@ async def archive(services: SegmentServices, author: Author, name: str) -> Segme
         async with services.database.transaction() as tx:
             await run(tx, hold_members(row.org_id))
             key = SegmentKey(row.org_id, row.name)
-            await store.clear_members(tx, key, author.now, await transaction_offset(tx))
+            await store.clear_members(tx, key, author.now, author.key_id, await transaction_offset(tx))
 
     async with services.slots.acquire(author.org_id):
         row = await archive_unused()

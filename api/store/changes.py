@@ -112,8 +112,10 @@ async def note_entered(tx: Transaction, org_id: int, segment: str, at: datetime,
 
 
 @query
-async def note_left(tx: Transaction, org_id: int, segment: str, ids: list[Uuid], at: datetime, offset: int) -> None:
-    """Note contacts that have left a segment."""
+async def note_left(
+    tx: Transaction, org_id: int, segment: str, ids: list[Uuid], at: datetime, key_id: Uuid | None, offset: int
+) -> None:
+    """Note contacts that have left a segment; `key_id`: because this key has deleted it."""
 
 
 # --- Reading

@@ -248,21 +248,23 @@ async def list_entered(tx: Transaction, key: SegmentKey, at: datetime, after: Uu
 async def count_members(tx: Transaction, key: SegmentKey) -> int: ...
 
 
-async def remove_all_members(tx: Transaction, key: SegmentKey, at: datetime) -> None:
-    """Remove all members, except those that another transaction is changing now."""
+async def remove_all_members(tx: Transaction, key: SegmentKey, at: datetime, key_id: Uuid) -> None:
+    """Remove all members of a deleted segment, except those that another transaction is changing now."""
     await _open_wanted(tx)
     await _join_by_hash(tx)
-    await _drop_leaving(tx, key, at)
+    await _drop_leaving(tx, key, at, key_id=key_id)
 
 
-async def _drop_leaving(tx: Transaction, key: SegmentKey, at: datetime, left: ContactsChanged | None = None) -> int:
+async def _drop_leaving(
+    tx: Transaction, key: SegmentKey, at: datetime, left: ContactsChanged | None = None, key_id: Uuid | None = None
+) -> int:
     dropped = 0
     async with tx.cursor("leaving") as leaving:  # server-side, so that only one block of ids is held here
         await leaving.execute(_SQL["list_leaving"], msgspec.structs.asdict(key))
         while rows := await leaving.fetchmany(_BLOCK_IDS):
             ids = await drop_members(tx, key, [contact_id for (contact_id,) in rows])
             dropped += len(ids)
-            await note_left(tx, key.org_id, key.segment, ids, at, await transaction_offset(tx))
+            await note_left(tx, key.org_id, key.segment, ids, at, key_id, await transaction_offset(tx))
             if left is not None:
                 await left(ids)
     return dropped
@@ -279,7 +281,7 @@ async def repair_members(tx: Transaction, key: SegmentKey, since: datetime, at: 
 
 
 @query
-async def clear_members(tx: Transaction, key: SegmentKey, at: datetime, offset: int) -> None:
+async def clear_members(tx: Transaction, key: SegmentKey, at: datetime, key_id: Uuid, offset: int) -> None:
     """Remove the remaining members of an archived segment. Needs `locks.hold_members`."""
 
 

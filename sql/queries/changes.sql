@@ -110,9 +110,10 @@ WHERE m.org_id = :org_id ::bigint AND m.segment = :segment AND m.entered_at = :a
 RETURNING true;
 
 -- note_left --
--- Note contacts that have left a segment.
+-- Note contacts that have left a segment: at a refresh, or because a person (a key) has deleted it.
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
-SELECT :org_id ::bigint, contact_id, :at ::timestamptz, 'segments.' || :segment, 'true', 'false', 'refresh', NULL,
+SELECT :org_id ::bigint, contact_id, :at ::timestamptz, 'segments.' || :segment, 'true', 'false',
+       CASE WHEN :key_id ::uuid IS NULL THEN 'refresh' ELSE 'person' END, :key_id ::uuid,
        (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
 FROM unnest(:ids ::uuid[]) AS l (contact_id)
 RETURNING true;

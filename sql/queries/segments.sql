@@ -261,7 +261,7 @@ WITH deleted AS (
 ), noted AS (
     INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
     SELECT :org_id ::bigint, contact_id, :at ::timestamptz, 'segments.' || :segment ::text, to_jsonb(NOT is_member), to_jsonb(is_member),
-           'refresh', NULL, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
+           'merge', NULL, (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
     FROM (SELECT contact_id, true FROM moved UNION ALL SELECT member_id, false FROM deleted WHERE erased_at IS NULL)
         AS n (contact_id, is_member)
     RETURNING true
@@ -278,7 +278,7 @@ WITH cleared AS (
     RETURNING m.contact_id
 )
 INSERT INTO contact_changes (org_id, contact_id, changed_at, field, old, new, cause, cause_id, stored_in)
-SELECT :org_id ::bigint, contact_id, :at ::timestamptz, 'segments.' || :segment, 'true', 'false', 'refresh', NULL,
+SELECT :org_id ::bigint, contact_id, :at ::timestamptz, 'segments.' || :segment, 'true', 'false', 'person', :key_id ::uuid,
        (SELECT pg_current_xact_id()::text::bigint + :offset ::bigint)
 FROM cleared
 RETURNING true;

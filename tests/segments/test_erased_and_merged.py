@@ -216,4 +216,5 @@ async def test_members_locked_by_another_transaction_are_skipped(acme: Team) -> 
         await tx.execute("DELETE FROM segment_members WHERE contact_id = %s", (ann,))
         async with acme.services.database.transaction() as other:
             key = store_segments.SegmentKey(acme.id, row.name)
-            await store_segments.remove_all_members(other, key, acme.org.service.services.clock.now())  # does not wait
+            now = acme.org.service.services.clock.now()
+            await store_segments.remove_all_members(other, key, now, ann)  # does not wait
