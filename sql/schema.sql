@@ -910,6 +910,7 @@ ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.broadcasts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.audience_parts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
@@ -989,6 +990,11 @@ CREATE VIEW analyst.segment_sizes WITH (security_invoker = true, security_barrie
     FROM workbench.segment_sizes z
     JOIN workbench.segments s ON s.org_id = z.org_id AND s.id = z.segment_id
     WHERE s.archived_at IS NULL;
+
+CREATE VIEW analyst.broadcasts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, automation_id, nullif(segment, '') AS segment, scheduled, at, state, contacts, entered, departed, entries, created_at,
+           started_at, ended_at
+    FROM workbench.broadcasts;
 
 CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, event, field, reason, body, idempotency_key, received_at FROM workbench.event_notices

@@ -97,6 +97,8 @@ class Workbench(Reports):
         - segment_members: segment, contact_id, entered_at
         - segments: name, kind, size, refreshed_at, last_error, failing_since, created_at, updated_at
         - segment_sizes: segment, at, size, entered, departed
+        - broadcasts: id, automation_id, segment, scheduled, at, state, contacts, entered, departed, entries,
+          created_at, started_at, ended_at
         - consents: id, contact_id, topic, channel, granted, source, text_sha256, at
         - declined_topics: contact_id, topic
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at

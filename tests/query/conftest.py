@@ -48,6 +48,8 @@ INSERT INTO workbench.segment_sizes (org_id, segment_id, at, size, entered, depa
 VALUES (%(org)s, %(id)s, %(at)s, 1, 1, 0);
 INSERT INTO workbench.segment_members (org_id, segment, contact_id, entered_at)
 VALUES (%(org)s, %(canary)s, %(id)s, %(at)s);
+INSERT INTO workbench.broadcasts (org_id, id, automation_id, segment, at, state, contacts, watermark, created_at)
+VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, %(at)s, 'done', 1, %(at)s, %(at)s);
 INSERT INTO workbench.contact_changes (org_id, contact_id, changed_at, field, old, new, cause, stored_in)
 VALUES (%(org)s, %(id)s, %(at)s, %(canary)s, '1', '2', 'event', 1);
 INSERT INTO workbench.onchain_events (org_id, id, contact_id, chain_id, contract, event, signature, tx_hash, log_index,

@@ -28,6 +28,7 @@ CANARIES = {
     "segment_members": "segment",
     "segments": "name",
     "segment_sizes": "segment",
+    "broadcasts": "segment",
     "consents": "topic",
     "declined_topics": "topic",
     "rejected_events": "event",
