@@ -164,7 +164,8 @@ class Entry:
     def __repr__(self) -> str:
         lines = [f"Entry {self.id}: {words.ending(self.state, self.outcome, self.error)}"]
         lines += [
-            f"  {number}. {step.node_id}: {words.outcome(step.outcome)}" for number, step in enumerate(self.steps, 1)
+            f"  {number}. {step.node_id}: {words.outcome(step.outcome, step.kind)}"
+            for number, step in enumerate(self.steps, 1)
         ]
         lines += [f"  → {words.message_line(message)}" for message in self.messages]
         lines += [f"  {move}" for move in self.moves]
@@ -197,9 +198,9 @@ class Entries(TableSequence[Entry]):
 
     @property
     def latest(self) -> Entry:
-        """The newest entry. Raises NotFoundError if no event has started the automation."""
+        """The newest entry. Raises NotFoundError if nothing has started the automation."""
         if not self:
-            raise NotFoundError("no event has started this automation yet")
+            raise NotFoundError("nothing has started this automation yet")
         entry: Entry = self[0]
         return entry
 
@@ -223,7 +224,7 @@ class Entries(TableSequence[Entry]):
         error_title = ("last error",) if failed else ()
         columns = table_columns("started (UTC)", "event", "state", "outcome", *error_title, "contact", "entry")
         note = "Show the newest with .latest" if self else ""
-        return TableView(columns, rows, f"Entries: {len(self)}", "No event has started this automation yet.", note)
+        return TableView(columns, rows, f"Entries: {len(self)}", "Nothing has started this automation yet.", note)
 
 
 def list_entries(connection: Connection, automation_id: str, limit: int, state: str | None = None) -> Entries:

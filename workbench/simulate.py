@@ -198,7 +198,7 @@ class Simulation:
         lines = [f"{self.headline()}. {self.reason()}", *([self.note] if self.note else [])]
         for number, step in enumerate(self.steps, 1):
             offset = words.offset(step.at - self.steps[0].at)
-            outcome = words.outcome(step.outcome)
+            outcome = words.outcome(step.outcome, step.kind)
             if step.outcome == "skipped":
                 outcome += f", because {words.step_detail(step)}"
             elif step.outcome == "sent" and (locale := words.step_detail(step)):

@@ -97,13 +97,14 @@ class StepFigures(msgspec.Struct, frozen=True):
     """One step: what it does, how many of the newest entries are at it, and how often each outcome occurred."""
 
     node_id: str
+    kind: str
     does: str
     live: int
     outcomes: Mapping[str, int]
 
     def outcome_text(self) -> str:
         by_count = sorted(self.outcomes.items(), key=lambda item: -item[1])
-        return ", ".join(f"{words.outcome(word)}: {count:,}" for word, count in by_count)
+        return ", ".join(f"{words.outcome(word, self.kind)}: {count:,}" for word, count in by_count)
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -167,11 +168,15 @@ def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:
     # New entries run the live version; the draft may have other steps.
     version = publish.live_version(connection, current)
     graph = read_graph(current.graph if version is None else version.graph)
-    titles = {node.id: step_title(node) for node in graph.nodes} if isinstance(graph, Graph) else {}
+    nodes = graph.by_id if isinstance(graph, Graph) else {}
+    titles = {node.id: step_title(node) for node in nodes.values()}
     live, outcomes = counts["live"], counts["nodes"]
     # Entries of earlier versions can be at steps that the live version does not have.
     titles |= dict.fromkeys(sorted({*live, *outcomes} - titles.keys()), "of an earlier version")
-    steps = [StepFigures(key, title, live.get(key, 0), outcomes.get(key, {})) for key, title in titles.items()]
+    steps = [
+        StepFigures(key, nodes[key].kind if key in nodes else "", title, live.get(key, 0), outcomes.get(key, {}))
+        for key, title in titles.items()
+    ]
     return Stats(current, counts["entries"], steps, goal, dead_letters(connection, record.id))
 
 

@@ -190,7 +190,7 @@ def _describe(trace: Trace) -> NodePreview:
         limit = " for the event" if step.detail["cause"] == "event" else ""
         text = f"Waits{limit} until {words.to_minute(step.detail['until'])} UTC."
     else:
-        text = f"{words.outcome(step.outcome)}.".capitalize()
+        text = f"{words.outcome(step.outcome, step.kind)}.".capitalize()
     verdicts = msgspec.convert(step.detail.get("verdicts", ()), tuple[Verdict, ...])
     return NodePreview(text=text, verdicts=describe_verdicts(verdicts))
 
@@ -313,7 +313,7 @@ def simulate(request: CanvasRequest) -> JsonObject:
             {
                 "key": keys.get(step.node_id),
                 "node": step.node_id,
-                "outcome": words.outcome(step.outcome),
+                "outcome": words.outcome(step.outcome, step.kind),
                 "detail": words.step_detail(step),
                 "offset": words.offset(step.at - simulation.steps[0].at),
             }

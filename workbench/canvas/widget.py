@@ -151,12 +151,14 @@ class Canvas(AnyWidget):
             keys = self._pieces.keys()
             nodes: dict[str, JsonObject] = {}
             for node_id in keys.keys() & {*live, *outcomes}:
-                counts = outcomes.get(node_id, {})
+                counts, kind = outcomes.get(node_id, {}), self._pieces.nodes[keys[node_id]]["type"]
                 nodes[keys[node_id]] = {
                     "live": live.get(node_id, 0),
                     "passed": sum(count for word, count in counts.items() if word not in (*_FAILED, *_NOT_PASSED)),
                     "failed": sum(count for word, count in counts.items() if word in _FAILED),
-                    "outcomes": [{"outcome": outcome(word), "count": count} for word, count in sorted(counts.items())],
+                    "outcomes": [
+                        {"outcome": outcome(word, kind), "count": count} for word, count in sorted(counts.items())
+                    ],
                 }
             # Entries of earlier versions may be at steps that the draft does not have.
             removed = sum(count for node_id, count in live.items() if node_id not in keys)

@@ -32,7 +32,7 @@ if OPERATOR_PHRASES.keys() != OPERATORS.keys():
 WORDS = msgspec.toml.decode(
     files("workbench.display").joinpath("words.toml").read_bytes(), type=dict[str, dict[str, str]]
 )
-OUTCOME_WORDS, CAUSE_WORDS = WORDS["outcomes"], WORDS["causes"]
+OUTCOME_WORDS, ENTERED_WORDS, CAUSE_WORDS = WORDS["outcomes"], WORDS["entered"], WORDS["causes"]
 
 _SEGMENTS_PATH = "contact.segments"
 _MAX_COUNTED_ENTRIES = 100_000  # the server counts the states of the newest 100,000 entries only
@@ -194,8 +194,11 @@ def assignments(attributes: Mapping[str, Any]) -> str:
     return join_and([f"{name} = {value(content)}" for name, content in attributes.items()])
 
 
-def outcome(word: str | None) -> str:
+def outcome(word: str | None, kind: str = "") -> str:
+    """Return an outcome in words; `kind`: of the node, as that of a trigger says what started the entry."""
     key = word or ""
+    if key == "entered" and kind in ENTERED_WORDS:
+        return ENTERED_WORDS[kind]
     return OUTCOME_WORDS.get(key) or DELIVERY_ERRORS.get(key) or key.replace("_", " ")
 
 
