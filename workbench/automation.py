@@ -13,7 +13,7 @@ from workbench.connection import Connection
 from workbench.display.graph import draw, picture
 from workbench.display.html import html, printable_text
 from workbench.draft import Draft, from_json
-from workbench.duration import PeriodArguments
+from workbench.duration import Moment, PeriodArguments
 from workbench.entries import DeadLetters, Entries, Entry, Until, dead_letters
 from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchError, usage_example
 from workbench.events import Receipt
@@ -189,6 +189,7 @@ class Automation(AutomationVerbs):
         segment: str | None = None,
         sample: float = 1.0,
         processes: int | None = None,
+        at: Moment | None = None,
         **during: Unpack[PeriodArguments],
     ) -> "Backtest":
         """Return what the automation would have done in a period of stored events.
@@ -201,11 +202,13 @@ class Automation(AutomationVerbs):
         restricts it to the current members of a segment. `sample=0.1` takes a tenth of the contacts, always the same
         ones.
         `processes` is the number of worker processes (default: one per core).
+        `at="2026-11-20T09:00Z"` is the time of a broadcast, and `segment` its recipients. Without `at`, the broadcasts
+        that were sent in the period are played, and if there are none, one at its beginning.
         """
         from workbench.backtest.run import BacktestRequest, backtested
         from workbench.backtest.source import ContactSample
 
-        request = BacktestRequest(during, ContactSample(sample, segment), processes)
+        request = BacktestRequest(during, ContactSample(sample, segment), processes, at)
         return backtested(self._connected(), self._draft, self._server.record, against, request)
 
     @usage_example('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')

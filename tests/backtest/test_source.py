@@ -1,6 +1,7 @@
 """The SQL pre-selection of a backtest never leaves out an event that starts an automation."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -12,11 +13,13 @@ from api.embedded import Server
 from api.query.limits import check_functions
 from tests.language.strategies import NOW, graph_of
 from workbench.backtest.source import ContactSample, EventSelection, select
+from workbench.backtest.starts import select_starts
 from workbench.language.codec import decode, encode, normalize
 from workbench.language.event import Identifiers
 from workbench.language.filter import OPERATORS
 from workbench.language.graph import Graph
 from workbench.language.simulate import SimulatedAutomation
+from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger, fires, flat_context, read_trigger
 from workbench.sql import statement
 
@@ -122,6 +125,21 @@ def test_addresses_are_decrypted_only_if_they_are_used() -> None:
 @pytest.mark.parametrize("sample", [ContactSample(), ContactSample(0.5, "whales")])
 def test_the_queries_use_only_functions_that_servers_allow(sample: ContactSample) -> None:
     filter_ = {"path": "a.b", "operator": "eq", "value": 1}
-    for selection in (EventSelection(), select([SimulatedAutomation(trigger_with([filter_]), Graph())])):
-        for name in ("begin", "days", "events", "contacts", "messages"):
+    sources = [
+        StartSource("segment_left", "vip"),
+        StartSource("schedule", cron="0 9 * * *"),
+        StartSource("schedule", "vip", cron="0 9 * * *"),
+        StartSource("broadcast"),
+    ]
+    starts = select_starts(sources, NOW, NOW + timedelta(days=2), None, own=True)
+    for selection in (
+        EventSelection(),
+        select([SimulatedAutomation(trigger_with([filter_]), Graph())]),
+        EventSelection().with_starts(starts, "a"),
+    ):
+        for name in ("begin", "hours", "events", "contacts", "messages"):
             assert check_functions(statement(f"backtest_{name}", sample=sample, selection=selection, own=True)) is None
+    assert check_functions(statement("backtest_segment")) is None
+    for start in starts:
+        for name in ("broadcasts", "presences"):
+            assert check_functions(statement(f"backtest_{name}", sample=sample, start=start)) is None

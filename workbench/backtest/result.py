@@ -27,6 +27,7 @@ from workbench.language.channel import CHANNELS, Message, channel_of
 from workbench.language.check import context_paths
 from workbench.language.graph import Edge, Graph
 from workbench.language.simulate import SimulatedAutomation
+from workbench.language.starts import StartSource
 
 if TYPE_CHECKING:
     import altair as alt
@@ -109,7 +110,7 @@ class Backtest:
     def frame(self) -> pl.DataFrame:
         """Return a row per step: entry, contact, node, kind, at, outcome, handle, effect, reason, arrives.
 
-        `entry`: the id of the event that started it. `effect`: inapp, email, webhook, connection, tag added, tag
+        `entry`: the id of the event or start that began it. `effect`: inapp, email, webhook, connection, tag added, tag
         removed or contact updated; `reason`: why it was skipped, failed or waits; `arrives`: whether this is the
         first step of the entry at this node.
         """
@@ -233,7 +234,8 @@ class Backtest:
         elif sample.is_partial:
             contacts = f", for {sample.share:.2%} of the contacts"
         started_by = trigger_title(self._automation.trigger)
-        text = f"{self._label.name}: on every {started_by}, from {since} to {until} UTC{contacts}."
+        every = "" if isinstance(self._automation.trigger.source, StartSource) else "every "
+        text = f"{self._label.name}: on {every}{started_by}, from {since} to {until} UTC{contacts}."
         if self._other is None:
             return text
         gains, losses = quantity(self.gains().height, "contact"), quantity(self.losses().height, "contact")
@@ -250,11 +252,16 @@ class Backtest:
 
     def _mistakes(self) -> Iterator[str]:
         totals, trigger, events = self.totals, self._automation.trigger, self._summary.events
+        if isinstance(trigger.source, StartSource):  # only these can start it, events only continue it
+            events = self._summary.starts
         if self._label.problems:
             yield f"It cannot be published yet: {quantity(self._label.problems, 'problem')}, listed by .check()."
         if not totals.entries and not totals.turned_away:
             if events:
-                yield f"{quantity(events, 'event')} could have started it, but none passed its filters."
+                noun = "event" if not isinstance(trigger.source, StartSource) else "start"
+                yield f"{quantity(events, noun)} could have started it, but none passed its filters."
+            elif isinstance(trigger.source, StartSource):
+                yield f"Nothing in this period could have started it: {trigger_title(trigger)}."
             else:
                 yield f"No event in this period could have started it: {trigger_title(trigger)}."
             return
@@ -305,6 +312,7 @@ class Backtest:
         if summary.masked and filters_on_addresses(self._automation):
             masked = "your API key sees them masked (no pii:read)"
             yield f"It uses email addresses, and {masked}: these decisions may be wrong."
+        yield from self._scope.remarks
         if trigger.creates_contacts:
             yield "Unknown wallets are left out; in a real run, the logs create contacts for them."
         if trigger.confirmations:

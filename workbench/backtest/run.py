@@ -1,6 +1,7 @@
 """Runs a backtest: count the events, read them, simulate them, with a progress line."""
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, Literal, Self, TypeAlias
 
@@ -10,17 +11,18 @@ from workbench import environment
 from workbench.backtest.buckets import BucketWriter, Folder
 from workbench.backtest.result import Backtest, BacktestLabel
 from workbench.backtest.simulate_bucket import CONTACTS, EVENTS, MESSAGES, AutomationPayload, BucketSummary, BucketTask
-from workbench.backtest.source import BacktestSource, ContactSample, Window, select
+from workbench.backtest.source import BacktestScope, BacktestSource, ContactSample, EventSelection, Window, select
+from workbench.backtest.starts import UnsentBroadcast, select_starts
 from workbench.backtest.worker import WorkerPool
 from workbench.connection import Connection
-from workbench.display.html import ProgressLine
+from workbench.display.html import ProgressLine, moment
 from workbench.display.words import quantity
 from workbench.draft import Draft
-from workbench.duration import PeriodArguments, read_period
+from workbench.duration import Moment, PeriodArguments, moment_of, read_period
 from workbench.errors import InvalidArgumentError, InvalidRequestError, NotFoundError, StoppedError
 from workbench.language.channel import RetryPolicy
 from workbench.language.check import errors
-from workbench.language.simulate import SIMULATED_ID
+from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation
 from workbench.language.starts import StartSource
 from workbench.publish import AutomationRecord, Version, find, versions
 from workbench.segments import require_segment
@@ -36,11 +38,12 @@ Against: TypeAlias = Literal["published"] | int
 
 
 class BacktestRequest(msgspec.Struct, frozen=True):
-    """The arguments of a backtest. `processes` None: one worker per core."""
+    """The arguments of a backtest. `at`: the time of a broadcast. `processes` None: one worker per core."""
 
     period: PeriodArguments
     sample: ContactSample = ContactSample()
     processes: int | None = None
+    at: Moment | None = None
 
 
 def backtested(
@@ -115,13 +118,8 @@ def run(
     try:
         folder.create()
         simulated = tuple(payload.automation() for payload in payloads)
-        if any(isinstance(automation.trigger.source, StartSource) for automation in simulated):
-            raise InvalidArgumentError(
-                "a backtest plays stored events, and does not read when contacts entered and left segments. "
-                "Simulate contacts instead: .simulate(contact={…})"
-            )
-        source = BacktestSource(connection, select(simulated), request.sample)
-        scope = source.scope(read_period(request.period))
+        scope = BacktestSource(connection, EventSelection(), request.sample).scope(read_period(request.period))
+        source, scope = _open_source(connection, simulated, own_id, request, scope)
         slices = source.slices(scope.window)
         total = sum(events for _, events in slices)
         buckets = max(1, math.ceil(total / BUCKET_EVENTS))
@@ -167,6 +165,44 @@ def run(
             message = f"The events could not be read; {hint}: {error}"
             raise InvalidRequestError(message, error.problems, request_id=error.request_id) from None
         raise
+
+
+def _open_source(
+    connection: Connection,
+    simulated: Sequence[SimulatedAutomation],
+    own_id: str | None,
+    request: BacktestRequest,
+    scope: BacktestScope,
+) -> tuple[BacktestSource, BacktestScope]:
+    """Return what reads the events and starts, and the scope with remarks on the starts."""
+    selection, sample = select(simulated), request.sample
+    source = BacktestSource(connection, selection, sample)
+    window, triggers = scope.window, [automation.trigger.source for automation in simulated]
+    sources = [trigger for trigger in triggers if isinstance(trigger, StartSource)]
+    broadcast, remarks = None, []
+    if any(item.type == "broadcast" for item in sources):
+        if request.at is not None:
+            broadcast = UnsentBroadcast(moment_of(request.at, "at"), sample.segment)
+            if not window.since <= broadcast.at < window.until:
+                bounds = f"from {moment(window.since)} to {moment(window.until)} (UTC)"
+                raise InvalidArgumentError(f"at={request.at!r} is not in the period, which is {bounds}")
+            remarks.append(f"It is broadcast on {moment(broadcast.at)} UTC to {broadcast.recipients()}.")
+        elif own_id is None or not source.sent_broadcasts(window, own_id):
+            broadcast = UnsentBroadcast(window.since, sample.segment)
+            remarks.append(
+                "It was not broadcast in this period, so this is a broadcast at its beginning to "
+                f"{broadcast.recipients()}. at= and segment= choose another one."
+            )
+    elif request.at is not None:
+        raise InvalidArgumentError(f"at={request.at!r} is the time of a broadcast: the trigger must be .on_broadcast()")
+    starts = select_starts(sources, window.since, window.until, broadcast, own=own_id is not None)
+    if broadcast is not None:  # the segment has its recipients, not contacts that are in it now
+        sample = msgspec.structs.replace(sample, segment=None)
+        counted = BacktestSource(connection, selection, sample).scope(read_period(request.period)).contacts
+        scope = msgspec.structs.replace(scope, sample=sample, contacts=counted)
+    source = BacktestSource(connection, selection.with_starts(starts, own_id), sample)
+    source.check_starts(scope)
+    return source, msgspec.structs.replace(scope, remarks=(*remarks, *source.start_remarks(window)))
 
 
 class _Progress:

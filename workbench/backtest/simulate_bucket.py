@@ -18,6 +18,7 @@ from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.run import JOINED, State, counts_towards_cap
 from workbench.language.simulate import SimulatedAutomation, backtest
+from workbench.language.starts import START_TYPES
 from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
@@ -63,13 +64,15 @@ class BucketSummary(msgspec.Struct, frozen=True):
     """The summary of one or more buckets: events, erased contacts, and for each automation the first message of each
     node.
 
-    `masked`: the email addresses were masked, because the key may not read them.
+    `starts`: how many of the events are starts. `masked`: the email addresses were masked, because the key may not
+    read them.
     """
 
     events: int = 0
     erased: int = 0
     masked: bool = False
     messages: tuple[tuple[Message, ...], ...] = ()
+    starts: int = 0
 
     def plus(self, other: "BucketSummary") -> "BucketSummary":
         if not other.messages:  # an empty bucket
@@ -80,7 +83,11 @@ class BucketSummary(msgspec.Struct, frozen=True):
             nodes = {message.node_id for message in first}
             messages.append((*first, *(message for message in new if message.node_id not in nodes)))
         return BucketSummary(
-            self.events + other.events, self.erased + other.erased, self.masked or other.masked, tuple(messages)
+            self.events + other.events,
+            self.erased + other.erased,
+            self.masked or other.masked,
+            tuple(messages),
+            self.starts + other.starts,
         )
 
 
@@ -115,6 +122,8 @@ class BucketSimulator:
         simulations = [_Simulation(automation) for automation in self._automations]
         erased = 0
         # Sorted by contact, then as the engine saw the events; ids are UUIDv7 and order events with the same time.
+        # The runs of a schedule are read by their times, and the last one may have begun after the period.
+        events = events.filter(pl.col("created_at") < self._until)
         rows = events.sort("contact_id", "created_at", "id").with_columns(pl.col("created_at").to_physical())
         for contact_id, contact_rows in groupby(rows.iter_rows(), itemgetter(0)):
             contact = contacts.get(contact_id)
@@ -134,7 +143,8 @@ class BucketSimulator:
         emails = [contact.identifiers.email for contact in contacts.values()]
         masked = any(email is not None and email == mask_email(email) for email in emails)
         first_messages = tuple(tuple(simulation.first_messages.values()) for simulation in simulations)
-        return BucketSummary(events.height, erased, masked, first_messages)
+        starts = int((events["source"].is_not_null() & events["event"].is_in(START_TYPES)).sum())
+        return BucketSummary(events.height, erased, masked, first_messages, starts)
 
 
 class _Simulation:

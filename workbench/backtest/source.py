@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from workbench.backtest.starts import MAX_STARTS, StartSelection, segment_remarks, too_many_starts
 from workbench.connection import Connection
 from workbench.display.html import moment
 from workbench.duration import Period
@@ -49,7 +50,8 @@ class EventSelection(msgspec.Struct, frozen=True):
     read. `logs`: whether logs are read. These are the logs in the parameter `awaited`, for which steps wait, and the
     logs that may start an entry, from `log_sources` contracts (parameters `chain_0`, `contract_0` …). `addresses`
     False: nothing uses the text of an email address, so the server need not decrypt them, which costs more than
-    everything else. `topics`: whether contacts may have declined the topics in the parameter `topics`.
+    everything else. `topics`: whether contacts may have declined the topics in the parameter `topics`. `starts`: the
+    starts that are read.
     """
 
     names: str | None = None
@@ -60,6 +62,14 @@ class EventSelection(msgspec.Struct, frozen=True):
     logs: bool = False
     log_sources: int = 0
     topics: bool = False
+    starts: tuple[StartSelection, ...] = ()
+
+    def with_starts(self, starts: tuple[StartSelection, ...], own_id: str | None) -> "EventSelection":
+        """Return the selection with starts; `own_id`: the automation whose broadcasts and runs they are."""
+        params = self.params | ({"automation": own_id} if starts and own_id is not None else {})
+        for start in starts:
+            params |= start.params
+        return msgspec.structs.replace(self, starts=starts, params=params)
 
 
 def select(automations: Sequence[SimulatedAutomation]) -> EventSelection:
@@ -169,11 +179,12 @@ class ContactSample(msgspec.Struct, frozen=True):
 
 
 class BacktestScope(msgspec.Struct, frozen=True):
-    """The period, the sample, and the number of contacts in the sample."""
+    """The period, the sample, and the number of contacts in the sample. `remarks`: on what starts the entries."""
 
     window: Window
     contacts: int
     sample: ContactSample = ContactSample()
+    remarks: tuple[str, ...] = ()
 
 
 class BacktestSource:
@@ -196,15 +207,39 @@ class BacktestSource:
             )
         return BacktestScope(Window(since, until), start["contacts"][0], self._sample)
 
+    def sent_broadcasts(self, window: Window, own_id: str) -> int:
+        """Return the number of starts of broadcasts of an automation in a window."""
+        starts: int = self._frame("backtest_broadcasts", window.params | {"automation": own_id})["starts"][0]
+        return starts
+
+    def check_starts(self, scope: BacktestScope) -> None:
+        """Raise InvalidArgumentError if a schedule starts more than `MAX_STARTS` entries."""
+        for start in self._selection.starts:
+            if scope.contacts * len(start.times) > MAX_STARTS:  # of a segment, perhaps fewer
+                params = self._params(scope.window)
+                starts = self._frame("backtest_presences", params, start=start)["starts"][0]
+                if starts > MAX_STARTS:
+                    raise too_many_starts(starts)
+
+    def start_remarks(self, window: Window) -> Generator[str]:
+        """Yield what is unknown about the starts of a window."""
+        for start in self._selection.starts:
+            if start.segment is not None:
+                rows = self._frame("backtest_segment", window.params | {"start_segment": start.segment})
+                (row,) = rows.iter_rows(named=True)
+                yield from segment_remarks(
+                    start.segment, row["created_at"], window.since, row["unrecorded"], row["begins_at"]
+                )
+
     def slices(self, window: Window) -> list[tuple[Window, int]]:
         """Return the window in parts that are small enough for one query, each with its number of events."""
         slices: list[tuple[Window, int]] = []
         since, total = window.since, 0
-        for day, events in self._frame("backtest_days", self._params(window)).iter_rows():
-            # Parts end at midnight, so a day with more events is read by one query.
+        for hour, events in self._frame("backtest_hours", self._params(window)).iter_rows():
+            # Parts end at a full hour, so an hour with more events is read by one query.
             if total and total + events > _MAX_EVENTS_PER_QUERY:
-                slices.append((Window(since, day), total))
-                since, total = day, 0
+                slices.append((Window(since, hour), total))
+                since, total = hour, 0
             total += events
         return [*slices, (Window(since, window.until), total)] if total else slices
 
@@ -230,8 +265,8 @@ class BacktestSource:
         values = params | self._sample.params
         return SqlQuery(text, {name: value for name, value in values.items() if name in used})
 
-    def _frame(self, name: str, params: dict[str, Any]) -> pl.DataFrame:
-        return sql(self._connection, self._query(name, params))
+    def _frame(self, name: str, params: dict[str, Any], **structure: Any) -> pl.DataFrame:
+        return sql(self._connection, self._query(name, params, **structure))
 
     def _stream(self, name: str, params: dict[str, Any], **structure: Any) -> Generator[pl.DataFrame]:
         with closing(Stream(self._connection, self._query(name, params, **structure)).frames()) as frames:

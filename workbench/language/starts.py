@@ -39,7 +39,13 @@ class StartSource(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """What starts of this source have in common, as one text."""
-        return f"{self.type}:{self.segment}" if self.type in SEGMENT_CHANGES else self.type
+        match self.type:
+            case "broadcast":
+                return self.type
+            case "schedule":
+                return f"{self.type}:{self.cron}:{self.timezone}:{self.segment or ''}"
+            case _:
+                return f"{self.type}:{self.segment}"
 
     @property
     def name(self) -> str:

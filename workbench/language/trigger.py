@@ -144,7 +144,8 @@ class Trigger(msgspec.Struct, frozen=True):
     def matches_event(self, name: str, source: str | None = None) -> bool:
         """Return whether the trigger is for custom events of this name (in lower case), or for those of a source."""
         if self.source is not None:
-            return source == self.source.key
+            # A stored start of a broadcast or a schedule belongs to one automation, and names only its type.
+            return source in (self.source.key, self.source.type)
         return source is None and (not self.names or name in self.names)
 
     def concerns(self, payload: Mapping[str, Any], wallet: str | None) -> bool:
