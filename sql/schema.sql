@@ -916,6 +916,8 @@ ALTER TABLE workbench.event_notices ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.imports ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.topics ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.consents ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.identities ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.suppressions ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
@@ -1014,6 +1016,13 @@ CREATE VIEW analyst.declined_topics WITH (security_invoker = true, security_barr
         WHERE n.org_id = c.org_id AND n.topic = t.name AND n.contact_id IN (
             SELECT f.id FROM workbench.contacts f WHERE f.org_id = c.org_id AND c.id IN (f.id, f.merged_into))
         ORDER BY n.at DESC, n.id DESC LIMIT 1), t.opt_in = 'none');
+
+-- Contacts with a suppressed address. The digests of the addresses are read, but not shown; while a secret is rotated, an address has two.
+CREATE VIEW analyst.suppressions WITH (security_invoker = true, security_barrier = true) AS
+    SELECT DISTINCT s.channel, i.contact_id, coalesce(s.cause, s.reason) AS cause, s.created_at
+    FROM workbench.suppressions s
+    JOIN workbench.identities i ON i.org_id = s.org_id AND i.kind = 2 AND i.value_digest = s.address_digest
+    WHERE s.channel = 'email';
 
 -- Events as of an earlier snapshot: those of the transactions that had ended then. Exact whatever the events' dates (an import dates its
 -- events back). The snapshot is a setting of the reader's connection, which can only remove rows.

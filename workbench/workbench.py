@@ -101,6 +101,7 @@ class Workbench(Reports):
           created_at, started_at, ended_at
         - consents: id, contact_id, topic, channel, granted, source, text_sha256, at
         - declined_topics: contact_id, topic
+        - suppressions: channel, contact_id, cause, created_at
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
         if not isinstance(query, str):

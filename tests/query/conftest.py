@@ -59,6 +59,12 @@ INSERT INTO workbench.topics (org_id, name, label, opt_in, created_at, updated_a
 VALUES (%(org)s, %(canary)s, 'News', 'none', %(at)s, %(at)s);
 INSERT INTO workbench.consents (org_id, id, contact_id, topic, granted, source, at)
 VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, false, 'api', %(at)s);
+INSERT INTO workbench.identities (org_id, kind, value_digest, contact_id, created_at)
+SELECT %(org)s, kind, digest::uuid, %(id)s, %(at)s
+FROM (VALUES (1, %(id)s), (2, 'aaaaaaaa-0000-0000-0000-000000000001'), (2, 'bbbbbbbb-0000-0000-0000-000000000001'))
+    AS i (kind, digest);  -- the email has two indexes, as during the rotation of a secret
+INSERT INTO workbench.suppressions (org_id, channel, address_digest, reason, cause, created_at)
+SELECT %(org)s, 'email', value_digest, 'opted_out', %(canary)s, %(at)s FROM workbench.identities WHERE org_id = %(org)s;
 INSERT INTO workbench.event_notices (org_id, id, outcome, event, received_at)
 VALUES (%(org)s, 'ffffffff-ffff-7000-8000-000000000001', 'rejected', %(canary)s, %(at)s),
        (%(org)s, 'ffffffff-ffff-7000-8000-000000000002', 'deduplicated', 'again', %(at)s);  -- ids too young for upkeep

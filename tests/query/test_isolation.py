@@ -1,6 +1,7 @@
 """An organization's analyst sees its own rows, whatever the statement, and acts on nothing (docs/trust.md, group L)."""
 
 import asyncio
+import json
 import re
 import sys
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ CANARIES = {
     "broadcasts": "segment",
     "consents": "topic",
     "declined_topics": "topic",
+    "suppressions": "cause",
     "rejected_events": "event",
 }
 
@@ -49,6 +51,24 @@ async def test_joins_aggregates_and_common_tables_work(service):
         JOIN contacts c ON c.id = contact_id LEFT JOIN segment_members s USING (contact_id) GROUP BY 1;  -- one row
     """
     assert await service.ann.rows(statement) == [["canary_a", 1, "canary_a"]]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT address_digest FROM suppressions",
+        "SELECT value_digest FROM identities",
+        "SELECT (s).address_digest FROM (SELECT s FROM suppressions s) t",
+        "SELECT * FROM suppressions JOIN workbench.identities USING (contact_id)",
+    ],
+)
+async def test_analysts_cannot_read_the_indexes_of_addresses(service, statement):
+    assert (await service.ann.post(statement)).status_code == 400
+
+
+async def test_a_suppression_has_no_column_but_those_of_its_contact(service):
+    ((row,),) = await service.ann.rows("SELECT row_to_json(s)::text FROM suppressions s")
+    assert list(json.loads(row)) == ["channel", "contact_id", "cause", "created_at"]
 
 
 async def test_a_cast_to_the_name_of_a_role_cannot_be_forbidden(service, postgres, keyring):
@@ -270,7 +290,7 @@ async def test_two_processes_create_the_same_reader_concurrently(database_url):
     assert await asyncio.gather(provide(), provide()) == [role.encode() + b"\n"] * 2
     with psycopg.connect(database_url) as connection:
         policies = connection.execute("SELECT qual FROM pg_policies WHERE policyname = %s", (role,)).fetchall()
-    own_tables = len(CANARIES) - 2  # dead_letters and contacts_at read tables that other views show
+    own_tables = len(CANARIES) - 2 + 1  # dead_letters and contacts_at read tables of other views, suppressions two
     assert policies == [("(org_id = 7)",)] * own_tables
 
 

@@ -76,8 +76,11 @@ def test_the_address_of_a_bounced_email_is_suppressed_until_the_contact_is_opted
     httpx.post(f"{running.url}/api/v1/bounces", json=report, headers=headers).raise_for_status()
     assert (lea.refresh().suppressed, lea.opted_out) == ("bounced", ("email",))
     assert "emails suppressed" in repr(lea)
+    suppressions = "SELECT channel, cause FROM suppressions WHERE contact_id = :id"
+    assert wb.sql(suppressions, id=lea.id).rows() == [("email", "bounced")]
     assert lea.events()["event"][0] == "email.bounced"
     assert lea.opt_in("email").suppressed is None
+    assert wb.sql(suppressions, id=lea.id).is_empty()
     assert "suppressed" not in repr(lea)
 
 
