@@ -1,15 +1,27 @@
 """Broadcasts: an automation that is started for all contacts of a segment at once."""
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 import msgspec
 
 from workbench.connection import Connection
-from workbench.display.html import TableSequence, TableView, html, moment, printable_text, table_columns
-from workbench.display.words import quantity
+from workbench.display import words
+from workbench.display.html import (
+    TableColumn,
+    TableSequence,
+    TableView,
+    html,
+    moment,
+    plain,
+    printable_text,
+    table,
+    table_columns,
+)
+from workbench.display.words import duration, quantity
 from workbench.errors import InvalidArgumentError, usage_example
-from workbench.language.responses import BroadcastPreview, BroadcastView
+from workbench.language.responses import BroadcastPreview, BroadcastResults, BroadcastView, MessageResults
 
 _LOOKS = {"planned": "warn", "running": "busy", "done": "good", "stopped": "bad"}
 
@@ -57,6 +69,10 @@ class Broadcast:
         """Read its progress again, and return it."""
         return self._show(msgspec.convert(self._connection.get(f"/broadcasts/{self.id}"), BroadcastRecord))
 
+    def results(self) -> "BroadcastReport":
+        """Return what became of its entries and messages, and how many contacts reached the goal."""
+        return msgspec.convert(self._connection.get(f"/broadcasts/{self.id}/results"), BroadcastReport)
+
     def stop(self) -> Self:
         """Make no further entries. Those that were made continue; `.deactivate()` of the automation cancels them."""
         return self._show(msgspec.convert(self._connection.post(f"/broadcasts/{self.id}/stop", {}), BroadcastRecord))
@@ -72,11 +88,70 @@ class Broadcast:
         return html("line.html.j2", text=text, state=self.state, look=look, note="", block="", share=share)
 
 
+class BroadcastReport(BroadcastResults, frozen=True, rename="camel"):
+    """The results of a broadcast, displayed as a table with one row per step that sends messages.
+
+    `entries`: their number by state. `goal`: None if the automation has none. `counted`: how many entries the figures
+    are of.
+    """
+
+    def headline(self) -> str:
+        states = ", ".join(f"{number:,} {state}" for state, number in self.entries.items())
+        return f"{quantity(self.counted, 'entry', 'entries')}: {states}." if states else "No entries yet."
+
+    def notes(self) -> list[str]:
+        """Return sentences: how many contacts reached the goal, and what the figures leave out."""
+        lines = []
+        if (goal := self.goal) is not None:
+            within = duration(timedelta(seconds=goal.within_seconds))
+            lines.append(f"Goal {goal.goal}: reached by {words.goal_share(goal.treated)} within {within} of the start.")
+            if goal.held_out.contacts:
+                lines.append(f"Held out: reached by {words.goal_share(goal.held_out)}.")
+            if goal.unknown:
+                contacts = quantity(goal.unknown, "contact")
+                lines.append(f"{contacts} with too many events to look at: counted as not reaching it.")
+        return lines
+
+    def table(self) -> tuple[Sequence[TableColumn], list[tuple[str, ...]]]:
+        """Return columns and one row per step."""
+        rows = []
+        for step in self.messages:
+            numbers = step.sent, step.delivered, step.clicked, step.failed, step.bounced, step.complained
+            rows.append((step.node_id, step.channel, *(f"{number:,}" for number in numbers), _others(step)))
+        return _RESULT_COLUMNS, rows
+
+    @printable_text
+    def __repr__(self) -> str:
+        columns, rows = self.table()
+        return "\n".join([self.headline(), *self.notes(), *([plain(columns, rows)] if rows else [])])
+
+    def _repr_html_(self) -> str:
+        columns, rows = self.table()
+        note = " ".join(self.notes())
+        return table(columns, rows, title=self.headline(), note=note, empty="No messages yet.")
+
+
+_FIGURES = ("sent", "delivered", "clicked", "failed", "bounced", "complaints")
+_RESULT_COLUMNS = table_columns("step", "channel", *_FIGURES, "not sent", numbers=_FIGURES)
+
+
+def _reason(cause: str) -> str:
+    return words.CAUSE_WORDS.get(cause) or words.outcome(cause)
+
+
+def _others(step: MessageResults) -> str:
+    """Return the messages that were not sent, by reason."""
+    reasons = [(_reason(cause), number) for cause, number in step.skipped.items()]
+    reasons += [("waiting", step.waiting), ("may have arrived", step.unknown)]
+    return ", ".join(f"{number:,} {reason}" for reason, number in reasons if number)
+
+
 class SendPreview:
     """How many contacts a broadcast would start (`contacts`), and the ids of some (`sample`).
 
-    `watermark`: the last refresh of the segment, up to which these contacts entered. `warnings`: messages that have no
-    texts in the locales of these contacts, or need values that they lack.
+    `watermark`: the last refresh of the segment, up to which these contacts entered. `unreachable`: how many of the
+    newest `sampled` contacts each message cannot go to, by cause. `warnings`: messages that have no texts in the
+    locales of these contacts, or need values that they lack.
     """
 
     def __init__(self, connection: Connection, automation_id: str, body: dict[str, Any]) -> None:
@@ -84,7 +159,7 @@ class SendPreview:
         counted = msgspec.convert(answer, BroadcastPreview)
         self._connection, self._automation_id, self._body = connection, automation_id, body
         self.contacts, self.sample, self.watermark = counted.contacts, counted.sample, counted.watermark
-        self.warnings = counted.warnings
+        self.warnings, self.unreachable, self.sampled = counted.warnings, counted.unreachable, counted.sampled
 
     @usage_example(".send() or .send(at=datetime(2026, 12, 1, 9, tzinfo=UTC))")
     def send(self, *, at: datetime | None = None) -> Broadcast:
@@ -104,7 +179,12 @@ class SendPreview:
         return f"{quantity(self.contacts, 'contact')} as of {moment(self.watermark)} UTC. Send with .send()"
 
     def _notes(self) -> list[str]:
-        return [f"{warning.node_id} {warning.message}" for warning in self.warnings]
+        of = "" if self.sampled == self.contacts else f" of the newest {self.sampled:,}"
+        unreachable = [
+            f"{item.node_id} does not reach {quantity(item.contacts, 'contact')}{of}: {_reason(item.cause)}"
+            for item in self.unreachable
+        ]
+        return [*unreachable, *(f"{warning.node_id} {warning.message}" for warning in self.warnings)]
 
 
 class Broadcasts(TableSequence[Broadcast]):

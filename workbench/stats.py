@@ -37,11 +37,11 @@ class GoalRate(GoalView, frozen=True, rename="camel"):
         if self.goal is None:
             return ['No goal: .goal("purchase") names the event that counts as success.']
         within = duration(timedelta(seconds=self.within_seconds))
-        rate = f"Goal {self.goal}: reached by {_share(self.treated)} within {within} of first entering"
+        rate = f"Goal {self.goal}: reached by {words.goal_share(self.treated)} within {within} of first entering"
         lines = [f"{rate}, in the last {quantity(self.days, 'day')}."]
         if self.lift is not None:
             since = f", since version {self.since_version}" if (self.since_version or 1) > 1 else ""
-            lines.append(f"Held out ({self.holdout} %{since}): reached by {_share(self.held_out)}.")
+            lines.append(f"Held out ({self.holdout} %{since}): reached by {words.goal_share(self.held_out)}.")
             lift = self.lift
             if lift.difference is None or lift.low is None or lift.high is None:
                 needed = f"{MIN_CONTACTS} contacts per side, and {MIN_REACHED} that reach the goal"
@@ -85,12 +85,6 @@ _HELD_OUT = tuple(TableColumn(f"held out: {column.title}", number=True) for colu
 
 def _cells(group: LiftGroup) -> tuple[str, str, str]:
     return f"{group.contacts:,}", f"{group.reached:,}", f"{group.rate:.1%}" if group.contacts else ""
-
-
-def _share(group: LiftGroup) -> str:
-    if not group.contacts:
-        return "0 contacts so far"
-    return f"{group.reached:,} of {quantity(group.contacts, 'contact')} ({group.rate:.1%})"
 
 
 class StepFigures(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ MAX_FILTERED_EVENTS = 200_000  # events that filters are applied to, in all
 MAX_DAYS = 366
 MAX_EVENTS_PER_CONTACT = 1_000  # events of one contact that filters are applied to
 _EVENTS_IN_MEMORY = 2_000  # for all contacts together
-_MAX_VERSIONS = 100
+MAX_VERSIONS = 100
 _PAGE, _FILTERED_PAGE = 2_000, 200  # entries; with filters, events are read for each of them
 _CLOCK_SKEW = timedelta(minutes=1)  # an entry that began while its version was being published may be a little older
 _ROOTS = (*BUILT_INS, "contact", "payload")
@@ -102,7 +102,7 @@ def _judge(
     return reached
 
 
-class _Measurement(msgspec.Struct, frozen=True):
+class Measurement(msgspec.Struct, frozen=True):
     """The goal of the live version. `since`: the version that set the current holdout size."""
 
     goal: Goal
@@ -128,8 +128,8 @@ async def measure_goal(
     async with database.transaction() as tx:
         if await automations.find_automation(tx, org_id, automation_id) is None:
             return unknown("automation")
-        versions = await automations.list_versions(tx, org_id, automation_id, _MAX_VERSIONS)
-    measurement = await asyncio.to_thread(_read_measurement, versions, retries)
+        versions = await automations.list_versions(tx, org_id, automation_id, MAX_VERSIONS)
+    measurement = await asyncio.to_thread(read_measurement, versions, retries)
     if measurement is None:
         return GoalView(None, days)
     begins_at = now - timedelta(days=days)
@@ -161,7 +161,7 @@ async def measure_goal(
     )
 
 
-def _read_measurement(versions: Sequence[VersionRow], retries: RetryPolicy) -> _Measurement | None:
+def read_measurement(versions: Sequence[VersionRow], retries: RetryPolicy) -> Measurement | None:
     """Return the goal of the live version, given the versions newest first; None if it has none."""
     live = read_graph(decode(versions[0].graph)) if versions else ()
     if not isinstance(live, Graph) or live.settings.goal is None:
@@ -170,7 +170,7 @@ def _read_measurement(versions: Sequence[VersionRow], retries: RetryPolicy) -> _
     *_, oldest = takewhile(
         lambda row: read_settings(decode(row.graph).get("settings"), "settings").holdout == holdout, versions
     )
-    return _Measurement(live.settings.goal, holdout, oldest, attribution_window(live, retries))
+    return Measurement(live.settings.goal, holdout, oldest, attribution_window(live, retries))
 
 
 class _Tally:
@@ -187,7 +187,7 @@ class _Tally:
 
 
 async def _count(
-    database: Database, keys: OrgKeys, measurement: _Measurement, entered: GoalEntries, limit: int
+    database: Database, keys: OrgKeys, measurement: Measurement, entered: GoalEntries, limit: int
 ) -> _Tally:
     """Count page by page, from the newest entry backwards, each page in its own transaction."""
     tally, before_id = _Tally(), LAST_ID

@@ -13,9 +13,11 @@ from api.automations.automations import Refusal, unknown
 from api.routes.request import PUBLISH, READ, SWITCH, Operation, author_of, principal_of, services, unwrap
 from api.segments import broadcasts
 from api.segments.broadcasts import BroadcastBody, PreviewBody, broadcast_view
+from api.segments.results import read_results
 from api.store import broadcasts as store
 from workbench.language.body import Body, LastId
-from workbench.language.responses import BroadcastPreview, BroadcastView
+from workbench.language.channel import RetryPolicy
+from workbench.language.responses import BroadcastPreview, BroadcastResults, BroadcastView
 
 blueprint = Blueprint("broadcasts", url_prefix="/api/v1")
 
@@ -37,7 +39,8 @@ async def create(request: Request, automation_id: str, body: BroadcastBody) -> B
 @Operation(READ)
 async def preview(request: Request, automation_id: str, body: PreviewBody) -> BroadcastPreview | Refusal:
     """Count the contacts that a broadcast would start now, and list some of them."""
-    return await broadcasts.preview(services(request).database, author_of(request), automation_id, body)
+    context, author = services(request), author_of(request)
+    return await broadcasts.preview(context.database, context.keyring, author, automation_id, body)
 
 
 @blueprint.get("/broadcasts")
@@ -56,6 +59,15 @@ async def read(request: Request, broadcast_id: str) -> BroadcastView:
     async with services(request).database.transaction() as tx:
         row = await store.find_broadcast(tx, principal_of(request).org_id, broadcast_id)
     return broadcast_view(unwrap(row or unknown("broadcast")))
+
+
+@blueprint.get("/broadcasts/<broadcast_id:str>/results")
+@Operation(READ)
+async def results(request: Request, broadcast_id: str) -> BroadcastResults | Refusal:
+    """Count what became of the entries and messages of a broadcast, and the contacts that reached the goal."""
+    context, org_id = services(request), principal_of(request).org_id
+    keys, retries = context.keyring.of(org_id), RetryPolicy(context.settings.retry_delays)
+    return await read_results(context.database, org_id, keys, broadcast_id, retries)
 
 
 @blueprint.post("/broadcasts/<broadcast_id:str>/stop")

@@ -23,8 +23,9 @@ from msgspec import Meta
 
 from api.automations.automations import INACTIVE, Author, Refusal, conflict, invalid, record, unknown
 from api.clock import Clock, monotonic_ns, to_us, uuid7
+from api.crypto import Keyring
 from api.jobs import every, one_by_one
-from api.segments.reach import check_reach
+from api.segments.reach import check_reach, count_unreachable
 from api.store import broadcasts as store
 from api.store.automations import find_automation, find_version
 from api.store.broadcasts import BroadcastAutomation, BroadcastRow, ScheduleRow
@@ -83,17 +84,20 @@ def broadcast_view(row: BroadcastRow) -> BroadcastView:
 
 
 async def preview(
-    database: Database, author: Author, automation_id: str, body: PreviewBody
+    database: Database, keyring: Keyring, author: Author, automation_id: str, body: PreviewBody
 ) -> BroadcastPreview | Refusal:
-    """Count the contacts that a broadcast would start now, and check whether messages have texts for them."""
+    """Count the contacts that a broadcast would start now, and check whether messages reach them and have texts."""
     async with database.transaction() as tx:
         counted = await _count(tx, author, automation_id, body)
         row = await find_automation(tx, author.org_id, automation_id)
         version = row and await find_version(tx, author.org_id, automation_id, row.published_version or 0)
     if isinstance(counted, Refusal) or row is None:
         return counted
-    warnings = await check_reach(database, author.org_id, version or row, body.segment)
-    return msgspec.structs.replace(counted, warnings=tuple(warnings))
+    specs = version or row
+    warnings = await check_reach(database, author.org_id, specs, body.segment)
+    keys = keyring.of(author.org_id)
+    unreachable, sampled = await count_unreachable(database, author.org_id, keys, specs, body.segment)
+    return msgspec.structs.replace(counted, warnings=tuple(warnings), unreachable=unreachable, sampled=sampled)
 
 
 async def create(database: Database, author: Author, automation_id: str, body: BroadcastBody) -> BroadcastRow | Refusal:

@@ -63,6 +63,10 @@ async def count_recipients(
 ) -> BroadcastPreview: ...
 
 
+@query
+async def list_newest_recipients(tx: Transaction, org_id: int, segment: str, limit: int) -> list[Uuid]: ...
+
+
 class NumberedNeed(msgspec.Struct, frozen=True):
     """A value that a step needs from contacts in `segments`; an empty `path` counts them by their locales."""
 
@@ -182,6 +186,44 @@ async def delete_unsent_starts(
     tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = _UNSENT_RETENTION
 ) -> RowCount:
     """Delete the starts of which a stopped broadcast made no entry."""
+
+
+# --- Results
+
+
+class BroadcastEntry(msgspec.Struct, frozen=True):
+    """An entry of a broadcast, with the start that made it (received `at`)."""
+
+    contact_id: Uuid
+    event_id: Uuid
+    at: datetime
+    state: str
+    held_out: bool
+    admitted: bool
+    id: Uuid
+
+
+class MessageCount(msgspec.Struct, frozen=True):
+    """Messages of one step with the same status, feedback, and cause for which they were skipped."""
+
+    node_id: str
+    channel: str
+    status: str
+    feedback: str | None
+    cause: str | None
+    messages: int
+    clicked: int
+
+
+@query
+async def list_broadcast_entries(
+    tx: Transaction, row: BroadcastRow, after: Uuid | None, limit: int
+) -> list[BroadcastEntry]:
+    """Return the next entries after the start `after`, in the order of the starts."""
+
+
+@query
+async def count_messages_of_entries(tx: Transaction, org_id: int, entry_ids: Sequence[Uuid]) -> list[MessageCount]: ...
 
 
 # --- Schedules

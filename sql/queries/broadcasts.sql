@@ -18,6 +18,10 @@ SELECT (SELECT count(*) FROM recipients WHERE org_id = :org_id AND segment = :se
        coalesce((SELECT refreshed_at FROM segments WHERE org_id = :org_id AND name = :segment AND archived_at IS NULL), :now ::timestamptz)
            AS watermark;
 
+-- list_newest_recipients --
+-- The newest contacts of a segment (an empty name: of the organization).
+SELECT contact_id::text FROM recipients WHERE org_id = :org_id AND segment = :segment ORDER BY contact_id DESC LIMIT :limit;
+
 -- count_missing --
 -- Of the newest contacts of a segment (an empty name: of the organization) that are in the segments of a need: how many lack its value,
 -- and how many were looked at, by the value of the attribute with their locale.
@@ -185,6 +189,45 @@ WHERE org_id = :org_id AND id = ANY (ARRAY(
     ) AS s
     WHERE b.org_id = :org_id AND b.state = 'stopped' AND b.ended_at < :now ::timestamptz - :retention ::interval
     LIMIT :limit));
+
+-- Results ----------------------------------------------------------------------------------------------------------
+
+-- list_broadcast_entries --
+-- The next entries of a broadcast, by their starts. `admitted`: as in `find_first_entries`.
+SELECT contact_id, event_id, event_created_at AS at, state, coalesce(outcome = 'holdout', false) AS held_out,
+       (node_id IS NOT NULL OR state = 'dead') AND coalesce(outcome, '') NOT IN ('reentry', 'loop_guard', 'joined') AS admitted, id
+FROM entries
+WHERE org_id = :org_id AND automation_id = :automation_id
+    AND event_id > coalesce(:after ::uuid, (left(:id ::text, 24) || '000000000000')::uuid)
+    AND event_id <= (left(:id ::text, 24) || 'ffffffffffff')::uuid
+ORDER BY event_id
+LIMIT :limit;
+
+-- count_messages_of_entries --
+-- The messages of these entries by step, channel, status, feedback, and the cause of those that were skipped; how many there are, and
+-- how many have a click. A message that its step did not skip was skipped with its entry, whose outcome says why.
+SELECT m.node_id, m.channel, m.status, m.feedback, coalesce(s.cause, m.outcome) AS cause, count(*) AS messages, count(c.id) AS clicked
+FROM unnest(:entry_ids ::uuid[]) AS k (id)
+CROSS JOIN LATERAL (
+    SELECT m.id, m.entry_id, m.contact_id, m.node_id, m.channel, m.status, m.feedback, m.track_clicks, m.created_at,
+           CASE WHEN m.status = 'skipped' THEN (SELECT outcome FROM entries WHERE org_id = :org_id ::bigint AND id = k.id) END AS outcome
+    FROM messages m
+    WHERE m.org_id = :org_id ::bigint AND m.entry_id = k.id
+    ORDER BY m.node_id, m.visit OFFSET 0    -- entry by entry
+) AS m
+LEFT JOIN LATERAL (
+    SELECT detail ->> 'cause' AS cause FROM entry_steps
+    WHERE m.status = 'skipped' AND org_id = :org_id ::bigint AND entry_id = m.entry_id AND node_id = m.node_id
+        AND outcome IN ('skipped', 'undeliverable')
+    ORDER BY claim DESC, step DESC LIMIT 1
+) AS s ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM events
+    WHERE m.track_clicks AND org_id = :org_id ::bigint AND contact_id = m.contact_id AND event || '' = 'link.clicked'
+        AND created_at >= m.created_at AND payload ->> 'messageId' = m.id ::text
+    ORDER BY created_at LIMIT 1
+) AS c ON true
+GROUP BY 1, 2, 3, 4, 5;
 
 -- Schedules --------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from workbench.language.channel import Message, channel_of
 from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.filter import OPERATORS, WHERE, Filter, Verdict
+from workbench.language.lift import LiftGroup
 from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
 from workbench.language.run import State, Step
@@ -244,6 +245,12 @@ def entry_counts(states: Mapping[str, int]) -> str:
     parts = [f"{count:,} {state}" for state, count in states.items() if count]
     newest = "The newest " if total >= _MAX_COUNTED_ENTRIES else ""
     return f"{newest}{quantity(total, 'entry', 'entries')}: {', '.join(parts)}"
+
+
+def goal_share(group: LiftGroup) -> str:
+    if not group.contacts:
+        return "0 contacts so far"
+    return f"{group.reached:,} of {quantity(group.contacts, 'contact')} ({group.rate:.1%})"
 
 
 class ContactWrites(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ from workbench.language.actions import (
 )
 from workbench.language.channel import Channel, ConnectionMessage, EmailMessage, InappMessage, Message, WebhookMessage
 from workbench.language.codec import as_stored, encode, json_equal, utc_text, value_at
-from workbench.language.contact import exceeds_attribute_limits, merge_identifiers
+from workbench.language.contact import ContactState, exceeds_attribute_limits, merge_identifiers
 from workbench.language.decision import (
     Decision,
     Failure,
@@ -51,7 +51,7 @@ from workbench.language.decision import (
     record_step,
     wait,
 )
-from workbench.language.event import attribute_problems, mask_email
+from workbench.language.event import Identifiers, attribute_problems, mask_email
 from workbench.language.facts import EVENTS, event_reference
 from workbench.language.filter import Where, explain, matches
 from workbench.language.graph import QuietHours
@@ -101,23 +101,41 @@ def _sends(kind: type[M], channel: Channel) -> Callable[[Compose[M]], Compose[M]
     return register
 
 
+def unreachable_cause(action: MessageAction, channel: Channel, sent: Identifiers, contact: ContactState) -> str | None:
+    """Return why a message cannot go to a contact, as the cause of its step; None if it can.
+
+    Quiet hours, the frequency cap and missing values of texts are not causes here.
+    """
+    if channel.name in contact.opted_out:
+        return "opted_out"
+    if action.topic in contact.declined:
+        return "declined_topic"
+    if (recipient := channel.recipient) is None:
+        return None
+    address = recipient.find(sent, contact)
+    if not address:
+        return recipient.cause
+    return None if recipient.is_deliverable(address) else "undeliverable"
+
+
 def _send(ctx: StepContext, action: M, channel: Channel, compose: Compose[M]) -> Decision:
-    if channel.name in ctx.facts.contact.opted_out:
-        return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "opted_out"}))
-    if action.topic in ctx.facts.contact.declined:
-        return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "declined_topic", "topic": action.topic}))
+    facts = ctx.facts
+    cause = unreachable_cause(action, channel, facts.sent, facts.contact)
+    if cause in ("opted_out", "declined_topic"):
+        topic = {"topic": action.topic} if cause == "declined_topic" else {}
+        return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": cause, **topic}))
     if channel.to_contact and (withheld := _withhold(ctx)) is not None:
         return withheld
     address = ""
     if (recipient := channel.recipient) is not None:
-        address = recipient.find(ctx.facts.sent, ctx.facts.contact) or ""
-        if not address:
+        if cause == "undeliverable":
+            return _skip(ctx, cause, recipient.limitation, cause)
+        if cause is not None:
             reason = f"neither the event nor the contact has {recipient.noun}"
             if action.on_missing == "skip":
-                return _skip(ctx, recipient.cause, reason)
-            return fail(ctx, Failure(recipient.cause, reason))
-        if not recipient.is_deliverable(address):
-            return _skip(ctx, "undeliverable", recipient.limitation, "undeliverable")
+                return _skip(ctx, cause, reason)
+            return fail(ctx, Failure(cause, reason))
+        address = recipient.find(facts.sent, facts.contact) or ""
     locale = {}
     if isinstance(action, LocalizedMessage) and action.locales:
         settings = ctx.graph.settings

@@ -654,16 +654,28 @@ class ReachView(msgspec.Struct, frozen=True, rename="camel"):
     counts: tuple[MissingView, ...]
 
 
+class UnreachableView(msgspec.Struct, frozen=True, rename="camel"):
+    """How many contacts a message cannot go to, by the cause that its step would have."""
+
+    node_id: str
+    channel: Annotated[str, _values(ChannelName)]
+    cause: str
+    contacts: int
+
+
 class BroadcastPreview(msgspec.Struct, frozen=True):
     """How many contacts a broadcast would start, some of them, and the moment up to which they entered.
 
-    `warnings`: messages that have no texts in the locales of these contacts, or need values that they lack.
+    `unreachable`: contacts that messages cannot go to, of the newest `sampled` ones. `warnings`: messages that have no
+    texts in the locales of these contacts, or need values that they lack.
     """
 
     contacts: int
     sample: tuple[str, ...]
     watermark: datetime
     warnings: tuple[Diagnostic, ...] = ()
+    unreachable: tuple[UnreachableView, ...] = ()
+    sampled: int = 0
 
 
 class BroadcastView(msgspec.Struct, frozen=True, rename="camel"):
@@ -688,6 +700,53 @@ class BroadcastView(msgspec.Struct, frozen=True, rename="camel"):
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+
+
+class MessageResults(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of the messages of one step.
+
+    `sent` includes `delivered` and `complained`, and `failed` includes `bounced`. `waiting`: not sent yet. `unknown`:
+    may have arrived. `skipped`: by cause. `clicked`: messages with a click on a tracked link.
+    """
+
+    node_id: str
+    channel: Annotated[str, _values(ChannelName)]
+    sent: int = 0
+    delivered: int = 0
+    complained: int = 0
+    failed: int = 0
+    bounced: int = 0
+    unknown: int = 0
+    waiting: int = 0
+    clicked: int = 0
+    skipped: dict[str, int] = {}
+
+
+class BroadcastGoal(msgspec.Struct, frozen=True, rename="camel"):
+    """How many contacts reached the goal of the live version within `within_seconds` after they started.
+
+    `unknown`: contacts with more events of this name than are read; they count as not reaching the goal. `lift`: only
+    with a holdout.
+    """
+
+    goal: str
+    within_seconds: int
+    treated: LiftGroup
+    held_out: LiftGroup
+    lift: Lift | None
+    unknown: int
+
+
+class BroadcastResults(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of a broadcast: its entries by state, its messages by step, and its goal.
+
+    `counted`: how many entries these figures are of. If the broadcast has more, they are the first of them.
+    """
+
+    counted: int
+    entries: dict[str, int]
+    messages: tuple[MessageResults, ...]
+    goal: BroadcastGoal | None
 
 
 class TestMessageView(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,0 +1,113 @@
+"""The results of a broadcast: what became of its entries and messages, and how many contacts reached the goal.
+
+The entries of a broadcast are a range of an index, because their starts are numbered. They are read in pages.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+
+import msgspec
+
+from api.automations.automations import Refusal, unknown
+from api.automations.goals import (
+    COUNTED,
+    MAX_FILTERED_EVENTS,
+    MAX_VERSIONS,
+    Measurement,
+    find_reached,
+    read_measurement,
+)
+from api.crypto import OrgKeys
+from api.store import broadcasts as store
+from api.store.automations import GoalWindow, list_versions
+from api.store.broadcasts import BroadcastEntry, MessageCount
+from api.store.database import Database
+from workbench.language.channel import RetryPolicy
+from workbench.language.lift import LiftGroup, lift
+from workbench.language.responses import BroadcastGoal, BroadcastResults, MessageResults
+
+_PAGE, _FILTERED_PAGE = 2_000, 200  # entries; with filters, events are read for each of them
+_FIGURES = {
+    "sent": ("sent",),
+    "delivered": ("sent", "delivered"),
+    "failed": ("failed",),
+    "unknown": ("unknown",),
+    "queued": ("waiting",),
+    "sending": ("waiting",),
+}
+"""The figures that a message counts in, by its status."""
+
+
+async def read_results(
+    database: Database, org_id: int, keys: OrgKeys, broadcast_id: str, retries: RetryPolicy, limit: int = COUNTED
+) -> BroadcastResults | Refusal:
+    """Return the results of the first `limit` entries of a broadcast; of fewer, if the goal has to read too much."""
+    async with database.transaction() as tx:
+        row = await store.find_broadcast(tx, org_id, broadcast_id)
+        if row is None:
+            return unknown("broadcast")
+        versions = await list_versions(tx, org_id, row.automation_id, MAX_VERSIONS)
+    measurement = await asyncio.to_thread(read_measurement, versions, retries)
+    size = _FILTERED_PAGE if measurement is not None and measurement.goal.filters else _PAGE
+    states = Counter[str]()
+    steps: defaultdict[tuple[str, str], _StepCounts] = defaultdict(_StepCounts)
+    treated, held_out = LiftGroup(), LiftGroup()
+    after, counted, unknown_contacts, events = None, 0, 0, 0
+    while counted < limit and events < MAX_FILTERED_EVENTS:
+        async with database.transaction() as tx:
+            page = await store.list_broadcast_entries(tx, row, after, min(size, limit - counted))
+            counts = await store.count_messages_of_entries(tx, org_id, [entry.id for entry in page])
+        states.update(entry.state for entry in page)
+        for count in counts:
+            steps[count.node_id, count.channel].add(count)
+        if measurement is not None:
+            admitted = [entry for entry in page if entry.admitted]
+            reached = await find_reached(database, org_id, keys, measurement.goal, _windows(admitted, measurement))
+            treated += _group(admitted, reached.contact_ids, held_out=False)
+            held_out += _group(admitted, reached.contact_ids, held_out=True)
+            unknown_contacts += reached.unknown
+            events += reached.events
+        counted += len(page)
+        if len(page) < size:
+            break
+        after = page[-1].event_id
+    goal = None
+    if measurement is not None:
+        goal = BroadcastGoal(
+            measurement.goal.event,
+            int(measurement.within.total_seconds()),
+            treated,
+            held_out,
+            lift(treated, held_out) if measurement.holdout else None,
+            unknown_contacts,
+        )
+    return BroadcastResults(
+        counted, dict(states), tuple(counts.results(*step) for step, counts in sorted(steps.items())), goal
+    )
+
+
+class _StepCounts:
+    """The counts of the messages of one step."""
+
+    def __init__(self) -> None:
+        self._figures, self._skipped = Counter[str](), Counter[str]()
+
+    def add(self, count: MessageCount) -> None:
+        if count.status == "skipped":
+            self._skipped[count.cause or "skipped"] += count.messages
+        for figure in (*_FIGURES.get(count.status, ()), *([count.feedback] if count.feedback else ())):
+            self._figures[figure] += count.messages
+        self._figures["clicked"] += count.clicked
+
+    def results(self, node_id: str, channel: str) -> MessageResults:
+        fields = {"nodeId": node_id, "channel": channel, "skipped": self._skipped, **self._figures}
+        return msgspec.convert(fields, MessageResults)
+
+
+def _windows(entries: list[BroadcastEntry], measurement: Measurement) -> list[GoalWindow]:
+    return [GoalWindow(entry.contact_id, entry.event_id, entry.at, entry.at + measurement.within) for entry in entries]
+
+
+def _group(entries: list[BroadcastEntry], reached: frozenset[str], *, held_out: bool) -> LiftGroup:
+    contact_ids = {entry.contact_id for entry in entries if entry.held_out is held_out}
+    return LiftGroup(len(contact_ids), len(contact_ids & reached))
