@@ -335,6 +335,9 @@ CREATE TABLE workbench.automation_versions (
     PRIMARY KEY (org_id, automation_id, version),
     FOREIGN KEY (org_id, automation_id) REFERENCES workbench.automations (org_id, id)
 );
+-- Drafts and versions that include snippets: whether one does is known without reading the others.
+CREATE INDEX automations_including ON workbench.automations (org_id, id) WHERE strpos(graph::text, 'include') > 0;
+CREATE INDEX automation_versions_pinning ON workbench.automation_versions (org_id, automation_id, version) WHERE graph ? 'snippets';
 
 -- Incremented by every change of an organization's automations; ingest reads it in its own transaction, so cached triggers are
 -- never stale.

@@ -59,7 +59,14 @@ from workbench.language.codec import normalize
 from workbench.language.connections import connections_of
 from workbench.language.graph import Graph
 from workbench.language.problem import Problem
-from workbench.language.responses import AutomationView, ChangeView, EarlierView, ImpactView, StoppedView
+from workbench.language.responses import (
+    MAX_STOPPED_ENTRIES,
+    AutomationView,
+    ChangeView,
+    EarlierView,
+    ImpactView,
+    StoppedView,
+)
 from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger
 from workbench.moves import MoveArgument, MoveResult, await_move, move_argument
@@ -131,6 +138,8 @@ class Stopped(StoppedView, frozen=True, rename="camel"):
     def counts(self) -> str:
         """Return the numbers of automations, entries and messages."""
         automations, entries = quantity(self.automations, "automation"), quantity(self.entries, "entry", "entries")
+        if self.stopped_at is not None and self.entries >= MAX_STOPPED_ENTRIES:
+            entries = f"at least {entries}"
         return join_and([automations, entries, f"{quantity(self.unsent, 'message')} not sent yet"])
 
     def sentence(self) -> str:

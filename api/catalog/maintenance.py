@@ -15,6 +15,7 @@ from api.store.chain import delete_old_unknown_wallets
 from api.store.database import Database, Transaction
 from api.store.messages import delete_expired_challenges, delete_old_test_pushes, find_old_test_pushes
 from api.store.segments import delete_old_sizes
+from api.store.snippets import delete_old_snippets
 
 CALIBRATE_INTERVAL_S = 5.0
 ANALYZE_INTERVAL_S = 5.0
@@ -33,6 +34,7 @@ _DAILY_DELETIONS: tuple[_Delete, ...] = (
     delete_old_sizes,
     delete_old_unknown_wallets,
     delete_unsent_starts,
+    delete_old_snippets,
 )
 
 _log = logging.getLogger("workbench.catalog")

@@ -9,6 +9,7 @@ tasks of their own; the entry continues here once its delivery is recorded.
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import msgspec
 
@@ -29,9 +30,11 @@ from api.engine.record import (
     record,
 )
 from api.store.database import Database, RefusedDataError
-from api.store.entries import Claim, Lane
+from api.store.entries import Claim, Lane, count_joined
+from api.store.query import run
 from workbench.language.channel import RetryPolicy
 
+MAX_JOINED_EVENTS = 2_000  # in memory at a time; an entry alone may have collected 1,000
 MAX_CLAIMS = 10  # of one call of `drive`: a contact with many due entries must not delay other organizations
 
 _log = logging.getLogger("workbench.engine")
@@ -89,8 +92,9 @@ class Driver:
         self._claims.hold(org_id, claims)
         try:
             await self._graphs.load(org_id, claims)
+            joined = await self._count_joined(org_id, claims)
             while remaining:
-                batch_claims = list(remaining.values())[: 1 if singles else None]
+                batch_claims = _next_slice(remaining.values(), joined)[: 1 if singles else None]
                 facts = await self._read_facts(org_id, batch_claims)
                 batch = await asyncio.to_thread(advance_slice, org_id, batch_claims, self._graphs, facts)
                 result = await self._record(org_id, batch, facts)
@@ -128,6 +132,19 @@ class Driver:
                 self.counts.add_lost(org_id, len(entry_ids))
                 self._claims.release(org_id, [remaining.pop(entry_id) for entry_id in entry_ids])
 
+    async def _count_joined(self, org_id: int, claims: list[Claim]) -> dict[str, int]:
+        """Return how many events the entries of digests collected, by entry; entries without any are left out."""
+        collecting = [
+            claim.entry_id
+            for claim in claims
+            if claim.node_id is not None and (graph := self._graphs.of(org_id, claim)) is not None and graph.collects
+        ]
+        if not collecting:
+            return {}
+        async with self._database.transaction() as tx:
+            (joined,) = await run(tx, count_joined(org_id, collecting))
+        return joined
+
     async def _read_facts(self, org_id: int, claims: list[Claim]) -> BatchFacts:
         keys, now = self._keyring.of(org_id), self._clock.now()
         async with self._database.transaction() as tx:
@@ -145,3 +162,15 @@ class Driver:
         _log.warning("rejected_by_database", extra={"entry_id": claim.entry_id, "reason": reason})
         async with self._database.transaction() as tx:
             return await record(tx, org_id, self._keyring, [dead_entry(claim, reason)], facts)
+
+
+def _next_slice(claims: Iterable[Claim], joined: dict[str, int]) -> list[Claim]:
+    """Return the first claims, at least one, that collected at most `MAX_JOINED_EVENTS` together."""
+    first: list[Claim] = []
+    events = 0
+    for claim in claims:
+        events += joined.get(claim.entry_id, 0)
+        if first and events > MAX_JOINED_EVENTS:
+            break
+        first.append(claim)
+    return first

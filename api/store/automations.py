@@ -17,6 +17,7 @@ from api.store.query import Json, RowCount, Uuid, query
 from workbench.language.body import Body, Id, LastId
 from workbench.language.codec import encode
 from workbench.language.responses import (
+    MAX_STOPPED_ENTRIES,
     AuditView,
     AutomationState,
     ChangeView,
@@ -180,11 +181,16 @@ async def resume_automations(tx: Transaction, org_id: int, paused_at: datetime, 
 
 @query
 async def count_stopped(
-    tx: Transaction, org_id: int, paused_at: datetime | None, automation_id: Uuid | None = None
+    tx: Transaction,
+    org_id: int,
+    paused_at: datetime | None,
+    automation_id: Uuid | None = None,
+    limit: int = MAX_STOPPED_ENTRIES,
 ) -> tuple[int, int, int, int]:
     """Count what was paused at this moment (None: what is not paused), of all automations or one of them.
 
-    Active automations, their entries that have not ended, and messages that wait for another attempt or are being sent.
+    Active automations, their entries that have not ended (at most `limit`), and messages of these entries that wait for
+    another attempt or are being sent.
     """
 
 

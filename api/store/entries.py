@@ -200,6 +200,11 @@ def find_collecting(
 
 
 @call
+def count_joined(org_id: int, ids: Sequence[Uuid]) -> dict[str, int]:
+    """Count the events that joined these entries; entries without any are left out."""
+
+
+@call
 def read_joined_events(org_id: int, entries: Sequence[EntryPosition]) -> dict[str, list[EventRow]]:
     """Read the events that joined the entries, in order, by entry id."""
 

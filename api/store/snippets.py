@@ -1,13 +1,15 @@
 """Snippets: the texts that messages include, in versions."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
 from api.store.database import Transaction
-from api.store.query import Json, Uuid, query
+from api.store.query import Json, RowCount, Uuid, query
 from workbench.language.responses import SnippetSummary, SnippetVersionView
+
+_RETENTION = timedelta(days=90)
 
 
 class IncludingAutomation(msgspec.Struct, frozen=True):
@@ -48,3 +50,10 @@ async def count_snippets(tx: Transaction, org_id: int) -> int: ...
 
 @query
 async def list_including_automations(tx: Transaction, org_id: int) -> list[IncludingAutomation]: ...
+
+
+@query
+async def delete_old_snippets(
+    tx: Transaction, org_id: int, now: datetime, limit: int, retention: timedelta = _RETENTION
+) -> RowCount:
+    """Delete versions that were replaced more than `retention` ago, and that no version of an automation has pinned."""

@@ -121,7 +121,8 @@ RETURNING id;
 -- count_stopped --
 -- Of the active automations (or one of them) that were paused at a moment, or are not paused if it is null: their
 -- number, that of their entries that have not ended, and those of messages that wait for another attempt and of
--- messages that are being sent, by running entries. One SELECT per state, because each has its own index.
+-- messages that are being sent, by running entries. At most `limit` entries are looked at, running ones first, so that the
+-- answer to a stop does not wait for a count of millions. One SELECT per state, because each has its own index.
 WITH stopped AS MATERIALIZED (
     SELECT id FROM automations
     WHERE org_id = :org_id AND active AND paused_at IS NOT DISTINCT FROM :paused_at ::timestamptz
@@ -129,15 +130,16 @@ WITH stopped AS MATERIALIZED (
 ), live AS MATERIALIZED (
     SELECT e.id, e.attempts, e.state
     FROM (
-        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state IN ('pending', 'waiting')
+        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state = 'running'
         UNION ALL
         SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state = 'retrying'
         UNION ALL
-        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state = 'running'
+        SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state IN ('pending', 'waiting')
         UNION ALL
         SELECT id, automation_id, attempts, state FROM entries WHERE org_id = :org_id AND state = 'paused'
     ) e
     JOIN stopped s ON s.id = e.automation_id
+    LIMIT :limit
 ), messages_of_live AS (
     SELECT m.status = 'sending' AND e.state = 'running' AS leaving
     FROM (SELECT id, state FROM live WHERE attempts > 0) e    -- entries without an attempt have no message

@@ -295,6 +295,13 @@ CROSS JOIN LATERAL (
 ) AS c
 ORDER BY c.event_created_at, c.event_id;
 
+-- count_joined --
+-- How many events joined these entries; entries without any are left out.
+SELECT k.id::text, j.events
+FROM unnest(:ids ::uuid[]) AS k (id)
+CROSS JOIN LATERAL (SELECT count(*) AS events FROM entries WHERE org_id = :org_id ::bigint AND joined_entry = k.id) AS j
+WHERE j.events > 0;
+
 -- read_joined_events --
 -- For each entry: the events that joined it, in order, without those of contacts that have been erased since they were separated again.
 SELECT k.id::text, v.id, v.event, v.occurred_at, v.created_at, v.payload, v.idempotency_key, v.wallet_address, v.email, v.external_id

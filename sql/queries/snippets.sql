@@ -31,10 +31,30 @@ LIMIT :limit;
 SELECT count(DISTINCT name) FROM snippets WHERE org_id = :org_id;
 
 -- list_including_automations --
--- The automations whose draft or live version includes snippets; the language decides which.
-SELECT a.id, a.name, CASE WHEN strpos(a.graph ::text, 'include') > 0 THEN a.graph END AS draft, v.version,
-       v.graph -> 'snippets' AS pinned
+-- The automations whose draft or live version includes snippets; the language decides which. The conditions are those of the indexes
+-- automations_including and automation_versions_pinning, word for word, so no other graph is read.
+WITH drafts AS MATERIALIZED (
+    SELECT id, graph FROM automations WHERE org_id = :org_id AND strpos(graph::text, 'include') > 0
+), pinning AS MATERIALIZED (
+    SELECT automation_id, version, graph -> 'snippets' AS pinned FROM automation_versions WHERE org_id = :org_id AND graph ? 'snippets'
+)
+SELECT a.id, a.name, d.graph AS draft, p.version, p.pinned
 FROM automations a
-LEFT JOIN automation_versions v ON v.org_id = a.org_id AND v.automation_id = a.id AND v.version = a.published_version
-WHERE a.org_id = :org_id AND a.archived_at IS NULL AND (strpos(a.graph ::text, 'include') > 0 OR v.graph -> 'snippets' IS NOT NULL)
+LEFT JOIN drafts d ON d.id = a.id
+LEFT JOIN pinning p ON p.automation_id = a.id AND p.version = a.published_version
+WHERE a.org_id = :org_id AND a.archived_at IS NULL AND (d.id IS NOT NULL OR p.version IS NOT NULL)
 ORDER BY a.name, a.id;
+
+-- delete_old_snippets --
+-- Delete versions of snippets that were replaced some time ago, and that no version of an automation has pinned.
+DELETE FROM snippets s
+WHERE s.org_id = :org_id AND (s.name, s.version) IN (
+    SELECT o.name, o.version FROM snippets o
+    WHERE o.org_id = :org_id
+        AND EXISTS (
+            SELECT FROM snippets n
+            WHERE n.org_id = :org_id AND n.name = o.name AND n.version > o.version AND n.created_at < :now ::timestamptz - :retention ::interval)
+        AND NOT EXISTS (
+            SELECT FROM automation_versions v
+            WHERE v.org_id = :org_id AND v.graph ? 'snippets' AND v.graph -> 'snippets' -> o.name ->> 'version' = o.version ::text)
+    LIMIT :limit);

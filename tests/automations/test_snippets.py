@@ -1,11 +1,15 @@
 """The library of snippets: versions, what publication pins, and which automations use a snippet."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from api.catalog.maintenance import delete_expired
+from api.store.access import list_organizations
+from api.store.database import Database
 from tests.automations.conftest import Org
 from tests.automations.test_routes import EVENT, GRAPH, SPEC
 
@@ -45,6 +49,24 @@ async def test_a_version_keeps_the_texts_it_was_published_with_and_drafts_have_t
     _, answer = await acme.call("GET", f"{here}/versions")
     pinned = {"footer": {"version": 1, "body": "by {% include 'sign' %}"}, "sign": {"version": 1, "body": "Ann"}}
     assert answer["versions"][0]["graph"]["snippets"] == pinned
+
+
+async def test_versions_that_were_replaced_long_ago_and_are_not_pinned_are_deleted(
+    acme: Org, database: Database
+) -> None:
+    async with database.transaction() as tx:
+        (org_id,) = await list_organizations(tx)
+    for body in ("one", "two", "three"):
+        assert (await save(acme, "footer", body))[0] == 200
+        if body == "two":
+            _, made = await acme.call("POST", "/automations", DRAFT)
+            assert (await acme.call("POST", f"/automations/{made['id']}/publish"))[0] == 200
+    for days, left in ((89, [3, 2, 1]), (91, [3, 2])):
+        await delete_expired(database, org_id, datetime.now(UTC) + timedelta(days=days))
+        _, answer = await acme.call("GET", "/snippets/footer/versions")
+        assert [version["version"] for version in answer["versions"]] == left
+    _, used = await acme.call("GET", "/snippets/footer")
+    assert [use["automationId"] for use in used["usedBy"]] == [made["id"]]
 
 
 async def test_an_unknown_snippet_prevents_publication_naming_node_and_field(acme: Org) -> None:

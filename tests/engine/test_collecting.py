@@ -3,10 +3,14 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from api.automations import automations
 from api.automations.automations import Refusal
 from api.contacts.merge import SETTLE_DELAY, UndoneView, settle_due, undo
+from api.engine import drive
 from api.engine.claims import LEASE
+from api.engine.facts import BatchFacts
 from api.engine.progress import advance_slice
 from api.engine.record import StaleFacts
 from tests.engine.conftest import EngineBench
@@ -256,3 +260,27 @@ async def test_the_list_is_the_same_after_a_later_wait(bench: EngineBench) -> No
     await bench.send("k3", amount=3)
     await pass_time(bench, timedelta(seconds=61))
     assert await digests(bench) == ["2: 1 2 = 3"]
+
+
+async def test_digests_of_many_contacts_are_decided_in_slices_with_a_bounded_number_of_events(
+    bench: EngineBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive, "MAX_JOINED_EVENTS", 4)
+    read: list[int] = []
+    read_facts = drive.read_facts
+
+    async def counting(*arguments: Any) -> BatchFacts:
+        facts = await read_facts(*arguments)
+        read.append(sum(len(entry.joined or ()) for entry in facts.facts.values()))
+        return facts
+
+    monkeypatch.setattr(drive, "read_facts", counting)
+    await publish(bench)
+    for number in range(4):
+        for amount in range(4):
+            await bench.send(f"{number}/{amount}", {"walletAddress": evm_wallet(f"{number}")}, amount=amount)
+    await bench.drive()
+    read.clear()
+    await pass_time(bench, 2 * HOUR)
+    assert await digests(bench) == ["4: 0 1 2 3 = 6"] * 4
+    assert (sum(read), max(read)) == (12, 3)  # two entries with three events each would exceed four

@@ -144,12 +144,15 @@ class AutomationView(msgspec.Struct, frozen=True, rename="camel"):
     moves: "MoveView | UnsetType | None" = UNSET
 
 
+MAX_STOPPED_ENTRIES = 100_000  # that are counted
+
+
 class StoppedView(msgspec.Struct, frozen=True, rename="camel"):
     """What a stop or a pause stopped, or would stop.
 
     `stoppedAt`: since when everything is stopped; null: it is not. `automations`: those that start entries. `entries`:
-    their entries that have not ended. `unsent`: messages that wait for another attempt. `leaving`: messages that are
-    being sent, which may still arrive.
+    their entries that have not ended, at most 100,000: then there may be more. `unsent`: messages of these entries that
+    wait for another attempt. `leaving`: messages that are being sent, which may still arrive.
     """
 
     stopped_at: datetime | None
