@@ -34,7 +34,7 @@ from api.store.entries import Claim, Lane, count_joined
 from api.store.query import run
 from workbench.language.channel import RetryPolicy
 
-MAX_JOINED_EVENTS = 2_000  # in memory at a time; an entry alone may have collected 1,000
+MAX_JOINED_EVENTS = 2_000  # in memory at a time, unless one entry has more: 1,000, or several times that after merges
 MAX_CLAIMS = 10  # of one call of `drive`: a contact with many due entries must not delay other organizations
 
 _log = logging.getLogger("workbench.engine")
