@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
+import psutil
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -61,16 +62,33 @@ def postgres() -> Iterator[Server]:
         with external_server(configured.database_url) as server:
             yield server
         return
-    home = Path(tempfile.mkdtemp(prefix="workbench-tests-"))
-    # If a test ends while its pool connects, the backend still waits for the client to authenticate, by default for a
-    # minute, and DROP DATABASE waits for the backend.
-    embedded = EmbeddedPostgres(home, bin_dir=configured.postgres_bin, settings={"authentication_timeout": "3s"})
+    home = Path(tempfile.mkdtemp(prefix="workbench-tests-", dir=_memory_folder()))
+    embedded = EmbeddedPostgres(home, bin_dir=configured.postgres_bin, settings=_SERVER_SETTINGS)
     try:
         with embedded as server:
             yield server
     finally:
         shutil.rmtree(embedded.data.parent, ignore_errors=True)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _memory_folder() -> Path | None:
+    """Return a file system in memory with room for the server, or None. A clone has 600 files, which a disk delays."""
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK):
+        return None
+    return folder if min(shutil.disk_usage(folder).free, psutil.virtual_memory().available) > _NEEDED_BYTES else None
+
+
+_NEEDED_BYTES = 4 << 30
+_SERVER_SETTINGS = {
+    # If a test ends while its pool connects, the backend still waits for the client to authenticate, by default for a
+    # minute, and DROP DATABASE waits for the backend.
+    "authentication_timeout": "3s",
+    "wal_compression": "off",  # it takes most of the CPU time of a clone
+    "max_wal_size": "512MB",
+    "shared_buffers": "128MB",
+}
 
 
 @pytest.fixture(scope="session")

@@ -56,32 +56,32 @@ def test_an_unusable_secret_in_the_data_folder_is_refused(
 @pytest.mark.parametrize(
     "command", [["engine"], ["serve"], ["serve", "--workers", "2"], ["up", "--no-lab", "--no-demo"]]
 )
-def test_a_missing_or_foreign_secret_is_refused(workbench: Workbench, tmp_path: Path, command: list[str]) -> None:
-    assert workbench("org", "create", "acme").returncode == 0
-    key = workbench("key", "create", "--org", "acme", "--kind", "live").stdout.strip()
-    file = tmp_path / "data" / "secret"
+def test_a_missing_or_foreign_secret_is_refused(run: Run, tmp_path: Path, command: list[str]) -> None:
+    assert run("org", "create", "acme")[0] == 0
+    key = run("key", "create", "--org", "acme", "--kind", "live")[1].strip()
+    file = tmp_path / "secret"
     file.rename(tmp_path / "copy")
     process = [*command, *([] if command == ["engine"] else ["--port", str(free_port())])]
 
-    def refusal(*arguments: str, **environment: str) -> str:
-        done = workbench(*arguments, **environment)
-        assert done.returncode == 1
-        return done.stderr
+    def refusal(*arguments: str, secret: str = "") -> str:
+        code, _, stderr = run(*arguments, secret=secret)
+        assert code == 1
+        return stderr
 
     assert (
         f"the secret {file} is missing, and the database contains data that only this secret can read; "
         "restore the file from your copy, or set WORKBENCH_SECRET"
     ) in refusal(*process)
     assert not file.exists()
-    assert DOCTOR_FAILS in workbench("doctor").stdout
+    assert DOCTOR_FAILS in run("doctor")[1]
     file.write_text(NEW)
     assert f"workbench: {file}: {FOREIGN}" in refusal(*process)
-    assert DOCTOR_FAILS in workbench("doctor").stdout
+    assert DOCTOR_FAILS in run("doctor")[1]
     create = ("key", "create", "--org", "acme", "--kind", "live")
-    assert f"workbench: WORKBENCH_SECRET: {FOREIGN}" in refusal(*create, WORKBENCH_SECRET=NEW)
+    assert f"workbench: WORKBENCH_SECRET: {FOREIGN}" in refusal(*create, secret=NEW)
     (tmp_path / "copy").rename(file)
-    assert "ok    the secret belongs to this database" in workbench("doctor").stdout
-    assert workbench("key", "revoke", key).returncode == 0
+    assert "ok    the secret belongs to this database" in run("doctor")[1]
+    assert run("key", "revoke", key)[0] == 0
 
 
 def test_doctor_reports_a_missing_secret_beside_a_stopped_database(workbench: Workbench, tmp_path: Path) -> None:
