@@ -17,13 +17,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from workbench.automation import Automation
 from workbench.display import words
 from workbench.display.html import ItemSequence, printable_text
 from workbench.draft import from_json
+from workbench.errors import InvalidArgumentError
 from workbench.git.files import read_file
 from workbench.language.channel import ChannelName, Message, channel_of
 from workbench.language.check import errors
+from workbench.language.local_time import NOT_A_ZONE, find_zone
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 
 NOON: datetime = datetime(2026, 1, 7, 12, tzinfo=UTC)
@@ -62,15 +66,21 @@ def simulate(
     now: datetime = NOON,
     events: Sequence[Mapping[str, Any]] = (),
     locale: str | None = None,
+    timezone: str | None = None,
 ) -> "TestRun":
     """Return the run of one entry, started by an event.
 
     `event` is its name, or the event as it would be posted; None if the automation starts from a segment. `contact` may
     have `walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`, `optedOut` (channels) and `declined`
     (topics). `events` are later events of that contact: `[{"event": "purchase", "after": "2h"}]`. `locale`: that of the
-    texts, in place of the contact's. Raises InvalidArgumentError for an event or contact that is not valid.
+    texts, in place of the contact's. `timezone`: that of the organization, for contacts and automations without one;
+    UTC by default. Raises InvalidArgumentError for an event, contact or time zone that is not valid.
     """
     draft = from_json(automation.to_json())  # without a connection, so that the interpreter runs in this process
+    if timezone is not None:
+        if find_zone(timezone) is None:
+            raise InvalidArgumentError(f"timezone: {timezone!r} {NOT_A_ZONE}")
+        draft = msgspec.structs.replace(draft, extra_keys=draft.extra_keys | {"timezone": timezone})
     described = _event({} if event is None else event, payload)
     return TestRun(simulate_draft(draft, SimulationArguments(described, contact, now, events, locale=locale), None))
 

@@ -107,3 +107,18 @@ def test_an_automation_that_starts_from_a_segment_needs_only_a_contact() -> None
         welcome.simulate()
     with pytest.raises(InvalidAutomationError, match="segment must be the name of a segment"):
         new("x").on_segment_left("VIP")
+
+
+def test_a_run_has_the_time_zone_of_the_organization() -> None:
+    morning = new().on("a").wait_until("09:00").send_email("Good morning", "…")
+    zurich = timedelta(hours=20)  # NOON is 13:00 there
+    assert simulate(morning, "a").simulation.steps[-1].at == NOON + timedelta(hours=21)
+    assert simulate(morning, "a", timezone="Europe/Zurich").simulation.steps[-1].at == NOON + zurich
+    advanced = simulate(morning, "a", timezone="Europe/Zurich").advance("20h")
+    assert advanced.sent("Good morning")
+    own = {**DEFAULT_CONTACT, "attributes": {"timezone": "UTC"}}
+    assert simulate(morning, "a", timezone="Europe/Zurich", contact=own).simulation.steps[-1].at > NOON + zurich
+    own_zone = morning.timezone("America/New_York")
+    assert simulate(own_zone, "a", timezone="Europe/Zurich").simulation.steps[-1].at == NOON + timedelta(hours=2)
+    with pytest.raises(InvalidArgumentError, match="timezone: 'Zurich' must be the name of a time zone"):
+        simulate(morning, "a", timezone="Zurich")
