@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from workbench.catalog import MAX_LISTED, Catalog
+from workbench.catalog import MAX_LISTED, MAX_SHAPES, Catalog
 from workbench.chain import chains
 from workbench.changes import Changes, changes
 from workbench.connection import Connection
@@ -48,6 +48,7 @@ from workbench.language.check import (
     Consent,
     Diagnostic,
     Need,
+    compares_attributes,
     errors,
     events_of,
     needs_of,
@@ -65,6 +66,7 @@ from workbench.language.responses import (
     ChangeView,
     EarlierView,
     ImpactView,
+    PropertiesView,
     StoppedView,
 )
 from workbench.language.starts import StartSource
@@ -216,7 +218,7 @@ class SavedAutomation:
         named = [name for name in events_of(trigger, graph) if name in names or len(names) == MAX_LISTED]
         if trigger.is_wildcard:  # the most frequent events stand for all
             named += [name for name in names if name not in named]
-        for name in named[:_MAX_SHAPES]:
+        for name in named[:MAX_SHAPES]:
             with suppress(NotFoundError):
                 shape = self.catalog[name]
                 types[name] = {path.path: tuple(path.types) for path in shape.paths}
@@ -240,12 +242,19 @@ class SavedAutomation:
                     segment = trigger.source.segment
                     missing, is_sample = count_missing_in_segment(self.connection, segment, needs, attribute)
                 else:
-                    missing = count_missing(self.connection, sorted(trigger.names), needs, attribute)
+                    since = self.catalog.newest_since(trigger.names)
+                    missing = count_missing(self.connection, since, needs, attribute)
+        attributes: dict[str, tuple[str, ...]] = {}
+        if compares_attributes(trigger, graph):
+            with suppress(PermissionDeniedError):
+                properties = msgspec.convert(self.connection.get("/contacts/properties"), PropertiesView)
+                attributes = {path.path: tuple(path.types) for path in properties.paths}
         events = tuple(dict.fromkeys((*names, *paths)))
         facts = CatalogFacts(
             events,
             paths,
             types,
+            attributes,
             segments,
             connections,
             topics,
@@ -260,7 +269,6 @@ class SavedAutomation:
 
 
 _MAX_NEEDS = 100  # values that are counted in one query
-_MAX_SHAPES = 8  # events per automation; reading the shape of one takes a request that samples payloads
 
 
 class Version(msgspec.Struct, frozen=True, rename="camel"):

@@ -362,11 +362,19 @@ def _contact_ids(contacts: object) -> list[str]:
 
 
 def count_missing(
-    connection: Connection, events: Sequence[str], needs: "Sequence[Need]", locale_attribute: str
+    connection: Connection, since: Mapping[str, datetime], needs: "Sequence[Need]", locale_attribute: str
 ) -> "dict[Need, dict[str | None, tuple[int, int]]]":
-    """Return how many contacts of the newest events lack each value, and how many were looked at, by their locale."""
+    """Return how many contacts of events of names `since` a moment lack each value, and how many were looked at.
+
+    Both by the locale of the contacts. The newest 500 events of each name are looked at.
+    """
     numbered = [{"number": n, "path": need.path.split("."), "segments": need.segments} for n, need in enumerate(needs)]
-    values = {"names": events, "needs": msgspec.json.encode(numbered).decode(), "locale_attribute": locale_attribute}
+    values = {
+        "names": [*since],
+        "moments": [at.isoformat() for at in since.values()],
+        "needs": msgspec.json.encode(numbered).decode(),
+        "locale_attribute": locale_attribute,
+    }
     counts: dict[Need, dict[str | None, tuple[int, int]]] = {}
     for number, locale, count, sampled in built_in(connection, "missing_values", values).iter_rows():
         counts.setdefault(needs[number], {})[locale] = count, sampled

@@ -5,8 +5,10 @@ messages, identity conflicts, merges and logs, newest first. Each kind is read b
 and the lists are merged. Each item has a sentence that describes it.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,7 +33,15 @@ from workbench.language.channel import CHANNELS
 from workbench.language.codec import decode, encode
 from workbench.language.contact import IdentifierKind
 from workbench.language.event import Identifiers
-from workbench.language.responses import ContactChangeView, ContactCounts, ContactView, TimelineItemView, TimelineKind
+from workbench.language.payload_schema import summarise_paths
+from workbench.language.responses import (
+    ContactChangeView,
+    ContactCounts,
+    ContactView,
+    PropertiesView,
+    TimelineItemView,
+    TimelineKind,
+)
 
 IDENTIFIER_FIELDS = {
     IdentifierKind.WALLET: "walletAddress",
@@ -52,6 +62,22 @@ def message_with_address(row: MessageRow, show: EmailDisplay) -> MessageRow:
     if row.recipient is None or not CHANNELS[row.channel].is_sealed:
         return row
     return msgspec.structs.replace(row, recipient=show(row.recipient))
+
+
+async def describe_properties(database: Database, org_id: int, now: datetime) -> PropertiesView:
+    """Describe the attributes and tags of a sample of contacts."""
+    async with database.transaction() as tx:
+        rows = await store.sample_properties(tx, org_id, now - _SAMPLED_TIME, _SAMPLED_CONTACTS)
+    sizes = accumulate(len(row.attributes) for row in rows)
+    sampled = rows[: sum(size <= _SAMPLED_BYTES for size in sizes)]
+    # Runs in a thread, because decoding may take a second.
+    paths = await asyncio.to_thread(lambda: summarise_paths([decode(row.attributes) for row in sampled]))
+    return PropertiesView(len(sampled), paths, tuple(sorted({tag for row in sampled for tag in row.tags})))
+
+
+_SAMPLED_TIME = timedelta(days=30)
+_SAMPLED_CONTACTS = 300  # of the newest contacts, and of the newest events
+_SAMPLED_BYTES = 2_000_000  # of JSON
 
 
 async def read(database: Database, org_id: int, contact_id: str, show: EmailDisplay) -> ContactView | Refusal:

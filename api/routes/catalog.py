@@ -110,6 +110,7 @@ def _describe_payloads(newest: Sequence[EventRow], earlier: Sequence[bytes], rec
         "undeliverable": sum(
             event.wallet_address is not None and not is_evm_wallet(event.wallet_address) for event, _ in sampled
         ),
+        "sampled_since": sampled[-1][0].created_at if sampled else None,
     }
 
 

@@ -43,13 +43,21 @@ from workbench.language.body import Body, Id, is_id
 from workbench.language.channel import CHANNELS
 from workbench.language.event import ContactBody, Email, ExternalId, WalletAddress, parse_timestamp, read_identifiers
 from workbench.language.problem import Problem
-from workbench.language.responses import ContactChangeView, ContactView, MergeView, PreferencesView, TimelineKind
+from workbench.language.responses import (
+    ContactChangeView,
+    ContactView,
+    MergeView,
+    PreferencesView,
+    PropertiesView,
+    TimelineKind,
+)
 
 blueprint = Blueprint("contacts", url_prefix="/api/v1/contacts")
 
 _FIND = Access(("live", "workbench"), ("ingest", "contacts:read"))
 _CHANGE = Access(("live", "workbench"), ("ingest", "automations:write"))
 _READ = Access(("workbench",), ("contacts:read",))
+_PROPERTIES = Access(("workbench",), ("sql:read",))  # analysts read all attributes in SQL
 _MERGE = Access(("workbench",), ("contacts:read", "automations:write"))
 _UNDO = Access(("workbench",), ("automations:write",))
 _ERASE = Access(("workbench",), ("contacts:erase",))
@@ -177,6 +185,14 @@ async def find_with_counts(request: Request, query: ContactQuery) -> ContactWith
         contact_id = unwrap(await _find(request, identifiers)).id
     subject = ContactKey(principal_of(request).org_id, contact_id)
     return await read_contact_with_counts(services(request).database, subject, email_display(request))
+
+
+@blueprint.get("/properties")
+@Operation(_PROPERTIES)
+async def properties(request: Request) -> PropertiesView:
+    """Describe the attributes and tags of a sample of contacts. Types are evidence, never a schema."""
+    database, now = services(request).database, services(request).clock.now()
+    return await contacts.describe_properties(database, principal_of(request).org_id, now)
 
 
 @blueprint.get("/<contact_id:str>")

@@ -19,7 +19,7 @@ from api.store.events import EventRow
 from api.store.locks import hold_contacts, share_members
 from api.store.merges import MergeRow, find_identifier_owners
 from api.store.messages import MessageRow
-from api.store.query import Uuid, call, query, run
+from api.store.query import Json, Uuid, call, query, run
 from workbench.language.contact import ContactState, IdentifierKey, IdentifierKind, identifier_values
 from workbench.language.event import Identifiers
 from workbench.language.explain import ActivationChange, StartedEntry
@@ -100,6 +100,16 @@ async def find_contact_states(
 
 @query
 async def find_contacts(tx: Transaction, org_id: int, ids: Collection[Uuid]) -> list[ContactView]: ...
+
+
+class PropertiesRow(msgspec.Struct, frozen=True):
+    attributes: Json
+    tags: tuple[str, ...]
+
+
+@query
+async def sample_properties(tx: Transaction, org_id: int, since: datetime, limit: int) -> list[PropertiesRow]:
+    """Return attributes (JSON texts) and tags of the newest contacts, and of those of the newest events."""
 
 
 # --- Opting out

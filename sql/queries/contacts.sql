@@ -84,6 +84,14 @@ WHERE org_id = :org_id AND kind = 2 AND value_digest = :address_digest ::uuid;
 -- The channels that a contact opted out of itself.
 SELECT unnest(opted_out) FROM contacts WHERE org_id = :org_id AND id = :contact_id AND erased_at IS NULL;
 
+-- sample_properties --
+-- The attributes and tags of the newest contacts, and of those of the newest events. Both are the ends of primary keys.
+SELECT attributes, tags FROM contacts
+WHERE org_id = :org_id AND merged_into IS NULL AND erased_at IS NULL AND id = ANY (ARRAY(
+    (SELECT id FROM contacts WHERE org_id = :org_id ORDER BY id DESC LIMIT :limit)
+    UNION
+    (SELECT contact_id FROM events WHERE org_id = :org_id AND created_at >= :since ::timestamptz ORDER BY id DESC LIMIT :limit)));
+
 -- Erasure ----------------------------------------------------------------------------------------------------------
 -- The rows of an erased contact stay and are counted, without anything that identifies it or shows what it did.
 

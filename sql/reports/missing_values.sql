@@ -1,11 +1,10 @@
--- Of the contacts of the newest events of each name that are in the segments of a need: how many lack its value, and how many were looked at,
+-- Of the contacts of the newest events of each name, since a moment, that are in the segments of a need: how many lack its value, and how many were looked at,
 -- by the value of an attribute with their locale.
 -- Contacts are found by their keys: analysts' queries use no nested loop, so a join alone would read all contacts.
 WITH newest AS MATERIALIZED (
-    SELECT e.contact_id, e.payload FROM unnest(CAST(:names AS text[])) AS name
+    SELECT e.contact_id, e.payload FROM unnest(CAST(:names AS text[]), CAST(:moments AS timestamptz[])) AS k (name, since)
     CROSS JOIN LATERAL (
-        SELECT contact_id, payload FROM app_events
-        WHERE event = name AND created_at > now() - interval '30 days' ORDER BY created_at DESC LIMIT 500
+        SELECT contact_id, payload FROM app_events WHERE event = name AND created_at >= since ORDER BY created_at DESC LIMIT 500
     ) e
 )
 SELECT n.number, c.locale, count(DISTINCT c.id) FILTER (WHERE (c.identifiers || e.payload || c.own || jsonb_build_object('payload', e.payload)) #> n.path IS NULL) AS missing,

@@ -39,6 +39,23 @@ def test_a_value_that_was_never_sent_gets_a_warning(canvas: RecordingCanvas) -> 
     assert (warning["key"], warning["level"]) == ("send_inapp", "warning")
 
 
+def test_a_comparison_of_a_text_attribute_with_a_number_gets_a_warning(wb: Workbench) -> None:
+    wb.events.send("canvas:typed", wallet_address=WALLET, attributes={"house": "12"})
+    a = wb.automation("Canvas: typed").on("deposit").when("contact.house > 3").then(lambda b: b.add_tag("high"))
+    message = "compares 'contact.house' (a text) with a number: this never holds"
+    assert message in [diagnostic.message for diagnostic in a.check()]
+    canvas = RecordingCanvas(a)
+    canvas.edit(1, nodes={"condition": node(canvas, "condition")})
+    assert [item["key"] for item in canvas.diagnostics if item["message"] == message] == ["condition"]
+
+
+def test_every_event_has_a_sample_for_a_trigger_without_names(wb: Workbench) -> None:
+    for number in range(3):
+        wb.events.send(f"canvas:any:{number}", wallet_address=WALLET, payload={"number": number})
+    canvas = RecordingCanvas(wb.automation("Canvas: any").on_any_event().where("number", eq=1).add_tag("x"))
+    assert first_sample(canvas)["event"] == "canvas:any:1"
+
+
 def first_sample(canvas: RecordingCanvas) -> dict[str, Any]:
     event = canvas.request("samples")[0]
     return {"event": event["event"], "payload": event["payload"], "contact": event["contactId"]}

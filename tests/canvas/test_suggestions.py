@@ -14,27 +14,26 @@ from workbench.publish import SavedAutomation
 
 
 class BusyServer(HTTPServer):
-    """Answers queries with one contact, or with 503 while it is busy; nothing else is permitted."""
+    """Answers with the properties of a contact, or with 503 while it is busy; nothing else is permitted."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Line)
         self.is_busy = True
-        self.queries = 0
+        self.requests = 0
 
 
 class _Line(BaseHTTPRequestHandler):
     server: BusyServer
 
     def do_GET(self) -> None:
-        self.answer(403, {"error": "not permitted", "code": "FORBIDDEN"})
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.queries += 1
+        if self.path != "/api/v1/contacts/properties":
+            self.answer(403, {"error": "not permitted", "code": "FORBIDDEN"})
+            return
+        self.server.requests += 1
         if self.server.is_busy:
-            self.answer(503, {"error": "too many queries", "code": "UNAVAILABLE"})
+            self.answer(503, {"error": "too many requests", "code": "UNAVAILABLE"})
         else:
-            self.answer(200, {"rows": [["{}", ["vip"]]]})
+            self.answer(200, {"sampled": 1, "paths": [], "tags": ["vip"]})
 
     def answer(self, status: int, body: Any) -> None:
         raw = json.dumps(body).encode()
@@ -64,6 +63,6 @@ def test_suggestions_of_a_busy_server_are_read_again_and_then_kept(server: BusyS
     assert suggestions.choices(())["tags"] == []
     server.is_busy = False
     assert suggestions.choices(())["tags"] == ["vip"]
-    queries = server.queries
+    requests = server.requests
     assert suggestions.choices(())["tags"] == ["vip"]
-    assert server.queries == queries
+    assert server.requests == requests

@@ -219,3 +219,17 @@ async def test_required_scopes(
         )
     ]
     assert statuses == [looks, changes, changes, exports, erases]
+
+
+async def test_properties_are_those_of_new_contacts_and_of_contacts_with_new_events(acme: Org, globex: Org) -> None:
+    await globex.post({"event": "e", "contact": {"externalId": "x"}, "attributes": {"secret": 1}})
+    for number, attributes in enumerate(({"age": "5", "zip": 8000}, {"age": 7})):
+        await acme.post({"event": "e", "contact": {"externalId": f"u{number}"}, "attributes": attributes})
+    contact_id = await arrived(acme)
+    await call(acme, "POST", f"/{contact_id}/tags", *CARE, body={"add": ["vip"]})
+    body = (await call(acme, "GET", "/properties", "sql:read")).json()
+    types = {path["path"]: path["types"] for path in body["paths"]}
+    assert (types["age"], types["zip"]) == ({"string": 1, "number": 1}, {"number": 1})
+    assert ("secret" in types, body["tags"]) == (False, ["vip"])
+    for kind, scopes in (("workbench", ("contacts:read",)), ("live", ())):
+        assert (await call(acme, "GET", "/properties", *scopes, kind=kind)).status_code == 403

@@ -69,6 +69,7 @@ SHAPE = EventShape(
     samples=(StoredPayload("1", AT, AT, {EVIL: EVIL * 2_000}),),
     drift=Drift(AT, 100, 60, (PayloadChange(EVIL, "new", Frequency(0, 100), Frequency(60, 60), "string"),)),
     undeliverable=0,
+    sampled_since=None,
 )
 
 

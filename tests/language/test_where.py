@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.language.strategies import NOW, graph_of
-from workbench.language.check import CatalogFacts, check, check_against
+from workbench.language.check import CatalogFacts, check, check_against, compares_attributes
 from workbench.language.codec import decode, normalize
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers, read_event
@@ -322,3 +322,26 @@ def test_a_step_masks_an_address_that_an_expression_read() -> None:
     assert by_path == {"payload": {"size": 1}, "size": 1, data["where"]: dict.fromkeys(
         ("email", "contact.email"), "a•••@b.co"
     )}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "messages"),
+    [
+        ("contact.age >= 18", ["compares 'contact.age' (a text) with a number: this never holds"]),
+        ("contact.age == '18' and contact.plan == 5 or contact.unknown > 1", []),
+        ("contact.age == amountUsd", ["compares 'contact.age' (a text) with 'amountUsd' (a number): this never holds"]),
+        ("(contact.age | decimal) >= contact.plan", []),
+    ],
+)
+def test_the_check_knows_the_types_of_attributes(where: str, messages: list[str]) -> None:
+    trigger = read_trigger({"type": "app_event", "event": "deposit"})
+    data = {"actionType": "condition", "where": where}
+    nodes = [{"id": "t", "type": "app_event"}, {"id": "c", "type": "condition", "data": data}]
+    graph = read_graph({"nodes": nodes, "edges": [{"id": "e", "source": "t", "target": "c"}]})
+    assert isinstance(trigger, Trigger)
+    assert not isinstance(graph, tuple)
+    assert compares_attributes(trigger, graph)
+    seen = {"amountUsd": ("number",)}
+    attributes = {"age": ("string",), "plan": ("string", "number")}
+    catalog = CatalogFacts(("deposit",), {"deposit": frozenset(seen)}, {"deposit": seen}, attributes)
+    assert [item.message for item in check_against(catalog, trigger, graph)] == messages

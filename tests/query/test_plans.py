@@ -9,6 +9,7 @@ import pytest
 from api.store.analyst import QueryLimits, open_cursor
 from api.store.sql_roles import Readers
 from workbench import sql
+from workbench.canvas import suggestions
 
 _HISTORY = """
     INSERT INTO workbench.contacts (org_id, id, external_id, created_at, updated_at)
@@ -22,7 +23,12 @@ _HISTORY = """
     ANALYZE workbench.contacts, workbench.events;
 """
 _BOUND = {"every": "'day'", "since": "now() - interval '1 day'", "previous": "now() - interval '1 day'"}
-_BOUND["names"] = "ARRAY['login']"
+_BOUND |= {
+    "names": "ARRAY['login']",
+    "moments": "ARRAY[now() - interval '1 day']",
+    "newest": "1000",
+    "patterns": "'[]'",
+}
 _BOUND["locale_attribute"] = "'locale'"
 _BOUND["needs"] = """'[{"number": 0, "path": ["email"], "segments": []}]'"""
 
@@ -40,7 +46,7 @@ async def test_reports_on_few_contacts_read_few_rows(database, keyring, org_ids)
         connection.execute(_HISTORY)
     reader = await Readers(database, keyring).of(1)
     active_users = sql.statement("active_users", period={"until": False, "past": False, "segment": ""}, event=False)
-    for text in (active_users, sql.statement("missing_values")):
+    for text in (active_users, sql.statement("missing_values"), suggestions.NEWEST_EVENTS):
         query = text
         for name, value in _BOUND.items():
             query = query.replace(f":{name}", value)

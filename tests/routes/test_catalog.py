@@ -87,7 +87,7 @@ async def test_one_event_is_described_by_its_properties(acme: Org) -> None:
         await acme.post({"event": "pay:in", "contact": {"externalId": "u"}, "payload": payload})
     status, body = await acme.get("/events/catalog/PAY%3Ain")
     assert (status, body["event"], body["count"], body["sampled"], body["windowDays"]) == (200, "pay:in", 3, 3, 30)
-    assert body["firstSeen"] < body["lastSeen"]
+    assert body["firstSeen"] == body["sampledSince"] < body["lastSeen"]
     assert {path["path"] for path in body["paths"]} >= {"usd", "to.chain"}
     one_day = (await acme.get("/events/catalog/pay:in?days=1"))[1]
     assert (one_day["windowDays"], len(one_day["perDay"]), len(body["perDay"])) == (1, 2, 31)

@@ -5,7 +5,7 @@ read them, the lists are empty, and users type the names.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -32,13 +32,22 @@ from workbench.language.abi import (
 )
 from workbench.language.body import is_id
 from workbench.language.channel import is_evm_wallet
-from workbench.language.check import Diagnostic, check_against, events_of, needs_of, segments_of, uses_chain
+from workbench.language.check import (
+    Diagnostic,
+    check_against,
+    compares_attributes,
+    events_of,
+    needs_of,
+    segments_of,
+    uses_chain,
+)
 from workbench.language.codec import decode, encode, normalize
 from workbench.language.connections import connections_of
 from workbench.language.contact import ContactState
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
 from workbench.language.onchain import LOCATION_FIELDS, ONCHAIN_EVENT, LogSource, log_sample
+from workbench.language.responses import PropertiesView
 from workbench.language.simulate import read_contact
 from workbench.language.snippets import names_in
 from workbench.language.starts import StartSource
@@ -49,8 +58,6 @@ from workbench.snippets import with_pins
 
 _FRESH_S = 60.0
 _MAX_SAMPLES = 3  # values shown for one path or attribute
-# The newest contacts stand for all: reading every contact for suggestions would load the server.
-_LATEST_CONTACTS = "SELECT metadata::text, tags FROM contacts ORDER BY updated_at DESC LIMIT 300"
 _LOGS = """
 SELECT o.args::text, o.block_time::text, o.args ->> :wallet_arg, c.id::text
 FROM onchain_events o LEFT JOIN contacts c ON c.id = o.contact_id AND c.wallet_address = o.args ->> :wallet_arg
@@ -59,13 +66,6 @@ WHERE o.chain_id = :chain_id AND o.contract = :contract AND o.signature = :signa
 ORDER BY o.id DESC LIMIT 12
 """
 _T = TypeVar("_T")
-
-
-class ContactProperties(msgspec.Struct, frozen=True):
-    """Names of attributes with some of their values, and tags, of the contacts that changed last."""
-
-    attributes: dict[str, list[str]] = {}
-    tags: tuple[str, ...] = ()
 
 
 class Suggestions:
@@ -84,7 +84,7 @@ class Suggestions:
         if connection is not None:
             for name in tuple(library):
                 library = library | self._cached(name, partial(connection.get, f"/{name}"), {})
-        contacts = self._cached("contacts", self._contact_properties, ContactProperties())
+        properties = self._cached("properties", self._contact_properties, PropertiesView(0, (), ()))
         counts: dict[str, int] = self._cached(
             "events", lambda: {event.event: event.count for event in catalog or ()}, {}
         )
@@ -110,8 +110,11 @@ class Suggestions:
                 if shape is not None
             },
             "builtIns": [*BUILT_INS],
-            "attributes": [{"name": name, "samples": samples} for name, samples in contacts.attributes.items()],
-            "tags": [*contacts.tags],
+            "attributes": [
+                {"name": attribute.path, "samples": [value(sample) for sample in attribute.samples[:_MAX_SAMPLES]]}
+                for attribute in properties.paths
+            ],
+            "tags": [*properties.tags],
             "segments": [*(segments or ())],
             "snippets": [snippet["name"] for snippet in library["snippets"]],
             "connections": [
@@ -128,6 +131,7 @@ class Suggestions:
             uses_chain(trigger, graph),
             needs_of(trigger, graph),
             connections_of(graph),
+            compares_attributes(trigger, graph),
         )
         settings, topics = graph.settings, sorted(graph.named_topics)
         facts_key = f"facts {names} {trigger.source} {trigger.is_wildcard} {settings.locale_attribute} {topics}"
@@ -163,16 +167,15 @@ class Suggestions:
         rows: list[list[Any]] = self._connection.post("/sql", {"sql": query, "params": params})["rows"]
         return rows
 
-    def _contact_properties(self) -> ContactProperties:
-        attributes: dict[str, list[str]] = {}
-        tags: dict[str, None] = {}
-        for metadata, contact_tags in self.rows(_LATEST_CONTACTS):
-            tags |= dict.fromkeys(contact_tags or ())
-            for name, content in decode((metadata or "{}").encode()).items():
-                samples = attributes.setdefault(name, [])
-                if len(samples) < _MAX_SAMPLES and value(content) not in samples:
-                    samples.append(value(content))
-        return ContactProperties(dict(sorted(attributes.items())), tuple(sorted(tags)))
+    def newest_since(self, names: Sequence[str]) -> dict[str, datetime]:
+        """Return moments that bound queries for the newest events of these names; none without a server."""
+        catalog = self._catalog
+        return {} if catalog is None else self._cached(f"since {names}", lambda: catalog.newest_since(names), {})
+
+    def _contact_properties(self) -> PropertiesView:
+        if self._connection is None:
+            return PropertiesView(0, (), ())
+        return msgspec.convert(self._connection.get("/contacts/properties"), PropertiesView)
 
     def _cached(self, name: str, read: Callable[[], _T], default: _T) -> _T:
         def read_or_default() -> _T:
@@ -192,13 +195,14 @@ class Suggestions:
         return cached
 
 
-# Of the newest events of each name, those whose payload passes the most filters. Contacts are found by their keys: in
-# the queries of analysts, a join alone would read all contacts.
-_EVENTS = """
+# Of the newest events of each name, those whose payload passes the most filters. `since` bounds what is read, and the
+# limit makes it one read of an index per name. Contacts are found by their keys: in the queries of analysts, a join
+# alone would read all contacts.
+NEWEST_EVENTS = """
 WITH newest AS MATERIALIZED (
-    SELECT e.* FROM unnest(:names::text[]) AS name CROSS JOIN LATERAL (
+    SELECT e.* FROM unnest(:names::text[], :moments::timestamptz[]) AS k (name, since) CROSS JOIN LATERAL (
         SELECT event, payload, created_at, contact_id FROM app_events
-        WHERE event = name ORDER BY created_at DESC LIMIT CAST(:newest AS bigint)
+        WHERE event = name AND created_at >= since ORDER BY created_at DESC LIMIT CAST(:newest AS bigint)
     ) e
     ORDER BY (SELECT count(*) FROM jsonb_array_elements(CAST(:patterns AS jsonb)) AS filter
               WHERE EXISTS (SELECT FROM jsonb_array_elements(filter) AS pattern WHERE e.payload @> pattern)) DESC,
@@ -244,8 +248,10 @@ def sample_events(suggestions: Suggestions, trigger: Trigger) -> list[SampleEven
     names = sorted(trigger.names)
     known = names or [event["name"] for event in suggestions.choices(())["events"]]
     patterns = encode([options for filter_ in trigger.filters if (options := containment_patterns(filter_))]).decode()
-    newest = max(_NEWEST // max(len(known), 1), 12)
-    rows = suggestions.rows(_EVENTS, names=known, newest=newest, patterns=patterns)
+    since = suggestions.newest_since(known)
+    newest = max(_NEWEST // max(len(since), 1), 12)
+    moments = [at.isoformat() for at in since.values()]
+    rows = suggestions.rows(NEWEST_EVENTS, names=[*since], moments=moments, newest=newest, patterns=patterns)
     # The sorts are stable: events of equally complete contacts stay newest first.
     rows.sort(key=lambda row: (row[4] is None) + (row[5] is None or not is_evm_wallet(row[5])))
     rows.sort(key=starts, reverse=True)

@@ -422,21 +422,27 @@ TYPE_WORDS = {
     "object": "an object",
 }
 _DATES = {"date", "string"}  # a text is converted to a date
+_CONTACT = "contact."
 
 
-def _check_where(
-    trigger: Trigger, graph: Graph, types: Mapping[str, Mapping[str, Collection[str]]] | None = None
-) -> Iterator[Diagnostic]:
-    """Warn about comparisons that never hold, by the types that were seen at the paths of events, or without them."""
+def _check_where(trigger: Trigger, graph: Graph, catalog: "CatalogFacts | None" = None) -> Iterator[Diagnostic]:
+    """Warn about comparisons that never hold, by the types that were seen in events and contacts, or without them."""
+    types = {} if catalog is None else catalog.types
+    attributes = {} if catalog is None else catalog.attributes
     for filter_, events, node_id, field in _uses_of_filters(trigger, graph):
-        seen = [types[event] for event in events if event in types] if types is not None else []
+        seen = [types[event] for event in events if event in types]
         for sides in compile_where(filter_.path).comparisons if isinstance(filter_, Where) else ():
-            if types is not None and not any(side.path for side in sides):
+            if catalog is not None and not any(side.path for side in sides):
                 continue  # reported without types
             shown, possible = [], []
             for side in sides:
-                at_path = {name for paths in seen for name in paths.get(side.path.removeprefix("payload."), ())}
-                kinds = {side.type} if side.type else at_path if len(seen) == len(events) else set()
+                if side.path.startswith(_CONTACT):
+                    at_path = {*attributes.get(side.path.removeprefix(_CONTACT), ())}
+                elif len(seen) == len(events):
+                    at_path = {name for paths in seen for name in paths.get(side.path.removeprefix("payload."), ())}
+                else:
+                    at_path = set()
+                kinds = {side.type} if side.type else at_path
                 words = " or ".join(TYPE_WORDS.get(kind, kind) for kind in sorted(kinds))
                 shown.append(f"{side.path!r} ({words})" if side.path else words)
                 possible.append(kinds)
@@ -574,15 +580,17 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     """The events of the last 30 days, the payload paths of some of them, and the segments.
 
     `segments`, `connections`, `topics` and `chain` None: not loaded. An event without `paths` was not examined.
-    `types`: those at its paths. `undeliverable`: of the newest events of a name, how many have a wallet that can never
-    sign in, and how many were looked at. `missing`: of the contacts of the newest events of each name, or of the
-    segment that starts it, that are in the segments of a need: how many lack the value, and how many were looked at, by
-    the value of their locale attribute. `is_sample`: the segment has more contacts than were looked at.
+    `types`: those at its paths. `attributes`: the types of the attributes of contacts. `undeliverable`: of the newest
+    events of a name, how many have a wallet that can never sign in, and how many were looked at. `missing`: of the
+    contacts of the newest events of each name, or of the segment that starts it, that are in the segments of a need:
+    how many lack the value, and how many were looked at, by the value of their locale attribute. `is_sample`: the
+    segment has more contacts than were looked at.
     """
 
     events: tuple[str, ...] = ()
     paths: Mapping[str, frozenset[str]] = {}
     types: Mapping[str, Mapping[str, Collection[str]]] = {}
+    attributes: Mapping[str, Collection[str]] = {}
     segments: tuple[str, ...] | None = None
     connections: Mapping[str, ConnectionDefinition] | None = None
     topics: tuple[str, ...] | None = None
@@ -655,6 +663,13 @@ def _includes(member: Filter, filters: Iterable[Filter]) -> bool:
 _ALWAYS_THERE = {EVENTS, "event", "contactId", "payload", "contact", "contact.id", "contact.tags", "contact.segments"}
 
 
+def compares_attributes(trigger: Trigger, graph: Graph) -> bool:
+    """Return whether an expression compares an attribute of contacts with something."""
+    expressions = [item.path for item, *_ in _uses_of_filters(trigger, graph) if isinstance(item, Where)]
+    comparisons = (sides for text in expressions for sides in compile_where(text).comparisons)
+    return any(side.path.startswith(_CONTACT) for sides in comparisons for side in sides)
+
+
 def uses_chain(trigger: Trigger, graph: Graph) -> bool:
     """Return whether an automation starts from logs of contracts or waits for them."""
     return trigger.log_source is not None or any(LOG_NAME.fullmatch(name) for name, _, _ in _awaited_events(graph))
@@ -674,7 +689,7 @@ def check_against(catalog: CatalogFacts, trigger: Trigger, graph: Graph) -> Iter
             other.startswith(f"{path}.") or path.startswith(f"{other}.") for other in paths
         ):
             yield Diagnostic("warning", unknown_property_message(path, events, paths), node_id, field)
-    yield from _check_where(trigger, graph, catalog.types)
+    yield from _check_where(trigger, graph, catalog)
     # A key of the payload overrides a built-in (docs/contract.md 4.7.3).
     hiding = {path.partition(".")[0]: event for event in sorted(trigger.names) for path in catalog.paths.get(event, ())}
     for node_id, paths in _uses(trigger, graph):

@@ -293,6 +293,7 @@ class EventDescription(msgspec.Struct, frozen=True, rename="camel"):
 
     `paths`: the properties of these payloads. `samples`: the newest of them. `drift`: recent changes of structure.
     `undeliverable`: how many of the sampled events have a wallet that can never sign in for in-app messages.
+    `sampledSince`: when the oldest of them was received.
     """
 
     event: str
@@ -307,6 +308,7 @@ class EventDescription(msgspec.Struct, frozen=True, rename="camel"):
     samples: tuple[StoredPayload, ...]
     drift: SchemaDrift
     undeliverable: int
+    sampled_since: datetime | None
 
 
 class EntryView(msgspec.Struct, frozen=True, rename="camel"):
@@ -789,6 +791,14 @@ class ContactView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: datetime
     suppressed: str | None = None
     declined: tuple[str, ...] = ()
+
+
+class PropertiesView(msgspec.Struct, frozen=True):
+    """The attributes (`paths`) and tags of a sample of contacts: the newest, and those of the newest events."""
+
+    sampled: int
+    paths: tuple[PropertyPath, ...]
+    tags: tuple[str, ...]
 
 
 class TopicView(msgspec.Struct, frozen=True, rename="camel"):
