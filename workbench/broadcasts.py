@@ -19,9 +19,10 @@ from workbench.display.html import (
     table,
     table_columns,
 )
+from workbench.display.results import message_table, reason
 from workbench.display.words import duration, quantity
 from workbench.errors import InvalidArgumentError, usage_example
-from workbench.language.responses import BroadcastPreview, BroadcastResults, BroadcastView, MessageResults
+from workbench.language.responses import BroadcastPreview, BroadcastResults, BroadcastView
 
 _LOOKS = {"planned": "warn", "running": "busy", "done": "good", "stopped": "bad"}
 
@@ -114,11 +115,7 @@ class BroadcastReport(BroadcastResults, frozen=True, rename="camel"):
 
     def table(self) -> tuple[Sequence[TableColumn], list[tuple[str, ...]]]:
         """Return columns and one row per step."""
-        rows = []
-        for step in self.messages:
-            numbers = step.sent, step.delivered, step.clicked, step.failed, step.bounced, step.complained
-            rows.append((step.node_id, step.channel, *(f"{number:,}" for number in numbers), _others(step)))
-        return _RESULT_COLUMNS, rows
+        return message_table(self.messages)
 
     @printable_text
     def __repr__(self) -> str:
@@ -129,21 +126,6 @@ class BroadcastReport(BroadcastResults, frozen=True, rename="camel"):
         columns, rows = self.table()
         note = " ".join(self.notes())
         return table(columns, rows, title=self.headline(), note=note, empty="No messages yet.")
-
-
-_FIGURES = ("sent", "delivered", "clicked", "failed", "bounced", "complaints")
-_RESULT_COLUMNS = table_columns("step", "channel", *_FIGURES, "not sent", numbers=_FIGURES)
-
-
-def _reason(cause: str) -> str:
-    return words.CAUSE_WORDS.get(cause) or words.outcome(cause)
-
-
-def _others(step: MessageResults) -> str:
-    """Return the messages that were not sent, by reason."""
-    reasons = [(_reason(cause), number) for cause, number in step.skipped.items()]
-    reasons += [("waiting", step.waiting), ("may have arrived", step.unknown)]
-    return ", ".join(f"{number:,} {reason}" for reason, number in reasons if number)
 
 
 class SendPreview:
@@ -181,7 +163,7 @@ class SendPreview:
     def _notes(self) -> list[str]:
         of = "" if self.sampled == self.contacts else f" of the newest {self.sampled:,}"
         unreachable = [
-            f"{item.node_id} does not reach {quantity(item.contacts, 'contact')}{of}: {_reason(item.cause)}"
+            f"{item.node_id} does not reach {quantity(item.contacts, 'contact')}{of}: {reason(item.cause)}"
             for item in self.unreachable
         ]
         return [*unreachable, *(f"{warning.node_id} {warning.message}" for warning in self.warnings)]

@@ -17,12 +17,13 @@ from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.html import TableColumn, html, moment, plain, printable_text, table_columns, trend
 from workbench.display.kinds import step_title
+from workbench.display.results import message_table
 from workbench.display.words import duration, quantity
 from workbench.entries import DeadLetters, dead_letters
 from workbench.errors import InvalidArgumentError
 from workbench.language.graph import Graph, read_graph
 from workbench.language.lift import MIN_CONTACTS, MIN_REACHED, LiftGroup
-from workbench.language.responses import GoalView
+from workbench.language.responses import GoalView, MessageResults
 from workbench.publish import AutomationRecord
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Stats(msgspec.Struct, frozen=True):
     record: AutomationRecord
     states: Mapping[str, int]
     steps: Sequence[StepFigures]
+    messages: Sequence[MessageResults]
     goal: GoalRate
     dead: DeadLetters
 
@@ -117,6 +119,10 @@ class Stats(msgspec.Struct, frozen=True):
     def table(self) -> tuple[Sequence[TableColumn], list[tuple[str, str, str, str]]]:
         """Return columns and one row per step."""
         return _COLUMNS, [(step.node_id, step.does, f"{step.live:,}", step.outcome_text()) for step in self.steps]
+
+    def message_table(self) -> tuple[Sequence[TableColumn], list[tuple[str, ...]]]:
+        """Return columns and one row per step that sends messages; no row without messages."""
+        return message_table(self.messages)
 
     def frame(self) -> "pl.DataFrame":
         """Return a polars frame: step, outcome, count. Entries that are at a step now have the outcome `live`."""
@@ -132,10 +138,10 @@ class Stats(msgspec.Struct, frozen=True):
     @printable_text
     def __repr__(self) -> str:
         pills = ", ".join(text for text, _ in self.record.pills())
+        messages = ["", "Messages:", plain(*self.message_table())] if self.messages else []
         dead = ["", "Failed permanently:", repr(self.dead)] if self.dead else []
-        return "\n".join(
-            [f"{self.record.name} ({pills})", self.headline(), *self.goal.lines(), "", plain(*self.table()), *dead]
-        )
+        head = [f"{self.record.name} ({pills})", self.headline(), *self.goal.lines()]
+        return "\n".join([*head, "", plain(*self.table()), *messages, *dead])
 
     def _repr_html_(self) -> str:
         return html(
@@ -146,6 +152,7 @@ class Stats(msgspec.Struct, frozen=True):
             goal=self.goal,
             trend=trend(self.goal.percents()) if len(self.goal.percents()) > 1 else "",
             steps=self.table(),
+            messages=self.message_table() if self.messages else None,
             dead=self.dead.table() if self.dead else None,
         )
 
@@ -171,7 +178,8 @@ def stats(connection: Connection, record: AutomationRecord, days: int) -> Stats:
         StepFigures(key, nodes[key].kind if key in nodes else "", title, live.get(key, 0), outcomes.get(key, {}))
         for key, title in titles.items()
     ]
-    return Stats(current, counts["entries"], steps, goal, dead_letters(connection, record.id))
+    messages = msgspec.convert(counts["messages"], tuple[MessageResults, ...])
+    return Stats(current, counts["entries"], steps, messages, goal, dead_letters(connection, record.id))
 
 
 class Dashboard:
@@ -197,6 +205,7 @@ class Dashboard:
             "pills": [list(pill) for pill in stats.record.pills()],
             "lines": [stats.headline(), *stats.goal.lines()],
             "steps": _page_table(*stats.table()),
+            "messages": _page_table(*stats.message_table()),
             "dead": _page_table(*stats.dead.table()),
             "days": _page_table(*stats.goal.table()),
             "percents": stats.goal.percents(),

@@ -7,7 +7,7 @@ same way. If the process ends in between, `run_entry_recovery` completes the wor
 because each batch is a transaction under the automation's lock.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import msgspec
 
@@ -23,7 +23,7 @@ from api.automations.automations import (
     retry_conflicts,
     unknown,
 )
-from api.automations.views import StatsView, message_view, visible_messages
+from api.automations.views import StatsView, StepCounts, message_view, visible_messages
 from api.clock import Clock
 from api.crypto import EmailDisplay, OrgKeys
 from api.jobs import every, one_by_one
@@ -82,6 +82,7 @@ async def count_stats(database: Database, org_id: int, automation_id: str) -> St
             return unknown("automation")
         counts = await automations.count_entries_by_node(tx, org_id, automation_id, COUNTED)
         outcomes = await automations.count_step_outcomes(tx, org_id, automation_id, COUNTED)
+        message_counts = await automations.count_messages_by_node(tx, org_id, automation_id, COUNTED)
     nodes: dict[str, dict[str, int]] = {}
     for node, outcome, count in outcomes:
         nodes.setdefault(node, {})[outcome] = count
@@ -90,7 +91,11 @@ async def count_stats(database: Database, org_id: int, automation_id: str) -> St
         states[state] += count
         if node_id is not None and state not in TERMINAL:
             live[node_id] += count
-    return StatsView({state.value: states[state] for state in State}, nodes, dict(live), states.total())
+    steps: defaultdict[tuple[str, str], StepCounts] = defaultdict(StepCounts)
+    for message_count in message_counts:
+        steps[message_count.node_id, message_count.channel].add(message_count)
+    messages = tuple(step.results(*key) for key, step in sorted(steps.items()))
+    return StatsView({state.value: states[state] for state in State}, nodes, dict(live), states.total(), messages)
 
 
 async def count_dead_letters(

@@ -8,6 +8,7 @@ its template if the template uses an address.
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from api.automations.body import diagnostics
 from api.crypto import EmailDisplay
 from api.store import automations
 from api.store.automations import AutomationRow
+from api.store.broadcasts import MessageCount
 from api.store.database import Transaction
 from api.store.messages import MessageRow
 from workbench.language.actions import Action
@@ -32,6 +34,7 @@ from workbench.language.responses import (
     EarlierOutcome,
     EarlierView,
     ImpactView,
+    MessageResults,
     MessageView,
 )
 
@@ -100,16 +103,47 @@ async def visible_messages(
     return await asyncio.to_thread(redact)  # compiles templates
 
 
+_FIGURES = {
+    "sent": ("sent",),
+    "delivered": ("sent", "delivered"),
+    "failed": ("failed",),
+    "unknown": ("unknown",),
+    "queued": ("waiting",),
+    "sending": ("waiting",),
+}
+"""The figures that a message counts in, by its status."""
+
+
+class StepCounts:
+    """The counts of the messages of one step."""
+
+    def __init__(self) -> None:
+        self._figures, self._skipped = Counter[str](), Counter[str]()
+
+    def add(self, count: MessageCount) -> None:
+        if count.status == "skipped":
+            self._skipped[count.cause or "skipped"] += count.messages
+        for figure in (*_FIGURES.get(count.status, ()), *([count.feedback] if count.feedback else ())):
+            self._figures[figure] += count.messages
+        self._figures["clicked"] += count.clicked
+
+    def results(self, node_id: str, channel: str) -> MessageResults:
+        fields = {"nodeId": node_id, "channel": channel, "skipped": self._skipped, **self._figures}
+        return msgspec.convert(fields, MessageResults)
+
+
 class StatsView(msgspec.Struct, frozen=True, rename="camel"):
     """Entries by state, and steps by node and outcome (every attempt is a step).
 
-    `live`: entries that have not ended, by node. `entries_counted`: at most the newest 100,000 entries.
+    `live`: entries that have not ended, by node. `entriesCounted`: at most the newest 100,000 entries. `messages`:
+    those of these entries, by step.
     """
 
     entries: dict[str, int]
     nodes: dict[str, dict[str, int]]
     live: dict[str, int]
     entries_counted: int
+    messages: tuple[MessageResults, ...]
 
 
 def automation_view(row: AutomationRow) -> AutomationView:

@@ -6,8 +6,6 @@ The entries of a broadcast are a range of an index, because their starts are num
 import asyncio
 from collections import Counter, defaultdict
 
-import msgspec
-
 from api.automations.automations import Refusal, unknown
 from api.automations.goals import (
     COUNTED,
@@ -17,25 +15,17 @@ from api.automations.goals import (
     find_reached,
     read_measurement,
 )
+from api.automations.views import StepCounts
 from api.crypto import OrgKeys
 from api.store import broadcasts as store
 from api.store.automations import GoalWindow, list_versions
-from api.store.broadcasts import BroadcastEntry, MessageCount
+from api.store.broadcasts import BroadcastEntry
 from api.store.database import Database
 from workbench.language.channel import RetryPolicy
 from workbench.language.lift import LiftGroup, lift
-from workbench.language.responses import BroadcastGoal, BroadcastResults, MessageResults
+from workbench.language.responses import BroadcastGoal, BroadcastResults
 
 _PAGE, _FILTERED_PAGE = 2_000, 200  # entries; with filters, events are read for each of them
-_FIGURES = {
-    "sent": ("sent",),
-    "delivered": ("sent", "delivered"),
-    "failed": ("failed",),
-    "unknown": ("unknown",),
-    "queued": ("waiting",),
-    "sending": ("waiting",),
-}
-"""The figures that a message counts in, by its status."""
 
 
 async def read_results(
@@ -50,7 +40,7 @@ async def read_results(
     measurement = await asyncio.to_thread(read_measurement, versions, retries)
     size = _FILTERED_PAGE if measurement is not None and measurement.goal.filters else _PAGE
     states = Counter[str]()
-    steps: defaultdict[tuple[str, str], _StepCounts] = defaultdict(_StepCounts)
+    steps: defaultdict[tuple[str, str], StepCounts] = defaultdict(StepCounts)
     treated, held_out = LiftGroup(), LiftGroup()
     after, counted, unknown_contacts, events = None, 0, 0, 0
     while counted < limit and events < MAX_FILTERED_EVENTS:
@@ -84,24 +74,6 @@ async def read_results(
     return BroadcastResults(
         counted, dict(states), tuple(counts.results(*step) for step, counts in sorted(steps.items())), goal
     )
-
-
-class _StepCounts:
-    """The counts of the messages of one step."""
-
-    def __init__(self) -> None:
-        self._figures, self._skipped = Counter[str](), Counter[str]()
-
-    def add(self, count: MessageCount) -> None:
-        if count.status == "skipped":
-            self._skipped[count.cause or "skipped"] += count.messages
-        for figure in (*_FIGURES.get(count.status, ()), *([count.feedback] if count.feedback else ())):
-            self._figures[figure] += count.messages
-        self._figures["clicked"] += count.clicked
-
-    def results(self, node_id: str, channel: str) -> MessageResults:
-        fields = {"nodeId": node_id, "channel": channel, "skipped": self._skipped, **self._figures}
-        return msgspec.convert(fields, MessageResults)
 
 
 def _windows(entries: list[BroadcastEntry], measurement: Measurement) -> list[GoalWindow]:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from api.clock import from_us, uuid7
+from api.store.broadcasts import MessageCount
 from api.store.database import APPLICATION_NAME, Transaction
 from api.store.events import EventRow
 from api.store.query import Json, RowCount, Uuid, query
@@ -471,6 +472,11 @@ async def count_step_outcomes(
     tx: Transaction, org_id: int, automation_id: Uuid, limit: int
 ) -> list[tuple[str, str, int]]:
     """Count the steps of an automation's newest `limit` entries by node id and outcome; every attempt counts."""
+
+
+@query
+async def count_messages_by_node(tx: Transaction, org_id: int, automation_id: Uuid, limit: int) -> list[MessageCount]:
+    """Count the messages of an automation's newest `limit` entries."""
 
 
 # --- Replaying dead entries

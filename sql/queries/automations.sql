@@ -494,6 +494,28 @@ JOIN entry_steps s ON s.org_id = :org_id AND s.entry_id = e.id
 GROUP BY s.node_id, s.outcome
 ORDER BY s.node_id, s.outcome;
 
+-- count_messages_by_node --
+-- The messages of the newest entries of an automation, counted as by `count_messages_of_entries`.
+SELECT m.node_id, m.channel, m.status, m.feedback, coalesce(s.cause, CASE WHEN m.status = 'skipped' THEN e.outcome END) AS cause,
+       count(*) AS messages, count(c.id) AS clicked
+FROM (
+    SELECT id, outcome FROM entries WHERE org_id = :org_id AND automation_id = :automation_id ORDER BY id DESC LIMIT :limit
+) e
+JOIN messages m ON m.org_id = :org_id AND m.entry_id = e.id
+LEFT JOIN LATERAL (
+    SELECT detail ->> 'cause' AS cause FROM entry_steps
+    WHERE m.status = 'skipped' AND org_id = :org_id AND entry_id = m.entry_id AND node_id = m.node_id
+        AND outcome IN ('skipped', 'undeliverable')
+    ORDER BY claim DESC, step DESC LIMIT 1
+) s ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM events
+    WHERE m.track_clicks AND org_id = :org_id AND contact_id = m.contact_id AND event || '' = 'link.clicked'
+        AND created_at >= m.created_at AND payload ->> 'messageId' = m.id ::text
+    ORDER BY created_at LIMIT 1
+) c ON true
+GROUP BY 1, 2, 3, 4, 5;
+
 -- Replaying dead entries -------------------------------------------------------------------------------------------
 
 -- count_dead --

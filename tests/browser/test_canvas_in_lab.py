@@ -89,7 +89,7 @@ def test_an_automation_built_with_the_mouse_runs(page: Page, lab: Lab, running: 
 
     send_deposit(running)
     first_message = mouse.canvas.locator(".react-flow__node[data-id=send_inapp]")
-    expect(first_message.get_by_test_id("passed")).to_have_text("✓ 1", timeout=20_000)
+    expect(first_message.get_by_test_id("sent")).to_have_text("1 sent", timeout=20_000)
     [entry] = running.workbench().automation(NAME).entries()
     assert entry.state == "completed"
     assert entry.refresh().messages[0].title == "ETH"

@@ -19,6 +19,7 @@ LAST_OUTPUTS = {
     "06_test_before_you_send": "1 failed",
     "07_publish_and_watch": "automation: rollback",
     "08_automations_in_git": "brought-a-friend",
+    "10_campaigns": "ada@example.com asks for a call",
 }
 STDERR = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']"
 

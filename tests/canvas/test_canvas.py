@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import re
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -413,7 +414,13 @@ def test_a_trigger_on_a_segment_is_completed_and_tested() -> None:
     assert canvas.request("choices")["paths"]["segment_entered"][0]["path"] == "segment"
     [event] = canvas.request("samples")
     sample = {"event": event["event"], "payload": event["payload"]}
-    assert "This event starts the automation." in canvas.request("preview", key="trigger", sample=sample)["text"]
+    assert canvas.request("preview", key="trigger", sample=sample)["text"] == "This contact starts the automation."
+
+
+def test_the_form_of_a_schedule_shows_its_next_runs() -> None:
+    canvas = RecordingCanvas(new().on_schedule("0 9 * * mon", timezone="Europe/Zurich").add_tag("x"))
+    text = canvas.request("preview", key="trigger", sample={"event": "schedule"})["text"]
+    assert re.fullmatch(r"Next runs: (Mon \d{4}-\d\d-\d\d 09:00(, )?){3} \(Europe/Zurich\)\.", text)
 
 
 def test_a_log_is_tested_like_any_event() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.installation import until
 from tests.running import Running
 from workbench import InvalidArgumentError, Workbench
+from workbench.canvas.widget import Canvas
 from workbench.language.lift import LiftGroup
 
 
@@ -107,8 +108,9 @@ def test_the_results_of_a_broadcast_are_what_its_preview_said(wb: Workbench, rec
     assert report.goal is not None
     assert (report.goal.goal, report.goal.treated, report.goal.lift) == ("results_bought", LiftGroup(6, 1), None)
     assert "6 entries: 6 completed." in repr(report)
-    assert "1 the contact declined the topic" in repr(report)
+    assert "the contact declined the topic: 1" in repr(report)
     assert "reached by 1 of 6 contacts (16.7%)" in report._repr_html_()
+    assert tuple(news.stats().messages) == report.messages
 
 
 def test_clicks_and_bounces_are_in_the_results_of_their_broadcast(
@@ -145,3 +147,12 @@ def test_clicks_and_bounces_are_in_the_results_of_their_broadcast(
     results = [sent.results().messages[0] for sent in (first, second)]
     assert (sum(item.clicked for item in results), sum(item.bounced for item in results)) == (1, 1)
     assert (sum(item.sent for item in results), sum(item.failed for item in results)) == (5, 1)
+    stats, shown = news.stats(), Canvas(news)
+    (step,) = stats.messages
+    assert (step.sent, step.failed, step.clicked, step.bounced) == (5, 1, 1, 1)
+    assert step.skipped == {cause: 2 * number for cause, number in results[0].skipped.items()}
+    assert "bounced" in stats._repr_html_()
+    shown._poll(news._server)
+    counts = shown.counts["nodes"]["send_email"]
+    assert counts["figures"] == [("sent", 5), ("clicked", 1), ("bounced", 1), ("skipped", sum(step.skipped.values()))]
+    assert ("not sent: the contact has no email address", 2) in counts["messages"]

@@ -6,6 +6,7 @@ that the canvas uses: `workbench.automation` imports the canvas, not the reverse
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
@@ -37,6 +38,7 @@ from workbench.language.filter import Verdict
 from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Graph, Node
 from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation, SimulationInput, Trace, in_locale
 from workbench.language.simulate import simulate as run_simulation
+from workbench.language.starts import StartSource
 from workbench.language.trigger import Trigger, read_trigger
 from workbench.moves import MoveArgument, MoveResult
 from workbench.publish import SavedAutomation, Stopped, unchanged
@@ -283,7 +285,12 @@ def preview(request: CanvasRequest) -> Any:
             shown = msgspec.structs.replace(shown, note=note)
         return msgspec.to_builtins(shown)
     trace = run_simulation(SimulatedAutomation(parsed.trigger, None), event, sample.contact(), now)
-    text = "This event starts the automation." if trace.matched else "This event does not start the automation."
+    source = parsed.trigger.source
+    starts = "starts the automation" if trace.matched else "does not start the automation"
+    text = f"This {'contact' if isinstance(source, StartSource) else 'event'} {starts}."
+    if isinstance(source, StartSource) and source.type == "schedule" and not isinstance(times := source.times(), str):
+        runs = [at.astimezone(times.zone).strftime("%a %Y-%m-%d %H:%M") for at in islice(times.times_after(now), 3)]
+        text = f"Next runs: {', '.join(runs)} ({source.timezone})."
     return msgspec.to_builtins(NodePreview(text=text, verdicts=describe_verdicts(trace.verdicts)))
 
 

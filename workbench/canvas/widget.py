@@ -33,10 +33,12 @@ from workbench.canvas.document import (
 )
 from workbench.canvas.requests import READ_REQUESTS, CanvasAutomation, CanvasRequest
 from workbench.canvas.suggestions import Suggestions
+from workbench.display.results import message_figures, message_headline
 from workbench.display.words import entry_counts, outcome
 from workbench.draft import Draft, JsonObject, start_draft
 from workbench.errors import ConflictError, InvalidAutomationError, WorkbenchError
 from workbench.language.check import Consent, Diagnostic
+from workbench.language.responses import MessageResults
 from workbench.publish import AutomationRecord, SavedAutomation, Stopped
 
 _READ_ONLY = "this canvas is read-only; .canvas() without read_only=True opens one that can be changed"
@@ -147,11 +149,13 @@ class Canvas(AnyWidget):
         message = f"Someone changed this automation after you opened it: {revisions}."
         self._stale = message if newest.revision > own else ""
         live, outcomes = stats["live"], stats["nodes"]
+        messages = {step.node_id: step for step in msgspec.convert(stats["messages"], tuple[MessageResults, ...])}
         with _LOCK:
             keys = self._pieces.keys()
             nodes: dict[str, JsonObject] = {}
             for node_id in keys.keys() & {*live, *outcomes}:
                 counts, kind = outcomes.get(node_id, {}), self._pieces.nodes[keys[node_id]]["type"]
+                step = messages.get(node_id)
                 nodes[keys[node_id]] = {
                     "live": live.get(node_id, 0),
                     "passed": sum(count for word, count in counts.items() if word not in (*_FAILED, *_NOT_PASSED)),
@@ -159,6 +163,8 @@ class Canvas(AnyWidget):
                     "outcomes": [
                         {"outcome": outcome(word, kind), "count": count} for word, count in sorted(counts.items())
                     ],
+                    "figures": [] if step is None else [*message_headline(step)],
+                    "messages": [] if step is None else [*message_figures(step)],
                 }
             # Entries of earlier versions may be at steps that the draft does not have.
             removed = sum(count for node_id, count in live.items() if node_id not in keys)

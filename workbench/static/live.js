@@ -34,6 +34,7 @@ function live(model, el) {
     lines.replaceChildren(...stats.lines.map((line) => h("p", {}, line)));
     if (stats.percents.length > 1) lines.append(spark(stats.percents, stats.dates, { unit: " %" }));
     const parts = [h("div", { class: "scroll" }, table(stats.steps))];
+    if (stats.messages.rows.length) parts.push(h("div", { class: "part" }, "Messages"), h("div", { class: "scroll" }, table(stats.messages)));
     if (stats.dead.rows.length) parts.push(h("div", { class: "part" }, "Failed permanently"), h("div", { class: "scroll dead" }, table(stats.dead, ([cause]) => (cause ? [h("button", { onclick: () => replay(cause) }, "Try again")] : []))));
     if (stats.days.rows.length) parts.push(h("details", { open: daysOpen, ontoggle: (event) => (daysOpen = event.currentTarget.open) }, h("summary", {}, "Goal by day"), table(stats.days)));
     tables.replaceChildren(...parts);

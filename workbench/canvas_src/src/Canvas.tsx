@@ -39,7 +39,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
   const dark = useDark();
   const [selected, setSelected] = useState<string[]>(() => initialSelection(state));
   const [target, setTarget] = useState<OutputEnd | null>(null);
-  const [addedKey, setAddedKey] = useState<string | null>(null); // the step just added: its form gets the focus
+  const [focusedKey, setFocusedKey] = useState<string | null>(null); // its form gets the focus when it opens: a step just added, or opened with Enter
   const [simulation, setSimulation] = useState<Simulation | null>(null);
   const [testing, setTesting] = useState(false);
   const [busy, setBusy] = useState(false);
@@ -58,7 +58,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
   const closeDialog = () => setDialog(null);
   const selectAdded = (key: string) => {
     setSelected([key]);
-    setAddedKey(key);
+    setFocusedKey(key);
     closeTest();
     setTarget(null);
   };
@@ -123,8 +123,9 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     setSelected(pasted.keys);
   };
   const focus = (selector: string) => root.current?.querySelector<HTMLElement>(selector)?.focus();
+  const focusedCard = () => document.activeElement?.closest<HTMLElement>(".react-flow__node")?.dataset.id;
   const connectFocused = (isBranch: boolean) => {
-    const key = document.activeElement?.closest<HTMLElement>(".react-flow__node")?.dataset.id;
+    const key = focusedCard();
     if (!target || !key || !mayConnect(draft, target.key, key)) return;
     store.edit(connect(draft, target, key, isBranch));
     setTarget(null);
@@ -148,11 +149,16 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
     connectBranch: () => connectFocused(true),
     focusPalette: () => focus(".ewc-palette button"),
     focusCard: () => (selectedKey === null ? root.current?.focus() : focus(`.react-flow__node[data-id="${CSS.escape(selectedKey)}"]`)),
-    focusForm: () => focus(".ewc-panel input, .ewc-panel textarea, .ewc-panel select"),
+    focusForm: () => {
+      const key = focusedCard();
+      if (!key || key === selectedKey) return focus(".ewc-panel input, .ewc-panel textarea, .ewc-panel select");
+      setSelected([key]);
+      setFocusedKey(key);
+    },
   };
   const onKeyDown = (event: KeyboardEvent) => {
     const command = commandOf(event);
-    if (!command || (readOnly && EDITING_COMMANDS.has(command)) || (command === "focusForm" && !selectedKey)) return;
+    if (!command || (readOnly && EDITING_COMMANDS.has(command)) || (command === "focusForm" && !selectedKey && !focusedCard())) return;
     event.preventDefault();
     commands[command]();
   };
@@ -198,7 +204,7 @@ function Editor({ store, height }: { store: CanvasStore; height: number }) {
           {!readOnly && <Palette kinds={kinds} hint={hint} add={addFromPalette} hasTrigger={hasTrigger} />}
           <div className="ewc-flow"><Flow dark={dark} cardOf={cardOf} onAdded={selectAdded} /></div>
           <aside className="ewc-panel" aria-label="Selection">
-            {step && selectedKey !== null ? <StepPanel key={selectedKey} id={selectedKey} step={step} focus={addedKey === selectedKey} testAgain={testing ? actions.test : undefined} />
+            {step && selectedKey !== null ? <StepPanel key={selectedKey} id={selectedKey} step={step} focus={focusedKey === selectedKey} testAgain={testing ? actions.test : undefined} />
               : testing ? <TestPanel run={actions.test} busy={busy} close={closeTest} />
               : <Overview goTo={goTo} />}
           </aside>

@@ -62,11 +62,13 @@ export const StepCard = memo(function StepCard({ id, data, selected }: NodeProps
 
 function CountBadge({ count }: { count: Count | undefined }) {
   if (!count || !(count.live || count.passed || count.failed)) return null;
-  const title = count.outcomes.map((outcome) => `${outcome.outcome}: ${outcome.count}`).join("\n");
+  const lines = count.messages.length ? count.messages : count.outcomes.map(({ outcome, count }): [string, number] => [outcome, count]);
+  const title = lines.map(([word, number]) => `${word}: ${number.toLocaleString()}`).join("\n");
   return (
     <div className="ewc-counts" title={title}>
       {count.live > 0 && <span className="ewc-live" data-testid="live">● {count.live.toLocaleString()} here</span>}
-      {count.passed > 0 && <span data-testid="passed">✓ {count.passed.toLocaleString()}</span>}
+      {count.figures.map(([word, number]) => <span key={word} className={word === "bounced" || word === "complaints" ? "ewc-failed" : undefined} data-testid={word}>{number.toLocaleString()} {word}</span>)}
+      {!count.figures.length && count.passed > 0 && <span data-testid="passed">✓ {count.passed.toLocaleString()}</span>}
       {count.failed > 0 && <span className="ewc-failed" data-testid="failed">✗ {count.failed.toLocaleString()}</span>}
     </div>
   );

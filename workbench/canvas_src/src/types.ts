@@ -129,6 +129,8 @@ export interface Count {
   passed: number;
   failed: number;
   outcomes: { outcome: string; count: number }[];
+  figures: [string, number][]; // of the messages of the step, as its card shows them
+  messages: [string, number][]; // all figures of these messages
 }
 
 export interface Counts {

@@ -62,7 +62,7 @@ export function Combo({ label, value, options, onChange, onPick, exact, placehol
         aria-expanded={open && shown.length > 0}
         aria-controls={id}
         aria-autocomplete="list"
-        aria-activedescendant={open && active >= 0 ? `${id}-${active}` : undefined}
+        aria-activedescendant={open && shown[active] ? `${id}-${active}` : undefined}
         aria-invalid={invalid || undefined}
         autoComplete="off"
         spellCheck={false}

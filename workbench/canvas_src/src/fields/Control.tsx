@@ -5,7 +5,7 @@ import type { Choices, Field, Json, Obj, Operator, Diagnostic } from "../types";
 import { Branches } from "./Branches";
 import { Combo, type Option } from "./Combo";
 import { Filters, pathsOf, samplesOf, walletsOf } from "./Filters";
-import { Attributes, JsonInput, IntegerInput, eventOptions } from "./Inputs";
+import { Attributes, JsonInput, IntegerInput, Word, eventOptions } from "./Inputs";
 import { DurationInput } from "./Duration";
 import { DatePath, Shift, Weekdays, ZoneName } from "./Times";
 import { Labelled } from "./Labelled";
@@ -86,7 +86,7 @@ export function Control(props: Props) {
       case "duration":
         return <DurationInput id={id} label={field.label} value={value} disabled={disabled} onChange={onChange} onClear={field.optional ? () => onChange(undefined) : undefined} />;
       case "word":
-        return <Combo label={field.label} value={text} options={[]} disabled={disabled} invalid={invalid} onChange={(typed) => onChange(typed.trim() === typed ? typed : typed.trim())} />;
+        return <Word label={field.label} value={text} disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "wallet":
         return <Combo label={field.label} value={text} options={walletsOf(choices, props.events)} placeholder="which parameter?" disabled={disabled} invalid={invalid} onChange={onChange} />;
       case "segment":

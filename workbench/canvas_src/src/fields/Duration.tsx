@@ -6,13 +6,14 @@ const UNITS: [string, number][] = [["seconds", 1], ["minutes", 60], ["hours", 3_
 interface Props {
   id: string;
   label: string;
+  numberLabel?: string; // where no label element names the number
   value: unknown;
   onChange: (seconds: number) => void;
   onClear?: () => void; // of an optional duration: the input may be empty
   disabled?: boolean;
 }
 
-export function DurationInput({ id, label, value, onChange, onClear, disabled }: Props) {
+export function DurationInput({ id, label, numberLabel, value, onChange, onClear, disabled }: Props) {
   const seconds = typeof value === "number" ? value : 0;
   const [unit, setUnit] = useState(() => largestUnit(seconds));
   const [draft, setDraft] = useState<string | null>(null);
@@ -28,7 +29,7 @@ export function DurationInput({ id, label, value, onChange, onClear, disabled }:
 
   return (
     <span className="ewc-row">
-      <input id={id} type="number" min={1} step="any" value={draft ?? (onClear && seconds === 0 ? "" : String(Number((seconds / size).toFixed(4))))} disabled={disabled} aria-invalid={(draft === "" && !onClear) || undefined}
+      <input id={id} type="number" min={1} step="any" aria-label={numberLabel} value={draft ?? (onClear && seconds === 0 ? "" : String(Number((seconds / size).toFixed(4))))} disabled={disabled} aria-invalid={(draft === "" && !onClear) || undefined}
         onChange={(event) => type(event.target.value, size)} onBlur={() => setDraft(null)} />
       <select aria-label={`Unit of ${label}`} value={unit} disabled={disabled} onChange={(event) => {
         const [newUnit, newSize] = UNITS.find(([name]) => name === event.target.value)!;

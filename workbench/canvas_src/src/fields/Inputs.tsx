@@ -1,4 +1,4 @@
-// Inputs for event names, attributes, whole numbers and JSON.
+// Inputs for event names, words, attributes, whole numbers and JSON.
 import { useState } from "react";
 import { isObject, formatJson, parseNumber, parseJson, displayText } from "../json";
 import type { Choices, Json, Obj } from "../types";
@@ -29,6 +29,16 @@ export function Events({ names, choices, onChange, disabled }: { names: string[]
       {!disabled && <Combo label="Event" value={draft} options={eventOptions(choices).filter((option) => !names.includes(option.value))} placeholder={names.length ? "or another event" : "which event?"} onChange={setDraft} onPick={add} />}
     </div>
   );
+}
+
+/** A text without spaces at its ends. The field keeps those that are being typed: more words may follow. */
+export function Word({ label, value, onChange, disabled, invalid }: { label: string; value: string; onChange: (value: string) => void; disabled?: boolean; invalid?: boolean }) {
+  const [typed, setTyped] = useState(value);
+  const change = (text: string) => {
+    setTyped(text);
+    onChange(text.trim());
+  };
+  return <Combo label={label} value={typed.trim() === value ? typed : value} options={[]} disabled={disabled} invalid={invalid} onChange={change} />;
 }
 
 /** Attributes, or fields of a connection that is not known, with their values. */

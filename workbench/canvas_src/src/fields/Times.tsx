@@ -36,7 +36,7 @@ export function Shift({ id, label, value, disabled, onChange }: Props & { id: st
         <option value={-1}>earlier by</option>
         <option value={1}>later by</option>
       </select>
-      {seconds !== 0 && <DurationInput id={`${id}-length`} label={label} value={Math.abs(seconds)} disabled={disabled} onChange={(length) => onChange(Math.sign(seconds) * length)} />}
+      {seconds !== 0 && <DurationInput id={`${id}-length`} label={label} numberLabel={`${label}, by how much`} value={Math.abs(seconds)} disabled={disabled} onChange={(length) => onChange(Math.sign(seconds) * length)} />}
     </span>
   );
 }

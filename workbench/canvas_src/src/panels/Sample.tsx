@@ -32,16 +32,21 @@ export function SampleForm({ short }: { short?: boolean }) {
     }
   };
 
+  const isStart = samples.length > 0 && samples.every((sample) => sample.event === draft.trigger.type); // only its contact differs
   return (
     <div className="ewc-sample">
-      <label htmlFor={id}>Sample event</label>
-      <select id={id} value={chosen} onChange={(change) => {
-        const sample = samples[Number(change.target.value)];
-        if (sample) setSampleInput({ ...sampleInput, event: sample.event, payload: sample.payload, contactId: sample.contactId, contact: sample.contact });
-      }}>
-        {chosen < 0 && <option value={-1}>{sampleInput.event}, edited</option>}
-        {samples.map((sample, index) => <option key={index} value={index}>{sample.label}{sample.contact ? ` · ${sample.contact}` : ""}</option>)}
-      </select>
+      {!isStart && (
+        <>
+          <label htmlFor={id}>Sample event</label>
+          <select id={id} value={chosen} onChange={(change) => {
+            const sample = samples[Number(change.target.value)];
+            if (sample) setSampleInput({ ...sampleInput, event: sample.event, payload: sample.payload, contactId: sample.contactId, contact: sample.contact });
+          }}>
+            {chosen < 0 && <option value={-1}>{sampleInput.event}, edited</option>}
+            {samples.map((sample, index) => <option key={index} value={index}>{sample.label}{sample.contact ? ` · ${sample.contact}` : ""}</option>)}
+          </select>
+        </>
+      )}
       <span className="ewc-caption">Sample contact</span>
       <Combo exact label="Sample contact" value={query ?? sampleInput.contact} options={contacts.map(([, label]) => ({ value: label }))} placeholder="new contact; or an email, wallet, id"
         onChange={setQuery} onPick={(text) => void findContact(text)} />
@@ -56,7 +61,7 @@ export function SampleForm({ short }: { short?: boolean }) {
           </select>
         </>
       )}
-      {!short && (
+      {!short && !isStart && (
         <>
           <label htmlFor={`${id}-payload`}>Payload</label>
           <textarea id={`${id}-payload`} className="ewc-code" rows={6} spellCheck={false} value={sampleInput.payload} onChange={(change) => setSampleInput({ ...sampleInput, payload: change.target.value })} />

@@ -92,10 +92,11 @@ export function DiagnosticList({ diagnostics, goTo }: { diagnostics: Diagnostic[
 function Outcomes({ count }: { count: Count }) {
   return (
     <div>
-      <h4>Outcomes</h4>
+      <h4>{count.messages.length ? "Messages" : "Outcomes"}</h4>
       <table className="ewc-table"><tbody>
         <tr><td>here now</td><td>{count.live.toLocaleString()}</td></tr>
-        {count.outcomes.map((outcome) => <tr key={outcome.outcome}><td>{outcome.outcome}</td><td>{outcome.count.toLocaleString()}</td></tr>)}
+        {count.messages.map(([word, number]) => <tr key={word}><td>{word}</td><td>{number.toLocaleString()}</td></tr>)}
+        {!count.messages.length && count.outcomes.map((outcome) => <tr key={outcome.outcome}><td>{outcome.outcome}</td><td>{outcome.count.toLocaleString()}</td></tr>)}
       </tbody></table>
     </div>
   );
