@@ -910,6 +910,7 @@ ALTER TABLE workbench.message_outcomes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.test_pushes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.automations ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.entries ENABLE ROW LEVEL SECURITY;
+ALTER TABLE workbench.entry_steps ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_members ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE workbench.segment_sizes ENABLE ROW LEVEL SECURITY;
@@ -974,6 +975,10 @@ CREATE VIEW analyst.automation_entries WITH (security_invoker = true, security_b
     SELECT id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts, last_error,
            created_at, updated_at
     FROM workbench.entries;
+
+CREATE VIEW analyst.entry_steps WITH (security_invoker = true, security_barrier = true) AS
+    SELECT entry_id, claim, step, attempt, node_id, kind, at, outcome, handle, detail ->> 'cause' AS cause
+    FROM workbench.entry_steps;
 
 CREATE VIEW analyst.dead_letters WITH (security_invoker = true, security_barrier = true) AS
     SELECT e.id AS entry_id, e.automation_id, a.name AS automation, e.automation_version, e.contact_id, e.event_id, e.node_id,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from workbench.backtest.result import Backtest
-    from workbench.backtest.run import Against
+    from workbench.backtest.run import Against, Played
     from workbench.canvas.widget import Canvas
     from workbench.segments import Segment
 
@@ -185,6 +185,7 @@ class Automation(AutomationVerbs):
     def backtest(
         self,
         *,
+        version: "Played" = "draft",
         against: "Against | None" = None,
         segment: str | None = None,
         sample: float = 1.0,
@@ -195,8 +196,13 @@ class Automation(AutomationVerbs):
         """Return what the automation would have done in a period of stored events.
 
         Every event of the period goes through the engine's interpreter, contact by contact, with delays, waits, caps
-        and quiet hours on the clock of that time. Nothing is sent or written. Contacts have the attributes, tags,
-        segments and topics that they have now: a backtest does not read their history.
+        and quiet hours on the clock of that time. Nothing is sent or written. At each moment a contact has the
+        identifiers, attributes, tags, segments, opt-outs and topics that it had then, with the changes that this
+        automation would have made in place of those that it made.
+
+        `version="live"` plays what was live instead of the draft: each event with the version of that moment, and the
+        failures of deliveries as recorded. The result says with how many of the engine's entries it agrees, and
+        `.differences()` lists the others.
 
         `against="published"`, or the number of a version, compares the draft with that version. `segment="whales"`
         restricts it to the current members of a segment. `sample=0.1` takes a tenth of the contacts, always the same
@@ -209,7 +215,7 @@ class Automation(AutomationVerbs):
         from workbench.backtest.source import ContactSample
 
         request = BacktestRequest(during, ContactSample(sample, segment), processes, at)
-        return backtested(self._connected(), self._draft, self._server.record, against, request)
+        return backtested(self._connected(), self._draft, self._server.record, against, request, version)
 
     @usage_example('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
     def send_test(

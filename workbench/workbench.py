@@ -90,6 +90,7 @@ class Workbench(Reports):
         - automations: id, name, active, published_version, created_at, updated_at, archived_at
         - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id,
           attempts, last_error, created_at, updated_at
+        - entry_steps: entry_id, claim, step, attempt, node_id, kind, at, outcome, handle, cause
         - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause,
           last_error, attempts, died_at
         - onchain_events: id, contact_id, chain_id, contract, event, tx_hash, log_index, block_number, block_time, args,

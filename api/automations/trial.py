@@ -1,6 +1,7 @@
 """Trials: the simulation of an automation with an event. Nothing is written; the interpreter is the engine's own.
 
-A trial has no entry, so the contact's history is read here as the engine reads it for a new entry at that moment.
+A trial has no entry, so what the contact did before is read here as the engine reads it for a new entry at that moment.
+The contact has the values that it had then.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from api.crypto import EmailDisplay
 from api.engine.facts import past_of
 from api.store import automations as store
 from api.store.automations import AutomationRow, VersionRow
-from api.store.contacts import find_contact_state, find_owners
+from api.store.contacts import find_contact_state, find_owners, read_past
 from api.store.database import Database
 from workbench.language.body import Body, Id, Moment, Number
 from workbench.language.channel import RetryPolicy
-from workbench.language.contact import ContactState, IdentifierKey
+from workbench.language.contact import ContactState, IdentifierKey, contact_before
 from workbench.language.event import LOG_NAME, Event
 from workbench.language.facts import ContactHistory
 from workbench.language.locales import read_locale
@@ -74,7 +75,7 @@ Version = Number | Literal["draft", "published"]
 
 
 class TrialBody(Body, frozen=True):
-    """An event to simulate. Without `contact`, the stored contact of the event is used.
+    """An event to simulate. Without `contact`, the stored contact of the event is used, as it was at `now`.
 
     `now`: the time of the event, by default the present. `until`: the time at which the simulation stops; by default
     when the entry ends. `version`: a number, the `published` version, or the `draft`. `locale`: the locale that texts
@@ -211,6 +212,8 @@ async def prepare(
         owners = await find_owners(tx, context.org_id, context.show.keys, sent)
         if contact is None:
             return PreparedTrial(automation, ContactState(SIMULATED_ID), event, owners=owners)
+        changes = await read_past(tx, context.org_id, context.show.keys, contact.id, trial.now)
+        contact = contact_before(contact, changes)
         history = await past_of(tx, context.org_id, automation.id, automation.graph, contact.id, trial.now)
         return PreparedTrial(automation, contact, event, history, owners)
 

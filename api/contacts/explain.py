@@ -1,7 +1,7 @@
 """Explain why an automation did or did not start for events of a contact, or would start for a hypothetical event.
 
 Each event is judged by the state of the automation when it was received: active or not, and the trigger of the version
-that was published then. The contact is as it is now: its earlier identifiers are not stored.
+that was published then, and by the contact as it was then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +25,9 @@ from api.store.events import EventRow
 from api.store.merges import find_survivor
 from workbench.language.body import Body, Id, ShortName
 from workbench.language.codec import decode, encode
-from workbench.language.contact import ContactState, merge_identifiers
+from workbench.language.contact import ContactState, contact_before, merge_identifiers
 from workbench.language.event import Event
 from workbench.language.explain import (
-    ActivationChange,
     AutomationState,
     ExplanationView,
     MatchExplanation,
@@ -39,6 +38,7 @@ from workbench.language.explain import (
     explain_stored_event,
     was_active_at,
 )
+from workbench.language.live import ActivationChange
 from workbench.language.problem import Problem, Problems
 from workbench.language.simulate import SimulatedAutomation, SimulationInput, simulate
 from workbench.language.trigger import Trigger, flat_context, read_sample, read_trigger
@@ -149,7 +149,14 @@ async def explain(
                 return unknown("event of this contact")
             ids = [event.id for event in events]
             entries = await contacts.find_entries_of_events(tx, contact_key.org_id, row.id, ids)
-            explanations = [_explain_stored(reader, history, event, entries.get(event.id)) for event in events]
+            began = min((event.created_at for event in events), default=reader.author.now)
+            changes = await contacts.read_past(tx, contact_key.org_id, reader.show.keys, contact_key.contact_id, began)
+            explanations = []
+            for event in events:
+                # As the trigger saw it, which is after the changes of the event itself.
+                later = [change for change in changes if change.at > event.created_at and change.event_id != event.id]
+                then = msgspec.structs.replace(history, contact=contact_before(history.contact, later))
+                explanations.append(_explain_stored(reader, then, event, entries.get(event.id)))
     return ExplainedView(row.id, row.name, row.active and row.archived_at is None, tuple(explanations))
 
 

@@ -39,8 +39,10 @@ from api.routes.request import (
 from api.segments.reach import check_reach
 from api.store import automations as store
 from api.store.automations import STATES, AutomationRow, EntriesQuery, StateFlags, VersionRow
+from api.store.contacts import list_activation_changes
 from workbench.language.body import Body, LastId, Number
 from workbench.language.channel import RetryPolicy
+from workbench.language.live import ActivationChange
 from workbench.language.moves import MoveMode
 from workbench.language.responses import (
     AutomationState,
@@ -290,6 +292,16 @@ async def list_changes(request: Request, automation_id: str, query: LimitQuery) 
     async with services(request).database.transaction() as tx:
         unwrap(await store.find_automation(tx, org_id, automation_id) or unknown(_RESOURCE))
         return await store.list_changes(tx, org_id, automation_id, query.limit)
+
+
+@blueprint.get("/automations/<automation_id:str>/activations")
+@Operation(READ, field="activations")
+async def list_activations(request: Request, automation_id: str) -> list[ActivationChange]:
+    """List when the automation was switched on and off, paused and resumed, in order."""
+    org_id = principal_of(request).org_id
+    async with services(request).database.transaction() as tx:
+        unwrap(await store.find_automation(tx, org_id, automation_id) or unknown(_RESOURCE))
+        return await list_activation_changes(tx, org_id, automation_id)
 
 
 @blueprint.get("/automations/<automation_id:str>/stats")

@@ -51,6 +51,20 @@ async def count_topics(tx: Transaction, org_id: int) -> int: ...
 async def add_consents(tx: Transaction, org_id: int, rows: Sequence[ConsentRow]) -> None: ...
 
 
+class TopicChange(msgspec.Struct, frozen=True):
+    """A choice of a topic, and whether the contact wanted it before."""
+
+    topic: str
+    before: bool
+    granted: bool
+    at: datetime
+
+
+@query
+async def read_topic_changes(tx: Transaction, org_id: int, contact_id: Uuid, at: datetime) -> list[TopicChange]:
+    """Return the choices of a contact after a moment, oldest first."""
+
+
 @query
 async def find_latest_consent(tx: Transaction, org_id: int, contact_id: Uuid, topic: str) -> ConsentRow | None:
     """Return the latest choice of a topic, also by a contact that was merged into this one."""

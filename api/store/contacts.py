@@ -10,20 +10,26 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec import UNSET
 
 from api.crypto import INDEX, OrgKeys
 from api.store.chain import LogRow
-from api.store.changes import note_opt_outs
+from api.store.changes import NEWEST_CHANGE, ChangeCursor, note_opt_outs, read_changes
+from api.store.consents import read_topic_changes
 from api.store.database import Transaction, transaction_offset
 from api.store.events import EventRow
 from api.store.locks import hold_contacts, share_members
 from api.store.merges import MergeRow, find_identifier_owners
 from api.store.messages import MessageRow
 from api.store.query import Json, Uuid, call, query, run
-from workbench.language.contact import ContactState, IdentifierKey, IdentifierKind, identifier_values
+from workbench.language.codec import decode
+from workbench.language.contact import ContactState, IdentifierKey, IdentifierKind, ValueChange, identifier_values
 from workbench.language.event import Identifiers
-from workbench.language.explain import ActivationChange, StartedEntry
+from workbench.language.explain import StartedEntry
+from workbench.language.live import ActivationChange
 from workbench.language.responses import ContactCounts, ContactView, EntryView, TimelineKind
+
+_CHANGES_PAGE = 1_000
 
 
 class PageCursor(msgspec.Struct, frozen=True):
@@ -70,6 +76,29 @@ async def find_contact_state(
     digests = [(kind, keys.digest(kind.name.lower(), value)) for kind, value in identifier_values(identifiers)]
     row = await find_owner(tx, org_id, [kind for kind, _ in digests], [digest for _, digest in digests])
     return None if row is None else contact_state(row, keys.open_email)
+
+
+async def read_past(tx: Transaction, org_id: int, keys: OrgKeys, contact_id: str, since: datetime) -> list[ValueChange]:
+    """Return the changes of a contact after a moment, in order, with emails opened; those by events name the event."""
+    changes: list[ValueChange] = []
+    cursor, is_done = NEWEST_CHANGE, False
+    while not is_done and (rows := await read_changes(tx, org_id, contact_id, cursor, _CHANGES_PAGE)):
+        for row in rows:
+            if is_done := row.changed_at <= since:
+                break
+            if row.contact_id == contact_id:
+                old, new = (UNSET if value is None else decode(value) for value in (row.old, row.new))
+                if row.field == "email":
+                    old, new = (keys.open_email(value) if isinstance(value, str) else value for value in (old, new))
+                event_id = row.cause_id if row.cause == "event" else None
+                changes.append(ValueChange(row.changed_at, row.field, old, new, event_id or ""))
+        last = rows[-1]
+        cursor = ChangeCursor(last.changed_at, last.contact_id, last.field)
+    topics = [
+        ValueChange(change.at, f"topics.{change.topic}", change.before, change.granted)
+        for change in await read_topic_changes(tx, org_id, contact_id, since)
+    ]
+    return [*reversed(changes), *topics]
 
 
 async def find_owners(

@@ -37,6 +37,19 @@ FROM unnest(:id ::uuid[], :contact_id ::uuid[], :topic ::text[], :channel ::text
     AS n (id, contact_id, topic, channel, granted, source, text_sha256, at)
 RETURNING true;
 
+-- read_topic_changes --
+-- The choices of topics by a contact, or by those that were merged into it, after a moment, oldest first, each with the one before it.
+SELECT n.topic, coalesce(n.before, t.opt_in = 'none') AS before, n.granted, n.at
+FROM (
+    SELECT n.topic, lag(n.granted) OVER (PARTITION BY n.topic ORDER BY n.at, n.id) AS before, n.granted, n.at, n.id
+    FROM consents n
+    WHERE n.org_id = :org_id AND n.topic IS NOT NULL AND n.contact_id IN (
+        SELECT id FROM contacts WHERE org_id = :org_id AND (id = :contact_id OR merged_into = :contact_id))
+) n
+JOIN topics t ON t.org_id = :org_id AND t.name = n.topic
+WHERE n.at > :at ::timestamptz
+ORDER BY n.at, n.id;
+
 -- find_latest_consent --
 -- The latest choice of a topic by a contact, or by those that were merged into it.
 SELECT n.id, n.contact_id, n.granted, n.source, n.topic, n.channel, n.text_sha256, n.at

@@ -390,14 +390,14 @@ FROM unnest(:event_ids ::uuid[]) AS k (event_id)
 JOIN entries e ON e.org_id = :org_id AND e.automation_id = :automation_id AND e.event_id = k.event_id;
 
 -- list_activation_changes --
--- When an automation was activated and deactivated, in order; while it is paused it takes no entries either, nor after
--- a change while everything was stopped.
+-- When an automation was switched on and off, paused and resumed, in order; after a change while everything was stopped it is paused.
 SELECT created_at AS at, CASE
-           WHEN detail ? 'stopped' THEN false
-           WHEN action IN ('automation.activate', 'automation.resume') THEN true
-           WHEN action IN ('automation.deactivate', 'automation.archive', 'automation.pause') THEN false
-           ELSE (detail ->> 'active')::boolean
-       END AS active
+           WHEN detail ? 'stopped' OR action = 'automation.pause' THEN 'paused'
+           WHEN action IN ('automation.activate', 'automation.resume') THEN 'live'
+           WHEN action = 'automation.archive' THEN 'archived'
+           WHEN action <> 'automation.deactivate' AND (detail ->> 'active')::boolean THEN 'live'
+           ELSE 'off'
+       END AS activity, action = 'automation.resume' AND coalesce(detail ->> 'overdue' = 'cancel', false) AS cancels_overdue
 FROM audit_log
 WHERE org_id = :org_id AND subject_id = :automation_id
     AND (action IN ('automation.activate', 'automation.deactivate', 'automation.archive', 'automation.pause',

@@ -7,4 +7,4 @@ FROM messages m
 JOIN automation_entries e ON e.id = m.entry_id
 CROSS JOIN LATERAL (SELECT m.created_at < e.created_at + interval '1 second' AS at_once) moment
 WHERE m.created_at >= :since AND m.created_at < :until AND m.channel = ANY (:channels) AND m.status NOT IN ('failed', 'skipped')
-    {{- " AND m.automation_id <> :automation" if own }}{{ parts.in_sample(sample, "m.contact_id") }}
+    {{- " AND (m.automation_id <> :automation" ~ (" OR e.created_at < :began_before" if began_before is defined and began_before) ~ ")" if own }}{{ parts.in_sample(sample, "m.contact_id") }}

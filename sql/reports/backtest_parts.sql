@@ -21,6 +21,10 @@ created_at >= :since AND created_at < :until
 {% macro address(selection, column) %}
 {{ column if selection.addresses else "CASE WHEN " ~ column ~ " IS NOT NULL THEN '•••@•••' END" }}
 {%- endmacro %}
+{# A value in the history of a contact, as JSON text; of an email as `address`. #}
+{% macro change(selection, column) %}
+{{ column ~ "::text" if selection.addresses else "CASE WHEN k.field = 'email' AND " ~ column ~ " IS NOT NULL THEN '\"•••@•••\"' ELSE " ~ column ~ "::text END" }}
+{%- endmacro %}
 {# Events, logs and starts of the period that an automation may need; `narrow`: only their contacts and times. #}
 {% macro rows(selection, sample, narrow=false) %}
 {% if selection.custom_events %}

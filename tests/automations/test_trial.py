@@ -11,6 +11,7 @@ from api.automations import automations, trial
 from api.automations.body import AutomationEdit
 from api.automations.trial import Trial, TrialContext
 from api.clock import to_us
+from api.contacts import contacts as contacts_api
 from api.crypto import EmailDisplay
 from api.store import contacts
 from tests.inapp.wallet import evm_wallet
@@ -305,3 +306,28 @@ async def test_an_identifier_of_another_contact_does_not_move_in_a_trial(tenant:
         tenant, row.id, event=EVENT | {"contact": {"walletAddress": evm_wallet("2e3")}}, events=[later]
     )
     assert "e2" not in str(trace)
+
+
+async def test_the_stored_contact_is_taken_as_it_was_then(tenant: Any) -> None:
+    await tenant.ingest(event="signup", contact=WALLET, attributes={"tier": "gold"})
+    ((contact_id,),) = await tenant.rows("SELECT id::text FROM contacts")
+    await contacts_api.tag(tenant.database, tenant.author, contact_id, ["vip"], [], tenant.show)
+    then = tenant.clock.now().isoformat()
+    await tenant.ingest(event="signup", contact=WALLET | {"email": "ann@b.co"}, attributes={"tier": "free", "new": 1})
+    await contacts_api.tag(tenant.database, tenant.author, contact_id, [], ["vip"], tenant.show)
+    message = {"id": "m", "type": "send_inapp", "data": {"title": "t", "body": "{{ contact.tags }} {{ contact.tier }}"}}
+    told = {
+        "id": "n",
+        "type": "send_inapp",
+        "data": {"title": "t", "body": "{{ contact.new | default('-') }} {{ email | default('-') }}"},
+    }
+    body = {
+        "triggerSpec": {"type": "app_event", "event": "First_Deposit"},
+        "graph": drawn(message, told),
+        "event": EVENT,
+    }
+    assert [sent.body for sent in (await simulate_unsaved(tenant, body | {"now": then})).messages] == [
+        '["vip"] gold',
+        "- -",
+    ]
+    assert [sent.body for sent in (await simulate_unsaved(tenant, body)).messages] == ["[] free", "1 ann@b.co"]

@@ -102,7 +102,7 @@ def test_the_page_shows_the_results_and_the_assumptions(finished: Automation) ->
     assert "Would have started" in page
     assert page.count("data:image/svg+xml") == 2
     assert "a template could not be filled in" in text
-    assert "Contacts are taken as they are now" in text
+    assert "Contacts have the values that they had at each moment" in text
     assert [message.title for message in backtest.messages] == ["Two", "Bought"]
     assert backtest.days()["entries"].sum() == backtest.totals.entries
     assert backtest.branches().filter(pl.col("node") == "if_amount")["entries"].to_list() == [4, 5]
@@ -219,13 +219,12 @@ def test_the_remarks_name_what_may_differ_from_a_real_run(wb: Workbench) -> None
         .then(lambda b: b.split({"a": 50, "b": 50}))
     )
     remarks = " ".join(draft.backtest(days=2).remarks)
-    assert "if_tags uses the current value of contact.tags." in remarks
-    assert "It both changes and uses contact.tags" in remarks
+    assert "add_tag_vip changes contact.tags, and it uses contact.tags later: it sees these changes" in remarks
     assert "your API key sees them masked" in remarks
     assert "It is not saved yet" in remarks
     assert "Never taken:" in remarks
-    draft = wb.automation("printing").on("deposit").send_inapp("Hi {{ contact.id }}", "Level {{ contact.level }}")
-    assert "send_inapp uses the current value of contact.level." in draft.backtest(days=2).remarks
+    draft = wb.automation("setting").on("deposit").update_contact(level=2)
+    assert "update_contact changes contact.level: it sees these changes" in " ".join(draft.backtest(days=2).remarks)
     draft = wb.automation("there").on("deposit").when("contact.email").then(lambda b: b.add_tag("reachable"))
     assert "masked" not in " ".join(draft.backtest(days=2).remarks)
 
@@ -337,3 +336,11 @@ def test_the_examples_of_the_docs_run(running: Running, monkeypatch: pytest.Monk
     assert names["backtest"].totals.entries > 0  # its period begins some seconds before that of `b`
     assert names["b"].totals.entries == names["b"].before.entries > 0
     assert names["b"].totals.messages < names["b"].before.messages
+
+
+def test_what_was_live_agrees_with_the_entries_of_the_engine(wb: Workbench, finished: Automation) -> None:
+    backtest = finished.backtest(days=1, version="live")
+    assert backtest.differences().rows() == []
+    assert backtest.agreement == "Agrees with 10 of 10 real entries."
+    with pytest.raises(InvalidArgumentError, match="has no entries to agree with"):
+        finished.backtest(days=1).differences()

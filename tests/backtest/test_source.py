@@ -137,8 +137,10 @@ def test_the_queries_use_only_functions_that_servers_allow(sample: ContactSample
         select([SimulatedAutomation(trigger_with([filter_]), Graph())]),
         EventSelection().with_starts(starts, "a"),
     ):
-        for name in ("begin", "hours", "events", "contacts", "messages"):
-            assert check_functions(statement(f"backtest_{name}", sample=sample, selection=selection, own=True)) is None
+        for name in ("begin", "hours", "events", "contacts", "changes", "entries", "steps", "earlier", "messages"):
+            structure = {"own": True, "live": True, "began_before": NOW}
+            text = statement(f"backtest_{name}", sample=sample, selection=selection, **structure)
+            assert check_functions(text) is None
     assert check_functions(statement("backtest_segment")) is None
     for start in starts:
         for name in ("broadcasts", "presences"):

@@ -170,3 +170,14 @@ async def test_invalid_requests_for_explanations_are_refused(acme: Org, globex: 
     assert (await call(acme, "POST", f"/{contact_id}/explain", "events:read", body=body)).status_code == 403
     unknown = {**body, "eventId": contact_id}
     assert (await call(acme, "POST", f"/{contact_id}/explain", *AUTHOR, body=unknown)).status_code == 404
+
+
+async def test_an_event_is_explained_by_the_identifiers_of_its_time(acme: Org) -> None:
+    automation_id = await automation(acme, {"path": "externalId", "operator": "eq", "value": "ann-1"})
+    wallet = {"walletAddress": ANN["walletAddress"]}
+    contact_id = await arrived(acme, wallet)
+    await acme.post({"event": "deposit", "contact": wallet})
+    await acme.post({"event": "deposit", "contact": ANN})  # the event itself brings the id
+    await acme.post({"event": "deposit", "contact": wallet})
+    reasons = [row["reasons"] for row in await explained(acme, contact_id, automation_id)]
+    assert reasons == [[], [], ["filters"], ["other_event", "filters"]]

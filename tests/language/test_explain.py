@@ -7,7 +7,6 @@ import pytest
 from tests.language.strategies import contact_from
 from workbench.language.event import Event, Identifiers
 from workbench.language.explain import (
-    ActivationChange,
     AutomationState,
     ObservedEvent,
     StartedEntry,
@@ -18,6 +17,7 @@ from workbench.language.explain import (
 from workbench.language.facts import ContactHistory
 from workbench.language.filter import Filter
 from workbench.language.graph import read_graph
+from workbench.language.live import ActivationChange
 from workbench.language.simulate import SimulatedAutomation, SimulationInput, simulate
 from workbench.language.trigger import Trigger
 
@@ -74,9 +74,9 @@ def test_the_verdicts_have_the_actual_values() -> None:
 def test_the_activation_changes_decide_whether_it_was_active() -> None:
     hour = timedelta(hours=1)
     switches = [
-        ActivationChange(NOON, True),
-        ActivationChange(NOON + hour, False),
-        ActivationChange(NOON + 2 * hour, True),
+        ActivationChange(NOON, "live"),
+        ActivationChange(NOON + hour, "off"),
+        ActivationChange(NOON + 2 * hour, "live"),
     ]
     times = [NOON - hour, NOON, NOON + 1.5 * hour, NOON + 3 * hour]
     assert [was_active_at(switches, at, now=True) for at in times] == [False, True, False, True]

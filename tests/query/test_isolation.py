@@ -25,6 +25,7 @@ CANARIES = {
     "message_outcomes": "reason",
     "automations": "name",
     "automation_entries": "outcome",
+    "entry_steps": "outcome",
     "dead_letters": "automation",
     "segment_members": "segment",
     "segments": "name",

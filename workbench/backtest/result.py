@@ -13,7 +13,7 @@ import msgspec
 import polars as pl
 
 from workbench.backtest.buckets import Folder
-from workbench.backtest.simulate_bucket import CONTACT_TOTALS, ENTRIES, BucketSummary
+from workbench.backtest.simulate_bucket import CONTACT_TOTALS, DIFFERENCES, ENTRIES, BucketSummary
 from workbench.backtest.source import BacktestScope, filter_paths, filters_on_addresses
 from workbench.backtest.tables import Tables, Totals, every_day
 from workbench.display import charts
@@ -39,8 +39,12 @@ _SPREAD_COLUMNS = table_columns("Messages", "Contacts", numbers=("Messages", "Co
 _RANGES = (0, 1, 2, 3, 4, 6, 11, 21, 51, 101, 501, 1_001, sys.maxsize)
 _MANY_MESSAGES = 10  # to one contact in a period
 _ASSUMPTIONS = (
-    "Contacts are taken as they are now: past attributes, tags, segments and opt-outs are not stored. No entries exist "
-    "at the start of the period. Every email and webhook is assumed to be delivered."
+    "Contacts have the values that they had at each moment, without the changes that this automation made. No entries "
+    "exist at the start of the period. Every email and webhook is assumed to be delivered."
+)
+_LIVE_ASSUMPTIONS = (
+    "Contacts have the values that they had at each moment, and deliveries fail as recorded. Entries from before the "
+    "period are not played."
 )
 
 
@@ -68,8 +72,10 @@ class Backtest:
         folder: Folder,
         automations: Sequence[SimulatedAutomation],
         summary: BucketSummary,
+        *,
+        is_live: bool = False,
     ) -> None:
-        self._label, self._scope, self._summary = label, scope, summary
+        self._label, self._scope, self._summary, self._is_live = label, scope, summary, is_live
         self._folder = folder  # deleted when nothing refers to it any more
         self._automation, self._graph = automations[0], automations[0].graph or Graph()
         self._tables, *others = [Tables(folder.path / str(number)) for number in range(len(automations))]
@@ -105,7 +111,25 @@ class Backtest:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Warnings about the result, and its assumptions; likely mistakes come first."""
-        return (*self._mistakes(), *self._limits(), _ASSUMPTIONS)
+        return (*self._mistakes(), *self._limits(), _LIVE_ASSUMPTIONS if self._is_live else _ASSUMPTIONS)
+
+    @property
+    def agreement(self) -> str:
+        """A sentence: how many of the engine's entries took the same steps; raises InvalidArgumentError for a draft."""
+        self._played_live()
+        compared, differing, extra = self._summary.compared, self._summary.differing, self._summary.extra
+        text = f"Agrees with {compared - differing:,} of {quantity(compared, 'real entry', 'real entries')}"
+        return f"{text}; {quantity(extra, 'entry is', 'entries are')} only in the backtest." if extra else f"{text}."
+
+    def differences(self) -> pl.DataFrame:
+        """Return the entries that differ: entry, contact, event_at, node, at, real, simulated, reason.
+
+        A row has the first step at which an entry differs (`node` None: the entry as a whole): what the engine recorded
+        as `real`, and what the backtest has as `simulated`; empty if there is nothing. Raises InvalidArgumentError for
+        a draft.
+        """
+        self._played_live()
+        return self._tables.scan(DIFFERENCES).sort("event_at", "entry").collect()
 
     def frame(self) -> pl.DataFrame:
         """Return a row per step: entry, contact, node, kind, at, outcome, handle, effect, reason, arrives.
@@ -168,6 +192,8 @@ class Backtest:
     def headline(self) -> str:
         """Return the result in one sentence."""
         totals = self.totals
+        if self._is_live:
+            return self.agreement.removesuffix(".")
         if not totals.entries:
             return "Would never have started"
         sent = []
@@ -286,28 +312,25 @@ class Backtest:
     def _limits(self) -> Iterator[str]:
         """Yield sentences on where the result may differ from a real run."""
         nodes, summary, trigger = self._graph.nodes, self._summary, self._automation.trigger
-        reads: dict[str, set[str]] = {}
+        writing, written, read = [], set[str](), set[str]()
         for node in nodes:
-            paths = {path for path in filter_paths(node) | context_paths(node) if path.split(".")[0] == "contact"}
-            reads[node.id] = paths - {"contact.id"}  # which never changes
-        using = [node_id for node_id, paths in reads.items() if paths]
-        read: set[str] = set().union(*reads.values())
-        if using:
-            verb = "uses" if len(using) == 1 else "use"
-            yield f"{join_and(using)} {verb} the current value of {join_and(sorted(read))}."
-        written: set[str] = set()
-        for node in nodes:
+            read |= {path for path in filter_paths(node) | context_paths(node) if path.split(".")[0] == "contact"}
             match node.action:
                 case AddTag() | RemoveTag():
-                    written.add("contact.tags")
+                    paths = {"contact.tags"}
                 case UpdateContact(attributes=attributes):
-                    written |= {f"contact.{name}" for name in attributes}
+                    paths = {f"contact.{name}" for name in attributes}
                 case _:
-                    pass
-        if own := sorted(written if "contact" in read else written & read):
+                    continue
+            writing.append(node.id)
+            written |= paths
+        if writing and not self._is_live:
+            verb = "changes" if len(writing) == 1 else "change"
+            uses = sorted(written if "contact" in read else written & read)
+            then = f", and it uses {join_and(uses)} later" if uses else ""
             yield (
-                f"It both changes and uses {join_and(own)}: "
-                "contacts that already went through it have the changed value now."
+                f"{join_and(writing)} {verb} {join_and(sorted(written))}{then}: "
+                "it sees these changes, not those that its published versions made."
             )
         if summary.masked and filters_on_addresses(self._automation):
             masked = "your API key sees them masked (no pii:read)"
@@ -321,6 +344,12 @@ class Backtest:
             yield "It is not saved yet: saving assigns contacts to the branches of a split again."
         if summary.erased:
             yield f"Contacts that were erased since are left out: {summary.erased:,}."
+
+    def _played_live(self) -> None:
+        if not self._is_live:
+            raise InvalidArgumentError(
+                'A draft has no entries to agree with. Pass version="live" to .backtest() to play what was live.'
+            )
 
     def _compared(self) -> Tables:
         if self._other is None:

@@ -1,16 +1,31 @@
 """Runs a backtest: count the events, read them, simulate them, with a progress line."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
+from datetime import datetime
 from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
+import polars as pl
 
 from workbench import environment
 from workbench.backtest.buckets import BucketWriter, Folder
 from workbench.backtest.result import Backtest, BacktestLabel
-from workbench.backtest.simulate_bucket import CONTACTS, EVENTS, MESSAGES, AutomationPayload, BucketSummary, BucketTask
+from workbench.backtest.simulate_bucket import (
+    CHANGES,
+    CONTACTS,
+    EARLIER,
+    EVENTS,
+    MESSAGES,
+    REAL_ENTRIES,
+    REAL_STEPS,
+    AutomationPayload,
+    BucketSummary,
+    BucketTask,
+    LivePayload,
+    VersionPayload,
+)
 from workbench.backtest.source import BacktestScope, BacktestSource, ContactSample, EventSelection, Window, select
 from workbench.backtest.starts import UnsentBroadcast, select_starts
 from workbench.backtest.worker import WorkerPool
@@ -22,6 +37,7 @@ from workbench.duration import Moment, PeriodArguments, moment_of, read_period
 from workbench.errors import InvalidArgumentError, InvalidRequestError, NotFoundError, StoppedError
 from workbench.language.channel import RetryPolicy
 from workbench.language.check import errors
+from workbench.language.live import ActivationChange, Activity
 from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation
 from workbench.language.starts import StartSource
 from workbench.publish import AutomationRecord, Version, find, versions
@@ -35,6 +51,7 @@ _READING_SHARE = 0.35  # of the total time, roughly
 _PROGRESS_INTERVAL_S = 0.2
 
 Against: TypeAlias = Literal["published"] | int
+Played: TypeAlias = Literal["draft", "live"]
 
 
 class BacktestRequest(msgspec.Struct, frozen=True):
@@ -52,8 +69,18 @@ def backtested(
     record: AutomationRecord | None,
     against: Against | None,
     request: BacktestRequest,
+    played: Played = "draft",
 ) -> Backtest:
-    """Return the backtest of a draft, compared with a version of its record; raise StoppedError on an interrupt."""
+    """Return the backtest of a draft, compared with a version of its record, or of what was live.
+
+    Raises StoppedError on an interrupt.
+    """
+    if played == "live":
+        if against is not None:
+            raise InvalidArgumentError('version="live" is compared with the entries of the engine: leave out `against`')
+        return _backtested_live(connection, draft.name, record, request)
+    if played != "draft":
+        raise InvalidArgumentError(f'version={played!r}: write version="live" for what was live, or "draft"')
     if not draft.nodes:
         raise InvalidArgumentError('The automation is empty. Begin with the event that starts it: .on("deposit").')
     draft = with_pins(draft, connection)
@@ -89,16 +116,45 @@ def _find_version(connection: Connection, name: str, record: AutomationRecord | 
     return versions(connection, record).numbered(number)
 
 
+def _backtested_live(
+    connection: Connection, name: str, record: AutomationRecord | None, request: BacktestRequest
+) -> Backtest:
+    record = find(connection, name) or record
+    if record is None or record.published_version is None:
+        raise NotFoundError(f"{name!r} was never published, so nothing of it was live")
+    published = [
+        VersionPayload(
+            datetime.fromisoformat(version.published_at),
+            version.version,
+            AutomationPayload(record.id, version.trigger_spec, version.graph),
+        )
+        for version in sorted(versions(connection, record), key=lambda version: version.version)
+    ]
+    activations = msgspec.convert(
+        connection.get(f"/automations/{record.id}/activations")["activations"], tuple[ActivationChange, ...]
+    )
+    activity: Activity = "archived" if record.archived_at is not None else _ACTIVITIES.get(record.state, "off")
+    live = LivePayload(tuple(published), activations, activity)
+    label = BacktestLabel(name, saved=True)
+    try:
+        return run(connection, label, (published[-1].automation,), record.id, request, live)
+    except KeyboardInterrupt:
+        raise StoppedError(
+            "The backtest was stopped and has no result. sample=0.1 takes a tenth of the contacts."
+        ) from None
+
+
 def run(
     connection: Connection,
     label: BacktestLabel,
     payloads: tuple[AutomationPayload, ...],
     own_id: str | None,
     request: BacktestRequest,
+    live: LivePayload | None = None,
 ) -> Backtest:
     """Read and simulate the events. If it is interrupted or fails, its files are deleted.
 
-    `own_id`: the id under which the real messages of the automation are stored.
+    `own_id`: the id under which the real messages of the automation are stored. `live`: as in `BucketTask`.
     Raises InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment.
     """
     # The arguments are checked before anything is read: reading may take minutes.
@@ -119,7 +175,11 @@ def run(
         folder.create()
         simulated = tuple(payload.automation() for payload in payloads)
         scope = BacktestSource(connection, EventSelection(), request.sample).scope(read_period(request.period))
-        source, scope = _open_source(connection, simulated, own_id, request, scope)
+        played = simulated
+        if live is not None:
+            live = _live_within(live, scope.window)
+            played = tuple(version.automation.automation() for version in live.versions)
+        source, scope = _open_source(connection, played, own_id, request, scope, live=live is not None)
         slices = source.slices(scope.window)
         total = sum(events for _, events in slices)
         buckets = max(1, math.ceil(total / BUCKET_EVENTS))
@@ -128,7 +188,7 @@ def run(
             processes = min(environment.cores(), _MAX_PROCESSES) if total > _MIN_EVENTS_FOR_WORKERS else 0
         summary = BucketSummary()
         delays = msgspec.convert(connection.get("/retries")["delays"], tuple[float, ...] | None)
-        task = BucketTask(str(folder.path), scope.window.until, payloads, RetryPolicy(delays))
+        task = BucketTask(str(folder.path), scope.window.until, payloads, RetryPolicy(delays), live)
         with _Progress(total) as progress, closing(WorkerPool(task, processes)) as workers:
             events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
             read = 0
@@ -143,21 +203,31 @@ def run(
                         contacts.write(frame)
             events.flush()
             contacts.flush()
-            caps = [automation.graph.settings.frequency_cap for automation in simulated if automation.graph is not None]
+
+            def write(name: str, frames: Generator[pl.DataFrame]) -> None:
+                writer = BucketWriter(folder.path / name, buckets)
+                with closing(frames):
+                    for frame in frames:
+                        writer.write(frame)
+                writer.flush()
+
+            write(CHANGES, source.changes(scope.window, own_id, live=live is not None))
+            if live is not None:
+                assert own_id is not None
+                write(REAL_ENTRIES, source.entries(scope.window, own_id))
+                write(REAL_STEPS, source.steps(scope.window, own_id))
+                write(EARLIER, source.earlier(scope.window, own_id))
+            caps = [automation.graph.settings.frequency_cap for automation in played if automation.graph is not None]
             periods = [cap.period for cap in caps if cap is not None]
             if periods:
                 # A cap counts messages of all automations, including those within its period before the backtest
                 # begins.
                 window = Window(scope.window.since - max(periods), scope.window.until)
-                messages = BucketWriter(folder.path / MESSAGES, buckets)
-                with closing(source.messages(window, own_id)) as frames:
-                    for frame in frames:
-                        messages.write(frame)
-                messages.flush()
+                write(MESSAGES, source.messages(window, own_id, None if live is None else scope.window.since))
             for bucket_summary in workers.simulate(range(buckets)):
                 summary = summary.plus(bucket_summary)
                 progress.show("", summary.events, _READING_SHARE, 1.0)
-        return Backtest(label, scope, folder, simulated, summary)
+        return Backtest(label, scope, folder, simulated, summary, is_live=live is not None)
     except BaseException as error:  # also KeyboardInterrupt, which is not an Exception
         folder.remove()
         if isinstance(error, InvalidRequestError):  # a limit of the key: too many rows, or too slow
@@ -167,17 +237,38 @@ def run(
         raise
 
 
+_ACTIVITIES: dict[str, Activity] = {"live": "live", "paused": "paused"}  # of other states: off
+
+
+def _live_within(live: LivePayload, window: Window) -> LivePayload:
+    """Return what was live in a window: the versions that were published in it, and the last before it."""
+    versions = [version for version in live.versions if version.at < window.until]
+    earlier = sum(version.at <= window.since for version in versions)
+    if not versions:
+        raise InvalidArgumentError(
+            f"no version was published before the end of the period, {moment(window.until)} (UTC)"
+        )
+    if not earlier and versions[0].number > 1:
+        raise InvalidArgumentError(
+            f"the period begins before version {versions[0].number} was published on {moment(versions[0].at)} (UTC), "
+            "and only the newest hundred versions can be read: begin later"
+        )
+    return msgspec.structs.replace(live, versions=tuple(versions[max(earlier - 1, 0) :]))
+
+
 def _open_source(
     connection: Connection,
-    simulated: Sequence[SimulatedAutomation],
+    played: Sequence[SimulatedAutomation],
     own_id: str | None,
     request: BacktestRequest,
     scope: BacktestScope,
+    *,
+    live: bool,
 ) -> tuple[BacktestSource, BacktestScope]:
     """Return what reads the events and starts, and the scope with remarks on the starts."""
-    selection, sample = select(simulated), request.sample
+    selection, sample = select(played), request.sample
     source = BacktestSource(connection, selection, sample)
-    window, triggers = scope.window, [automation.trigger.source for automation in simulated]
+    window, triggers = scope.window, [automation.trigger.source for automation in played]
     sources = [trigger for trigger in triggers if isinstance(trigger, StartSource)]
     broadcast, remarks = None, []
     if any(item.type == "broadcast" for item in sources):
@@ -187,7 +278,7 @@ def _open_source(
                 bounds = f"from {moment(window.since)} to {moment(window.until)} (UTC)"
                 raise InvalidArgumentError(f"at={request.at!r} is not in the period, which is {bounds}")
             remarks.append(f"It is broadcast on {moment(broadcast.at)} UTC to {broadcast.recipients()}.")
-        elif own_id is None or not source.sent_broadcasts(window, own_id):
+        elif not live and (own_id is None or not source.sent_broadcasts(window, own_id)):
             broadcast = UnsentBroadcast(window.since, sample.segment)
             remarks.append(
                 "It was not broadcast in this period, so this is a broadcast at its beginning to "

@@ -1,29 +1,33 @@
 """Simulate one bucket: read the events of some contacts, write what the automations would have done. No network."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import polars as pl
 
+from workbench.backtest.agreement import ONLY_SIMULATED, Difference, RealEntry, RealStep, compare, recorded_failures
 from workbench.backtest.buckets import read_bucket
 from workbench.draft import read_language
 from workbench.language.channel import DEFAULT_POLICY, Message, RetryPolicy
 from workbench.language.codec import decode, normalize
-from workbench.language.contact import ContactState
+from workbench.language.contact import ChangeOrder, ContactState, ValueChange, contact_before
 from workbench.language.event import Identifiers, mask_email
-from workbench.language.run import JOINED, State, counts_towards_cap
-from workbench.language.simulate import SimulatedAutomation, backtest
+from workbench.language.graph import Graph
+from workbench.language.live import ActivationChange, Activity, LiveChange, PublishedVersion, live_changes
+from workbench.language.run import JOINED, TERMINAL, State, counts_towards_cap
+from workbench.language.simulate import LivePast, SimulatedAutomation, backtest
 from workbench.language.starts import START_TYPES
-from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
+from workbench.language.timeline import EventRecord, OtherMessage, PastEntries, SimulatedEntry
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
-EVENTS, CONTACTS, MESSAGES = "events", "contacts", "messages"
-STEPS, ENTRIES, CONTACT_TOTALS = "steps", "entries", "contact_totals"
+EVENTS, CONTACTS, CHANGES, MESSAGES = "events", "contacts", "changes", "messages"
+REAL_ENTRIES, REAL_STEPS, EARLIER = "real_entries", "real_steps", "earlier"
+STEPS, ENTRIES, CONTACT_TOTALS, DIFFERENCES = "steps", "entries", "contact_totals", "differences"
 
 _TIME = pl.Datetime("us", "UTC")
 _TEXT = pl.String
@@ -33,6 +37,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ENTRIES: {"entry": _TEXT, "contact": _TEXT, "event": _TEXT, "at": _TIME, "state": _TEXT, "outcome": _TEXT,
               "node": _TEXT, "error": _TEXT},
     CONTACT_TOTALS: {"contact": _TEXT, "entries": pl.Int64, "messages": pl.Int64},
+    DIFFERENCES: {"entry": _TEXT, "contact": _TEXT, "event_at": _TIME, "node": _TEXT, "at": _TIME, "real": _TEXT,
+                  "simulated": _TEXT, "reason": _TEXT},
 }  # fmt: skip
 TURNED_AWAY = frozenset({"reentry", "loop_guard", JOINED})  # outcomes of entries that were not admitted
 
@@ -51,13 +57,37 @@ class AutomationPayload(msgspec.Struct, frozen=True):
         return SimulatedAutomation(*read_language(normalize(self.trigger_spec), normalize(self.graph)), self.id)
 
 
+class VersionPayload(msgspec.Struct, frozen=True):
+    """A published version, and when it was published."""
+
+    at: datetime
+    number: int
+    automation: AutomationPayload
+
+    def version(self) -> PublishedVersion:
+        automation = self.automation.automation()
+        return PublishedVersion(self.at, self.number, automation.trigger, automation.graph or Graph())
+
+
+class LivePayload(msgspec.Struct, frozen=True):
+    """The versions of an automation and when they were live; `activity`: what it is, if that never changed."""
+
+    versions: tuple[VersionPayload, ...]
+    activations: tuple[ActivationChange, ...]
+    activity: Activity
+
+
 class BucketTask(msgspec.Struct, frozen=True):
-    """The task of a worker: automations, the folder with the rows, the end of the period, the schedule of retries."""
+    """The task of a worker: automations, the folder with the rows, the end of the period, the schedule of retries.
+
+    `live`: play what was live of the first automation, and compare it with the entries that the engine made.
+    """
 
     folder: str
     until: datetime
     automations: tuple[AutomationPayload, ...]
     retries: RetryPolicy = DEFAULT_POLICY
+    live: LivePayload | None = None
 
 
 class BucketSummary(msgspec.Struct, frozen=True):
@@ -65,7 +95,8 @@ class BucketSummary(msgspec.Struct, frozen=True):
     node.
 
     `starts`: how many of the events are starts. `masked`: the email addresses were masked, because the key may not
-    read them.
+    read them. `compared`: the entries of the engine that were compared, `differing`: those of them that differ,
+    `extra`: those that only the backtest has.
     """
 
     events: int = 0
@@ -73,6 +104,9 @@ class BucketSummary(msgspec.Struct, frozen=True):
     masked: bool = False
     messages: tuple[tuple[Message, ...], ...] = ()
     starts: int = 0
+    compared: int = 0
+    differing: int = 0
+    extra: int = 0
 
     def plus(self, other: "BucketSummary") -> "BucketSummary":
         if not other.messages:  # an empty bucket
@@ -88,6 +122,9 @@ class BucketSummary(msgspec.Struct, frozen=True):
             self.masked or other.masked,
             tuple(messages),
             self.starts + other.starts,
+            self.compared + other.compared,
+            self.differing + other.differing,
+            self.extra + other.extra,
         )
 
 
@@ -96,11 +133,18 @@ class BucketSimulator:
         self._folder = Path(task.folder)
         self._until, self._retries = task.until, task.retries
         self._automations = [payload.automation() for payload in task.automations]
+        self._live: tuple[LiveChange, ...] | None = None
+        if task.live is not None:
+            versions = [payload.version() for payload in task.live.versions]
+            self._live = live_changes(versions, task.live.activations, task.live.activity)
 
     def simulate(self, bucket: int) -> BucketSummary:
         """Simulate one bucket and write the results; an empty bucket writes nothing."""
         events = read_bucket(self._folder / EVENTS, bucket)
-        if events is None:
+        real_entries = read_real_entries(
+            *(read_bucket(self._folder / name, bucket) for name in (REAL_ENTRIES, REAL_STEPS))
+        )
+        if events is None and not real_entries:
             return BucketSummary()
         contacts: dict[str, ContactState] = {}
         contact_frame = read_bucket(self._folder / CONTACTS, bucket)
@@ -119,13 +163,20 @@ class BucketSimulator:
         if message_frame is not None:
             for contact_id, *message in message_frame.sort("contact_id", "at", "event_id", "is_younger").iter_rows():
                 other_messages.setdefault(contact_id, []).append(OtherMessage(*message))
+        change_frame = read_bucket(self._folder / CHANGES, bucket)
+        changes, merged = read_changes(change_frame), _merged_contacts(change_frame)
+        earlier = _read_earlier(read_bucket(self._folder / EARLIER, bucket))
+        failures, compared = recorded_failures(real_entries), len(real_entries)
         simulations = [_Simulation(automation) for automation in self._automations]
+        differences: list[Difference | None] = []
         erased = 0
         # Sorted by contact, then as the engine saw the events; ids are UUIDv7 and order events with the same time.
-        # The runs of a schedule are read by their times, and the last one may have begun after the period.
-        events = events.filter(pl.col("created_at") < self._until)
-        rows = events.sort("contact_id", "created_at", "id").with_columns(pl.col("created_at").to_physical())
-        for contact_id, contact_rows in groupby(rows.iter_rows(), itemgetter(0)):
+        rows: Iterable[tuple[Any, ...]] = ()
+        if events is not None:
+            # The runs of a schedule are read by their times, and the last one may have begun after the period.
+            events = events.filter(pl.col("created_at") < self._until).sort("contact_id", "created_at", "id")
+            rows = events.with_columns(pl.col("created_at").to_physical()).iter_rows()
+        for contact_id, contact_rows in groupby(rows, itemgetter(0)):
             contact = contacts.get(contact_id)
             if contact is None:  # erased contacts are not returned by the query, but their events are
                 erased += 1
@@ -135,16 +186,35 @@ class BucketSimulator:
                 sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
                 records.append(EventRecord(event_id, name, time, sent, payload.encode(), source))
             messages = other_messages.get(contact_id, [])
+            contact, others = contact_since(contact, changes.get(contact_id, ()), records)
+            live = None if self._live is None else LivePast(self._live, earlier.get(contact_id), failures)
             for simulation in simulations:
-                entries = backtest(simulation.automation, contact, records, self._until, self._retries, messages)
+                automation, rest = simulation.automation, (self._retries, messages, others, live)
+                entries: Iterable[SimulatedEntry] = backtest(automation, contact, records, self._until, *rest)
+                if live is not None:
+                    entries = list(entries)
+                    for entry in entries:
+                        real = real_entries.pop(entry.event.id, None)
+                        differences.append(compare(real, entry, contact_id, self._until, merged=contact_id in merged))
                 simulation.add(contact.id, entries)
+        differences += [
+            compare(entry, None, entry.contact_id, self._until, merged=entry.contact_id in merged)
+            for entry in real_entries.values()
+        ]
+        differing = [difference for difference in differences if difference is not None]
         for number, simulation in enumerate(simulations):
+            simulation.add_differences(differing)
             simulation.write(self._folder / str(number), bucket)
         emails = [contact.identifiers.email for contact in contacts.values()]
         masked = any(email is not None and email == mask_email(email) for email in emails)
         first_messages = tuple(tuple(simulation.first_messages.values()) for simulation in simulations)
-        starts = int((events["source"].is_not_null() & events["event"].is_in(START_TYPES)).sum())
-        return BucketSummary(events.height, erased, masked, first_messages, starts)
+        height = 0 if events is None else events.height
+        starts = 0
+        if events is not None:
+            starts = int((events["source"].is_not_null() & events["event"].is_in(START_TYPES)).sum())
+        extra = sum(difference.reason == ONLY_SIMULATED for difference in differing)
+        compared_entries = (compared, len(differing) - extra, extra)
+        return BucketSummary(height, erased, masked, first_messages, starts, *compared_entries)
 
 
 class _Simulation:
@@ -169,6 +239,11 @@ class _Simulation:
         if started:
             self._rows[CONTACT_TOTALS].append((contact_id, started, messages))
 
+    def add_differences(self, differences: Iterable[Difference]) -> None:
+        for difference in differences:
+            row = (_micros(value) if isinstance(value, datetime) else value for value in difference)
+            self._rows[DIFFERENCES].append(tuple(row))
+
     def write(self, folder: Path, bucket: int) -> None:
         for name, schema in SCHEMAS.items():
             # Times are integers until here, and cast as whole columns.
@@ -190,6 +265,63 @@ class _Simulation:
             for effect in decision.effects:
                 if isinstance(effect, Message):
                     self.first_messages.setdefault(effect.node_id, effect)
+
+
+def read_real_entries(entry_frame: pl.DataFrame | None, step_frame: pl.DataFrame | None) -> dict[str, RealEntry]:
+    """Return the entries of the engine with their steps, by event."""
+    entries: dict[str, RealEntry] = {}
+    if entry_frame is not None:
+        for contact_id, event_id, version, state, outcome, created_at, updated_at in entry_frame.iter_rows():
+            ended_at = updated_at if State(state) in TERMINAL else None
+            entries[event_id] = RealEntry(event_id, contact_id, version, State(state), outcome, created_at, ended_at)
+    if step_frame is not None:
+        for _, event_id, *_, node_id, outcome, handle, cause, at in step_frame.sort("claim", "step").iter_rows():
+            if event_id in entries:  # one that began since the entries were read is not
+                entries[event_id].steps.append(RealStep(node_id, outcome, handle, cause, at))
+    return entries
+
+
+def _read_earlier(frame: pl.DataFrame | None) -> dict[str, PastEntries]:
+    rows = () if frame is None else frame.iter_rows()
+    return {
+        contact_id: PastEntries(entered_at, None if is_open else ended_at)
+        for contact_id, entered_at, ended_at, is_open in rows
+    }
+
+
+def read_changes(frame: pl.DataFrame | None) -> dict[str, list[ValueChange]]:
+    """Return the changes by contact, in the order in which they were made."""
+    changes: dict[str, list[ValueChange]] = {}
+    if frame is not None:
+        rows = frame.sort("contact_id", "changed_at").drop("changed_at", "cause").iter_rows()
+        for contact_id, at, field, old, new, event_id, order, is_own in rows:
+            before, after = (msgspec.UNSET if text is None else decode(text.encode()) for text in (old, new))
+            change = ValueChange(at, field, before, after, event_id, ChangeOrder(order), is_own)
+            changes.setdefault(contact_id, []).append(change)
+    return changes
+
+
+def _merged_contacts(frame: pl.DataFrame | None) -> set[str]:
+    """Return the contacts that another one was merged into, or separated from."""
+    return set() if frame is None else set(frame.filter(pl.col("cause") == "merge")["contact_id"])
+
+
+def contact_since(
+    contact: ContactState, changes: Sequence[ValueChange], events: Sequence[EventRecord]
+) -> tuple[ContactState, list[ValueChange]]:
+    """Return the contact before its changes, and those that something else than the automation made, in order."""
+    if not changes:
+        return contact, []
+    event_at = {event.id: event.at for event in events}
+    others = []
+    for change in changes:
+        if not change.is_own:
+            at = event_at.get(change.event_id)
+            # A change of an event that was not read takes effect by its own time.
+            moved = {"event_id": ""} if at is None else {"at": at}
+            others.append(msgspec.structs.replace(change, **moved) if change.event_id else change)
+    others.sort(key=attrgetter("at", "event_id", "order"))
+    return contact_before(contact, changes), others
 
 
 def _micros(at: datetime) -> int:

@@ -250,10 +250,41 @@ class BacktestSource:
     def contacts(self, window: Window) -> Generator[pl.DataFrame]:
         return self._stream("backtest_contacts", self._params(window))
 
-    def messages(self, window: Window, own_id: str | None) -> Generator[pl.DataFrame]:
-        """Yield the times at which contacts got messages of automations other than `own_id`."""
+    def entries(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
+        """Yield the entries of the automation that began in a window."""
+        return self._stream("backtest_entries", window.params | {"automation": own_id})
+
+    def steps(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
+        """Yield the steps of these entries in any order."""
+        return self._stream("backtest_steps", window.params | {"automation": own_id})
+
+    def earlier(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
+        """Yield a row per contact with entries of the automation from before a window."""
+        return self._stream("backtest_earlier", window.params | {"automation": own_id})
+
+    def changes(self, window: Window, own_id: str | None, *, live: bool) -> Generator[pl.DataFrame]:
+        """Yield the changes of the contacts with events in a window, from its beginning to the present, in any order.
+
+        Read them after the contacts: a change in between is then undone twice, and not overlooked. `live`: those by
+        entries of the automation from before the window are not its own.
+        """
+        params = self._params(window) | ({"automation": own_id} if own_id is not None else {})
+        if self._selection.topics:
+            topics = self._connection.get("/topics")["topics"]
+            params["confirmed_topics"] = [topic["name"] for topic in topics if topic["optIn"] != "none"]
+        return self._stream("backtest_changes", params, own=own_id is not None, live=live)
+
+    def messages(
+        self, window: Window, own_id: str | None, began_before: datetime | None = None
+    ) -> Generator[pl.DataFrame]:
+        """Yield the times at which contacts got messages of automations other than `own_id`.
+
+        `began_before`: also those of its entries that began before this time.
+        """
         params = window.params | {"channels": CAPPED_CHANNELS} | ({"automation": own_id} if own_id is not None else {})
-        return self._stream("backtest_messages", params, own=own_id is not None)
+        if began_before is not None:
+            params["began_before"] = began_before.isoformat()
+        return self._stream("backtest_messages", params, own=own_id is not None, began_before=began_before)
 
     def _params(self, window: Window) -> dict[str, Any]:
         return window.params | self._selection.params

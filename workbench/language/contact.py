@@ -9,7 +9,8 @@ Merging. The values of the kept contact win. The absorbed contact's row keeps it
 all its identifiers resolve to the kept contact, including those that are hidden because the kept contact has its own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Literal
@@ -95,6 +96,85 @@ def _stored_bytes(attributes: Mapping[str, Json]) -> int:
         len(encode(name)) + len(format(value, "f") if isinstance(value, Decimal) else encode(value)) + len(": , ")
         for name, value in attributes.items()
     )
+
+
+class ChangeOrder(IntEnum):
+    """When a change of a contact takes effect at the moment of an event.
+
+    Before the event wakes entries; before it starts one; after that.
+    """
+
+    BEFORE_WAKING = 0
+    BEFORE_START = 1
+    AFTER_START = 2
+
+
+class ValueChange(msgspec.Struct, frozen=True, gc=False):
+    """A change in the history of a contact (docs/contacts.md#history), or of a topic (`topics.NAME`, True: wanted).
+
+    It took effect at `at`, and if there is an `event_id`, at the moment of that event in this `order`. `old`, `new`:
+    UNSET if there was, or is, no value. `is_own`: a step of the automation itself made it.
+    """
+
+    at: datetime
+    field: str
+    old: Json | msgspec.UnsetType
+    new: Json | msgspec.UnsetType
+    event_id: str = ""
+    order: ChangeOrder = ChangeOrder.BEFORE_WAKING
+    is_own: bool = False
+
+
+def contact_before(contact: ContactState, changes: Sequence[ValueChange]) -> ContactState:
+    """Return the contact as it was before these changes, which are all since then, in order."""
+    first: dict[str, ValueChange] = {}
+    for change in changes:
+        first.setdefault(change.field, change)
+    for field, change in first.items():
+        contact = _write_field(contact, field, change.old)
+    return contact
+
+
+def apply_change(contact: ContactState, change: ValueChange) -> ContactState:
+    """Return the contact after a change. Of tags and opt-outs only those change that differ in `old` and `new`."""
+    if change.field not in ("tags", "optedOut"):
+        return _write_field(contact, change.field, change.new)
+    old, new = (list(value) if isinstance(value, list) else [] for value in (change.old, change.new))
+    current = contact.tags if change.field == "tags" else contact.opted_out
+    kept = [text for text in current if text in new or text not in old]
+    return _write_field(contact, change.field, [*kept, *(text for text in new if text not in old + kept)])
+
+
+def _write_field(contact: ContactState, field: str, value: Json | msgspec.UnsetType) -> ContactState:
+    kind, _, name = field.partition(".")
+    if kind == "attributes":
+        attributes = {key: own for key, own in contact.attributes.items() if key != name}
+        if value is not msgspec.UNSET:
+            attributes[name] = value
+        # As stored, so that a text prints the same whichever change wrote it.
+        return msgspec.structs.replace(contact, attributes=as_stored(attributes))
+    value = None if value is msgspec.UNSET else value
+    texts = tuple(map(str, value)) if isinstance(value, list) else ()
+    match kind:
+        case "tags":
+            return msgspec.structs.replace(contact, tags=texts)
+        case "optedOut":
+            return msgspec.structs.replace(contact, opted_out=texts)
+        case "segments":
+            return msgspec.structs.replace(contact, segments=_with_member(contact.segments, name, is_in=bool(value)))
+        case "topics":
+            return msgspec.structs.replace(contact, declined=_with_member(contact.declined, name, is_in=not value))
+        case "email" | "walletAddress" | "externalId":
+            (column, *_) = _IDENTIFIER_COLUMNS[kind]
+            identifiers = msgspec.structs.replace(contact.identifiers, **{column: value})
+            return msgspec.structs.replace(contact, identifiers=identifiers)
+        case _:
+            return contact  # `mergedInto`: a contact that is separate again had its values all the time
+
+
+def _with_member(names: Iterable[str], name: str, *, is_in: bool) -> tuple[str, ...]:
+    """Return sorted names with or without this one."""
+    return tuple(sorted({*names, name} if is_in else {*names} - {name}))
 
 
 class IdentifierKind(IntEnum):

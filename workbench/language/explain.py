@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 
 from workbench.language.filter import Verdict, explain
+from workbench.language.live import ActivationChange
 from workbench.language.simulate import Trace
 from workbench.language.trigger import Trigger
 
@@ -30,13 +31,6 @@ Reason: TypeAlias = Literal[
     "joined",
     "no_entry",
 ]
-
-
-class ActivationChange(msgspec.Struct, frozen=True):
-    """The time at which an automation was activated or deactivated."""
-
-    at: datetime
-    active: bool
 
 
 class AutomationState(msgspec.Struct, frozen=True):

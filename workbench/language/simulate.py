@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -19,11 +20,12 @@ from workbench.language.advance import advance
 from workbench.language.body import Body, read_value
 from workbench.language.channel import CHANNELS, DEFAULT_POLICY, ChannelName, Message, RetryPolicy
 from workbench.language.codec import Json, as_stored, normalize
-from workbench.language.contact import ContactState, IdentifierKey, apply_event, merge_identifiers
+from workbench.language.contact import ContactState, IdentifierKey, ValueChange, apply_event, merge_identifiers
 from workbench.language.event import Event, Identifiers, normalize_email
 from workbench.language.facts import ContactHistory, apply_effects
 from workbench.language.filter import Verdict, explain, matches
 from workbench.language.graph import Graph
+from workbench.language.live import LiveChange
 from workbench.language.problem import Problem, Problems, problems_in
 from workbench.language.redact import redact_decision, redact_verdicts
 from workbench.language.run import TERMINAL, ContactUpdated, EntryJoined, Run, State, Step, TagAdded, TagRemoved
@@ -31,6 +33,8 @@ from workbench.language.timeline import (
     NO_HISTORY,
     EventRecord,
     OtherMessage,
+    PastEntries,
+    RecordedFailure,
     ReportBug,
     SimulatedEntry,
     Timeline,
@@ -84,6 +88,17 @@ class SimulationInput(msgspec.Struct, frozen=True):
 
 
 NO_INPUT = SimulationInput()
+
+
+class LivePast(msgspec.Struct, frozen=True):
+    """What was live of an automation, and what is known of a contact in it.
+
+    `changes`: since the first version. `earlier`: its entries from before the backtest. `failures`: as in `Timeline`.
+    """
+
+    changes: tuple[LiveChange, ...]
+    earlier: PastEntries | None = None
+    failures: Mapping[str, Sequence[RecordedFailure]] = {}
 
 
 class MissedEvent(msgspec.Struct, frozen=True, rename="camel"):
@@ -205,15 +220,32 @@ def backtest(
     until: datetime,
     retries: RetryPolicy = DEFAULT_POLICY,
     other_messages: Sequence[OtherMessage] = (),
+    changes: Sequence[ValueChange] = (),
+    live: LivePast | None = None,
 ) -> Iterator[SimulatedEntry]:
     """Yield the contact's entries as they end, then those that are still open at the end of the backtest.
 
     `events` are the contact's, ordered by (at, id), all before `until`. Events that the automation does not name may be
-    left out. `other_messages`: the messages of other automations to the contact, in ascending order. The contact begins
-    without earlier entries.
+    left out. `other_messages`: the messages of other automations to the contact, in ascending order. `contact`: its
+    values at the beginning. `changes`: those since then, as in `Timeline`. The contact begins without earlier entries.
+    `live`: play what was live instead, as it happened; then only the id of the automation counts.
     """
-    timeline = Timeline(automation.graph, contact, retries=retries, other_messages=other_messages)
-    for walk in timeline.play(events, lambda event: _start_entry(automation, contact, event), until):
+    timeline = Timeline(automation.graph, contact, retries=retries, other_messages=other_messages, changes=changes)
+    if live is not None:
+        timeline.graph, timeline.earlier, timeline.failures = None, live.earlier, live.failures
+        versions = [change.version for change in live.changes if change.version is not None]
+        timeline.graphs = tuple({version.number: version.graph for version in versions}.values())
+        timeline.changes = sorted((*changes, *live.changes), key=attrgetter("at", "event_id", "order"))
+
+    def start(event: EventRecord) -> SimulatedEntry | None:
+        if live is None:
+            return _start_entry(automation, timeline.contact, event)
+        now = timeline.live
+        if now is None or now.version is None or now.activity != "live":
+            return None
+        return _start_entry(SimulatedAutomation(now.version.trigger, None, automation.id), timeline.contact, event)
+
+    for walk in timeline.play(events, start, until):
         if walk.entry.run.state in TERMINAL:
             yield walk.entry
     yield from timeline.open_entries()

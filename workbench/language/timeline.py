@@ -3,7 +3,11 @@
 `simulate` plays one event and the later events that its caller describes; `backtest` plays stored events. The clock
 jumps to the next event or due entry; an event comes before an entry that is due at the same time, an older entry before
 a younger one. Several entries can be open at once, and each sees what the others did: tags, attributes, messages that
-count towards a cap, entries that keep others out. Every external effect is assumed to succeed at once.
+count towards a cap, entries that keep others out. Every external effect is assumed to succeed at once, unless its
+failure was recorded.
+
+Changes that something else made to the contact take effect at their moments, or with the event that they belong to; so
+do changes of what is live (`LiveChange`).
 """
 
 import heapq
@@ -15,15 +19,24 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from workbench.language.advance import LOOP_LIMIT, LOOP_WINDOW, RequiredFacts, advance, required_facts, walk
-from workbench.language.channel import DEFAULT_POLICY, RetryPolicy
+from workbench.language.advance import (
+    LOOP_LIMIT,
+    LOOP_WINDOW,
+    RequiredFacts,
+    advance,
+    decide_failure,
+    required_facts,
+    walk,
+)
+from workbench.language.channel import DEFAULT_POLICY, ExternalMessage, RetryPolicy
 from workbench.language.codec import Json, as_stored, decode
-from workbench.language.contact import ContactState, IdentifierKey, apply_event
-from workbench.language.decision import Decision
+from workbench.language.contact import ChangeOrder, ContactState, IdentifierKey, ValueChange, apply_change, apply_event
+from workbench.language.decision import Decision, Failure
 from workbench.language.event import Identifiers
 from workbench.language.facts import CollectingEntry, ContactHistory, Facts, LaterEvent
 from workbench.language.filter import matches
 from workbench.language.graph import Graph
+from workbench.language.live import LiveChange
 from workbench.language.run import JOINED, TERMINAL, EntryJoined, Run, State, Step
 
 MAX_ARRIVALS = 1_000  # the newest later events that an entry can read, as in the engine
@@ -35,8 +48,8 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
     A log that may start an entry has a `source`, the key of the trigger's `LogSource`, and its parameters in `args` of
     the payload. A log that an entry can wait for is a second record, without `source`, under its event name.
-    `attributes`: those of a hypothetical event, which changes the contact; None for a stored event, whose contact is
-    read in its present state.
+    `attributes`: those of a hypothetical event, which changes the contact; None for a stored event, whose changes are
+    in the history of the contact.
     """
 
     id: str
@@ -58,6 +71,8 @@ class SimulatedEntry(msgspec.Struct):
 
     An entry that is still open at the end of the timeline has a state that is not terminal. `joined`: the events that
     joined it. `only_joins`: it is dropped, unless it joins another entry; then only that one has a record of it.
+    `graph`, `version`: of the version that it started with; the timeline sets them. `failures`: the number of its
+    steps that failed.
     """
 
     event: EventRecord
@@ -67,6 +82,9 @@ class SimulatedEntry(msgspec.Struct):
     required: RequiredFacts = RequiredFacts()
     joined: list[LaterEvent] = []
     only_joins: bool = False
+    graph: Graph | None = None
+    version: int | None = None
+    failures: int = 0
 
     @property
     def steps(self) -> list[Step]:
@@ -99,6 +117,14 @@ class OtherMessage(NamedTuple):
     is_younger: bool
 
 
+class RecordedFailure(NamedTuple):
+    """A step that failed at a node, and when the node was tried again; None: never."""
+
+    node_id: str
+    failure: Failure
+    next_at: datetime | None
+
+
 StartEntry: TypeAlias = Callable[[EventRecord], SimulatedEntry | None]
 """Returns the entry that an event starts, or None."""
 ReportBug: TypeAlias = Callable[[str, Exception], None]
@@ -109,10 +135,22 @@ def ignore_bug(_: str, __: Exception) -> None:
     """Do nothing: the error of the run already names the exception."""
 
 
+class PastEntries(msgspec.Struct, frozen=True):
+    """The contact's entries from before the timeline: when the latest began, and when the last one ended.
+
+    `ended_at` None: it is still open.
+    """
+
+    entered_at: datetime
+    ended_at: datetime | None
+
+
 class Timeline(msgspec.Struct):
     """A contact and its entries in one automation; `play` runs it once.
 
-    `past`: what the contact did before. `owners`: as in `apply_event`. `other_messages`: in ascending order.
+    `past`: what the contact did before. `owners`: as in `apply_event`. `other_messages`: in ascending order. `changes`:
+    those that something else than these entries makes to the contact, ordered by (at, event_id, order). `failures`: the
+    failed steps that were recorded, in order, by the event that started the entry. `graphs`: of all versions.
     """
 
     graph: Graph | None
@@ -122,6 +160,12 @@ class Timeline(msgspec.Struct):
     report_bug: ReportBug = ignore_bug
     owners: Mapping[IdentifierKey, str] = {}
     other_messages: Sequence[OtherMessage] = ()
+    changes: Sequence[ValueChange | LiveChange] = ()
+    earlier: PastEntries | None = None
+    failures: Mapping[str, Sequence[RecordedFailure]] = {}
+    graphs: tuple[Graph, ...] = ()
+    live: LiveChange | None = None  # None: `graph` is live
+    _changed: int = 0  # the number of changes that took effect
     _open: dict[int, SimulatedEntry] = {}  # by the number of the entry
     _due: list[tuple[datetime, int]] = []  # a heap, ordered by time and then by the number of the entry
     _arrivals: list[LaterEvent] = []  # since the oldest open entry began
@@ -135,17 +179,26 @@ class Timeline(msgspec.Struct):
         `events` are the contact's, ordered by (at, id), all before `until`.
         """
         for event in events:
+            if self._changed < len(self.changes):
+                yield from self._apply_changes(event.at, event.id)
             if self._due:
                 yield from self._process_due(event.at)
             before = self.contact
             if event.attributes is not None:
                 self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
+            if self._changed < len(self.changes):
+                self._apply_with(event, ChangeOrder.BEFORE_WAKING)
             if self._open and event.source is None:
                 yield from self._wake_entries(event, before)
+            if self._changed < len(self.changes):
+                self._wake_followers(self._apply_with(event, ChangeOrder.BEFORE_START), event.at)
             entry = start(event)
             if entry is not None:
                 if not self._open:
                     self._arrivals.clear()
+                entry.graph = self.graph
+                if self.live is not None and self.live.version is not None:
+                    entry.version = self.live.version.number
                 entry.required = required_facts(self.graph, entry.run)
                 if entry.only_joins:
                     decision = advance(self.graph, entry.run.claimed(), self._facts(entry, event.at, None), event.at)
@@ -160,12 +213,67 @@ class Timeline(msgspec.Struct):
                 if run.step or run.state is State.DEAD or run.state not in TERMINAL:
                     self._entered_at = event.at
                 yield first_walk
+        yield from self._apply_changes(until, "")
         if self._due:
             yield from self._process_due(until)
 
     def open_entries(self) -> list[SimulatedEntry]:
         """Return the entries that have not ended."""
         return [*self._open.values()]
+
+    def _apply_changes(self, before: datetime, event_id: str) -> Iterator[Walk]:
+        """Apply the changes before an event. What is due earlier is processed first."""
+        while self._changed < len(self.changes):
+            change = self.changes[self._changed]
+            if (change.at, change.event_id) >= (before, event_id):
+                return
+            if self._due:
+                yield from self._process_due(change.at)
+            self._changed += 1
+            if isinstance(change, LiveChange):
+                yield from self._change_live(change)
+                continue
+            earlier, self.contact = self.contact, apply_change(self.contact, change)
+            self._wake_followers(earlier, change.at)
+
+    def _apply_with(self, event: EventRecord, order: ChangeOrder) -> ContactState:
+        """Apply the changes that take effect with an event, and return the contact before them."""
+        before = self.contact
+        while self._changed < len(self.changes):
+            change = self.changes[self._changed]
+            is_later = (change.at, change.event_id, change.order) > (event.at, event.id, order)
+            if is_later or isinstance(change, LiveChange):
+                break
+            self._changed += 1
+            self.contact = apply_change(self.contact, change)
+        return before
+
+    def _change_live(self, change: LiveChange) -> Iterator[Walk]:
+        """Switch to what is live from now on. Entries that end with it are cancelled; paused ones continue."""
+        self.live, self.graph = change, None if change.version is None else change.version.graph
+        for number, entry in list(self._open.items()):
+            run, outcome = entry.run, None
+            if change.activity in ("off", "archived"):
+                outcome = "automation_archived" if change.activity == "archived" else "automation_inactive"
+            elif change.activity == "live" and run.state is State.PAUSED:
+                if change.cancels_overdue:
+                    outcome = "overdue"
+                else:
+                    entry.run = run = run.to(State.PENDING, due_at=change.at)
+                    heapq.heappush(self._due, (change.at, number))
+            if outcome is not None:
+                entry.run = run.to(State.CANCELLED, outcome=outcome)
+                self._open.pop(number)
+                yield Walk(entry, run, self._facts(entry, change.at, None), change.at, [Decision(entry.run)], None)
+
+    def _wake_followers(self, before: ContactState, now: datetime, but: int | None = None) -> None:
+        """Make entries due that follow an attribute that has changed, as `record` of the engine does."""
+        if changed := self._changed_attributes(before):
+            for number, entry in self._open.items():
+                is_waiting = number != but and entry.run.state is State.WAITING
+                if is_waiting and not changed.isdisjoint(entry.required.attributes):
+                    entry.run = msgspec.structs.replace(entry.run, due_at=now)
+                    heapq.heappush(self._due, (now, number))
 
     def _process_due(self, before: datetime) -> Iterator[Walk]:
         while self._due and self._due[0][0] < before:
@@ -177,21 +285,20 @@ class Timeline(msgspec.Struct):
 
     def _wake_entries(self, event: EventRecord, before: ContactState) -> Iterator[Walk]:
         """Advance the entries that wait for an event of this name, or follow an attribute that it has changed."""
-        graph = self.graph
-        if graph is None:
-            return
         changed = self._changed_attributes(before)
-        if event.name not in graph.awaited and not changed:
+        graphs = [graph for graph in self._graphs if event.name in graph.awaited]
+        if not graphs and not changed:
             return
         is_stored = event.attributes is None
         arrival = LaterEvent(event.at, event.name, event.sent, event.read_payload(), event.id or None, is_stored)
-        filters = graph.awaited.get(event.name, [])
+        filters = [alternative for graph in graphs for alternative in graph.awaited[event.name]]
         # Most stored events pass no filter; an event that can never pass one wakes no entry.
-        if event.attributes is None and graph.awaits_steadily and all(filters):
+        steadily = not changed and is_stored and all(graph.awaits_steadily for graph in graphs)
+        if steadily and all(filters):
             context = Facts(arrival.event, arrival.sent, arrival.payload, self.contact).context
             if not any(matches(alternative, context, event.at) for alternative in filters):
                 return
-        if filters:
+        if graphs:
             self._arrivals.append(arrival)
         for number, entry in list(self._open.items()):
             required, is_waiting = entry.required, entry.run.state is State.WAITING
@@ -200,19 +307,32 @@ class Timeline(msgspec.Struct):
 
     def _changed_attributes(self, before: ContactState) -> set[str]:
         """Return the attributes that an entry can follow and that differ from those of the contact before."""
-        if self.graph is None or before.attributes is self.contact.attributes:
-            return set()
         then, now = before.attributes, self.contact.attributes
-        return {name for name in self.graph.followed_attributes if then.get(name) != now.get(name)}
+        if then is now:
+            return set()
+        return {name for graph in self._graphs for name in graph.followed_attributes if then.get(name) != now.get(name)}
+
+    @property
+    def _graphs(self) -> tuple[Graph, ...]:
+        return self.graphs or (() if self.graph is None else (self.graph,))
 
     def _process(self, number: int, entry: SimulatedEntry, now: datetime, arrival: LaterEvent | None = None) -> Walk:
         """Advance an entry until it waits or ends."""
         begun, facts = entry.run.claimed(), self._facts(entry, now, arrival)
-        after, decisions = facts, []
+        if entry.run.state is State.PENDING and begun.node_id is not None:  # after a pause
+            begun = msgspec.structs.replace(begun, resumed=True)
+        run, after, decisions = begun, facts, []
         try:
-            for decision, facts_after in walk(self.graph, begun, facts, now):
+            for decision, facts_after in walk(entry.graph, begun, facts, now):
+                recorded = self._recorded_failure(entry, decision) if self.failures else None
+                if recorded is not None:
+                    assert entry.graph is not None
+                    decisions.append(decide_failure(entry.graph, run, recorded, after, now))
+                    break
+                if decision.step is not None and decision.step.outcome == "failed":
+                    entry.failures += 1
                 decisions.append(decision)
-                after = facts_after
+                run, after = decision.run, facts_after
         except Exception as error:  # noqa: BLE001  as in the engine: a bug in one entry must not stop the others
             self.report_bug(begun.automation_id, error)
             reason = f"internal_error: {type(error).__name__}"
@@ -220,23 +340,32 @@ class Timeline(msgspec.Struct):
         entry.run = run = decisions[-1].run
         entry.decisions += decisions
         self.contact = after.contact
-        if changed := self._changed_attributes(facts.contact):  # as `record` of the engine wakes them
-            for other_number, other in self._open.items():
-                is_waiting = other_number != number and other.run.state is State.WAITING
-                if is_waiting and not changed.isdisjoint(other.required.attributes):
-                    other.run = msgspec.structs.replace(other.run, due_at=now)
-                    heapq.heappush(self._due, (now, other_number))
+        self._wake_followers(facts.contact, now, but=number)
         self._join(entry, decisions[-1], now)
         if after.history is not facts.history:
             self._sent_at += after.history.messages_at[len(facts.history.messages_at) :]
         if run.state in TERMINAL:
             self._open.pop(number, None)
         else:
-            assert run.due_at is not None, "a waiting or retrying run has a due time"
-            entry.required = required_facts(self.graph, run)
+            entry.required = required_facts(entry.graph, run)
             self._open[number] = entry
-            heapq.heappush(self._due, (run.due_at, number))
+            if run.due_at is not None:  # it is not paused
+                heapq.heappush(self._due, (run.due_at, number))
         return Walk(entry, begun, facts, now, decisions, arrival)
+
+    def _recorded_failure(self, entry: SimulatedEntry, decision: Decision) -> Failure | None:
+        """Return the failure of the delivery that a decision depends on, if it is the next that was recorded."""
+        failures = self.failures.get(entry.event.id, ())
+        if entry.failures == len(failures) or not decision.effects:
+            return None
+        (effect, *_), (node_id, failure, next_at) = decision.effects, failures[entry.failures]
+        if not isinstance(effect, ExternalMessage) or effect.node_id != node_id:
+            return None
+        entry.failures += 1
+        assert decision.step is not None
+        if next_at is None:
+            return failure
+        return msgspec.structs.replace(failure, retry_after=next_at - decision.step.at)
 
     def _join(self, entry: SimulatedEntry, decision: Decision, now: datetime) -> None:
         """Add the events of an entry to those of the entry that it joins, if that is the decision."""
@@ -282,9 +411,14 @@ class Timeline(msgspec.Struct):
                 messages_at = (*earlier[bisect_right(earlier, since) :], *sent_at[bisect_right(sent_at, since) :])
                 if self.other_messages:
                     messages_at += self._other_messages_at(entry, since, now, arrival)
+            past = self.past
+            if self.earlier is not None:
+                entered_at, ended_at = self.earlier.entered_at, self.earlier.ended_at
+                running = ended_at is None or ended_at > now
+                past = msgspec.structs.replace(past, entered_at=entered_at, running=running)
             history = ContactHistory(
-                self._entered_at or self.past.entered_at if required.entries else None,
-                self.past.running or bool(self._open) if required.entries else False,
+                self._entered_at or past.entered_at if required.entries else None,
+                past.running or bool(self._open) if required.entries else False,
                 recent,
                 messages_at,
                 self._collecting(entry) if required.collecting else (),
@@ -302,6 +436,7 @@ class Timeline(msgspec.Struct):
             event.sent,
             entry.payload,
             self.contact,
+            paused=self.live is not None and self.live.activity == "paused",
             retries=self.retries,
             history=history,
             later_events=later_events,

@@ -1,0 +1,125 @@
+"""What was live in a period, played with the versions and pauses of that time, agrees with what the engine did."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.running import Running
+from workbench import Automation, InvalidArgumentError, NotFoundError, Workbench
+
+
+@pytest.fixture(scope="module")
+def wb(running: Running) -> Workbench:
+    return running.workbench()
+
+
+def paid(number: int, event: str = "lv:paid", **more: Any) -> dict[str, Any]:
+    return {"event": event, "contact": {"externalId": f"lv-{number}", "walletAddress": f"0x17e{number:037x}"}, **more}
+
+
+def settled(automation: Automation, **states: int) -> None:
+    """Wait until the automation has these numbers of entries by state."""
+    deadline = time.monotonic() + 60
+    while True:
+        found: dict[str, int] = {}
+        for entry in automation.entries(limit=500):
+            found[entry.state.value] = found.get(entry.state.value, 0) + 1
+        if found == states:
+            return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def versions(wb: Workbench) -> Automation:
+    """An automation with two versions, a pause, and a time when it was off; contacts change in between."""
+    first = (
+        wb.automation("lived")
+        .on("lv:paid")
+        .when("contact.plan", eq="pro")
+        .then(lambda b: b.add_tag("lv-pro").send_inapp("One", "{{ contact.tags | length }} {{ contact.plan }}"))
+        .otherwise(lambda b: b.update_contact(plan="free"))
+        .wait_for("lv:bought", within="3h")
+        .then(lambda b: b.send_inapp("Bought", "{{ contact.plan }}"))
+        .publish()
+    )
+    for number in range(4):
+        wb.events.send_many([paid(number, attributes={"plan": "pro"})] if number % 2 else [paid(number)])
+    settled(first, waiting=4)
+    second = wb.automation("lived").on("lv:paid").send_inapp("Two", "{{ contact.plan }}").publish()
+    wb.events.send_many([paid(number) for number in range(2, 6)])
+    settled(second, waiting=4, completed=4)
+    wb.events.send_many([paid(0, "lv:other", attributes={"plan": "max"})])
+    second.pause()
+    wb.events.send_many([paid(0, "lv:bought"), paid(7)])
+    settled(second, waiting=3, completed=4, paused=1)
+    second.resume()
+    settled(second, waiting=3, completed=5)
+    wb.events.send_many([paid(0, "lv:other", attributes={"plan": "last"})])
+    second.deactivate()
+    wb.events.send_many([paid(8)])
+    settled(second, completed=5, cancelled=3)
+    second.activate()
+    wb.events.send_many([paid(9)])
+    settled(second, completed=6, cancelled=3)
+    return second
+
+
+def test_each_event_is_played_by_the_version_of_its_time(versions: Automation) -> None:
+    backtest = versions.backtest(days=1, version="live")
+    assert backtest.differences().rows() == []
+    assert backtest.agreement == "Agrees with 9 of 9 real entries."
+    assert "Agrees with 9 of 9 real entries" in repr(backtest)
+    assert "Agrees with 9 of 9 real entries" in backtest._repr_html_()
+
+
+def test_a_draft_sees_the_contacts_of_then_without_what_was_live(wb: Workbench, versions: Automation) -> None:
+    """Contact 0 had no plan until its entry set one, which a draft that sets none must not see."""
+    text = "{{ contact.plan | default('none') }} {{ contact.tags | length }}"
+    draft = wb.automation("lived").on("lv:paid").send_inapp("Three", text)
+    backtest = draft.backtest(days=1)
+    (message,) = backtest.messages
+    assert message.body in ("none 0", "pro 0")
+    tagged = wb.automation("other").on("lv:paid").when("contact.tags", contains="lv-pro").then(lambda b: b.exit())
+    assert tagged.backtest(days=1).branches()["entries"].to_list() == [3, 8]  # what another automation did is seen
+
+
+def test_entries_from_before_the_period_are_left_out(wb: Workbench, versions: Automation) -> None:
+    began = wb.sql("SELECT created_at FROM app_events WHERE event = 'lv:paid' ORDER BY created_at")["created_at"]
+    until = datetime.now(UTC) + timedelta(days=1)
+    backtest = versions.backtest(since=began[4], until=until, version="live")
+    assert (backtest.agreement, backtest.totals.entries) == ("Agrees with 5 of 5 real entries.", 5)
+
+
+def test_an_entry_that_differs_is_listed_with_the_reason(wb: Workbench) -> None:
+    """A dead letter that is replayed takes its step at another time than a backtest, which takes it at once."""
+    automation = wb.automation("differing").on("lv:seen").send_inapp("Hi", "{{ name }}", on_missing="fail").publish()
+    wb.events.send_many([paid(20, "lv:seen", payload={"name": "Ann"}), paid(21, "lv:seen")])
+    settled(automation, completed=1, dead=1)
+    automation.dead_letters().replay()
+    settled(automation, completed=1, dead=1)
+    backtest = automation.backtest(days=1, version="live")
+    deadline = time.monotonic() + 30
+    while not backtest.differences().height:
+        assert time.monotonic() < deadline
+        backtest = automation.backtest(days=1, version="live")
+    assert backtest.agreement == "Agrees with 1 of 2 real entries."
+    ((node, real, simulated, reason),) = backtest.differences().select("node", "real", "simulated", "reason").rows()
+    assert (node, real, simulated) == ("send_inapp", "failed (template_error)", "")
+    assert reason == "only the engine took this step"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"against": "published"}, "leave out `against`"), ({"version": "published"}, 'write version="live"')],
+)
+def test_what_cannot_be_played_is_an_error(versions: Automation, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        versions.backtest(**({"days": 1, "version": "live"} | arguments))
+
+
+def test_an_automation_that_was_never_published_was_not_live(wb: Workbench) -> None:
+    with pytest.raises(NotFoundError, match="was never published"):
+        wb.automation("never").on("lv:paid").add_tag("x").backtest(version="live")

@@ -1,0 +1,70 @@
+"""What of an automation was live at each moment: its version, and whether it started entries."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from workbench.language.contact import ChangeOrder
+from workbench.language.graph import Graph
+from workbench.language.trigger import Trigger
+
+Activity: TypeAlias = Literal["live", "paused", "off", "archived"]
+
+
+class ActivationChange(msgspec.Struct, frozen=True, rename="camel"):
+    """The time at which an automation was switched on or off, paused or resumed.
+
+    `cancels_overdue`: the entries that came due during the pause that ends here are cancelled.
+    """
+
+    at: datetime
+    activity: Activity
+    cancels_overdue: bool = False
+
+    @property
+    def active(self) -> bool:
+        return self.activity == "live"
+
+
+class PublishedVersion(msgspec.Struct, frozen=True):
+    at: datetime
+    number: int
+    trigger: Trigger
+    graph: Graph
+
+
+class LiveChange(msgspec.Struct, frozen=True):
+    """From `at` on, events start entries of this version, if the automation is live. `version` None: none is published.
+
+    `event_id`, `order`: as in `ValueChange`, with which it is ordered.
+    """
+
+    at: datetime
+    version: PublishedVersion | None
+    activity: Activity
+    cancels_overdue: bool = False
+    event_id: str = ""
+    order: ChangeOrder = ChangeOrder.BEFORE_WAKING
+
+
+def live_changes(
+    versions: Sequence[PublishedVersion], activations: Sequence[ActivationChange], now: Activity
+) -> tuple[LiveChange, ...]:
+    """Return what was live, in order; both arguments are in order. `now`: what it is, if it never changed."""
+    activity: Activity = now
+    if activations:
+        activity = "off" if activations[0].activity == "live" else "live"
+    version: PublishedVersion | None = None
+    live: list[LiveChange] = []
+    changes: list[PublishedVersion | ActivationChange] = [*versions, *activations]
+    for change in sorted(changes, key=attrgetter("at")):
+        if isinstance(change, PublishedVersion):
+            version = change
+            live.append(LiveChange(change.at, version, activity))
+        else:
+            activity = change.activity
+            live.append(LiveChange(change.at, version, activity, change.cancels_overdue))
+    return tuple(live)
