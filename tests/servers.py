@@ -4,6 +4,7 @@ The application gets its own role there, as in the embedded server. On Citus a d
 one name, and the nodes are joined as those of `DATABASE_URL`. A clone also contains the nodes' data and metadata.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +112,13 @@ def count_lock_waits(server: Server, dsn: str) -> int:
             (node_count,) = connection.execute(_COUNT_LOCK_WAITS).fetchone() or (0,)
             count += int(node_count)
     return count
+
+
+async def until_lock_waits(server: Server, dsn: str, number: int) -> None:
+    """Return when so many sessions of a database wait for locks. Raises TimeoutError after 30 seconds."""
+    async with asyncio.timeout(30):
+        while count_lock_waits(server, dsn) < number:  # noqa: ASYNC110  sessions of Postgres send no notification
+            await asyncio.sleep(0.01)
 
 
 def connect_as(dsn: str, org: str = ALL_ORGANIZATIONS, **options: Any) -> psycopg.Connection[Any]:

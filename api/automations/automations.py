@@ -32,7 +32,7 @@ from api.store import automations as store
 from api.store.automations import FIRST_ID, AutomationRow, VersionRow
 from api.store.broadcasts import stop_broadcasts
 from api.store.connections import hold_connections, list_connections, read_definition
-from api.store.consents import list_topics
+from api.store.consents import list_topics, lock_topics
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.events import list_newest_wallets, list_newest_wallets_of_all, wake_engine
 from api.store.locks import hold_steps, share_steps
@@ -586,10 +586,13 @@ async def _write(
 
 
 async def _check_topics(tx: Transaction, org_id: int, graph: Graph) -> Problems:
-    """Return a problem for each topic that a node names and the organization does not have."""
-    topics = [topic.name for topic in await list_topics(tx, org_id)]
+    """Return a problem for each topic that a node names and the organization does not have; keep the others."""
+    topics = await lock_topics(tx, org_id, sorted(graph.named_topics))
+    if len(topics) < len(graph.named_topics):  # all of them, for a suggestion
+        topics = await list_topics(tx, org_id)
+    names = [topic.name for topic in topics]
     return tuple(
-        Problem(f"node {error.node_id}", f"{error.field}: {error.message}") for error in unknown_topics(graph, topics)
+        Problem(f"node {error.node_id}", f"{error.field}: {error.message}") for error in unknown_topics(graph, names)
     )
 
 

@@ -1,5 +1,6 @@
 """Topics: what messages are about. Saving and deleting them, and the automations that name them."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -66,7 +67,8 @@ async def save(database: Database, author: Author, name: str, topic: TopicBody) 
 async def delete(database: Database, author: Author, name: str) -> TopicWithUses | Refusal:
     """Delete a topic that no automation names. The choices of contacts stay, in case it is saved again."""
     async with database.transaction() as tx:
-        topic = await _find(tx, author.org_id, name)
+        # Locked, as by a publication (`_check_topics`): it either has committed, and is a use, or finds no topic.
+        topic = await _with_uses(tx, author.org_id, await store.lock_topics(tx, author.org_id, [name]))
         if topic is None:
             return unknown("topic")
         if topic.used_by:
@@ -79,16 +81,20 @@ async def delete(database: Database, author: Author, name: str) -> TopicWithUses
 
 async def read(database: Database, org_id: int, name: str) -> TopicWithUses | Refusal:
     async with database.transaction() as tx:
-        return await _find(tx, org_id, name) or unknown("topic")
+        topics = await store.list_topics(tx, org_id, [name])
+        return await _with_uses(tx, org_id, topics) or unknown("topic")
 
 
-async def _find(tx: Transaction, org_id: int, name: str) -> TopicWithUses | None:
-    topic = next(iter(await store.list_topics(tx, org_id, [name])), None)
-    if topic is None:
+async def _with_uses(tx: Transaction, org_id: int, topics: Sequence[TopicView]) -> TopicWithUses | None:
+    """Return the one topic, or None if there is none."""
+    if not topics:
         return None
+    (topic,) = topics
     uses = []
-    for row in await list_using_automations(tx, org_id, f'"{name}"'):
-        in_draft, in_live = (graph is not None and name in _topics_in(decode(graph)) for graph in (row.draft, row.live))
+    for row in await list_using_automations(tx, org_id, f'"{topic.name}"'):
+        in_draft, in_live = (
+            graph is not None and topic.name in _topics_in(decode(graph)) for graph in (row.draft, row.live)
+        )
         if in_draft or in_live:
             uses.append(AutomationUse(row.id, row.name, in_draft, row.version if in_live else None))
     return TopicWithUses(**msgspec.structs.asdict(topic), used_by=tuple(uses))

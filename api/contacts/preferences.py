@@ -20,7 +20,7 @@ from api.ingest.pipeline import Pipeline
 from api.store import consents as store
 from api.store.consents import ConsentRow, ConsentSource
 from api.store.contacts import find_contact
-from api.store.database import Database, Transaction
+from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.locks import hold_contacts
 from api.store.merges import find_survivor
 from api.store.query import run
@@ -90,8 +90,7 @@ class PageChoices(msgspec.Struct, frozen=True):
 async def save_page(database: Database, link: ContactLink, choices: PageChoices, now_us: int) -> list[str]:
     """Apply what differs from the stored choices; return the topics that the person has yet to confirm."""
     async with database.transaction() as tx:
-        contact_id = await find_survivor(tx, link.org_id, link.contact_id)
-        await run(tx, hold_contacts([contact_id]))
+        (contact_id,) = await _hold(tx, link.org_id, link.contact_id)
         subject = await _find(tx, link.org_id, contact_id)
         if subject is None:
             return []
@@ -114,21 +113,17 @@ async def save_page(database: Database, link: ContactLink, choices: PageChoices,
 async def withdraw(database: Database, link: ContactLink, owner_id: str | None, now_us: int) -> None:
     """Decline the topic of a link for its contact; if that is gone, for the owner of the address."""
     async with database.transaction() as tx:
-        contact_id = await find_survivor(tx, link.org_id, link.contact_id)
-        await run(tx, hold_contacts(sorted({contact_id, owner_id or contact_id})))
-        subject = await _find(tx, link.org_id, contact_id)
-        if subject is None and owner_id is not None:
-            subject = await _find(tx, link.org_id, owner_id)
-        if subject is not None:
-            await _choose(tx, link.org_id, subject.contact, {link.topic: False}, {}, "one_click", now_us)
+        for contact_id in await _hold(tx, link.org_id, link.contact_id, *([owner_id] if owner_id else [])):
+            if contact := await find_contact(tx, link.org_id, contact_id):
+                await _choose(tx, link.org_id, contact, {link.topic: False}, {}, "one_click", now_us)
+                return
 
 
 @retry_conflicts
 async def confirm(database: Database, link: ContactLink, text: str, now_us: int) -> ConsentRow | None:
     """Grant the topic of a link; return the consent, the earlier one if it is granted. None: no contact any more."""
     async with database.transaction() as tx:
-        contact_id = await find_survivor(tx, link.org_id, link.contact_id)
-        await run(tx, hold_contacts([contact_id]))
+        (contact_id,) = await _hold(tx, link.org_id, link.contact_id)
         contact = await find_contact(tx, link.org_id, contact_id)
         if contact is None:
             return None
@@ -150,6 +145,19 @@ async def send_event(
 
 def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def _hold(tx: Transaction, org_id: int, *contact_ids: str) -> list[str]:
+    """Lock contacts, or those that they were merged into, and return the ids of these.
+
+    Raises TransactionConflictError if one was merged while this waited: its survivor is not locked.
+    """
+    survivor_ids = [await find_survivor(tx, org_id, contact_id) for contact_id in contact_ids]
+    await run(tx, hold_contacts(survivor_ids))
+    for survivor_id in survivor_ids:
+        if await find_survivor(tx, org_id, survivor_id) != survivor_id:
+            raise TransactionConflictError(f"contact {survivor_id} was merged")
+    return survivor_ids
 
 
 async def _find(tx: Transaction, org_id: int, contact_id: str) -> ContactTopics | None:

@@ -33,6 +33,11 @@ async def list_topics(tx: Transaction, org_id: int, names: Sequence[str] | None 
 
 
 @query
+async def lock_topics(tx: Transaction, org_id: int, names: Sequence[str]) -> list[TopicView]:
+    """Return those of `names` that exist; they stay as they are until the transaction ends."""
+
+
+@query
 async def write_topic(
     tx: Transaction, org_id: int, name: str, label: str, labels: dict[str, str], opt_in: OptIn, at: datetime
 ) -> TopicView: ...

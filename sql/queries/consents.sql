@@ -9,6 +9,14 @@ FROM topics
 WHERE org_id = :org_id AND deleted_at IS NULL AND (:names ::text[] IS NULL OR name = ANY (:names ::text[]))
 ORDER BY name;
 
+-- lock_topics --
+-- Topics of some names, by name, which no other transaction deletes or changes until this one ends.
+SELECT name, label, labels, opt_in, created_at, updated_at
+FROM topics
+WHERE org_id = :org_id AND deleted_at IS NULL AND name = ANY (:names ::text[])
+ORDER BY name
+FOR UPDATE;
+
 -- write_topic --
 -- Create or change a topic; one that was deleted exists again, with the choices that contacts made.
 INSERT INTO topics (org_id, name, label, labels, opt_in, created_at, updated_at)

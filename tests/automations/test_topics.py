@@ -1,14 +1,17 @@
 """Topics of an organization: saved, listed, deleted, and named by automations that are published."""
 
+import asyncio
 from typing import Any
 
 import psycopg
 import pytest
 
 from api.automations.topics import MAX_TOPICS
+from api.embedded import Server
 from api.store.database import APPLICATION_NAME, libpq_dsn
 from tests.automations.conftest import Org
 from tests.automations.test_routes import GRAPH, SPEC
+from tests.servers import connect_as, until_lock_waits
 
 
 async def save(org: Org, name: str, **topic: Any) -> tuple[int, Any]:
@@ -74,6 +77,21 @@ async def test_an_unknown_topic_is_refused_at_publication_and_a_used_one_cannot_
     assert (status, "is used by 'n'" in str(refusal)) == (409, True)
     await acme.call("POST", f"{here}/archive")
     assert (await acme.call("DELETE", "/topics/newz"))[0] == 200
+
+
+async def test_a_topic_is_not_deleted_while_an_automation_that_names_it_is_published(
+    acme: Org, database_url: str, postgres: Server
+) -> None:
+    await save(acme, "news")
+    async with asyncio.TaskGroup() as tasks:
+        with connect_as(database_url) as connection:
+            connection.execute("SELECT FROM topics FOR SHARE")
+            deleting = tasks.create_task(acme.call("DELETE", "/topics/news"))
+            await until_lock_waits(postgres, database_url, 1)
+            here = await create(acme, "news")
+            publishing = tasks.create_task(acme.call("POST", f"{here}/publish"))
+            await until_lock_waits(postgres, database_url, 2)
+    assert (deleting.result()[0], publishing.result()[0]) == (409, 200)
 
 
 async def test_a_topic_is_published_only_while_every_process_knows_topics(acme: Org, database_url: str) -> None:

@@ -1,5 +1,6 @@
 """The page of preferences, the confirmation of a topic, the one-click link, and the same by the API."""
 
+import asyncio
 import re
 from hashlib import sha256
 from typing import Any
@@ -16,6 +17,8 @@ from api.channels.signing import (
     read_contact_token,
     unsubscribe_token,
 )
+from api.store.locks import hold_contacts
+from api.store.query import run
 from tests.routes.conftest import Org
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -192,6 +195,24 @@ async def test_links_lead_to_the_survivor_of_a_merge_and_back_after_it_is_undone
     assert undone.status_code == 200, undone.text
     assert (await preferences(acme, other))["topics"]["news"] is True
     assert (await preferences(acme, zoe))["topics"]["news"] is False  # its own latest choice
+
+
+async def test_a_topic_is_confirmed_while_its_contact_is_merged(acme: Org, zoe: str) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    # A merge locks both contacts in the order of their ids: while it waits for the second, it holds the first.
+    other = await contact(acme, {"externalId": "zoe2"})
+    second, first = sorted((zoe, other), key=lambda contact_id: contact_id[19:])
+    async with asyncio.TaskGroup() as tasks, acme.service.services.system_database.transaction() as tx:
+        await run(tx, hold_contacts([second]))
+        body = {"keep": second, "absorb": first}
+        merging = tasks.create_task(acme.call("POST", "/contacts/merge", body, kind="workbench"))
+        while await tx.fetch_value(waiting) < 1:
+            pass
+        confirming = tasks.create_task(acme.service.client.post(page_url(acme, first, "confirm", "deals")))
+        while await tx.fetch_value(waiting) < 2:
+            pass
+    assert (merging.result().status_code, confirming.result().status_code) == (200, 200)
+    assert (await preferences(acme, second))["topics"]["deals"] is True
 
 
 async def test_an_erased_contact_has_no_consents_and_its_links_say_so(acme: Org, zoe: str) -> None:
