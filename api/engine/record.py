@@ -136,8 +136,8 @@ async def record(
     messages = [message for progress in batch for message in progress.messages]
     _, _, updated_ids, new_message_ids = await run(
         tx,
-        hold_turns(stopped_ids),
         hold_contacts(contact_ids),
+        hold_turns(stopped_ids),
         store.record_entries(org_id, updates, at),
         add_inapp_messages(org_id, messages, at),
     )

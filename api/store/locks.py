@@ -1,8 +1,8 @@
 """Advisory locks of identifiers and contacts, and the one order in which all locks are taken.
 
-The order: idempotency keys, then identifiers, then contacts, then entries; sorted within each kind. The turns of
-contacts have no place in it: a claim does not wait for a turn, and waits for nothing while it holds one. The lock of
-segment members comes after contacts; a transaction that takes it exclusively (`hold_members`) takes no other lock.
+The order: idempotency keys, then identifiers, then contacts, then their turns, then entries; sorted within each kind. A
+claim does not wait for a turn, and waits for nothing while it holds one. The lock of segment members comes after
+contacts; a transaction that takes it exclusively (`hold_members`) takes no other lock.
 The lock of steps comes before contacts and automations.
 """
 

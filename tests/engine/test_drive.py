@@ -1,9 +1,11 @@
 """The engine claims, drives and records entries, and writes each row once."""
 
+import asyncio
 from datetime import timedelta
 
 from api.engine.claims import LEASE
 from api.store.entries import renew_leases
+from api.store.locks import hold_contacts, hold_turns
 from api.store.query import run
 from tests.engine.conftest import EngineBench
 from tests.inapp.wallet import evm_wallet
@@ -50,6 +52,25 @@ async def test_tags_of_one_contact_add_up_without_repeating(bench: EngineBench) 
     await bench.driver.drive(bench.org_id, "ready", 10)
     ((tags,),) = await bench.fetch("SELECT tags FROM contacts")
     assert sorted(tags) == ["big", "vip"]
+
+
+async def test_an_engine_that_waits_for_a_contact_does_not_hold_its_turn(bench: EngineBench) -> None:
+    """Another engine that has the contact may wait for the turn: after a lease was lost, both have the same entry."""
+    await bench.automation([TRIGGER, TAG], [("t", "tag")])
+    await bench.send("k")
+    ((contact_id,),) = await bench.fetch("SELECT id FROM contacts")
+    waiting = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    async with bench.database.transaction() as tx:
+        await run(tx, hold_contacts([contact_id]))
+        driving = asyncio.create_task(bench.driver.drive(bench.org_id, "ready", 10))
+        while not await tx.fetch_value(waiting):
+            pass
+        await run(tx, hold_turns([contact_id]))
+    assert await driving == 1
+    assert await bench.entries() == [("completed", "completed")]
 
 
 async def test_an_unpublished_automation_sends_nothing(bench: EngineBench) -> None:
