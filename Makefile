@@ -57,7 +57,7 @@ chain: $(VENV)/dev.stamp tests/chain/node_modules  ## test with a real EVM node 
 	$(BIN)/python -m pytest -m chain
 
 schedules: $(VENV)/dev.stamp  ## run engines and API in orders that seeds choose, with crashes (SCHEDULES=1000)
-	$(BIN)/python -m pytest -m schedules
+	SCHEDULES=$(or $(SCHEDULES),1000) $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/schedules
 
 tests/%/node_modules: tests/%/package-lock.json
 	cd $(@D) && npm ci --ignore-scripts --silent

@@ -7,7 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from api.store import entries, events
+from api.ingest import identity
+from api.store import entries, events, locks
 from api.store.query import Call, Statement
 
 
@@ -51,3 +52,11 @@ def double_entry(control: psycopg.Connection[Any]) -> Iterator[None]:
     control.execute(
         "ALTER TABLE idempotency_keys ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (org_id, key_digest)"
     )
+
+
+@contextmanager
+def lost_wake_up(control: psycopg.Connection[Any]) -> Iterator[None]:
+    """Ingest stores an awaited event without the lock of its contact, and the entry about to wait does not see it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "hold_contacts", lambda contact_ids: locks.hold_contacts(()))
+        yield

@@ -1,7 +1,8 @@
 """Runs processes as tasks of one event loop, in an order that a seed chooses, on a real Postgres.
 
 Every round trip to Postgres and every delivery passes a gate. A task that arrives at a gate waits there. Once no task
-can run, the schedule opens one gate, lets time pass, or injects a fault: a crash, a lost request or a lost answer.
+can run, the schedule opens one gate, or stalls the task there while the others continue and time passes. With a gate it
+may inject a fault: a crash, a lost request or a lost answer.
 
 - Where the event loop would wait for sockets and timers, it asks the schedule instead. Time is virtual: leases, retries
   and timeouts pass only when the schedule moves the clock.
@@ -9,8 +10,9 @@ can run, the schedule opens one gate, lets time pass, or injects a fault: a cras
   when the lock is free. `pg_locks` shows which statements wait.
 - Answers are handed over one at a time, in the order of the tasks' names. So one task at a time runs Python code, and
   the same seed gives the same schedule.
-- A crash is a `kill -9`: the tasks of the process never run again, and its sockets are closed. Postgres rolls back what
-  it had not committed.
+- A crash is a `kill -9`: the tasks of the process never run again, and what it had not committed is rolled back: at
+  once, or when its statement that waits for a lock has ended.
+- A schedule always ends: its steps and pauses are bounded, and a violation says so if tasks only wait for one another.
 """
 
 import asyncio
@@ -27,22 +29,23 @@ import msgspec
 import psycopg
 from psycopg import AsyncConnection, errors
 from psycopg.abc import PQGen
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PGconn, TransactionStatus
 
 from api.clock import Clock
 from api.store.database import Database, Transaction, is_distributed, transaction_offset
 
-MAX_STEPS = 5_000
-MAX_JUMPS = 12  # of the clock while tasks stand at gates
-JUMPS_S = (0.6, 2.1, 4.0, 11.0, 11.0)  # the last four: a client's timeout, a renewal of leases, a lease
+MAX_STEPS = 1_500
 MIN_PAUSE_S, MAX_PAUSES = 2.1, 60  # while tasks only wait for time; engines look for due entries every two seconds
-WEIGHTS = (1.0, 6.0, 36.0)  # of processes: a slow one meets many steps of a fast one between two of its own
-NEW_WEIGHTS, FAULT = 1 / 40, 1 / 40  # probabilities, at each step
-_DEADLOCK_S = 5.0  # real time; Postgres itself ends a deadlock after a second
+SPEEDS = (1, 6, 1_000)  # how much faster a process is than the next slower ones; one of them for a schedule
+SURPRISE = 1 / 12  # the probability, at each step, of a stall or a fault
+STALLS_S = (0.0, 0.0, 0.6, 2.1, 4.0, 11.0)  # the last three: a client's timeout, a renewal of leases, a lease
+STALL_STEPS = (5, 10, 20, MAX_STEPS)  # of other processes; a stalled one also continues when no other one can
+_STALLED = 1e-9  # its weight
+_STUCK_S = 10.0  # real time without an answer to a statement that waits for no lock
 
 _SESSIONS = """
-    SELECT a.pid, EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND NOT l.granted)
-    FROM pg_stat_activity a WHERE a.pid = ANY(%s)
+    SELECT a.pid, a.pid IN (SELECT l.pid FROM pg_locks l WHERE NOT l.granted)
+    FROM unnest(%s::integer[]) AS k (pid) CROSS JOIN LATERAL pg_stat_get_activity(k.pid) a
 """
 
 
@@ -65,6 +68,7 @@ class Process:
         self.alive = True
         self.tasks: list[asyncio.Task[Any]] = []
         self.connections: set[ScheduledTransaction] = set()
+        self.wake: Callable[[], None] = lambda: None  # called after a commit that notifies the engines
 
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -95,9 +99,10 @@ class Schedule:
         self._deliveries = 0  # that use sockets now
         self._orphans: set[int] = set()  # sessions of Postgres whose client has gone
         self._weights: dict[str, float] = {}
-        self._clock_weight = self._random.choice((0.2, 1.0, 4.0))
-        self._jumps_left, self._pauses_left = MAX_JUMPS, MAX_PAUSES
-        self._faults_left = self._random.choice((0, 1, 1, 2, 3))
+        self._stalled: dict[str, int] = {}  # until how many steps were taken
+        self._speed = self._random.choice(SPEEDS)
+        self._stalls_left, self._faults_left = self._random.choice((1, 2, 3, 5)), self._random.choice((0, 1, 1, 2, 3))
+        self._pauses_left = MAX_PAUSES
         self._done = loop.create_future()
         self._next_s: Callable[[], float | None] = lambda: None
 
@@ -128,23 +133,22 @@ class Schedule:
             await self._end_processes()
 
     async def _end_processes(self) -> None:
-        tasks = [task for process in self._processes for task in process.tasks]
         for process in self._processes:
             process.alive = False
-            for tx in process.connections:
-                self._hang_up(tx)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for process in self._processes:
-            for tx in process.connections:
-                tx.pgconn.finish()
+            self._hang_up(process)
+        # Again and again, because `asyncio.wait_for` of Python 3.11 may swallow a cancellation.
+        while tasks := [task for process in self._processes for task in process.tasks if not task.done()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.1)
         while self._sessions(self._orphans):  # noqa: ASYNC110  sessions of Postgres send no notification
             await asyncio.sleep(0.001)
 
     # --- What tasks of processes call
 
     async def _pass_gate(self, process: Process, label: str) -> Fault | None:
+        if self.over:
+            raise errors.OperationalError("the process has ended")
         task = _task_name()
         gate = self._gates[task] = _Gate(process, self._loop.create_future(), label)
         try:
@@ -168,9 +172,8 @@ class Schedule:
         await self._hand_over(process, fault)
 
     async def round_trip(self, process: Process, tx: "ScheduledTransaction", gen: PQGen[Any]) -> Any:
-        if self.over or not process.alive:
-            raise errors.OperationalError("the process has ended")
-        fault = await self._pass_gate(process, _label(gen))
+        label, notifies = _label(gen), _notifies(gen)
+        fault = await self._pass_gate(process, label)
         if fault is Fault.REQUEST_LOST:
             self._disconnect(process, tx)
             raise errors.OperationalError("the connection broke before the request arrived")
@@ -184,7 +187,12 @@ class Schedule:
         finally:
             del self._in_flight[task]
         if isinstance(error, errors.DeadlockDetected):
-            self.violations.append(f"deadlock: {task} {_label(gen)}")
+            self.violations.append(f"deadlock: {task} {label}")
+        tx.notifies |= notifies
+        if tx.notifies and tx.pgconn.transaction_status == TransactionStatus.IDLE:
+            tx.notifies = False
+            for other in self._processes:
+                other.wake()
         await self._hand_over(process, fault)
         if fault is Fault.ANSWER_LOST:
             self._disconnect(process, tx)
@@ -203,38 +211,43 @@ class Schedule:
         finally:
             del self._answers[task]
 
-    def _disconnect(self, process: Process, tx: "ScheduledTransaction") -> None:
-        process.connections.discard(tx)
-        self._orphans.add(tx.pid)
-        tx.pgconn.finish()
-
     def _crash(self, process: Process) -> None:
         process.alive = False
-        for tx in process.connections:
-            self._hang_up(tx)
+        self._hang_up(process)
         self.start(process.name.partition("#")[0], process.work, mortal=True)
 
-    def _hang_up(self, tx: "ScheduledTransaction") -> None:
-        self._orphans.add(tx.pid)
-        if not tx.closed:
+    def _hang_up(self, process: Process) -> None:
+        for tx in list(process.connections):
+            self._disconnect(process, tx)
+
+    def _disconnect(self, process: Process, tx: "ScheduledTransaction") -> None:
+        process.connections.discard(tx)
+        if tx in self._in_flight.values():  # Postgres notices it when the statement has ended
+            self._orphans.add(tx.pid)
             tx.shut_down()
+        else:
+            tx.hub.take_back(tx)
 
     # --- What the event loop calls
 
     def idle(self, select: Callable[[float], list[Any]]) -> list[Any]:
         """Called when no task can run: return events of sockets, or let something happen."""
+        stuck_at = time.monotonic() + _STUCK_S
         while True:
             is_busy = bool(self._in_flight or self._deliveries)
             if events := select(self._patience_s() if is_busy else 0):
                 return events
             if not (is_busy or self._orphans) or self._is_quiet():
                 break
+            if time.monotonic() > stuck_at:
+                self._stop("a statement or delivery does not end: " + ", ".join(sorted(self._in_flight)))
+                return []
         answers = sorted(task for task, (process, _) in self._answers.items() if process.alive)
         if answers:
             self._answers[answers[0]][1].set_result(None)
         elif not self._choose():
-            # Tasks wait for locks of one another only. Postgres ends such a deadlock after a second.
-            if events := select(_DEADLOCK_S):
+            # Tasks wait for locks of one another only. Postgres ends such a deadlock after `deadlock_timeout`.
+            if events := select(_STUCK_S):
                 return events
             self._stop("all tasks wait for locks")
         return []
@@ -283,21 +296,25 @@ class Schedule:
 
     def _open_one(self, tasks: list[str]) -> None:
         draw = self._random
-        if draw.random() < NEW_WEIGHTS:
-            self._weights.clear()
-        weights = [self._weights.setdefault(task.partition(".")[0], draw.choice(WEIGHTS)) for task in tasks]
-        if self._jumps_left:
-            weights.append(self._clock_weight)
-        choice = draw.choices(range(len(weights)), weights)[0]
-        if choice == len(tasks):
-            self._jumps_left -= 1
-            self._move_clock(draw.choice(JUMPS_S))
-            return
-        task = tasks[choice]
+        processes = [self._gates[task].process.name for task in tasks]
+        weights = [
+            _STALLED
+            if self._stalled.get(name, 0) > len(self.trace)
+            else self._weights.setdefault(name, self._speed ** draw.randrange(4))
+            for name in processes
+        ]
+        (task,) = draw.choices(tasks, weights)
         gate, fault = self._gates[task], None
-        if gate.process.mortal and self._faults_left and draw.random() < FAULT:
-            self._faults_left -= 1
-            fault = draw.choice(list(Fault))
+        if draw.random() < SURPRISE:
+            if self._stalls_left and draw.random() < 0.6:
+                self._stalls_left -= 1
+                self._stalled[gate.process.name] = len(self.trace) + draw.choice(STALL_STEPS)
+                self.trace.append(f"{task:12} {gate.label} [stalls]")
+                self._move_clock(draw.choice(STALLS_S))
+                return
+            if self._faults_left and gate.process.mortal:
+                self._faults_left -= 1
+                fault = draw.choice(list(Fault))
         self.trace.append(f"{task:12} {gate.label}" + (f" [{fault}]" if fault else ""))
         self.waits_for_locks += bool(self._in_flight)
         self._loop.now += 0.001
@@ -315,12 +332,15 @@ class Schedule:
         return {process.name for process in self._processes if process.alive}
 
     def _move_clock(self, seconds: float) -> None:
+        if not seconds:
+            return
         self.trace.append(f"{'clock':12} + {seconds:g} s")
         self._loop.now += seconds
 
     def _stop(self, violation: str) -> None:
         self.violations.append(violation)
-        self._done.set_result(None)
+        if not self._done.done():
+            self._done.set_result(None)
 
 
 def _task_name() -> str:
@@ -335,6 +355,12 @@ def _label(gen: Any) -> str:
     if calls is None:
         return str(gen.__name__.strip("_").removesuffix("_gen"))
     return " + ".join(call.statement.name.decode().rpartition(".")[2] for call in calls)
+
+
+def _notifies(gen: Any) -> bool:
+    """Whether statements of a round trip may notify the engines."""
+    calls = gen.gi_frame.f_locals.get("calls") or ()
+    return any(b"pg_notify('workbench_entries'" in call.statement.text for call in calls)
 
 
 # --- The event loop
@@ -424,7 +450,9 @@ class ScheduledIds:
 class ScheduledTransaction(Transaction):
     """A connection whose round trips pass gates, if a process of a schedule makes them."""
 
+    hub: "Hub"
     pid: int
+    notifies = False
 
     async def wait(self, gen: PQGen[Any], interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         process = _process.get()
@@ -449,16 +477,31 @@ class Hub:
         options = Database(self.dsn, statement_ms=0, lock_ms=0, hot=True)._pool.kwargs  # type: ignore[attr-defined]
         while len(self._idle) < number:
             tx = await ScheduledTransaction.connect(self.dsn, **options)
-            tx.pid = tx.info.backend_pid
+            tx.hub, tx.pid = self, tx.info.backend_pid
+            tx.prepared_until_ns = 1 << 63
             await tx.execute("SET idle_in_transaction_session_timeout = 0")
+            await tx.execute("SET synchronous_commit = off")
             await is_distributed(tx)
             await transaction_offset(tx)
             await tx.commit()
             self._idle.append(tx)
 
+    def take_back(self, broken: ScheduledTransaction) -> None:
+        """Break a connection, and keep its session of Postgres: a new one takes 40 ms of CPU time."""
+        pgconn, broken.pgconn = broken.pgconn, PGconn()
+        if pgconn.transaction_status != TransactionStatus.IDLE:
+            pgconn.exec_(b"ROLLBACK")
+        tx = ScheduledTransaction(pgconn)
+        tx.hub, tx.pid, tx.prepared, tx.prepared_until_ns = self, broken.pid, broken.prepared, broken.prepared_until_ns
+        tx.transaction_offset, tx.distributed = broken.transaction_offset, broken.distributed
+        self._idle.append(tx)
+
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[ScheduledTransaction]:
-        process, tx = _process.get(), self._idle.pop()
+        process = _process.get()
+        if process is not None and not process.alive:
+            raise errors.OperationalError("the process has ended")
+        tx = self._idle.pop()
         tx._pool = self  # type: ignore[attr-defined]  so that its transaction does not close it
         if process is not None:
             process.connections.add(tx)
