@@ -21,6 +21,7 @@ from api.crypto import EmailDisplay
 from api.engine.facts import past_of
 from api.store import automations as store
 from api.store.automations import AutomationRow, VersionRow
+from api.store.consents import list_topics
 from api.store.contacts import find_contact_state, find_owners, read_past
 from api.store.database import Database
 from workbench.language.body import Body, Id, Moment, Number
@@ -211,7 +212,10 @@ async def prepare(
         sent = [event.identifiers, *(item.event.identifiers for item in trial.later)]
         owners = await find_owners(tx, context.org_id, context.show.keys, sent)
         if contact is None:
-            return PreparedTrial(automation, ContactState(SIMULATED_ID), event, owners=owners)
+            topics = [] if graph is None else await list_topics(tx, context.org_id, sorted(graph.topics))
+            unconfirmed = tuple(topic.name for topic in topics if topic.opt_in == "double")
+            new = ContactState(SIMULATED_ID, declined=unconfirmed)
+            return PreparedTrial(automation, new, event, owners=owners)
         changes = await read_past(tx, context.org_id, context.show.keys, contact.id, trial.now)
         contact = contact_before(contact, changes)
         history = await past_of(tx, context.org_id, automation.id, automation.graph, contact.id, trial.now)

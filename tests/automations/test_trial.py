@@ -122,6 +122,19 @@ async def test_a_contact_in_the_request_overrides_the_stored_one(tenant: Any) ->
     assert trace.messages[0].title == "Thanks, tin"
 
 
+async def test_a_contact_that_does_not_exist_yet_has_confirmed_no_topic(tenant: Any) -> None:
+    await tenant.rows(
+        "INSERT INTO topics (org_id, name, label, opt_in, created_at, updated_at)"
+        f" VALUES ({tenant.org_id}, 'deals', 'Deals', 'double', now(), now()) RETURNING name"
+    )
+    message = {"title": "Hi", "body": "there", "topic": "deals"}
+    nodes = [{"id": "t", "type": "app_event"}, {"id": "m", "type": "send_inapp", "data": message}]
+    graph = {"nodes": nodes, "edges": [{"source": "t", "target": "m"}]}
+    fields = {"triggerSpec": {"type": "app_event", "event": "First_Deposit"}, "graph": graph, "event": EVENT}
+    trace = await simulate_unsaved(tenant, fields)
+    assert [(step.outcome, step.detail.get("cause")) for step in trace.steps[1:]] == [("skipped", "declined_topic")]
+
+
 async def test_a_trial_writes_nothing(tenant: Any) -> None:
     row = await tenant.publish()
     before = await tenant.traces()
