@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
@@ -118,7 +119,7 @@ STEPS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     | _message(subject=MESSAGE_TEXTS, body=st.just("{{ confirm_url }}"), confirms=TOPICS),
     "send_webhook": _message(
         url=st.sampled_from(["https://a.co", "https://a.co/{{ plan }}"]),
-        body=st.none() | MESSAGE_TEXTS | _data(a=MESSAGE_TEXTS),
+        body=st.none() | MESSAGE_TEXTS | _data(zz=MESSAGE_TEXTS, a=MESSAGE_TEXTS, n=st.just(Decimal("1E+1"))),
     ),
     "send_via": _message(
         {"locales": st.dictionaries(st.sampled_from(["de", "fr_ca"]), _data(text=MESSAGE_TEXTS), min_size=1)},

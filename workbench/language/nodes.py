@@ -200,7 +200,8 @@ def _compose_webhook(ctx: StepContext, action: SendWebhook, _: str) -> Message |
         case str() as text:
             body = render(text, context)
         case _:
-            body = encode(evaluate_texts(action.body, context, RenderBudget())).decode()
+            # As stored: a published graph has its keys in the order of jsonb, a draft as they were written.
+            body = encode(as_stored(evaluate_texts(action.body, context, RenderBudget()))).decode()
     # Publishing checked the template with an example; a value can still make the URL too long or add white space.
     if not is_webhook_url(url):
         reason = "the URL is not valid after its values were filled in; write {{ value | urlencode }}"
@@ -212,7 +213,7 @@ def _compose_webhook(ctx: StepContext, action: SendWebhook, _: str) -> Message |
 def _compose_for_connection(ctx: StepContext, action: SendVia, _: str) -> Message:
     # The connection is not read here: its template and its secrets may change until the message leaves
     # (docs/decisions/0069). Its values do not.
-    # As stored: a published graph has its keys in the order of jsonb, a draft as they were written.
+    # As stored, like the body of a webhook.
     body = encode(as_stored(evaluate_texts(action.body, ctx.facts.context, RenderBudget()))).decode()
     return ConnectionMessage(message_id(ctx.run.entry_id, ctx.node.id), ctx.node.id, action.connection, body)
 
