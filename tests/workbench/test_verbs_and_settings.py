@@ -280,6 +280,20 @@ def test_a_later_event_takes_the_other_branch() -> None:
     assert simulation.headline().startswith("Would ")
 
 
+def test_a_later_event_of_the_same_moment_ends_a_wait() -> None:
+    """`after="0s"`: an event of the same batch, which comes after the one that starts the entry."""
+    automation = (
+        new()
+        .on("deposit")
+        .wait_for("paid", within="1d")
+        .then(lambda b: b.add_tag("paid"))
+        .otherwise(lambda b: b.exit())
+    )
+    simulation = automation.simulate({}, contact=CONTACT, now=NOW, events=[{"event": "paid", "after": "0s"}])
+    assert simulation.tags == ("paid",)
+    assert {step.at for step in simulation.steps} == {NOW}
+
+
 def test_changes_to_the_contact_are_in_the_headline() -> None:
     automation = new().on("a").update_contact(tier="gold").remove_tag("lead")
     simulation = automation.simulate({}, contact=CONTACT, now=NOW)
