@@ -13,7 +13,7 @@ ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/se
 WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas bench torture format lock wheels clean
+.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas bench torture fidelity format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -71,6 +71,9 @@ bench: $(VENV)/dev.stamp tests/chain/node_modules  ## measure every figure, in a
 
 torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and misuse, then a verdict on each invariant (ARGS="--seed 7")
 	$(BIN)/python -m tests.torture $(ARGS)
+
+fidelity: $(VENV)/dev.stamp  ## compare all interpreters on 10,000 random worlds (ARGS="--cases 1000 --seed 7")
+	$(BIN)/python -m tests.fidelity --cases 10000 --seed now $(ARGS)
 
 format: $(VENV)/dev.stamp  ## format the code
 	$(BIN)/ruff format .

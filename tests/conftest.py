@@ -35,9 +35,14 @@ os.environ["PGOPTIONS"] = "-c workbench.org=*"  # queries of the tests themselve
 
 
 class _ByFile(LoadFileScheduling):
-    """Gives the tests of a file to one worker, and all of tests/torture, which share one run of a minute."""
+    """Gives the tests of a file to one worker, and all of tests/torture, which share one run of a minute.
+
+    The parts of the fidelity machine are long and share nothing, so each may have a worker.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith("tests/fidelity/test_week.py"):
+            return nodeid
         return "tests/torture" if nodeid.startswith("tests/torture/") else str(super()._split_scope(nodeid))
 
 

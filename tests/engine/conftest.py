@@ -10,6 +10,7 @@ import pytest
 
 from api import settings
 from api.auth import keys
+from api.channels.outcome import Outcome, Sent
 from api.channels.outgoing import Transports, open_transports
 from api.clock import Clock, uuid7
 from api.crypto import Keyring
@@ -37,6 +38,27 @@ class MovedClock(Clock):
 
     def now_us(self) -> int:
         return super().now_us() + self.ahead // timedelta(microseconds=1)
+
+
+class ManualClock(MovedClock):
+    """A clock that only tests move."""
+
+    def now_us(self) -> int:
+        return self.ahead // timedelta(microseconds=1)
+
+    def unique_now_us(self) -> int:
+        self._last_unique_us = max(self.now_us(), self._last_unique_us + 1)
+        return self._last_unique_us
+
+
+class AcceptingTransport:
+    """A transport that accepts every message."""
+
+    async def send(self, *_: Any) -> Outcome:
+        return Sent()
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 def written_graph(
@@ -71,18 +93,22 @@ class EngineBench:
         version: int | None = 1,
         trigger: dict[str, Any] | None = None,
         snippets: dict[str, Any] | None = None,
+        zone: str | None = None,
         **settings: Any,
     ) -> str:
+        """Create an automation, published unless `version` is None. `snippets`, `zone`: what publication adds to it."""
         automation_id = uuid7(self.clock.now_us())
-        graph = encode(written_graph(nodes, edges, settings) | {"snippets": snippets})
+        graph = encode(written_graph(nodes, edges, settings) | {"snippets": snippets, "timezone": zone})
         spec = encode(trigger or {"type": "app_event", "event": "deposit"})
         await self.execute(
-            "INSERT INTO automations VALUES (%s, %s, 'a', %s::jsonb, %s::jsonb, true, %s, 1, NULL, now(), now())",
+            "INSERT INTO automations VALUES (%s, %s, 'a', %s::jsonb, %s::jsonb, true, %s, 1, NULL, %s, %s)",
             self.org_id,
             automation_id,
             spec.decode(),
             graph.decode(),
             version,
+            self.clock.now(),
+            self.clock.now(),
         )
         if version is not None:
             row = VersionRow(version, spec, graph, self.clock.now(), None)

@@ -1,6 +1,7 @@
 """Kills engines: child processes that drive entries until SIGKILL ends them at a chosen round trip to Postgres."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -14,7 +15,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from api.engine.claims import LEASE
-from api.store.database import Database, Transaction, with_application_name
+from api.store.database import Database, DatabaseUnavailableError, Transaction, with_application_name
 from tests.engine.conftest import EngineBench
 from workbench.language.channel import RetryPolicy
 
@@ -116,8 +117,10 @@ async def _drive_until(kill: Kill, bench: EngineBench) -> None:
         return answer
 
     async with Database(with_application_name(bench.database.dsn, KILLED_ENGINE), size=1, hot=True) as database:
-        async with database.transaction():
-            pass  # a new connection takes two round trips more
+        while True:  # a busy machine takes longer to connect than a request would wait
+            with contextlib.suppress(DatabaseUnavailableError):
+                async with database.transaction():
+                    break  # a new connection takes two round trips more
         Transaction.wait = wait_or_die  # type: ignore[method-assign]
         bench.database = database
         bench.driver = bench.new_driver()

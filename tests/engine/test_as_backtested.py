@@ -29,9 +29,8 @@ from api.ingest.store import prepare, store_history
 from api.store.changes import note_entered, note_left
 from api.store.database import transaction_offset
 from api.store.query import run
-from tests.engine.conftest import EngineBench, MovedClock, written_graph
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, written_graph
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
-from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import DATES, EVENTS, WHERES, graph_of, sound_graphs
 from workbench.backtest.agreement import compare, recorded_failures

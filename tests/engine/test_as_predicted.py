@@ -2,6 +2,7 @@
 
 import os
 from datetime import timedelta
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -11,15 +12,27 @@ from hypothesis import strategies as st
 from api.automations import automations, moves
 from api.channels.outgoing import OUTGOING, Transports
 from api.clock import from_us, uuid7
-from tests.engine.conftest import EngineBench, MovedClock
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock
 from tests.engine.moving import author, edit, plan_move, services
-from tests.engine.test_as_simulated import BODIES, AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
-from tests.language.strategies import SNIPPETS, STEPS, nodes, sound_graphs, ways_of
+from tests.language.strategies import EVENTS, SINCE, SIX_DAYS_AGO, SNIPPETS, STEPS, nodes, sound_graphs, ways_of
 from tests.language.strategies import settings as graph_settings
 from workbench.language.run import TERMINAL
 
 CASES = int(os.environ.get("COMPARED_CASES", "60"))
+BODIES = st.fixed_dictionaries(
+    {
+        "event": st.sampled_from(EVENTS),
+        "payload": st.dictionaries(
+            st.sampled_from(["size", "plan", "é", "since"]),
+            st.sampled_from(
+                ["pro", 1, 2.5, None, Decimal("1E+2"), Decimal("-0.0"), {"bb": 1, "a": [Decimal("2E+1")]}, SIX_DAYS_AGO]
+            ),
+        ),
+        "attributes": st.dictionaries(st.sampled_from(["plan", "locale"]), st.sampled_from(["pro", "free", "de-at"]))
+        | SINCE,
+    }
+)
 WAITING = st.sampled_from(["delay", "delay", "wait_for_event", "wait_until", "collect", "send_inapp"]).flatmap(
     lambda kind: STEPS[kind].map(lambda data: {"type": kind, "data": data})
 )

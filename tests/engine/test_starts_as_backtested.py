@@ -24,10 +24,9 @@ from api.segments.candidates import SegmentServices
 from api.segments.definition import SegmentBody
 from api.segments.segments import SegmentResult, save_audience
 from api.store.broadcasts import BroadcastRow
-from tests.engine.conftest import EngineBench, MovedClock
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock
 from tests.engine.killing import RETRIES, KilledEngines
 from tests.engine.test_as_backtested import PERIOD, SHARED_SETTINGS, STREAMS, Sent, ends, simulated_steps, steps
-from tests.engine.test_as_simulated import AcceptingTransport, ManualClock
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import DECLINED, graph_of, sound_graphs
 from workbench.backtest.source import ContactSample, select

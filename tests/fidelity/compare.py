@@ -1,0 +1,308 @@
+"""Lets every interpreter tell what happens in a world, and compares it with what the engine did.
+
+The engine's entries, steps with their times, sent texts and counts are the measure. A trial (which is a simulation of a
+stored contact) and an explanation are made just before each event, a dry run too; backtests and explanations of stored
+events at the end.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from api.automations import trial
+from api.automations.trial import PreparedTrial, Trial, TrialContext
+from api.contacts import explain
+from api.contacts.explain import ExplainBody, ExplainedView, ExplainReader
+from tests.engine.killing import RETRIES
+from tests.fidelity import limits
+from tests.fidelity.stage import Observer, Played, PlayedEvent, Stage, StartedEntry, identifiers_of, patched
+from tests.fidelity.worlds import PERIOD, SentEvent, World
+from workbench.backtest.result import BacktestLabel
+from workbench.backtest.run import BacktestRequest, run
+from workbench.backtest.simulate_bucket import AutomationPayload
+from workbench.language.channel import Message
+from workbench.language.codec import encode, normalize
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, read_event
+from workbench.language.explain import ExplanationView
+from workbench.language.graph import Graph, read_graph
+from workbench.language.run import TERMINAL, State, Step
+from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, backtest, simulate
+from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
+from workbench.language.trigger import Trigger, read_trigger
+
+MICROSECOND = timedelta(microseconds=1)
+REASONS = {"reentry": "reentry", "loop_guard": "loop_guard", "holdout": "held_out", "joined": "joined"}
+
+
+class DifferenceError(AssertionError):
+    """An interpreter tells another story than the engine."""
+
+
+class Interpreters(Observer):
+    """Lets trials and explanations look at each event just before it is sent."""
+
+    async def before(self, stage: Stage, played: Played, event: PlayedEvent) -> None:
+        world, bench = played.world, stage.bench
+        later = tuple(later_events(world, event).values())
+        context = TrialContext(bench.org_id, stage.show, RETRIES)
+        reader = ExplainReader(stage.author, stage.show)
+        for number, (automation, automation_id) in enumerate(
+            zip(world.automations, played.automation_ids, strict=True)
+        ):
+            if automation.trigger["type"] != event.described.get("type", "app_event"):
+                continue
+            tried = Trial(encode(event.described), None, event.at, "published", later)
+            prepared = await trial.prepare(bench.database, context, automation_id, tried)
+            assert isinstance(prepared, PreparedTrial), prepared
+            event.trials[number] = prepared
+            if prepared.contact.id != trial.SIMULATED_ID:
+                body = ExplainBody(automation_id, event=event.described)
+                explained = await explain.explain(bench.database, reader, prepared.contact.id, automation_id, body)
+                assert isinstance(explained, ExplainedView), explained
+                (event.explanations[number],) = explained.explanations
+
+
+def later_events(world: World, event: PlayedEvent) -> dict[int, ScheduledEvent]:
+    """Return the events of the world that come after one, by their positions."""
+    scheduled = {}
+    for position, action in enumerate(world.actions):
+        if isinstance(action, SentEvent) and position > event.position:
+            later = read_event(encode(action.body), 0)
+            assert isinstance(later, Event), later
+            scheduled[position] = ScheduledEvent(world.begin + timedelta(seconds=action.at) - event.at, later)
+    return scheduled
+
+
+async def check(stage: Stage, world: World) -> Counter[str]:
+    """Play a world; return how much was compared. Raises DifferenceError."""
+    with patched():
+        played = await stage.play(world, Interpreters())
+        comparison = Comparison(stage, played)
+        comparison.compare_dry_runs()
+        comparison.compare_previews()
+        comparison.compare_trials()
+        await comparison.compare_explanations()
+        await comparison.compare_backtests()
+    counts = comparison.counts
+    counts["entries"], counts["killed engines"] = len(played.entries), played.killed
+    counts["steps"] = sum(len(entry.steps) for entry in played.entries)
+    return counts
+
+
+class Comparison:
+    """Compares what the interpreters tell about a played world. `counts`: of comparisons, by interpreter."""
+
+    def __init__(self, stage: Stage, played: Played) -> None:
+        self._stage, self._played = stage, played
+        self.counts = Counter[str]()
+
+    def expect(self, interpreter: str, told: Any, done: Any, where: str) -> None:
+        self.counts[interpreter.partition(":")[0]] += 1
+        if told != done:
+            raise DifferenceError(f"{interpreter} of {where}:\n  told   {told}\n  engine {done}")
+
+    def compare_dry_runs(self) -> None:
+        for event in self._played.events:
+            if event.matched is not None:
+                started = sum(entry.event_id == event.id for entry in self._played.entries)
+                self.expect("dry run", event.matched, started, event.id)
+
+    def compare_previews(self) -> None:
+        for contacts, entries in self._played.previews:
+            self.expect("preview", contacts, entries, "a broadcast")
+
+    # --- Trials
+
+    def compare_trials(self) -> None:
+        for event in self._played.events:
+            for number, prepared in event.trials.items():
+                if not limits.engine_was_behind(self._played, event):
+                    self._compare_trial(event, number, prepared)
+
+    def _compare_trial(self, event: PlayedEvent, number: int, prepared: PreparedTrial) -> None:
+        played, where = self._played, f"automation {number} at {event.at}"
+        entry = find_entry(played, number, event)
+        told = simulated(played, event, prepared, entry, event.at)
+        self.expect("trial: matched", told.matched, entry is not None, where)
+        if entry is None or limits.others_come_first(played, entry):
+            return
+        if limits.others_interfere(played, entry) or limits.is_disturbed(played, entry):
+            done = [step for step in entry.steps if step[4] <= event.at]
+            self.expect("trial of one moment", steps_of(told.steps), done, where)
+            return
+        told = simulated(played, event, prepared, entry, played.world.begin + PERIOD - MICROSECOND)
+        self.expect("trial", steps_of(told.steps), entry.steps, where)
+        texts = sorted((sent.node_id, sent.body.replace(entry.id, entry.event_id)) for sent in told.messages)
+        self.expect("trial: messages", texts, entry.texts, where)
+        if State(entry.state) in TERMINAL:
+            self.expect("trial: end", (told.state, told.outcome), (entry.state, entry.outcome), where)
+
+    # --- Explanations
+
+    async def compare_explanations(self) -> None:
+        stage, played = self._stage, self._played
+        reader = ExplainReader(stage.author, stage.show)
+        for number, automation_id in enumerate(played.automation_ids):
+            for contact_id in {event.contact_id for event in played.events}:
+                body = ExplainBody(automation_id)
+                view = await explain.explain(stage.bench.database, reader, contact_id, automation_id, body)
+                assert isinstance(view, ExplainedView), view
+                by_event = {explanation.event_id: explanation for explanation in view.explanations}
+                for event in played.events:
+                    if event.id in by_event:
+                        self._compare_explanation(event, number, by_event[event.id])
+
+    def _compare_explanation(self, event: PlayedEvent, number: int, explanation: ExplanationView) -> None:
+        played, where = self._played, f"automation {number} at {event.at}"
+        entry = find_entry(played, number, event)
+        self.expect("explanation: matched", explanation.matched, entry is not None, where)
+        if entry is not None:
+            reason = REASONS.get(entry.outcome or "")
+            self.expect("explanation: reasons", explanation.reasons, () if reason is None else (reason,), where)
+        before = event.explanations.get(number)
+        if before is None or limits.engine_was_behind(played, event):
+            return
+        self.expect("explanation before: matched", before.matched, entry is not None, where)
+        if entry is not None and not limits.others_come_first(played, entry):
+            self.expect("explanation before: reasons", before.reasons, explanation.reasons, where)
+
+    # --- Backtests
+
+    async def compare_backtests(self) -> None:
+        played = self._played
+        for number, automation in enumerate(played.world.automations):
+            if not automation.starts_from_events:  # STARTS: a backtest does not play them
+                continue
+            own = [entry for entry in played.entries if entry.automation_id == played.automation_ids[number]]
+            known = {entry.contact_id for entry in own} - limits.changed_since(played, number)
+            for contact_id in sorted(known):
+                done = [entry for entry in own if entry.contact_id == contact_id]
+                await self._compare_backtest(number, contact_id, done)
+            # CONTACTS_OF_TODAY
+            present = {
+                contact_id
+                for contact_id in known
+                if await self._stage.contact(contact_id) == first_contact(played, contact_id)
+            }
+            if present and played.world.in_notebook:
+                done = [entry for entry in own if entry.contact_id in present]
+                await self._compare_notebook(number, present, done, is_all=len(done) == len(own))
+
+    async def _compare_backtest(self, number: int, contact_id: str, done: list[StartedEntry]) -> None:
+        """Compare the backtest of one contact, as it was at its first event."""
+        where = f"automation {number}"
+        entries = [*await backtested(self._stage, self._played, number, contact_id)]
+        told = {entry.event.id: steps_of(entry.steps) for entry in entries}
+        self.expect("backtest", told, {entry.event_id: entry.steps for entry in done}, where)
+        ends = {(entry.event.id, entry.run.state.value, entry.run.outcome, entry.run.node_id) for entry in entries}
+        self.expect("backtest: ends", ends, ends_of(done), where)
+        texts = {
+            entry.event.id: sorted(
+                (effect.node_id, effect.body)
+                for decision in entry.decisions
+                for effect in decision.effects
+                if isinstance(effect, Message)
+            )
+            for entry in entries
+        }
+        self.expect("backtest: messages", texts, {entry.event_id: entry.texts for entry in done}, where)
+
+    async def _compare_notebook(
+        self, number: int, contacts: set[str], done: list[StartedEntry], *, is_all: bool
+    ) -> None:
+        """Compare the backtest that a notebook makes, by SQL over HTTP, of these contacts."""
+        played, where = self._played, f"automation {number}"
+        world, automation_id = played.world, played.automation_ids[number]
+        payload = AutomationPayload(automation_id, world.automations[number].trigger, played.graphs[number])
+        request = BacktestRequest({"since": world.begin, "until": world.begin + PERIOD}, processes=0)
+        label = BacktestLabel("a", saved=True)
+        result = await asyncio.to_thread(run, self._stage.connection, label, (payload,), automation_id, request)
+        steps: dict[str, list[tuple[Any, ...]]] = {}
+        for row in result.frame().iter_rows(named=True):
+            if row["contact"] in contacts:
+                steps.setdefault(row["entry"], []).append((row["node"], row["outcome"], row["handle"], row["at"]))
+        taken = {entry.event_id: [(*step[:3], step[4]) for step in entry.steps] for entry in done if entry.steps}
+        self.expect("backtest in a notebook", steps, taken, where)
+        ends = {
+            (row["entry"], row["state"], row["outcome"], row["node"])
+            for row in result.entries().iter_rows(named=True)
+            if row["contact"] in contacts
+        }
+        self.expect("backtest in a notebook: ends", ends, ends_of(done), where)
+        if is_all:
+            totals, outcomes = result.totals, Counter(entry.outcome for entry in done)
+            counts = (totals.entries, totals.turned_away, totals.held_out, totals.failed, sum(totals.sent.values()))
+            refused = outcomes["reentry"] + outcomes["loop_guard"] + outcomes["joined"]
+            failed = sum(entry.state == "dead" for entry in done)
+            sent = sum(step[1] == "sent" for entry in done for step in entry.steps)
+            expected = (len(done) - refused, refused, outcomes["holdout"], failed, sent)
+            self.expect("backtest in a notebook: counts", counts, expected, where)
+
+
+def find_entry(played: Played, number: int, event: PlayedEvent) -> StartedEntry | None:
+    automation_id = played.automation_ids[number]
+    return next(
+        (entry for entry in played.entries if (entry.automation_id, entry.event_id) == (automation_id, event.id)), None
+    )
+
+
+def simulated(
+    played: Played, event: PlayedEvent, prepared: PreparedTrial, entry: StartedEntry | None, until: datetime
+) -> Trace:
+    """Simulate what a trial read before the event, with the later events of its contact, as the entry of the engine."""
+    own = {other.position for other in played.events if other.contact_id == event.contact_id}
+    later = tuple(item for position, item in later_events(played.world, event).items() if position in own)
+    contact = msgspec.structs.replace(prepared.contact, id=event.contact_id)
+    entry_id = trial.SIMULATED_ID if entry is None else entry.id
+    circumstances = SimulationInput(prepared.history, later, RETRIES, entry_id, event.id, until, owners=prepared.owners)
+    return simulate(prepared.automation, prepared.event, contact, event.at, circumstances)
+
+
+def first_contact(played: Played, contact_id: str) -> ContactState:
+    """Return the contact right after its first event or start in the world."""
+    return next(event.contact for event in played.events if event.contact_id == contact_id)
+
+
+async def backtested(stage: Stage, played: Played, number: int, contact_id: str) -> Iterator[SimulatedEntry]:
+    bench, automation_id = stage.bench, played.automation_ids[number]
+    trigger, graph = (
+        read_trigger(played.world.automations[number].trigger),
+        read_graph(normalize(played.graphs[number])),
+    )
+    assert isinstance(trigger, Trigger), trigger
+    assert isinstance(graph, Graph), graph
+    rows = await bench.fetch(
+        "SELECT id::text, event, created_at, payload::text FROM events"
+        " WHERE org_id = %s AND contact_id = %s AND created_at >= %s ORDER BY created_at, id",
+        bench.org_id,
+        contact_id,
+        played.world.begin,
+    )
+    sent = {event.id: identifiers_of(event.described["contact"]) for event in played.events}
+    records = [EventRecord(event_id, name, at, sent[event_id], text.encode()) for event_id, name, at, text in rows]
+    messages = await bench.fetch(
+        "SELECT m.created_at, CASE WHEN m.created_at = e.created_at THEN e.event_id::text ELSE '' END,"
+        " m.automation_id > %s FROM messages m JOIN entries e ON e.org_id = m.org_id AND e.id = m.entry_id"
+        " WHERE m.org_id = %s AND m.automation_id <> %s AND m.contact_id = %s AND m.channel <> 'webhook'"
+        " AND m.status NOT IN ('failed', 'skipped') ORDER BY 1, 2, 3",
+        automation_id,
+        bench.org_id,
+        automation_id,
+        contact_id,
+    )
+    automation, others = SimulatedAutomation(trigger, graph, automation_id), [OtherMessage(*row) for row in messages]
+    contact, until = first_contact(played, contact_id), played.world.begin + PERIOD
+    return backtest(automation, contact, records, until, RETRIES, others)
+
+
+def steps_of(steps: Iterable[Step]) -> list[tuple[Any, ...]]:
+    return [(step.node_id, step.outcome, step.handle, step.attempt, step.at) for step in steps]
+
+
+def ends_of(entries: Iterable[StartedEntry]) -> set[tuple[Any, ...]]:
+    return {(entry.event_id, entry.state, entry.outcome, entry.node_id) for entry in entries}

@@ -1,0 +1,66 @@
+"""What an interpreter cannot know, by its documentation. The comparison leaves out nothing else.
+
+Each limit has its reason. To lift one, delete it here and where it is used. `worlds` draws around one more: while
+engines are late or killed, caps, quiet hours and retries follow the real time, and decisions see the contact of then
+(docs/automation-language.md, Moments).
+"""
+
+from tests.fidelity.stage import Played, PlayedEvent, StartedEntry
+
+
+def engine_was_behind(played: Played, event: PlayedEvent) -> bool:
+    """A trial and an explanation read what is stored, also if an engine that lags has yet to do what came before."""
+    return played.world.lags and any(
+        other.contact_id == event.contact_id and other.position < event.position for other in played.events
+    )
+
+
+def others_come_first(played: Played, entry: StartedEntry) -> bool:
+    """A trial and an explanation do not know what other entries of the contact do at the moment of the event, before.
+
+    Those are the entries that it wakes, and those that it starts of older automations.
+    """
+    order = {automation_id: number for number, automation_id in enumerate(played.automation_ids)}
+    return any(
+        other.contact_id == entry.contact_id
+        and any(step[4] == entry.created_at for step in other.steps)
+        and (other.created_at, other.event_id, order[other.automation_id])
+        < (entry.created_at, entry.event_id, order[entry.automation_id])
+        for other in played.entries
+    )
+
+
+def others_interfere(played: Played, entry: StartedEntry) -> bool:
+    """A trial follows one entry: it does not know what others of the contact do while the entry is open."""
+    return any(
+        other.id != entry.id
+        and other.contact_id == entry.contact_id
+        and not (other.state == "cancelled" and len(other.steps) < 2)
+        and other.created_at <= entry.last_at
+        and other.last_at >= entry.created_at
+        for other in played.entries
+    )
+
+
+def is_disturbed(played: Played, entry: StartedEntry) -> bool:
+    """A trial knows the later events of its contact, but no other changes: by persons, merges, and other contacts."""
+    return any(entry.created_at < at <= entry.last_at for at in played.disturbed.get(entry.contact_id, ()))
+
+
+def changed_since(played: Played, number: int) -> set[str]:
+    """CONTACTS_OF_TODAY: a backtest does not know what something else changed of a contact since its first event.
+
+    Return these contacts. Those that only the automation itself changed are given to the interpreter as they were.
+    """
+    changed = set(played.disturbed)
+    first: dict[str, PlayedEvent] = {}
+    for event in played.events:
+        earlier = first.setdefault(event.contact_id, event)
+        is_changed = event.described.get("attributes") or event.contact.identifiers != earlier.contact.identifiers
+        if earlier is not event and is_changed:
+            changed.add(event.contact_id)
+    for entry in played.entries:
+        is_other = entry.automation_id != played.automation_ids[number]
+        if is_other and any(step[1] in ("tagged", "untagged", "updated") for step in entry.steps):
+            changed.add(entry.contact_id)
+    return changed

@@ -1,0 +1,453 @@
+"""Plays worlds with real engines on a real Postgres, one after the other, in one organization of one database.
+
+The clock is the world's. Ids come from random numbers of a fixed seed, because splits, holdouts and delays of retries
+depend on them: a world is played in the same way each time.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from api import clock as api_clock
+from api.automations.automations import Author, Refusal
+from api.automations.pins import pin
+from api.automations.trial import PreparedTrial
+from api.channels.outgoing import OUTGOING, Transports
+from api.clock import from_us, to_us, uuid7
+from api.contacts import contacts, merge, preferences
+from api.crypto import EmailDisplay
+from api.engine import facts
+from api.ingest.match import Triggers
+from api.ingest.parse import DryRun, EventReader
+from api.ingest.starts import find_starter
+from api.ingest.store import store_batch
+from api.segments import broadcasts
+from api.segments.broadcasts import BroadcastBody
+from api.store.broadcasts import BroadcastRow
+from api.store.changes import MergeMoment
+from api.store.contacts import find_contact_state, find_contact_states
+from api.store.database import transaction_offset
+from api.store.merges import join_segments, leave_segments
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock
+from tests.engine.killing import KilledEngines
+from tests.fidelity.worlds import (
+    PERIOD,
+    SEGMENT,
+    Action,
+    Automation,
+    Change,
+    Merge,
+    SegmentMove,
+    SentBroadcast,
+    SentEvent,
+    World,
+)
+from tests.language.strategies import SNIPPETS
+from workbench.connection import Connection
+from workbench.language import advance, timeline
+from workbench.language.codec import decode, encode
+from workbench.language.contact import ContactState
+from workbench.language.event import Event, Identifiers, read_event
+from workbench.language.explain import ExplanationView
+from workbench.language.run import TERMINAL, State
+from workbench.language.starts import SegmentChange, StartSource, StartType
+
+LOOP_LIMIT = 1  # instead of 100, so that two entries within a minute are enough for the loop guard
+LAST_RUNS = timedelta(minutes=5)
+# What a world leaves behind, children first
+TABLES = (
+    "entry_steps", "entry_transitions", "message_outcomes", "messages", "entries", "starts", "broadcasts", "events",
+    "idempotency_keys", "idempotency_mismatches", "dry_runs", "identity_conflicts", "identities", "consents",
+    "suppressions", "segment_members", "contact_changes", "contact_merges", "contacts", "audit_log",
+    "automation_versions", "automations", "late_events",
+)  # fmt: skip
+
+
+class StartedEntry(msgspec.Struct, frozen=True):
+    """An entry of the engine, and its steps as (node, outcome, handle, attempt, at), and sent texts by node."""
+
+    id: str
+    automation_id: str
+    event_id: str
+    contact_id: str
+    created_at: datetime
+    state: str
+    outcome: str | None
+    node_id: str | None
+    merged_from: str | None
+    steps: list[tuple[Any, ...]]
+    texts: list[tuple[str, str]]
+
+    @property
+    def last_at(self) -> datetime:
+        """When it ended; the last moment of all if it is open."""
+        if State(self.state) not in TERMINAL:
+            return datetime.max.replace(tzinfo=UTC)
+        return max((step[4] for step in self.steps), default=self.created_at)
+
+
+class PlayedEvent(msgspec.Struct):
+    """An event or a start, its id, and its contact right after it; and what others said about it just before.
+
+    `described`: as a simulation takes it. `position`: in the actions of the world. `matched`: how many automations a
+    dry run would start; None: of a start. `trials`, `explanations`: by the position of the automation.
+    """
+
+    described: dict[str, Any]
+    at: datetime
+    position: int
+    matched: int | None = None
+    trials: dict[int, PreparedTrial] = {}
+    explanations: dict[int, ExplanationView] = {}
+    id: str = ""
+    contact_id: str = ""
+    contact: ContactState = ContactState("")
+
+
+class Played(msgspec.Struct):
+    """What happened in a world."""
+
+    world: World
+    automation_ids: list[str]
+    graphs: list[dict[str, Any]]
+    events: list[PlayedEvent]
+    entries: list[StartedEntry] = []
+    previews: list[tuple[int, int]] = []  # contacts of a preview, and entries of the broadcast
+    killed: int = 0
+    disturbed: dict[str, list[datetime]] = {}  # by contact: when something other than its events changed it
+
+
+class SeededBits:
+    """The random bits of ids."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)
+
+    def take(self) -> str:
+        bits = self._random.getrandbits(62) | 1 << 63
+        return f"{bits >> 48:04x}-{bits & 0xFFFFFFFFFFFF:012x}"
+
+
+class Stage:
+    """The organization in which worlds are played. `connection`: of its notebook."""
+
+    def __init__(self, bench: EngineBench, connection: Connection) -> None:
+        self.bench, self.connection = bench, connection
+        self.show = EmailDisplay(bench.keyring.of(bench.org_id), True)
+
+    @property
+    def author(self) -> Author:
+        return Author(self.bench.org_id, uuid7(self.bench.clock.now_us()), self.bench.clock.now_us())
+
+    async def prepare(self) -> None:
+        """Add what all worlds share: a connection, topics, snippets, and a segment."""
+        bench = self.bench
+        await bench.connection("chat", "k1")
+        await bench.add_topics()
+        for name, snippet in SNIPPETS.items():
+            values = bench.org_id, name, snippet["version"], snippet["body"], uuid7(1)
+            await bench.execute("INSERT INTO snippets VALUES (%s, %s, %s, %s, now(), %s)", *values)
+        await bench.execute(
+            "INSERT INTO segments (org_id, id, name, kind, size, refreshed_at, revision, created_at, created_by,"
+            " updated_at, updated_by) SELECT %s, id, %s, 'audience', 0, now(), 1, now(), id, now(), id"
+            " FROM (SELECT gen_random_uuid() AS id) i",
+            bench.org_id,
+            SEGMENT,
+        )
+
+    async def clear(self) -> None:
+        deletes = "; ".join(f"DELETE FROM {table} WHERE org_id = {self.bench.org_id}" for table in TABLES)
+        await self.bench.execute(deletes)
+
+    async def play(self, world: World, observer: "Observer") -> Played:
+        """Play a world on an empty organization; return what happened."""
+        bench = self.bench
+        await self.clear()
+        bench.clock = clock = ManualClock()
+        clock.ahead = world.begin - from_us(0)
+        transport: Any = AcceptingTransport()
+        bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
+        engines = KilledEngines(bench, world.kills)
+        await bench.execute("UPDATE organizations SET timezone = %s WHERE id = %s", world.zone, bench.org_id)
+        played = Played(world, [], [], [])
+        clock.ahead -= timedelta(days=2)
+        for contact in world.contacts:
+            if contact.past is not None:
+                clock.ahead += timedelta(seconds=1)
+                hello = {"event": "hello", "contact": contact.identifiers, "attributes": contact.past}
+                await bench.ingest(hello)
+                contact_id = await self._find_contact(contact.identifiers)
+                assert contact_id is not None
+                await self._change(
+                    contact_id, contact.tags, (), contact.topics, dict.fromkeys(contact.opted_out, False)
+                )
+                if contact.member:
+                    await self._move(contact_id, enters=True)
+        for automation in world.automations:
+            clock.ahead += timedelta(seconds=1)
+            played.automation_ids.append(await self._publish(automation, played))
+        clock.ahead = world.begin - from_us(0)
+        await self._play_actions(played, engines, observer)
+        played.killed = engines.killed
+        played.entries = await self._entries(engines)
+        return played
+
+    async def _publish(self, automation: Automation, played: Played) -> str:
+        async with self.bench.database.transaction() as tx:
+            pinned = decode(await pin(tx, self.bench.org_id, encode(automation.graph)))
+        played.graphs.append(pinned)
+        edges = [(edge["source"], edge["target"], edge["sourceHandle"]) for edge in pinned["edges"]]
+        pins = pinned.get("snippets"), pinned.get("timezone")
+        trigger, settings = automation.trigger, pinned["settings"]
+        return await self.bench.automation(pinned["nodes"], edges, 1, trigger, *pins, **settings)
+
+    async def _play_actions(self, played: Played, engines: KilledEngines, observer: "Observer") -> None:
+        """Let everything happen at its time, and run the engines when entries are due. `late`: only at the end."""
+        world, clock = played.world, self.bench.clock
+        start = clock.ahead
+        end, remaining = start + PERIOD, list(world.actions)
+        while True:
+            ((due_at,),) = await self.bench.fetch(
+                "SELECT min(CASE state WHEN 'running' THEN lease_until ELSE due_at END) FROM entries"
+                " WHERE state IN ('pending', 'running', 'waiting', 'retrying')"
+            )
+            due = timedelta.max if due_at is None else due_at - from_us(0)
+            if remaining and (world.late or start + timedelta(seconds=remaining[0].at) <= due):
+                position = len(world.actions) - len(remaining)
+                action = remaining.pop(0)
+                batch = [action]
+                while remaining and remaining[0].at == action.at:
+                    batch.append(remaining.pop(0))
+                clock.ahead = max(clock.ahead, start + timedelta(seconds=action.at))
+                if isinstance(action, SentEvent):
+                    await self._send(batch, position, played, observer)
+                else:
+                    await self._perform(action, position, played, observer)
+            elif world.late and clock.ahead < end - LAST_RUNS:
+                clock.ahead = end - LAST_RUNS
+            elif due < end:
+                clock.ahead = max(clock.ahead, due)
+            else:
+                clock.ahead = end
+                return
+            if not world.late or clock.ahead >= end - LAST_RUNS:
+                await engines.drive(until=end)
+
+    async def _send(self, batch: list[Any], position: int, played: Played, observer: "Observer") -> None:
+        """Send a batch of events, each of which other interpreters have looked at."""
+        bench = self.bench
+        events = []
+        for number, action in enumerate(batch, position):
+            events.append(PlayedEvent(action.body, bench.clock.now(), number, await self._dry_run(action)))
+            await observer.before(self, played, events[-1])
+        owners = await self._owners()
+        await bench.ingest(*(action.body for action in batch))
+        rows = await bench.fetch(
+            "SELECT id::text, contact_id::text FROM events WHERE org_id = %s AND created_at = %s ORDER BY id",
+            bench.org_id,
+            bench.clock.now(),
+        )
+        for event, (event.id, event.contact_id) in zip(events, rows, strict=True):
+            event.contact = await self.contact(event.contact_id)
+            if await self._has_conflict(event):
+                self._disturb(played, event.contact_id)
+        now_owned = await self._owners()
+        for key, owner in owners.items():
+            if now_owned[key] != owner:  # an identifier that moved
+                self._disturb(played, owner, now_owned[key])
+        played.events += events
+
+    async def _perform(self, action: Action, position: int, played: Played, observer: "Observer") -> None:
+        bench = self.bench
+        match action:
+            case SentBroadcast(to_segment=to_segment):
+                for automation_id, automation in zip(played.automation_ids, played.world.automations, strict=True):
+                    if automation.trigger["type"] == "broadcast":
+                        await self._broadcast(automation_id, to_segment, position, played, observer)
+            case Merge(keep=keep, absorbed=absorbed):
+                ids = [
+                    await self._find_contact(played.world.contacts[number].identifiers) for number in (keep, absorbed)
+                ]
+                kept, gone = ids
+                if kept is not None and gone is not None and kept != gone:
+                    merged = await merge.merge(bench.database, self.author, merge.Pair(kept, gone), self.show)
+                    assert not isinstance(merged, Refusal) or merged.reason == "conflict", merged
+                    self._disturb(played, kept, gone)
+            case Change():
+                contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
+                if contact_id is not None:
+                    await self._change(contact_id, action.added, action.removed, action.topics, action.channels)
+                    self._disturb(played, contact_id)
+            case SegmentMove():
+                contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)
+                if contact_id is not None and await self._move(contact_id, action.enters):
+                    self._disturb(played, contact_id)
+                    kind: SegmentChange = "segment_entered" if action.enters else "segment_left"
+                    await self._start(kind, contact_id, position, played, observer)
+
+    async def _start(
+        self, kind: SegmentChange, contact_id: str, position: int, played: Played, observer: "Observer"
+    ) -> None:
+        """Start the automations of a change of the segment, as a refresh does."""
+        bench, now = self.bench, self.bench.clock.now()
+        start = await self._described_start(kind, contact_id, position)
+        await observer.before(self, played, start)
+        async with bench.database.transaction() as tx:
+            starter = await find_starter(tx, bench.keyring, bench.org_id, StartSource(kind, SEGMENT), now)
+            await starter.start(tx, [contact_id])
+        await self._find_starts(played, [start])
+
+    async def _broadcast(
+        self, automation_id: str, to_segment: bool, position: int, played: Played, observer: "Observer"
+    ) -> None:
+        bench = self.bench
+        body = BroadcastBody(segment=SEGMENT) if to_segment else BroadcastBody(all=True)
+        preview = await broadcasts.preview(bench.database, self.author, automation_id, body)
+        assert not isinstance(preview, Refusal), preview
+        row = await broadcasts.create(bench.database, self.author, automation_id, body)
+        assert isinstance(row, BroadcastRow), row
+        starts = [
+            await self._described_start("broadcast", contact_id, position, to_segment) for contact_id in preview.sample
+        ]
+        for start in starts:
+            await observer.before(self, played, start)
+        await broadcasts.start_due(bench.database, bench.clock)
+        await broadcasts.send_due(bench.database, bench.clock)
+        ((entries,),) = await bench.fetch(
+            "SELECT entries FROM broadcasts WHERE org_id = %s AND id = %s", bench.org_id, row.id
+        )
+        played.previews.append((preview.contacts, entries))
+        await self._find_starts(played, starts)
+
+    async def _described_start(
+        self, kind: StartType, contact_id: str, position: int, to_segment: bool = True
+    ) -> PlayedEvent:
+        contact = await self.contact(contact_id)
+        sent = contact.identifiers
+        named = {"walletAddress": sent.wallet, "email": sent.email, "externalId": sent.external_id}
+        described = {"type": kind, "contact": named} | ({"segment": SEGMENT} if to_segment else {})
+        return PlayedEvent(described, self.bench.clock.now(), position, contact_id=contact_id, contact=contact)
+
+    async def _find_starts(self, played: Played, starts: list[PlayedEvent]) -> None:
+        rows = await self.bench.fetch(
+            "SELECT contact_id::text, id::text, created_at FROM starts WHERE org_id = %s AND created_at >= %s",
+            self.bench.org_id,
+            self.bench.clock.now(),
+        )
+        stored = {contact_id: (start_id, at) for contact_id, start_id, at in rows}
+        for start in starts:
+            if start.contact_id in stored:
+                start.id, start.at = stored[start.contact_id]
+                played.events.append(start)
+
+    async def _owners(self) -> dict[tuple[int, str], str]:
+        rows = await self.bench.fetch(
+            "SELECT kind, value_digest::text, contact_id::text FROM identities WHERE org_id = %s", self.bench.org_id
+        )
+        return {(kind, digest): contact_id for kind, digest, contact_id in rows}
+
+    async def _has_conflict(self, event: PlayedEvent) -> bool:
+        """Return whether the event has an identifier of another contact."""
+        return bool(
+            await self.bench.fetch(
+                "SELECT FROM identity_conflicts WHERE org_id = %s AND event_id = %s", self.bench.org_id, event.id
+            )
+        )
+
+    def _disturb(self, played: Played, *contact_ids: str) -> None:
+        for contact_id in contact_ids:
+            played.disturbed.setdefault(contact_id, []).append(self.bench.clock.now())
+
+    async def _find_contact(self, sent: dict[str, str]) -> str | None:
+        async with self.bench.database.transaction() as tx:
+            contact = await find_contact_state(tx, self.bench.org_id, self.show.keys, identifiers_of(sent))
+        return None if contact is None else contact.id
+
+    async def contact(self, contact_id: str) -> ContactState:
+        async with self.bench.database.transaction() as tx:
+            return (await find_contact_states(tx, self.bench.org_id, self.show.keys, [contact_id]))[contact_id]
+
+    async def _dry_run(self, action: SentEvent) -> int:
+        """Return how many automations a dry run says that the event would start."""
+        bench = self.bench
+        body = encode(action.body | {"test": True})
+        parsed = EventReader(bench.clock, "n").read(bench.org_id, bench.keyring.of(bench.org_id), body, False)
+        assert not isinstance(parsed, tuple), parsed
+        async with bench.database.transaction() as tx:
+            (outcome,) = await store_batch(tx, [parsed], Triggers(bench.keyring), bench.clock.now())
+        assert isinstance(outcome, DryRun), outcome
+        return outcome.matched
+
+    async def _change(self, contact_id: str, added: Any, removed: Any, topics: Any, channels: Any) -> None:
+        if added or removed:
+            await contacts.tag(self.bench.database, self.author, contact_id, added, removed, self.show)
+        if topics or channels:
+            changed = await preferences.change(self.bench.database, self.author, contact_id, topics, channels)
+            assert not isinstance(changed, Refusal), changed
+
+    async def _move(self, contact_id: str, enters: bool) -> bool:
+        """Let a contact enter or leave the segment; return whether it changed."""
+        bench, now = self.bench, self.bench.clock.now()
+        members = await bench.fetch(
+            "SELECT contact_id::text FROM segment_members WHERE org_id = %s AND segment = %s", bench.org_id, SEGMENT
+        )
+        if ((contact_id,) in members) is enters:
+            return False
+        async with bench.database.transaction() as tx:
+            moment = MergeMoment(uuid7(to_us(now)), now, await transaction_offset(tx))
+            if enters:
+                await join_segments(tx, bench.org_id, contact_id, [SEGMENT], [now], moment)
+            else:
+                await leave_segments(tx, bench.org_id, contact_id, [SEGMENT], moment)
+        return True
+
+    async def _entries(self, engines: KilledEngines) -> list[StartedEntry]:
+        rows = await self.bench.fetch(
+            "SELECT id::text, automation_id::text, event_id::text, contact_id::text, created_at, state, outcome,"
+            " node_id, merged_from::text FROM entries ORDER BY created_at, automation_id, event_id"
+        )
+        steps = await self.bench.fetch(
+            "SELECT entry_id::text, node_id, outcome, handle, attempt, at, step, claim FROM entry_steps"
+            " ORDER BY entry_id, claim, step"
+        )
+        sent = await self.bench.fetch(
+            "SELECT entry_id::text, node_id, body FROM messages WHERE status IN ('sent', 'delivered')"
+        )
+        entries = {row[0]: StartedEntry(*row, [], []) for row in rows}
+        for entry_id, node_id, outcome, handle, attempt, at, step, claim in steps:
+            own = engines.own_attempt(entry_id, step, claim, attempt)
+            entries[entry_id].steps.append((node_id, outcome, handle, own, at))
+        for entry_id, node_id, body in sent:
+            entries[entry_id].texts.append((node_id, body.replace(entry_id, entries[entry_id].event_id)))
+        for entry in entries.values():
+            entry.texts.sort()
+        return [*entries.values()]
+
+
+def identifiers_of(sent: dict[str, str]) -> Identifiers:
+    event = read_event(encode({"event": "x", "contact": sent}), 0)
+    assert isinstance(event, Event), event
+    return event.identifiers
+
+
+class Observer:
+    """Is told before an event is sent."""
+
+    async def before(self, stage: Stage, played: Played, event: PlayedEvent) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def patched() -> Iterator[None]:
+    """Make ids and the loop guard small and repeatable, and broadcasts fast."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(api_clock, "_RANDOM_BITS", SeededBits()))
+        stack.enter_context(patch.object(broadcasts, "RATE", 10**9))
+        for module in (advance, timeline, facts):
+            stack.enter_context(patch.object(module, "LOOP_LIMIT", LOOP_LIMIT))
+        yield

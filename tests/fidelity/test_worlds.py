@@ -1,0 +1,176 @@
+"""Worlds that once were told differently, and defects in each interpreter that the machine finds."""
+
+from collections.abc import AsyncIterator
+from datetime import date
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from api.automations import trial
+from api.contacts import explain
+from api.engine import facts as engine_facts
+from api.ingest import store as ingest
+from api.segments import broadcasts
+from api.segments.broadcasts import preview
+from tests.conftest import clone
+from tests.fidelity.compare import DifferenceError, check
+from tests.fidelity.machine import open_stage, parts_of, seed_of
+from tests.fidelity.stage import Stage
+from tests.fidelity.worlds import (
+    IDENTIFIERS,
+    Action,
+    Automation,
+    Change,
+    Contact,
+    Merge,
+    SegmentMove,
+    SentBroadcast,
+    SentEvent,
+    World,
+)
+from workbench.backtest import run as notebook
+from workbench.language.channel import DEFAULT_POLICY
+from workbench.language.facts import ContactHistory
+from workbench.language.timeline import Timeline
+
+ANN, BOB = IDENTIFIERS
+WALLET = {"walletAddress": ANN["walletAddress"]}
+HI = {"type": "send_inapp", "data": {"title": "Hi", "body": "{{ size | default(0) }}"}}
+HOOK = {"type": "send_webhook", "data": {"url": "https://a.co"}}
+MAIL = {"type": "send_email", "data": {"subject": "Hi", "body": "there"}}
+WAIT = {"type": "wait_for_event", "data": {"event": "paid", "timeoutSeconds": 86_400}}
+DELAY = {"type": "delay", "data": {"seconds": 3_600}}
+
+
+@pytest.fixture(scope="module")
+async def stage(postgres: Any, template: str) -> AsyncIterator[Stage]:
+    with clone(postgres, template) as dsn:
+        async with open_stage(dsn) as opened:
+            yield opened
+
+
+def path(*steps: dict[str, Any], trigger: dict[str, Any] | None = None, **settings: Any) -> Automation:
+    """Return an automation with these steps one after the other; `timeout` and `matched` lead to the same one."""
+    nodes = [{"id": "t", "type": "app_event"}, *(step | {"id": f"n{number}"} for number, step in enumerate(steps))]
+    edges = []
+    for source, target in pairwise(nodes):
+        handles = ("matched", "timeout") if source["type"] == "wait_for_event" else (None,)
+        edges += [{"source": source["id"], "sourceHandle": handle, "target": target["id"]} for handle in handles]
+    return Automation(
+        trigger or {"type": "app_event", "event": "deposit"}, {"nodes": nodes, "edges": edges, "settings": settings}
+    )
+
+
+def deposit(at: int, sent: dict[str, str] = ANN, event: str = "deposit", **payload: Any) -> SentEvent:
+    return SentEvent(at, event, sent, payload)
+
+
+def world(*played: Action | Automation, contacts: tuple[Contact, ...] = (Contact(ANN),), **more: Any) -> World:
+    automations = tuple(item for item in played if isinstance(item, Automation))
+    actions = tuple(item for item in played if not isinstance(item, Automation))
+    return World("2026-03-24T09:30:00+00:00", automations, contacts, actions, **more)
+
+
+# Keys and numbers that jsonb writes in another way
+ODD = {"plan": "pro", "amount": Decimal("1E+2"), "usd": Decimal("-0.0"), "nested": {"bb": 1, "a": [Decimal("2E+1")]}}
+ODD_ATTRIBUTES = {"level": Decimal("1E+1"), "tier": Decimal("-0.00"), "é": True, "az": 1}
+ALL_VALUES = "{{ payload }} {% for name in payload %}{{ name }} {% endfor %}{{ usd }} {{ contact }} {{ nested }}"
+PRINT = {"type": "send_inapp", "data": {"title": "x", "body": ALL_VALUES}}
+UPDATE = {"type": "update_contact", "data": {"attributes": {"zz": "{{ amount }}", "b": 1}}}
+PRINTING = path(PRINT, HOOK, UPDATE, PRINT, WAIT, PRINT)
+KEYS = {"url": "https://a.co", "body": {"zz": "{{ size }}", "a": "x", "n": 1}}
+MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
+
+
+@pytest.mark.parametrize(
+    "played",
+    [
+        world(path(HI | {"data": HI["data"] | {"topic": "deals"}}), deposit(0)),  # a new contact has not confirmed it
+        world(path({"type": "send_webhook", "data": KEYS}), deposit(0, size=1)),  # keys in the order of jsonb
+        world(
+            PRINTING,
+            SentEvent(0, "deposit", ANN, ODD, ODD_ATTRIBUTES),
+            SentEvent(20, "paid", ANN, ODD, {"c": Decimal("3E+1")}),
+        ),
+        world(path(HOOK), deposit(0), deposit(20), deposit(90_045)),  # the loop guard
+        world(path(WAIT, HI), deposit(0), deposit(0, event="paid"), deposit(0)),  # a batch
+        world(path(WAIT, HI), deposit(0), deposit(86_400, event="paid")),  # at the end of the wait
+        world(
+            path(WAIT, HI),
+            *(deposit(0, WALLET), deposit(20, {"email": ANN["email"]}), Merge(33, 0, 1), deposit(75, ANN, "paid")),
+            contacts=(Contact(WALLET), Contact({"email": ANN["email"]})),
+        ),
+        world(path(DELAY, MAIL), deposit(0), Change(20, 0, channels={"email": False}), deposit(33)),
+        world(
+            path(HI, trigger={"type": "segment_entered", "segment": "vip"}),
+            path(DELAY, HI, trigger={"type": "broadcast"}),
+            *(SegmentMove(0, 0, enters=False), SegmentMove(20, 0, enters=True), SentBroadcast(33, to_segment=True)),
+            contacts=MEMBERS,
+        ),
+        world(path({"type": "collect", "data": {"until": "09:00"}}, HI), deposit(0), deposit(75), zone="Europe/Zurich"),
+        world(path(DELAY, HI, quietHours={"from": "10:00", "to": "18:00"}), deposit(0), zone="America/New_York"),
+    ],
+)
+async def test_these_worlds_are_told_alike(stage: Stage, played: World) -> None:
+    counts = await check(stage, played)
+    assert counts["entries"]
+    assert counts["trial"] + counts["trial of one moment"]
+
+
+async def no_history(*_: Any) -> ContactHistory:
+    return ContactHistory()
+
+
+async def no_owners(*_: Any) -> dict[Any, Any]:
+    return {}
+
+
+async def one_more(*given: Any) -> Any:
+    counted: Any = await preview(*given)
+    return msgspec.structs.replace(counted, contacts=counted.contacts + 1)
+
+
+BROADCAST = world(path(HI, trigger={"type": "broadcast"}), SentBroadcast(0, to_segment=True), contacts=MEMBERS)
+REENTRY = world(path(HI, reentry={"policy": "once"}), deposit(0), deposit(20))
+CAPPED = world(path(HI), path(HI, frequencyCap={"messages": 1, "seconds": 60}), deposit(0))
+NO_EMAIL = world(path(MAIL), deposit(0, WALLET), contacts=(Contact(WALLET),))
+WITH_EMAIL = {"type": "app_event", "event": "deposit", "where": "email is defined"}
+DEFECTS = [
+    ("trial", trial, "past_of", no_history, REENTRY),
+    ("explanation before", explain, "past_of", no_history, REENTRY),
+    (
+        "dry run",
+        ingest,
+        "find_all_owners",
+        no_owners,
+        world(path(HI, trigger=WITH_EMAIL), deposit(0), deposit(20, WALLET)),
+    ),
+    (
+        "trial",
+        engine_facts,
+        "_later_events",
+        lambda *_: (),
+        world(path(WAIT, HI), deposit(0), deposit(20, event="paid")),
+    ),
+    ("backtest", Timeline, "_other_messages_at", lambda *_: (), CAPPED),
+    ("backtest in a notebook", notebook, "RetryPolicy", lambda _: DEFAULT_POLICY, NO_EMAIL),
+    ("preview", broadcasts, "preview", one_more, BROADCAST),
+]
+
+
+@pytest.mark.parametrize(("interpreter", "owner", "name", "defect", "played"), DEFECTS)
+async def test_a_planted_defect_is_found(
+    stage: Stage, interpreter: str, owner: Any, name: str, defect: Any, played: World
+) -> None:
+    await check(stage, played)
+    with patch.object(owner, name, defect), pytest.raises(DifferenceError, match=f"^{interpreter}"):
+        await check(stage, played)
+
+
+def test_the_week_is_a_seed() -> None:
+    assert seed_of("week", date(2026, 1, 1)) == seed_of("week", date(2025, 12, 29)) == 202601
+    assert parts_of(7, 120) == [(7_000, 50), (7_001, 50), (7_002, 20)]

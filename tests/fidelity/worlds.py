@@ -1,0 +1,303 @@
+"""Strategies for random worlds: automations, contacts with pasts, and what happens to them for nine days.
+
+The repr of a world is the Python expression that makes it, so a failure can be pasted into a test.
+"""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import msgspec
+from hypothesis import strategies as st
+
+from tests.engine.killing import KILLS, Kill
+from tests.inapp.wallet import evm_wallet
+from tests.language.strategies import EVENTS, TAGS, WHERES, graph_of, sound_graphs
+from tests.language.strategies import filters as filter_lists
+
+PERIOD = timedelta(days=9)
+# Clocks are set forward on 29 March in Europe and on 8 March in America.
+STARTS = ("2026-03-24T09:30:00+00:00", "2026-03-05T23:58:00+00:00", "2026-02-10T04:00:00+00:00")
+# No sum of delays equals a difference of these, so two entries are rarely due at the same time.
+OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 261_007, 500_025)
+NAMES = ("deposit", "deposit", "deposit", *EVENTS)
+SEGMENT = "vip"
+
+
+class Contact(msgspec.Struct, frozen=True):
+    """A contact, by the identifiers that its own backend knows.
+
+    `past`: the attributes of an event two days before the world begins; None: it is first seen in the world. `topics`:
+    what it chose (True: wanted). `member`: of the segment.
+    """
+
+    identifiers: dict[str, str]
+    past: dict[str, Any] | None = None
+    tags: tuple[str, ...] = ()
+    opted_out: tuple[str, ...] = ()
+    topics: dict[str, bool] = {}
+    member: bool = False
+
+
+class SentEvent(msgspec.Struct, frozen=True):
+    """An event `at` so many seconds after the world begins. `sent`: its identifiers."""
+
+    at: int
+    event: str
+    sent: dict[str, str]
+    payload: dict[str, Any]
+    attributes: dict[str, Any] = {}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"event": self.event, "contact": self.sent, "payload": self.payload, "attributes": self.attributes}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A person changes tags and consents of a contact, by its position in the world."""
+
+    at: int
+    contact: int
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    topics: dict[str, bool] = {}
+    channels: dict[str, bool] = {}
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """A person merges two contacts, if both exist."""
+
+    at: int
+    keep: int
+    absorbed: int
+
+
+class SegmentMove(msgspec.Struct, frozen=True):
+    """A refresh of the segment finds that a contact entered or left it."""
+
+    at: int
+    contact: int
+    enters: bool
+
+
+class SentBroadcast(msgspec.Struct, frozen=True):
+    """A broadcast to the segment, or to all contacts."""
+
+    at: int
+    to_segment: bool
+
+
+Action: TypeAlias = SentEvent | Change | Merge | SegmentMove | SentBroadcast
+
+
+class Automation(msgspec.Struct, frozen=True):
+    """An automation: its trigger spec, and its graph without the pins of publication."""
+
+    trigger: dict[str, Any]
+    graph: dict[str, Any]
+
+    @property
+    def starts_from_events(self) -> bool:
+        return self.trigger["type"] == "app_event"
+
+
+class World(msgspec.Struct, frozen=True):
+    """A world. `actions`: in order of time; events of one moment are a batch. `zone`: of the organization.
+
+    `late`: engines run only at the end of the period. `kills`: how engines are killed. `in_notebook`: the backtest is
+    also made as a notebook does, which takes as long as all the rest.
+    """
+
+    start: str
+    automations: tuple[Automation, ...]
+    contacts: tuple[Contact, ...]
+    actions: tuple[Action, ...]
+    zone: str | None = None
+    late: bool = False
+    kills: tuple[Kill, ...] = ()
+    in_notebook: bool = True
+
+    @property
+    def begin(self) -> datetime:
+        return datetime.fromisoformat(self.start)
+
+    @property
+    def lags(self) -> bool:
+        """Whether engines may be late, so that what follows the real time differs from the simulation's clock."""
+        return self.late or bool(self.kills)
+
+
+IDENTIFIERS = (
+    {"walletAddress": evm_wallet("a"), "email": "ann@b.co", "externalId": "ann"},
+    {"walletAddress": evm_wallet("b"), "email": "bob@b.co", "externalId": "bob"},
+)
+_DATE = "2026-03-{}T09:00:00Z"
+SINCE = st.sampled_from([_DATE.format(day) for day in ("01", "26", "27")] + ["2026-03-26", "yesterday"])
+ATTRIBUTES = st.fixed_dictionaries(
+    {},
+    optional={
+        "plan": st.sampled_from(["pro", "free", 1, "de-at", "Asia/Tokyo"]),
+        "size": st.sampled_from([1, 2.5, Decimal("1E+1")]),
+        "locale": st.sampled_from(["de", "de_AT", "fr"]),
+        "since": SINCE,
+        "timezone": st.sampled_from(["Asia/Tokyo", "America/New_York", "nowhere"]),
+        "é": st.just(True),
+    },
+)
+PAYLOADS = st.fixed_dictionaries(
+    {},
+    optional={
+        "plan": st.sampled_from(["pro", 1, 2.5, None]),
+        "size": st.sampled_from(["pro", 1, 2.5, Decimal("1E+2"), Decimal("-0.0"), None]),
+        "é": st.sampled_from([{"bb": 1, "a": [Decimal("2E+1")]}, "x"]),
+        "since": SINCE,
+        "events": st.just(3),
+    },
+)
+EVENT_TRIGGERS = st.one_of(
+    st.just({"type": "app_event", "event": "deposit"}),
+    st.just({"type": "app_event", "event": "deposit"}),
+    st.just({"type": "app_event", "eventNames": ["deposit", "paid"]}),
+    st.just({"type": "app_event", "event": "*"}),
+    st.fixed_dictionaries(
+        {"type": st.just("app_event"), "event": st.just("deposit")},
+        optional={"where": st.none() | WHERES, "filters": filter_lists},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("app_event"), "eventNames": st.just(["paid", "deposit"])}, optional={"where": WHERES}
+    ),
+    st.fixed_dictionaries({"type": st.just("app_event"), "event": st.just("*")}, optional={"where": WHERES}),
+)
+START_TRIGGERS = st.sampled_from(
+    [
+        {"type": "segment_entered", "segment": SEGMENT},
+        {"type": "segment_left", "segment": SEGMENT},
+        {"type": "broadcast"},
+        {"type": "segment_entered", "segment": SEGMENT, "where": "contact.plan == 'pro' or email is defined"},
+    ]
+)
+SHARED_SETTINGS = st.sampled_from(  # settings by which the entries of a contact affect each other
+    (
+        {},
+        {},
+        {"reentry": {"policy": "not_while_running"}},
+        {"reentry": {"policy": "once_per", "days": 1}},
+        {"frequencyCap": {"messages": 1, "seconds": 5 * 86_400}},
+    )
+)
+HI = {
+    "nodes": [
+        {"id": "t", "type": "app_event", "data": {}},
+        {"id": "m", "type": "send_inapp", "data": {"title": "Hi", "body": "there"}},
+    ],
+    "edges": [{"source": "t", "sourceHandle": None, "target": "m"}],
+    "settings": {},
+}
+
+
+@st.composite
+def automations(draw: st.DrawFn) -> Automation:
+    drawn = draw(sound_graphs())
+    can_start = not graph_of(drawn).collects
+    # Publication adds the snippets.
+    graph = {"nodes": drawn["nodes"], "edges": drawn["edges"], "settings": drawn["settings"] | draw(SHARED_SETTINGS)}
+    trigger = draw(st.one_of(EVENT_TRIGGERS, EVENT_TRIGGERS, START_TRIGGERS) if can_start else EVENT_TRIGGERS)
+    return Automation(trigger, graph)
+
+
+@st.composite
+def contacts(draw: st.DrawFn, number: int) -> Contact:
+    known = IDENTIFIERS[number]
+    names = draw(
+        st.sampled_from([tuple(known), ("walletAddress", "email"), ("walletAddress",), ("email",), ("externalId",)])
+    )
+    identifiers = {name: known[name] for name in names}
+    if draw(st.booleans()):
+        return Contact(identifiers)
+    return Contact(
+        identifiers,
+        draw(ATTRIBUTES),
+        draw(st.sampled_from([(), (), ("a",), ("vip", "b")])),
+        draw(st.sampled_from([(), (), (), ("email",), ("inapp",), ("webhook", "email")])),
+        draw(st.sampled_from([{}, {}, {"news": False}, {"deals": True}])),
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def actions(draw: st.DrawFn, own: tuple[Contact, ...], at: int, number: int, plain: bool) -> Action:
+    """`plain`: the first contact sends an event that changes nothing."""
+    kind = (
+        "event" if plain else draw(st.sampled_from(("event",) * 7 + ("change", "merge", "enter", "leave", "broadcast")))
+    )
+    contact = 0 if plain else draw(st.integers(0, len(own) - 1))
+    match kind:
+        case "change":
+            tags = st.lists(TAGS, max_size=1).map(tuple)
+            topics = st.sampled_from([{}, {"news": False}, {"deals": True}, {"news": True}])
+            channels = st.sampled_from([{}, {"inapp": False}, {"email": True}, {"email": False}])
+            return Change(at, contact, draw(tags), draw(tags), draw(topics), draw(channels))
+        case "merge" if len(own) > 1:
+            return Merge(at, contact, 1 - contact)
+        case "enter" | "leave":
+            return SegmentMove(at, contact, kind == "enter")
+        case "broadcast":
+            return SentBroadcast(at, draw(st.booleans()))
+    sent = own[contact].identifiers
+    if not plain:
+        way = draw(st.sampled_from(["own", "own", "own", "one", "all", "both"]))
+        if way == "one":
+            name = draw(st.sampled_from([*sent]))
+            sent = {name: sent[name]}
+        elif way == "all":  # the contact gets further identifiers
+            sent = IDENTIFIERS[contact]
+        elif way == "both":  # an identifier of another contact
+            name = draw(st.sampled_from([*IDENTIFIERS[0]]))
+            sent = sent | {name: IDENTIFIERS[1 - contact][name]}
+    name = "deposit" if number == 0 else draw(st.sampled_from(NAMES))
+    attributes = {} if plain else draw(st.just({}) | ATTRIBUTES)
+    return SentEvent(at, name, sent, draw(PAYLOADS), attributes)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    # While engines are late or killed, caps, quiet hours and retries follow the real time (limits.py).
+    late, kills = draw(st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), (True, True)]))
+    plain = late or kills
+    own = tuple(draw(contacts(number)) for number in range(1 if plain else draw(st.sampled_from([1, 1, 2]))))
+    if plain:
+        own = (msgspec.structs.replace(own[0], identifiers=IDENTIFIERS[0], opted_out=()),)
+    drawn = [draw(automations())]
+    other = draw(st.sampled_from(["", "", "older", "younger", "two"]))
+    if other == "two":
+        drawn.append(draw(automations()))
+    elif other:
+        drawn.insert(0 if other == "older" else 1, Automation({"type": "app_event", "event": "deposit"}, HI))
+    if plain:
+        drawn = [
+            msgspec.structs.replace(item, graph=without(item.graph, "frequencyCap", "quietHours")) for item in drawn
+        ]
+    times = [0, *sorted(draw(st.sets(st.sampled_from(OFFSETS[1:]), min_size=draw(st.integers(0, 3)), max_size=4)))]
+    played = [draw(actions(own, at, number, plain)) for number, at in enumerate(times)]
+    batched = draw(st.sampled_from([0, 0, 0, *times]))
+    if batched:
+        # They change nothing: the engine finds in the contact what all events of a moment changed.
+        last = SentEvent(batched, draw(st.sampled_from(NAMES)), own[0].identifiers, draw(PAYLOADS))
+        others = [action for action in played if action.at != batched]
+        first = SentEvent(batched, draw(st.sampled_from(NAMES)), own[0].identifiers, draw(PAYLOADS))
+        played = sorted([*others, first, last], key=lambda action: action.at)
+    return World(
+        draw(st.sampled_from(STARTS)),
+        tuple(drawn),
+        own,
+        tuple(played),
+        draw(st.sampled_from([None, None, "Europe/Zurich", "America/New_York"])),
+        late,
+        tuple(draw(KILLS)) if kills else (),
+        draw(st.sampled_from([False, False, False, True])),
+    )
+
+
+def without(graph: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the graph without some settings."""
+    return graph | {"settings": {name: value for name, value in graph["settings"].items() if name not in names}}
