@@ -212,7 +212,7 @@ async def make_change(bench: EngineBench, contact: dict[str, str], kind: str, wh
                     )
                     left = await (await tx.execute(delete, key[:2])).fetchall()
                     await note_left(
-                        tx, bench.org_id, "d", [str(member_id) for (member_id,) in left], author.now, offset
+                        tx, bench.org_id, "d", [str(member_id) for (member_id,) in left], author.now, None, offset
                     )
         case "merge":
             key = uuid7(now_us)

@@ -7,7 +7,7 @@ events at the end.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,21 +19,16 @@ from api.contacts import explain
 from api.contacts.explain import ExplainBody, ExplainedView, ExplainReader
 from tests.engine.killing import RETRIES
 from tests.fidelity import limits
-from tests.fidelity.stage import Observer, Played, PlayedEvent, Stage, StartedEntry, identifiers_of, patched
+from tests.fidelity.stage import Observer, Played, PlayedEvent, Stage, StartedEntry, patched
 from tests.fidelity.worlds import PERIOD, SentEvent, World
 from workbench.backtest.result import BacktestLabel
 from workbench.backtest.run import BacktestRequest, run
 from workbench.backtest.simulate_bucket import AutomationPayload
-from workbench.language.channel import Message
-from workbench.language.codec import encode, normalize
-from workbench.language.contact import ContactState
+from workbench.language.codec import encode
 from workbench.language.event import Event, read_event
 from workbench.language.explain import ExplanationView
-from workbench.language.graph import Graph, read_graph
 from workbench.language.run import TERMINAL, State, Step
-from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, Trace, backtest, simulate
-from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntry
-from workbench.language.trigger import Trigger, read_trigger
+from workbench.language.simulate import ScheduledEvent, SimulationInput, Trace, simulate
 
 MICROSECOND = timedelta(microseconds=1)
 REASONS = {"reentry": "reentry", "loop_guard": "loop_guard", "holdout": "held_out", "joined": "joined"}
@@ -175,47 +170,15 @@ class Comparison:
 
     async def compare_backtests(self) -> None:
         played = self._played
-        for number, automation in enumerate(played.world.automations):
-            if not automation.starts_from_events:  # STARTS: a backtest does not play them
-                continue
+        if not played.world.in_notebook:
+            return
+        for number in range(len(played.world.automations)):
             own = [entry for entry in played.entries if entry.automation_id == played.automation_ids[number]]
-            known = {entry.contact_id for entry in own} - limits.changed_since(played, number)
-            for contact_id in sorted(known):
-                done = [entry for entry in own if entry.contact_id == contact_id]
-                await self._compare_backtest(number, contact_id, done)
-            # CONTACTS_OF_TODAY
-            present = {
-                contact_id
-                for contact_id in known
-                if await self._stage.contact(contact_id) == first_contact(played, contact_id)
-            }
-            if present and played.world.in_notebook:
-                done = [entry for entry in own if entry.contact_id in present]
-                await self._compare_notebook(number, present, done, is_all=len(done) == len(own))
+            if own:
+                await self._compare_backtest(number, own)
 
-    async def _compare_backtest(self, number: int, contact_id: str, done: list[StartedEntry]) -> None:
-        """Compare the backtest of one contact, as it was at its first event."""
-        where = f"automation {number}"
-        entries = [*await backtested(self._stage, self._played, number, contact_id)]
-        told = {entry.event.id: steps_of(entry.steps) for entry in entries}
-        self.expect("backtest", told, {entry.event_id: entry.steps for entry in done}, where)
-        ends = {(entry.event.id, entry.run.state.value, entry.run.outcome, entry.run.node_id) for entry in entries}
-        self.expect("backtest: ends", ends, ends_of(done), where)
-        texts = {
-            entry.event.id: sorted(
-                (effect.node_id, effect.body)
-                for decision in entry.decisions
-                for effect in decision.effects
-                if isinstance(effect, Message)
-            )
-            for entry in entries
-        }
-        self.expect("backtest: messages", texts, {entry.event_id: entry.texts for entry in done}, where)
-
-    async def _compare_notebook(
-        self, number: int, contacts: set[str], done: list[StartedEntry], *, is_all: bool
-    ) -> None:
-        """Compare the backtest that a notebook makes, by SQL over HTTP, of these contacts."""
+    async def _compare_backtest(self, number: int, done: list[StartedEntry]) -> None:
+        """Compare the backtest that a notebook makes, by SQL over HTTP."""
         played, where = self._played, f"automation {number}"
         world, automation_id = played.world, played.automation_ids[number]
         payload = AutomationPayload(automation_id, world.automations[number].trigger, played.graphs[number])
@@ -224,24 +187,20 @@ class Comparison:
         result = await asyncio.to_thread(run, self._stage.connection, label, (payload,), automation_id, request)
         steps: dict[str, list[tuple[Any, ...]]] = {}
         for row in result.frame().iter_rows(named=True):
-            if row["contact"] in contacts:
-                steps.setdefault(row["entry"], []).append((row["node"], row["outcome"], row["handle"], row["at"]))
+            steps.setdefault(row["entry"], []).append((row["node"], row["outcome"], row["handle"], row["at"]))
         taken = {entry.event_id: [(*step[:3], step[4]) for step in entry.steps] for entry in done if entry.steps}
-        self.expect("backtest in a notebook", steps, taken, where)
+        self.expect("backtest", steps, taken, where)
         ends = {
-            (row["entry"], row["state"], row["outcome"], row["node"])
-            for row in result.entries().iter_rows(named=True)
-            if row["contact"] in contacts
+            (row["entry"], row["state"], row["outcome"], row["node"]) for row in result.entries().iter_rows(named=True)
         }
-        self.expect("backtest in a notebook: ends", ends, ends_of(done), where)
-        if is_all:
-            totals, outcomes = result.totals, Counter(entry.outcome for entry in done)
-            counts = (totals.entries, totals.turned_away, totals.held_out, totals.failed, sum(totals.sent.values()))
-            refused = outcomes["reentry"] + outcomes["loop_guard"] + outcomes["joined"]
-            failed = sum(entry.state == "dead" for entry in done)
-            sent = sum(step[1] == "sent" for entry in done for step in entry.steps)
-            expected = (len(done) - refused, refused, outcomes["holdout"], failed, sent)
-            self.expect("backtest in a notebook: counts", counts, expected, where)
+        self.expect("backtest: ends", ends, ends_of(done), where)
+        totals, outcomes = result.totals, Counter(entry.outcome for entry in done)
+        counts = (totals.entries, totals.turned_away, totals.held_out, totals.failed, sum(totals.sent.values()))
+        refused = outcomes["reentry"] + outcomes["loop_guard"] + outcomes["joined"]
+        failed = sum(entry.state == "dead" for entry in done)
+        sent = sum(step[1] == "sent" for entry in done for step in entry.steps)
+        expected = (len(done) - refused, refused, outcomes["holdout"], failed, sent)
+        self.expect("backtest: counts", counts, expected, where)
 
 
 def find_entry(played: Played, number: int, event: PlayedEvent) -> StartedEntry | None:
@@ -261,43 +220,6 @@ def simulated(
     entry_id = trial.SIMULATED_ID if entry is None else entry.id
     circumstances = SimulationInput(prepared.history, later, RETRIES, entry_id, event.id, until, owners=prepared.owners)
     return simulate(prepared.automation, prepared.event, contact, event.at, circumstances)
-
-
-def first_contact(played: Played, contact_id: str) -> ContactState:
-    """Return the contact right after its first event or start in the world."""
-    return next(event.contact for event in played.events if event.contact_id == contact_id)
-
-
-async def backtested(stage: Stage, played: Played, number: int, contact_id: str) -> Iterator[SimulatedEntry]:
-    bench, automation_id = stage.bench, played.automation_ids[number]
-    trigger, graph = (
-        read_trigger(played.world.automations[number].trigger),
-        read_graph(normalize(played.graphs[number])),
-    )
-    assert isinstance(trigger, Trigger), trigger
-    assert isinstance(graph, Graph), graph
-    rows = await bench.fetch(
-        "SELECT id::text, event, created_at, payload::text FROM events"
-        " WHERE org_id = %s AND contact_id = %s AND created_at >= %s ORDER BY created_at, id",
-        bench.org_id,
-        contact_id,
-        played.world.begin,
-    )
-    sent = {event.id: identifiers_of(event.described["contact"]) for event in played.events}
-    records = [EventRecord(event_id, name, at, sent[event_id], text.encode()) for event_id, name, at, text in rows]
-    messages = await bench.fetch(
-        "SELECT m.created_at, CASE WHEN m.created_at = e.created_at THEN e.event_id::text ELSE '' END,"
-        " m.automation_id > %s FROM messages m JOIN entries e ON e.org_id = m.org_id AND e.id = m.entry_id"
-        " WHERE m.org_id = %s AND m.automation_id <> %s AND m.contact_id = %s AND m.channel <> 'webhook'"
-        " AND m.status NOT IN ('failed', 'skipped') ORDER BY 1, 2, 3",
-        automation_id,
-        bench.org_id,
-        automation_id,
-        contact_id,
-    )
-    automation, others = SimulatedAutomation(trigger, graph, automation_id), [OtherMessage(*row) for row in messages]
-    contact, until = first_contact(played, contact_id), played.world.begin + PERIOD
-    return backtest(automation, contact, records, until, RETRIES, others)
 
 
 def steps_of(steps: Iterable[Step]) -> list[tuple[Any, ...]]:

@@ -45,22 +45,3 @@ def others_interfere(played: Played, entry: StartedEntry) -> bool:
 def is_disturbed(played: Played, entry: StartedEntry) -> bool:
     """A trial knows the later events of its contact, but no other changes: by persons, merges, and other contacts."""
     return any(entry.created_at < at <= entry.last_at for at in played.disturbed.get(entry.contact_id, ()))
-
-
-def changed_since(played: Played, number: int) -> set[str]:
-    """CONTACTS_OF_TODAY: a backtest does not know what something else changed of a contact since its first event.
-
-    Return these contacts. Those that only the automation itself changed are given to the interpreter as they were.
-    """
-    changed = set(played.disturbed)
-    first: dict[str, PlayedEvent] = {}
-    for event in played.events:
-        earlier = first.setdefault(event.contact_id, event)
-        is_changed = event.described.get("attributes") or event.contact.identifiers != earlier.contact.identifiers
-        if earlier is not event and is_changed:
-            changed.add(event.contact_id)
-    for entry in played.entries:
-        is_other = entry.automation_id != played.automation_ids[number]
-        if is_other and any(step[1] in ("tagged", "untagged", "updated") for step in entry.steps):
-            changed.add(entry.contact_id)
-    return changed

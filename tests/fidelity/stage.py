@@ -18,7 +18,7 @@ from api.automations.automations import Author, Refusal
 from api.automations.pins import pin
 from api.automations.trial import PreparedTrial
 from api.channels.outgoing import OUTGOING, Transports
-from api.clock import from_us, to_us, uuid7
+from api.clock import from_us, uuid7
 from api.contacts import contacts, merge, preferences
 from api.crypto import EmailDisplay
 from api.engine import facts
@@ -29,10 +29,10 @@ from api.ingest.store import store_batch
 from api.segments import broadcasts
 from api.segments.broadcasts import BroadcastBody
 from api.store.broadcasts import BroadcastRow
-from api.store.changes import MergeMoment
+from api.store.changes import note_entered, note_left
 from api.store.contacts import find_contact_state, find_contact_states
 from api.store.database import transaction_offset
-from api.store.merges import join_segments, leave_segments
+from api.store.segments import SegmentKey, drop_members
 from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock
 from tests.engine.killing import KilledEngines
 from tests.fidelity.worlds import (
@@ -307,7 +307,7 @@ class Stage:
     ) -> None:
         bench = self.bench
         body = BroadcastBody(segment=SEGMENT) if to_segment else BroadcastBody(all=True)
-        preview = await broadcasts.preview(bench.database, self.author, automation_id, body)
+        preview = await broadcasts.preview(bench.database, bench.keyring, self.author, automation_id, body)
         assert not isinstance(preview, Refusal), preview
         row = await broadcasts.create(bench.database, self.author, automation_id, body)
         assert isinstance(row, BroadcastRow), row
@@ -399,11 +399,16 @@ class Stage:
         if ((contact_id,) in members) is enters:
             return False
         async with bench.database.transaction() as tx:
-            moment = MergeMoment(uuid7(to_us(now)), now, await transaction_offset(tx))
+            key, offset = SegmentKey(bench.org_id, SEGMENT), await transaction_offset(tx)
             if enters:
-                await join_segments(tx, bench.org_id, contact_id, [SEGMENT], [now], moment)
+                insert = (
+                    b"INSERT INTO segment_members (org_id, segment, contact_id, entered_at) VALUES (%s, %s, %s, %s)"
+                )
+                await tx.execute(insert, (bench.org_id, SEGMENT, contact_id, now))
+                await note_entered(tx, bench.org_id, SEGMENT, now, offset)
             else:
-                await leave_segments(tx, bench.org_id, contact_id, [SEGMENT], moment)
+                ids = await drop_members(tx, key, [contact_id])
+                await note_left(tx, bench.org_id, SEGMENT, ids, now, None, offset)
         return True
 
     async def _entries(self, engines: KilledEngines) -> list[StartedEntry]:

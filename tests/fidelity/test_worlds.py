@@ -157,7 +157,7 @@ DEFECTS = [
         world(path(WAIT, HI), deposit(0), deposit(20, event="paid")),
     ),
     ("backtest", Timeline, "_other_messages_at", lambda *_: (), CAPPED),
-    ("backtest in a notebook", notebook, "RetryPolicy", lambda _: DEFAULT_POLICY, NO_EMAIL),
+    ("backtest", notebook, "RetryPolicy", lambda _: DEFAULT_POLICY, NO_EMAIL),
     ("preview", broadcasts, "preview", one_more, BROADCAST),
 ]
 

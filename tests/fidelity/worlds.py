@@ -104,8 +104,8 @@ class Automation(msgspec.Struct, frozen=True):
 class World(msgspec.Struct, frozen=True):
     """A world. `actions`: in order of time; events of one moment are a batch. `zone`: of the organization.
 
-    `late`: engines run only at the end of the period. `kills`: how engines are killed. `in_notebook`: the backtest is
-    also made as a notebook does, which takes as long as all the rest.
+    `late`: engines run only at the end of the period. `kills`: how engines are killed. `in_notebook`: backtests are
+    compared too, as a notebook makes them, which takes as long as all the rest.
     """
 
     start: str
