@@ -24,6 +24,7 @@ from api.store.database import (
     MigrationStatus,
     Transaction,
     is_coordinator,
+    is_distributed,
     libpq_dsn,
     migration_status,
     migrations,
@@ -99,6 +100,8 @@ async def migrate(
             distribute = partial(_run_file, connection, "citus.sql")
             await _retry_locked(connection, "distributing the tables", wait, distribute)
         await _retry_locked(connection, "row-level security", wait, partial(_run_file, connection, "row_security.sql"))
+        if not await is_distributed(connection):
+            await _index_partitions(connection, wait)
         now = await _value(connection, "SELECT clock_timestamp()")
         assert isinstance(now, datetime)
         first, last = now - timedelta(days=35), now + timedelta(days=31 * _MONTHS_AHEAD)
@@ -138,6 +141,33 @@ async def add_months(connection: Transaction, table: str, first: datetime, last:
                     )
                 )
         month = following
+
+
+async def _index_partitions(connection: Transaction, wait: LockWait) -> None:
+    """Make the indexes that partitions of the tables of `MONTHLY` lack, during traffic.
+
+    A migration makes an index of a partitioned table `ON ONLY` that table. Partitions that are added later have it.
+    """
+    rows = await connection.execute(
+        "SELECT i.indexrelid::regclass::text, p.inhrelid::regclass::text, pg_get_indexdef(i.indexrelid),"
+        " (SELECT string_agg(a.attname, '_' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = i.indexrelid)"
+        " FROM pg_index i JOIN pg_inherits p ON p.inhparent = i.indrelid"
+        " WHERE i.indrelid = ANY (%s::text[]::regclass[]) AND NOT EXISTS ("
+        "SELECT FROM pg_index c JOIN pg_inherits h ON h.inhrelid = c.indexrelid AND h.inhparent = i.indexrelid"
+        " WHERE c.indrelid = p.inhrelid)",
+        ([f"workbench.{table}" for table in MONTHLY],),
+    )
+    await connection.execute("SET lock_timeout = 0")  # these statements block no others, and may themselves wait long
+    for parent, partition, definition, columns in await rows.fetchall():
+        name = f"{partition.removeprefix('workbench.')}_{columns}_idx"  # as Postgres would name it
+        _, _, method = definition.partition(" USING ")
+        for statement in (
+            f"DROP INDEX CONCURRENTLY IF EXISTS workbench.{name}",  # of an attempt that did not end
+            f"CREATE INDEX CONCURRENTLY {name} ON {partition} USING {method}",
+            f"ALTER INDEX {parent} ATTACH PARTITION workbench.{name}",
+        ):
+            await connection.execute(statement.encode())
+    await connection.execute(f"SET lock_timeout = {wait.lock_ms}")
 
 
 @asynccontextmanager

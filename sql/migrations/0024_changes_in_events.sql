@@ -2,7 +2,7 @@
 -- `contact_changes` stay. While older processes are connected they write theirs, too; no change is in both.
 ALTER TABLE workbench.events ADD COLUMN attributes jsonb, ADD COLUMN replaced jsonb, ADD COLUMN changed_at timestamptz;
 ALTER TABLE workbench.contacts ADD COLUMN replaced jsonb;
-CREATE INDEX events_changed ON workbench.events (org_id, changed_at) WHERE changed_at IS NOT NULL;
+CREATE INDEX events_changed ON ONLY workbench.events (org_id, changed_at) WHERE changed_at IS NOT NULL;
 
 CREATE OR REPLACE VIEW analyst.contact_changes WITH (security_invoker = true, security_barrier = true) AS
     SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes

@@ -20,7 +20,8 @@ _ALLOWED = (
     rf"ALTER TABLE [\w.]+ ALTER COLUMN \w+ SET DEFAULT {_CONSTANT}",
     r"ALTER TABLE [\w.]+ ALTER COLUMN \w+ DROP NOT NULL",
     r"CREATE (?:OR REPLACE )?VIEW [\w.]+ .*",  # a replacement can only add columns at the end
-    r"CREATE FUNCTION .*",
+    r"CREATE INDEX \w+ ON ONLY [\w.]+ .*",  # of a partitioned table, whose partitions get it during traffic
+    r"CREATE (?:OR REPLACE )?FUNCTION .*",
     r"CREATE POLICY .*",
     r"GRANT .*",
     r"COMMENT ON .*",
