@@ -60,7 +60,7 @@ CREATE TABLE workbench.contacts (
     updated_at      timestamptz NOT NULL,
     erased_at       timestamptz,                -- set when erased: the row is only counted
     merged_into     uuid,                       -- the surviving contact; this row keeps its values
-    replaced        jsonb,                      -- as in `events`, of the last event with it
+    replaced        jsonb,                      -- passes old values from the update to the insert of `add_changing_events`
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
 CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
@@ -83,10 +83,10 @@ CREATE TABLE workbench.contact_merges (
 );
 CREATE UNIQUE INDEX contact_merges_live ON workbench.contact_merges (org_id, absorbed_id) WHERE undone_at IS NULL;
 
--- Every change of a contact, with the number of its transaction as in `events`; other changes are in `events.attributes`, and the views
--- `contact_changes` have both. The moments of a contact's changes grow with each change
--- of its own values. What is not here has not changed since the contact was created: the values of a moment are the `old` ones of the
--- first changes after it, and otherwise those of the contact. Rows stay with the contact that they are about when it is merged.
+-- Changes of a contact, with the number of their transaction as in `events`. Attributes that an event alone of its batch changes are in the
+-- row of that event instead; the views `contact_changes` have both. The moments of a contact's changes grow with each change of its own
+-- values. A value that is in neither has not changed since the contact was created: the values of a moment are the `old` ones of the first
+-- changes after it, and otherwise those of the contact. Rows stay with the contact that they are about when it is merged.
 CREATE TABLE workbench.contact_changes (
     org_id      bigint NOT NULL,
     contact_id  uuid NOT NULL,
@@ -180,8 +180,8 @@ CREATE TABLE workbench.events (
     external_id      text,
     merged_from      uuid,                      -- its first contact, if that was merged into another
     stored_in        bigint NOT NULL DEFAULT 0,   -- the number of the transaction that stored it, for `as_of`; see `clusters`
-    attributes       jsonb,                     -- those it was sent with, if it alone of its batch changed some of its contact
-    replaced         jsonb,                     -- the values of the contact before: of these attributes at least; null: none
+    attributes       jsonb,                     -- as sent, if it alone of its batch changed attributes of its contact
+    replaced         jsonb,                     -- attributes of the contact before it, at least the same; null: it had none
     changed_at       timestamptz,               -- the moment of this change, as in `contact_changes`
     PRIMARY KEY (org_id, id, created_at)
 ) PARTITION BY RANGE (created_at);

@@ -38,7 +38,7 @@ __version__ = VERSION
 _NAMES = {
     "automation": "Automation",
     "catalog": "Catalog",
-    "client": "Client RefusedEvent",
+    "client": "Client RejectedEvent",
     "contacts": "Contact Merge",
     "entries": "DeadLetters Entries Entry",
     "errors": (

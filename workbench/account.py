@@ -11,7 +11,7 @@ from workbench.display.html import TableSequence, TableView, html, moment, print
 from workbench.display.words import quantity, short
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
-from workbench.language.responses import AuditView, KeyView, MeView
+from workbench.language.responses import AuditView, CurrentKeyView, KeyView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -160,7 +160,7 @@ class Keys(TableSequence[Key]):
         return TableView(columns, rows, "Keys", "Nothing yet.", "Revoking takes effect within five seconds.")
 
 
-# What a key with a scope may do, as the page of a Workbench says it
+# What each scope permits, in the words of the display of a Workbench
 SCOPE_ACTIONS = {
     "events:read": "read events",
     "sql:read": "run SQL",
@@ -169,9 +169,9 @@ SCOPE_ACTIONS = {
 }
 
 
-def me(connection: Connection) -> MeView:
+def current_key(connection: Connection) -> CurrentKeyView:
     """Return the key of this connection; raise AuthenticationError without a valid one."""
-    return msgspec.convert(connection.get("/me"), MeView)
+    return msgspec.convert(connection.get("/me"), CurrentKeyView)
 
 
 _USAGE_COLUMNS = table_columns("channel", "messages", numbers=("messages",))

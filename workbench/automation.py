@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from workbench.backtest.result import Backtest
-    from workbench.backtest.run import Against, Played
+    from workbench.backtest.run import Against, BacktestVersion
     from workbench.canvas.widget import Canvas
     from workbench.segments import Segment
 
@@ -185,7 +185,7 @@ class Automation(AutomationVerbs):
     def backtest(
         self,
         *,
-        version: "Played" = "draft",
+        version: "BacktestVersion" = "draft",
         against: "Against | None" = None,
         segment: str | None = None,
         sample: float = 1.0,

@@ -22,7 +22,17 @@ import msgspec
 
 from workbench import environment
 from workbench.errors import InvalidArgumentError, InvalidRequestError, SpoolError, UnavailableError, WorkbenchError
-from workbench.event_json import EventFields, JsonObject, encode_exactly, event_body, sending_key, with_key
+from workbench.event_json import (
+    BATCH_SIZE,
+    RATE_LIMITED,
+    UNAVAILABLE,
+    EventFields,
+    JsonObject,
+    encode_exactly,
+    event_body,
+    sending_key,
+    with_key,
+)
 from workbench.language.codec import decode
 from workbench.spool import Spool, WaitingEvent
 
@@ -30,7 +40,6 @@ if TYPE_CHECKING:
     from workbench.connection import Connection
     from workbench.events import Receipt
 
-BATCH_SIZE = 100  # events in one request; the service accepts no more
 LANES = 4  # requests at a time. Events with the same contact are in one lane, so they arrive in order
 MAX_SPOOL_BYTES = 1_073_741_824
 _FOLDER = Path(".local/state/event-workbench")  # in the home of the user
@@ -38,13 +47,12 @@ _WAIT_FOR_OTHERS_S = 0.1  # before the first event of a request is sent
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0  # after failures
 _TAKE_OVER_INTERVAL_S = 1.0  # how often a process tries to become the one that sends
 _EXIT_TIMEOUT_S = 2.0  # the end of a process waits so long; the file keeps the other events
-_RETRYABLE = ("RATE_LIMITED", "INGEST_UNAVAILABLE")
 
 logger = logging.getLogger("workbench.client")
 
 
-class RefusedEvent(msgspec.Struct, frozen=True):
-    """An event that the service refused for good, and its error. `event` is in the JSON format of the API."""
+class RejectedEvent(msgspec.Struct, frozen=True):
+    """An event that the service rejected, and its error. `event` is in the JSON format of the API."""
 
     error: str
     event: JsonObject
@@ -58,7 +66,7 @@ class Client:
 
     `url` and `key`: by default WORKBENCH_URL and WORKBENCH_EVENTS_KEY. `spool`: the file that keeps the events, by
     default one for each URL in `~/.local/state/event-workbench`; `max_spool_bytes`: the size at which `track` raises
-    SpoolError. `on_receipt` is called with the Receipt of each accepted or refused event, by the thread that sends.
+    SpoolError. `on_receipt` is called with the Receipt of each accepted or rejected event, by the thread that sends.
 
     `track` waits for no network, so it needs no `await`; `aflush`, `aclose` and `async with` are for asyncio.
 
@@ -109,7 +117,7 @@ class Client:
         return str(body["idempotencyKey"])
 
     def flush(self, timeout_s: float = 30.0) -> int:
-        """Wait until the events that are stored now were accepted or refused; return how many still wait."""
+        """Wait until the events that are stored now were accepted or rejected; return how many still wait."""
         newest = self._spool.newest_id()
         until_s = environment.monotonic_s() + timeout_s
         while waiting := self._spool.count(newest):
@@ -130,13 +138,13 @@ class Client:
         """Why the last request of this process failed; None if it succeeded."""
         return None if self._sender is None else self._sender.failure
 
-    def refused(self, limit: int = 1_000) -> list[RefusedEvent]:
-        """Return the newest events that the service refused for good, such as those older than seven days."""
-        return [RefusedEvent(error, decode(body)) for error, body in self._spool.refused(limit)]
+    def rejected(self, limit: int = 1_000) -> list[RejectedEvent]:
+        """Return the newest events that the service rejected, such as those older than seven days."""
+        return [RejectedEvent(error, decode(body)) for error, body in self._spool.rejected(limit)]
 
-    def discard_refused(self) -> None:
-        """Delete the refused events from the file."""
-        self._spool.discard_refused()
+    def discard_rejected(self) -> None:
+        """Delete the rejected events from the file."""
+        self._spool.discard_rejected()
 
     def close(self, timeout_s: float = 10.0) -> int:
         """Send for up to `timeout_s` seconds, and return how many events the file keeps for a later client."""
@@ -152,7 +160,7 @@ class Client:
 
     async def aflush(self, timeout_s: float = 30.0) -> int:
         """Do what `flush` does, without blocking the event loop."""
-        import asyncio  # takes 30 ms, and few backends of the others need it
+        import asyncio  # takes 30 ms to import, and only asyncio programs need it
 
         return await asyncio.to_thread(self.flush, timeout_s)
 
@@ -241,7 +249,7 @@ class _Sender(threading.Thread):
                 events = self._spool.oldest(LANES * BATCH_SIZE)
             self._at_once.clear()
             try:
-                is_owner = is_owner or self._claim(connection)
+                is_owner = is_owner or self._check_owner(connection)
                 failure = self._send_lanes(connection, events)
             except WorkbenchError as error:
                 failure = error
@@ -254,10 +262,10 @@ class _Sender(threading.Thread):
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _claim(self, connection: "Connection") -> bool:
+    def _check_owner(self, connection: "Connection") -> bool:
         """Check that the events of the file belong to the organization of the key."""
         me = connection.get("/me")
-        if not self._spool.claim(me["organization"], me["test"]):
+        if not self._spool.belongs_to(me["organization"], me["test"]):
             raise SpoolError(
                 f"{self._spool.path} has events of another organization or kind of key than this key of "
                 f"{me['organization']}. They wait in it. Pass another file: Client(spool=…)"
@@ -303,7 +311,7 @@ class _Sender(threading.Thread):
             results = [{"accepted": False, "error": str(error)}]
         except WorkbenchError as error:
             return error
-        waits = [str(result.get("error", "")).startswith(_RETRYABLE) for result in results]
+        waits = [str(result.get("error", "")).startswith((RATE_LIMITED, UNAVAILABLE)) for result in results]
         settled = [(event, result) for event, result, wait in zip(events, results, waits, strict=True) if not wait]
         self._spool.settle(
             [event.id for event, result in settled if result["accepted"]],

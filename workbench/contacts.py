@@ -191,7 +191,7 @@ class Contact:
 
         `automation`: an automation or its name. `event`: the id of one event, or an event that has not happened. The
         server applies the engine's rules to the version that was live when the event arrived, and to the contact as
-        it is today.
+        it was then.
         """
         return explain(self._connection, self.id, automation, event, limit)
 

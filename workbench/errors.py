@@ -118,7 +118,7 @@ class PublishError(InvalidRequestError):
 
 
 class SpoolError(WorkbenchError):
-    """The file that keeps the events of a client cannot be used, or is full. The event was not stored."""
+    """The file that keeps the events of a client cannot be used, is full, or belongs to another organization."""
 
 
 class ConflictError(InvalidRequestError):

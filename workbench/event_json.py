@@ -1,4 +1,7 @@
-"""An event as Python arguments and as JSON, and the key to send it with. It loads no HTTP library."""
+"""An event as Python arguments and as JSON, the key to send it with, and the bounds of a request.
+
+This module loads no HTTP library.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,6 +12,9 @@ from workbench.errors import AuthenticationError, InvalidArgumentError
 from workbench.language.codec import encode, exactness_problem
 
 JsonObject: TypeAlias = dict[str, Any]
+
+BATCH_SIZE = 100  # events in one request; the service accepts no more
+RATE_LIMITED, UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"  # the first word of errors of single events
 
 
 class EventFields(TypedDict, total=False):
@@ -93,6 +99,6 @@ def sending_key(key: str | None, usage: str) -> str:
         )
     if not key.startswith("sk_"):
         raise AuthenticationError(
-            f"{key[:3]}… is no key for sending events: pass a live key (sk_live_…) or a test key (sk_test_…)"
+            f"{key[:3]}… cannot send events: pass a live key (sk_live_…) or a test key (sk_test_…)"
         )
     return key

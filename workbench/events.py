@@ -28,7 +28,17 @@ from workbench.errors import (
     WorkbenchError,
     usage_example,
 )
-from workbench.event_json import EventFields, JsonObject, encode_exactly, event_body, sending_key, with_key
+from workbench.event_json import (
+    BATCH_SIZE,
+    RATE_LIMITED,
+    UNAVAILABLE,
+    EventFields,
+    JsonObject,
+    encode_exactly,
+    event_body,
+    sending_key,
+    with_key,
+)
 from workbench.language.responses import EventResponse
 from workbench.tail import EventTail, Outcomes, misspelt, recent, rejected
 
@@ -37,10 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BATCH_SIZE = 100  # events in one request; the service accepts no more
-
-# The first word of a receipt's error. The service returns the first two, for single events of a batch.
-_RATE_LIMITED, _UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"
+# The first word of a receipt's error, besides those of the service
 _UNANSWERED, _NOT_SENT, _REFUSED = "UNANSWERED", "NOT_SENT", "REFUSED"
 
 
@@ -214,7 +221,7 @@ class Events(MethodHints):
                 pause = next(pauses, None)
                 if pause is None:
                     break
-                if any((receipts[index].error or "").startswith(_RATE_LIMITED) for index in left):
+                if any((receipts[index].error or "").startswith(RATE_LIMITED) for index in left):
                     limited_s += pause
                 environment.sleep(pause)
             # One series of pauses for both kinds of retries, so that a batch is sent at most `attempts` times.
@@ -231,7 +238,7 @@ class Events(MethodHints):
             unanswered.update(index for index in left if unknown or receipts[index].unknown)
         for index in unanswered:
             receipt = receipts[index]
-            if (receipt.error or "").startswith((_RATE_LIMITED, _NOT_SENT, _REFUSED)):
+            if (receipt.error or "").startswith((RATE_LIMITED, _NOT_SENT, _REFUSED)):
                 # The last attempt was rejected, but an earlier one may have stored the event.
                 error = f"{_UNANSWERED}: the outcome of an earlier attempt is unknown, then {receipt.error}"
                 receipts[index] = msgspec.structs.replace(receipt, error=error)
@@ -302,12 +309,12 @@ class Receipt(EventResponse, frozen=True, rename="camel", omit_defaults=True):
     @property
     def unknown(self) -> bool:
         """Whether it is unknown if the event was stored. If so, send it again with the same idempotency key."""
-        return not self.accepted and (self.error or "").startswith((_UNAVAILABLE, _UNANSWERED))
+        return not self.accepted and (self.error or "").startswith((UNAVAILABLE, _UNANSWERED))
 
     @property
     def retryable(self) -> bool:
         """Whether the server was too busy for the event."""
-        return not self.accepted and (self.error or "").startswith((_RATE_LIMITED, _UNAVAILABLE))
+        return not self.accepted and (self.error or "").startswith((RATE_LIMITED, UNAVAILABLE))
 
     def sentence(self) -> str:
         return self._outcome()[2]

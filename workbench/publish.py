@@ -140,7 +140,7 @@ class Stopped(StoppedView, frozen=True, rename="camel"):
     def counts(self) -> str:
         """Return the numbers of automations, entries and messages."""
         automations, entries = quantity(self.automations, "automation"), quantity(self.entries, "entry", "entries")
-        if self.stopped_at is not None and self.entries >= MAX_STOPPED_ENTRIES:
+        if self.entries == MAX_STOPPED_ENTRIES:  # the server counts no further; a resume counts all
             entries = f"at least {entries}"
         return join_and([automations, entries, f"{quantity(self.unsent, 'message')} not sent yet"])
 

@@ -23,7 +23,7 @@ _BUSY_TIMEOUT_S = 30.0  # another process writes
 _PAGE_BYTES = 4_096
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY AUTOINCREMENT, lane INTEGER NOT NULL, body BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS refused (id INTEGER PRIMARY KEY AUTOINCREMENT, error TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS rejected (id INTEGER PRIMARY KEY AUTOINCREMENT, error TEXT NOT NULL, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS owner (organization TEXT NOT NULL, test INTEGER NOT NULL);
 """
 
@@ -37,7 +37,7 @@ class WaitingEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spool:
-    """The waiting and the refused events of one file. Threads and forked processes may share it.
+    """The waiting and the rejected events of one file. Threads and forked processes may share it.
 
     Raises SpoolError if the file cannot be opened, written or is larger than `max_bytes`.
     """
@@ -54,14 +54,13 @@ class Spool:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The file has personal data. SQLite gives its other files the mode of this one.
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._database = self._open(self.path)
+            self._database = sqlite3.connect(
+                self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
             self._database.execute("PRAGMA journal_mode = wal")
             self._database.execute("PRAGMA synchronous = off")
             self._database.execute(f"PRAGMA max_page_count = {max(self._max_bytes // _PAGE_BYTES, 16)}")
             self._database.executescript(_SCHEMA)
-
-    def _open(self, path: Path) -> sqlite3.Connection:
-        return sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def add(self, lane: int, body: bytes) -> None:
         self._execute("INSERT INTO events (lane, body) VALUES (?, ?)", (lane, body))
@@ -78,30 +77,30 @@ class Spool:
         bound = (2**63 - 1 if last_id is None else last_id,)
         return int(self._execute("SELECT count(*) FROM events WHERE id <= ?", bound)[0][0])
 
-    def settle(self, accepted: Collection[int], refused: Sequence[tuple[int, str]]) -> None:
-        """Delete the accepted events, and keep the refused ones with their errors, in one transaction."""
+    def settle(self, accepted: Collection[int], rejected: Sequence[tuple[int, str]]) -> None:
+        """Delete the accepted events, and keep the rejected ones with their errors, in one transaction."""
         with self._lock, self._errors():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 self._database.executemany(
-                    "INSERT INTO refused (error, body) SELECT ?, body FROM events WHERE id = ?",
-                    [(error, event_id) for event_id, error in refused],
+                    "INSERT INTO rejected (error, body) SELECT ?, body FROM events WHERE id = ?",
+                    [(error, event_id) for event_id, error in rejected],
                 )
-                gone = [(event_id,) for event_id in (*accepted, *(event_id for event_id, _ in refused))]
+                gone = [(event_id,) for event_id in (*accepted, *(event_id for event_id, _ in rejected))]
                 self._database.executemany("DELETE FROM events WHERE id = ?", gone)
                 self._database.execute("COMMIT")
             except BaseException:
                 self._database.execute("ROLLBACK")
                 raise
 
-    def refused(self, limit: int) -> list[tuple[str, bytes]]:
-        """Return the errors and the bodies of refused events, newest first."""
-        return self._execute("SELECT error, body FROM refused ORDER BY id DESC LIMIT ?", (limit,))
+    def rejected(self, limit: int) -> list[tuple[str, bytes]]:
+        """Return the errors and the bodies of rejected events, newest first."""
+        return self._execute("SELECT error, body FROM rejected ORDER BY id DESC LIMIT ?", (limit,))
 
-    def discard_refused(self) -> None:
-        self._execute("DELETE FROM refused")
+    def discard_rejected(self) -> None:
+        self._execute("DELETE FROM rejected")
 
-    def claim(self, organization: str, test: bool) -> bool:
+    def belongs_to(self, organization: str, test: bool) -> bool:
         """Return whether the events belong to this organization and kind of key; the first caller owns the file."""
         self._execute("INSERT INTO owner SELECT ?, ? WHERE NOT EXISTS (SELECT 1 FROM owner)", (organization, int(test)))
         return self._execute("SELECT organization, test FROM owner") == [(organization, int(test))]
@@ -135,13 +134,7 @@ class Spool:
         except (OSError, sqlite3.Error) as error:
             raise SpoolError(f"{self.path}: {error}. Nothing was changed in it") from None
 
-    def _before_fork(self) -> None:
-        self._lock.acquire()  # so that no statement is half done in the child
-
-    def _after_fork_in_parent(self) -> None:
-        self._lock.release()
-
-    def _after_fork_in_child(self) -> None:
+    def _reconnect(self) -> None:
         # SQLite forbids using or closing a connection of the parent, so it is kept open and unused.
         _inherited.append(self._database)
         self._connect()
@@ -151,14 +144,20 @@ _spools: "weakref.WeakSet[Spool]" = weakref.WeakSet()
 _inherited: list[sqlite3.Connection] = []
 
 
-def _each(method: str) -> None:
+def _before_fork() -> None:
     for spool in list(_spools):
-        getattr(spool, method)()
+        spool._lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    for spool in list(_spools):
+        spool._lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for spool in list(_spools):
+        spool._reconnect()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _each("_before_fork"),
-        after_in_parent=lambda: _each("_after_fork_in_parent"),
-        after_in_child=lambda: _each("_after_fork_in_child"),
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

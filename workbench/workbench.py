@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
-from workbench.account import SCOPE_ACTIONS, Keys, audit, me, set_timezone, timezone, usage
+from workbench.account import SCOPE_ACTIONS, Keys, audit, current_key, set_timezone, timezone, usage
 from workbench.automation import Automation
 from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
@@ -19,7 +19,7 @@ from workbench.entries import DeadLetters, Entry, dead_letters
 from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
-from workbench.language.responses import MeView
+from workbench.language.responses import CurrentKeyView
 from workbench.publish import Automations, SavedAutomation, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
@@ -264,9 +264,9 @@ class Workbench(Reports):
         return audit(self._connection, limit, action)
 
     @property
-    def me(self) -> MeView:
+    def me(self) -> CurrentKeyView:
         """The organization, the scopes and the limits of your key."""
-        return me(self._connection)
+        return current_key(self._connection)
 
     @property
     def keys(self) -> Keys:

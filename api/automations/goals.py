@@ -40,8 +40,8 @@ MAX_FILTERED_EVENTS = 200_000  # events that filters are applied to, in all
 MAX_DAYS = 366
 MAX_EVENTS_PER_CONTACT = 1_000  # events of one contact that filters are applied to
 _EVENTS_IN_MEMORY = 2_000  # for all contacts together
-MAX_VERSIONS = 100
-_PAGE, _FILTERED_PAGE = 2_000, 200  # entries; with filters, events are read for each of them
+MAX_VERSIONS = 100  # the newest ones, in which the size of the holdout is looked up
+PAGE, FILTERED_PAGE = 2_000, 200  # entries; with filters, events are read for each of them
 _CLOCK_SKEW = timedelta(minutes=1)  # an entry that began while its version was being published may be a little older
 _ROOTS = (*BUILT_INS, "contact", "payload")
 
@@ -191,7 +191,7 @@ async def _count(
 ) -> _Tally:
     """Count page by page, from the newest entry backwards, each page in its own transaction."""
     tally, before_id = _Tally(), LAST_ID
-    size = _FILTERED_PAGE if measurement.goal.filters else _PAGE
+    size = FILTERED_PAGE if measurement.goal.filters else PAGE
     while True:
         left = limit - tally.entries if tally.events < MAX_FILTERED_EVENTS else 0
         async with database.transaction() as tx:

@@ -22,7 +22,7 @@ from api.engine.facts import past_of
 from api.store import automations as store
 from api.store.automations import AutomationRow, VersionRow
 from api.store.consents import list_topics
-from api.store.contacts import find_contact_state, find_owners, read_past
+from api.store.contacts import find_contact_state, find_owners, list_changes_since
 from api.store.database import Database
 from workbench.language.body import Body, Id, Moment, Number
 from workbench.language.channel import RetryPolicy
@@ -216,7 +216,7 @@ async def prepare(
             unconfirmed = tuple(topic.name for topic in topics if topic.opt_in == "double")
             new = ContactState(SIMULATED_ID, declined=unconfirmed)
             return PreparedTrial(automation, new, event, owners=owners)
-        changes = await read_past(tx, context.org_id, context.show.keys, contact.id, trial.now)
+        changes = await list_changes_since(tx, context.org_id, context.show.keys, contact.id, trial.now)
         contact = contact_before(contact, changes)
         history = await past_of(tx, context.org_id, automation.id, automation.graph, contact.id, trial.now)
         return PreparedTrial(automation, contact, event, history, owners)

@@ -48,6 +48,9 @@ IDENTIFIER_FIELDS = {
     IdentifierKind.EMAIL: "email",
     IdentifierKind.EXTERNAL_ID: "externalId",
 }
+_SAMPLED_TIME = timedelta(days=30)
+_SAMPLED_CONTACTS = 300  # of the newest contacts, and of the newest events
+_SAMPLED_BYTES = 2_000_000  # of JSON
 
 
 Row = TypeVar("Row", ContactView, EventRow)
@@ -73,11 +76,6 @@ async def describe_properties(database: Database, org_id: int, now: datetime) ->
     # Runs in a thread, because decoding may take a second.
     paths = await asyncio.to_thread(lambda: summarise_paths([decode(row.attributes) for row in sampled]))
     return PropertiesView(len(sampled), paths, tuple(sorted({tag for row in sampled for tag in row.tags})))
-
-
-_SAMPLED_TIME = timedelta(days=30)
-_SAMPLED_CONTACTS = 300  # of the newest contacts, and of the newest events
-_SAMPLED_BYTES = 2_000_000  # of JSON
 
 
 async def read(database: Database, org_id: int, contact_id: str, show: EmailDisplay) -> ContactView | Refusal:

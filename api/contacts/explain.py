@@ -150,7 +150,9 @@ async def explain(
             ids = [event.id for event in events]
             entries = await contacts.find_entries_of_events(tx, contact_key.org_id, row.id, ids)
             began = min((event.created_at for event in events), default=reader.author.now)
-            changes = await contacts.read_past(tx, contact_key.org_id, reader.show.keys, contact_key.contact_id, began)
+            changes = await contacts.list_changes_since(
+                tx, contact_key.org_id, reader.show.keys, contact_key.contact_id, began
+            )
             explanations = []
             for event in events:
                 # As the trigger saw it, which is after the changes of the event itself.

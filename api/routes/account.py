@@ -25,7 +25,7 @@ from workbench.language.body import Body
 from workbench.language.channel import CHANNELS
 from workbench.language.local_time import NOT_A_ZONE, find_zone
 from workbench.language.problem import Problem
-from workbench.language.responses import AuditView, KeyLimits, MeView
+from workbench.language.responses import AuditView, CurrentKeyView, KeyLimits
 
 blueprint = Blueprint("account", url_prefix="/api/v1")
 
@@ -86,13 +86,13 @@ class RetriesResponse(msgspec.Struct, frozen=True):
 
 @blueprint.get("/me")
 @Operation(_ANY_SECRET_KEY)
-async def read_me(request: Request) -> MeView:
+async def read_me(request: Request) -> CurrentKeyView:
     """Return the organization, the scopes and the limits of the key of this request."""
     principal, settings = principal_of(request), services(request).settings
     limits = KeyLimits(
         settings.ingest_rate, settings.ingest_burst, MAX_BATCH_EVENTS, ConcurrencyLimits().per_organization
     )
-    return MeView(
+    return CurrentKeyView(
         principal.org_name,
         principal.key_id,
         principal.kind,

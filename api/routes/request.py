@@ -57,7 +57,10 @@ _Body = TypeVar("_Body", bound=Body)
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The kinds of keys that may call a route, with one of the scopes. No kinds: public; no scopes: with any."""
+    """The kinds of keys that may call a route, and the scopes of which they need one.
+
+    No kinds: public. No scopes: any key of these kinds.
+    """
 
     kinds: tuple[Kind, ...] = ()
     scopes: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class TrackingBatch(msgspec.Struct):
-    """Messages of any number, each with its `type`."""
+    """Any number of messages, each with its `type`."""
 
     batch: list[TrackingMessage]
 

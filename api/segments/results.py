@@ -9,8 +9,10 @@ from collections import Counter, defaultdict
 from api.automations.automations import Refusal, unknown
 from api.automations.goals import (
     COUNTED,
+    FILTERED_PAGE,
     MAX_FILTERED_EVENTS,
     MAX_VERSIONS,
+    PAGE,
     Measurement,
     find_reached,
     read_measurement,
@@ -25,8 +27,6 @@ from workbench.language.channel import RetryPolicy
 from workbench.language.lift import LiftGroup, lift
 from workbench.language.responses import BroadcastGoal, BroadcastResults
 
-_PAGE, _FILTERED_PAGE = 2_000, 200  # entries; with filters, events are read for each of them
-
 
 async def read_results(
     database: Database, org_id: int, keys: OrgKeys, broadcast_id: str, retries: RetryPolicy, limit: int = COUNTED
@@ -38,7 +38,7 @@ async def read_results(
             return unknown("broadcast")
         versions = await list_versions(tx, org_id, row.automation_id, MAX_VERSIONS)
     measurement = await asyncio.to_thread(read_measurement, versions, retries)
-    size = _FILTERED_PAGE if measurement is not None and measurement.goal.filters else _PAGE
+    size = FILTERED_PAGE if measurement is not None and measurement.goal.filters else PAGE
     states = Counter[str]()
     steps: defaultdict[tuple[str, str], StepCounts] = defaultdict(StepCounts)
     treated, held_out = LiftGroup(), LiftGroup()

@@ -78,7 +78,9 @@ async def find_contact_state(
     return None if row is None else contact_state(row, keys.open_email)
 
 
-async def read_past(tx: Transaction, org_id: int, keys: OrgKeys, contact_id: str, since: datetime) -> list[ValueChange]:
+async def list_changes_since(
+    tx: Transaction, org_id: int, keys: OrgKeys, contact_id: str, since: datetime
+) -> list[ValueChange]:
     """Return the changes of a contact after a moment, in order, with emails opened; those by events name the event."""
     changes: list[ValueChange] = []
     cursor, is_done = NEWEST_CHANGE, False

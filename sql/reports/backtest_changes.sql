@@ -17,7 +17,7 @@ WHERE k.changed_at >= :since AND k.contact_id IN (SELECT contact_id FROM (
 
 UNION ALL
 SELECT n.contact_id, n.at, n.at, 'topics.' || n.topic, n.before::text, n.granted::text, '', 0, false, 'person'
-FROM (SELECT n.*, coalesce(lag(n.granted) OVER (PARTITION BY n.contact_id, n.topic ORDER BY n.at, n.id), n.topic <> ALL (:confirmed_topics::text[]))
+FROM (SELECT n.*, coalesce(lag(n.granted) OVER (PARTITION BY n.contact_id, n.topic ORDER BY n.at, n.id), n.topic <> ALL (:opt_in_topics::text[]))
           AS before
       FROM consents n WHERE n.topic = ANY (:topics)) n
 WHERE n.at >= :since AND n.contact_id IN (SELECT contact_id FROM (

@@ -219,12 +219,14 @@ def test_the_remarks_name_what_may_differ_from_a_real_run(wb: Workbench) -> None
         .then(lambda b: b.split({"a": 50, "b": 50}))
     )
     remarks = " ".join(draft.backtest(days=2).remarks)
-    assert "add_tag_vip changes contact.tags, and it uses contact.tags later: it sees these changes" in remarks
+    assert (
+        "add_tag_vip changes contact.tags and later steps use contact.tags. The backtest sees these changes" in remarks
+    )
     assert "your API key sees them masked" in remarks
     assert "It is not saved yet" in remarks
     assert "Never taken:" in remarks
     draft = wb.automation("setting").on("deposit").update_contact(level=2)
-    assert "update_contact changes contact.level: it sees these changes" in " ".join(draft.backtest(days=2).remarks)
+    assert "update_contact changes contact.level. The backtest sees" in " ".join(draft.backtest(days=2).remarks)
     draft = wb.automation("there").on("deposit").when("contact.email").then(lambda b: b.add_tag("reachable"))
     assert "masked" not in " ".join(draft.backtest(days=2).remarks)
 

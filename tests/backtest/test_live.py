@@ -94,7 +94,7 @@ def test_entries_from_before_the_period_are_left_out(wb: Workbench, versions: Au
 
 
 def test_an_entry_that_differs_is_listed_with_the_reason(wb: Workbench) -> None:
-    """A dead letter that is replayed takes its step at another time than a backtest, which takes it at once."""
+    """A replayed dead letter takes its failed step a second time, which a backtest does not."""
     automation = wb.automation("differing").on("lv:seen").send_inapp("Hi", "{{ name }}", on_missing="fail").publish()
     wb.events.send_many([paid(20, "lv:seen", payload={"name": "Ann"}), paid(21, "lv:seen")])
     settled(automation, completed=1, dead=1)

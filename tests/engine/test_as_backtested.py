@@ -249,7 +249,7 @@ class Past:
             "until": until,
             "channels": ["inapp", "email", "connection"],
             "topics": ["deals", "news"],
-            "confirmed_topics": ["deals"],
+            "opt_in_topics": ["deals"],
         }
 
     async def rows(self, name: str) -> list[tuple[Any, ...]]:

@@ -96,10 +96,6 @@ class Automation(msgspec.Struct, frozen=True):
     trigger: dict[str, Any]
     graph: dict[str, Any]
 
-    @property
-    def starts_from_events(self) -> bool:
-        return self.trigger["type"] == "app_event"
-
 
 class World(msgspec.Struct, frozen=True):
     """A world. `actions`: in order of time; events of one moment are a batch. `zone`: of the organization.

@@ -105,7 +105,7 @@ def test_the_key_of_the_workbench_names_its_organization_scopes_and_limits(wb: W
 
 def test_a_workbench_key_is_refused_for_sending_before_anything_is_sent() -> None:
     wb = Workbench("http://127.0.0.1:9", "wb_x", events_key="wb_x")
-    with pytest.raises(AuthenticationError, match="wb_… is no key for sending events"):
+    with pytest.raises(AuthenticationError, match="wb_… cannot send events"):
         wb.events.send("deposit", email="ada@example.com")
 
 

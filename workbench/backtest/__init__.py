@@ -9,7 +9,7 @@ shown.
     source   selects the events and reads them           buckets          rows on disk, by contact
     worker   processes that simulate buckets             simulate_bucket  one bucket: rows in, rows out
     run      the whole backtest, with its progress       agreement        the comparison with the engine's entries
-    tables, result   what is shown of it
+    starts   segments, schedules and broadcasts          tables, result   what is shown of it
 
 Importing polars takes 0.3 s, so modules outside of this package import it only when a backtest starts.
 """

@@ -116,7 +116,7 @@ class Backtest:
     @property
     def agreement(self) -> str:
         """A sentence: how many of the engine's entries took the same steps; raises InvalidArgumentError for a draft."""
-        self._played_live()
+        self._require_live()
         compared, differing, extra = self._summary.compared, self._summary.differing, self._summary.extra
         text = f"Agrees with {compared - differing:,} of {quantity(compared, 'real entry', 'real entries')}"
         return f"{text}; {quantity(extra, 'entry is', 'entries are')} only in the backtest." if extra else f"{text}."
@@ -128,7 +128,7 @@ class Backtest:
         as `real`, and what the backtest has as `simulated`; empty if there is nothing. Raises InvalidArgumentError for
         a draft.
         """
-        self._played_live()
+        self._require_live()
         return self._tables.scan(DIFFERENCES).sort("event_at", "entry").collect()
 
     def frame(self) -> pl.DataFrame:
@@ -327,10 +327,10 @@ class Backtest:
         if writing and not self._is_live:
             verb = "changes" if len(writing) == 1 else "change"
             uses = sorted(written if "contact" in read else written & read)
-            then = f", and it uses {join_and(uses)} later" if uses else ""
+            then = f", and later steps use {join_and(uses)}" if uses else ""
             yield (
-                f"{join_and(writing)} {verb} {join_and(sorted(written))}{then}: "
-                "it sees these changes, not those that its published versions made."
+                f"{join_and(writing)} {verb} {join_and(sorted(written))}{then}. "
+                "The backtest sees these changes, not those that published versions made."
             )
         if summary.masked and filters_on_addresses(self._automation):
             masked = "your API key sees them masked (no pii:read)"
@@ -345,7 +345,7 @@ class Backtest:
         if summary.erased:
             yield f"Contacts that were erased since are left out: {summary.erased:,}."
 
-    def _played_live(self) -> None:
+    def _require_live(self) -> None:
         if not self._is_live:
             raise InvalidArgumentError(
                 'A draft has no entries to agree with. Pass version="live" to .backtest() to play what was live.'

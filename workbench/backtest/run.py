@@ -51,7 +51,9 @@ _READING_SHARE = 0.35  # of the total time, roughly
 _PROGRESS_INTERVAL_S = 0.2
 
 Against: TypeAlias = Literal["published"] | int
-Played: TypeAlias = Literal["draft", "live"]
+BacktestVersion: TypeAlias = Literal["draft", "live"]
+
+_ACTIVITIES: dict[str, Activity] = {"live": "live", "paused": "paused"}  # of other states: off
 
 
 class BacktestRequest(msgspec.Struct, frozen=True):
@@ -69,42 +71,35 @@ def backtested(
     record: AutomationRecord | None,
     against: Against | None,
     request: BacktestRequest,
-    played: Played = "draft",
+    version: BacktestVersion = "draft",
 ) -> Backtest:
     """Return the backtest of a draft, compared with a version of its record, or of what was live.
 
     Raises StoppedError on an interrupt.
     """
-    if played == "live":
+    if version == "live":
         if against is not None:
             raise InvalidArgumentError('version="live" is compared with the entries of the engine: leave out `against`')
         return _backtested_live(connection, draft.name, record, request)
-    if played != "draft":
-        raise InvalidArgumentError(f'version={played!r}: write version="live" for what was live, or "draft"')
+    if version != "draft":
+        raise InvalidArgumentError(f'version={version!r}: write version="live" for what was live, or "draft"')
     if not draft.nodes:
         raise InvalidArgumentError('The automation is empty. Begin with the event that starts it: .on("deposit").')
     draft = with_pins(draft, connection)
     payload = draft.payload()
-    try:
-        if against is not None:
-            record = find(connection, draft.name) or record  # it may have been published since the draft was opened
-        own_id = record.id if record is not None else None
-        version = None if against is None else _find_version(connection, draft.name, record, against)
-        bodies = [payload, *([] if version is None else [version.payload()])]
-        payloads = tuple(
-            AutomationPayload(own_id or SIMULATED_ID, body["triggerSpec"], body["graph"]) for body in bodies
-        )
-        label = BacktestLabel(
-            draft.name,
-            "" if version is None else f"version {version.version}",
-            saved=record is not None,
-            problems=len(errors(draft.remarks())),
-        )
-        return run(connection, label, payloads, own_id, request)
-    except KeyboardInterrupt:
-        raise StoppedError(
-            "The backtest was stopped and has no result. sample=0.1 takes a tenth of the contacts."
-        ) from None
+    if against is not None:
+        record = find(connection, draft.name) or record  # it may have been published since the draft was opened
+    own_id = record.id if record is not None else None
+    other = None if against is None else _find_version(connection, draft.name, record, against)
+    bodies = [payload, *([] if other is None else [other.payload()])]
+    payloads = tuple(AutomationPayload(own_id or SIMULATED_ID, body["triggerSpec"], body["graph"]) for body in bodies)
+    label = BacktestLabel(
+        draft.name,
+        "" if other is None else f"version {other.version}",
+        saved=record is not None,
+        problems=len(errors(draft.remarks())),
+    )
+    return run(connection, label, payloads, own_id, request)
 
 
 def _find_version(connection: Connection, name: str, record: AutomationRecord | None, against: Against) -> Version:
@@ -136,12 +131,7 @@ def _backtested_live(
     activity: Activity = "archived" if record.archived_at is not None else _ACTIVITIES.get(record.state, "off")
     live = LivePayload(tuple(published), activations, activity)
     label = BacktestLabel(name, saved=True)
-    try:
-        return run(connection, label, (published[-1].automation,), record.id, request, live)
-    except KeyboardInterrupt:
-        raise StoppedError(
-            "The backtest was stopped and has no result. sample=0.1 takes a tenth of the contacts."
-        ) from None
+    return run(connection, label, (published[-1].automation,), record.id, request, live)
 
 
 def run(
@@ -155,7 +145,8 @@ def run(
     """Read and simulate the events. If it is interrupted or fails, its files are deleted.
 
     `own_id`: the id under which the real messages of the automation are stored. `live`: as in `BucketTask`.
-    Raises InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment.
+    Raises InvalidArgumentError for invalid arguments, NotFoundError for an unknown segment, StoppedError on an
+    interrupt.
     """
     # The arguments are checked before anything is read: reading may take minutes.
     # Any: a notebook does not enforce the annotations.
@@ -175,11 +166,11 @@ def run(
         folder.create()
         simulated = tuple(payload.automation() for payload in payloads)
         scope = BacktestSource(connection, EventSelection(), request.sample).scope(read_period(request.period))
-        played = simulated
+        automations = simulated
         if live is not None:
             live = _live_within(live, scope.window)
-            played = tuple(version.automation.automation() for version in live.versions)
-        source, scope = _open_source(connection, played, own_id, request, scope, live=live is not None)
+            automations = tuple(version.automation.automation() for version in live.versions)
+        source, scope = _open_source(connection, automations, own_id, request, scope, live=live is not None)
         slices = source.slices(scope.window)
         total = sum(events for _, events in slices)
         buckets = max(1, math.ceil(total / BUCKET_EVENTS))
@@ -204,32 +195,36 @@ def run(
             events.flush()
             contacts.flush()
 
-            def write(name: str, frames: Generator[pl.DataFrame]) -> None:
-                writer = BucketWriter(folder.path / name, buckets)
-                with closing(frames):
-                    for frame in frames:
-                        writer.write(frame)
-                writer.flush()
-
-            write(CHANGES, source.changes(scope.window, own_id, live=live is not None))
+            _write_bucketed(folder, CHANGES, buckets, source.changes(scope.window, own_id, live=live is not None))
             if live is not None:
                 assert own_id is not None
-                write(REAL_ENTRIES, source.entries(scope.window, own_id))
-                write(REAL_STEPS, source.steps(scope.window, own_id))
-                write(EARLIER, source.earlier(scope.window, own_id))
-            caps = [automation.graph.settings.frequency_cap for automation in played if automation.graph is not None]
+                _write_bucketed(folder, REAL_ENTRIES, buckets, source.entries(scope.window, own_id))
+                _write_bucketed(folder, REAL_STEPS, buckets, source.steps(scope.window, own_id))
+                _write_bucketed(folder, EARLIER, buckets, source.earlier(scope.window, own_id))
+            caps = [
+                automation.graph.settings.frequency_cap for automation in automations if automation.graph is not None
+            ]
             periods = [cap.period for cap in caps if cap is not None]
             if periods:
                 # A cap counts messages of all automations, including those within its period before the backtest
                 # begins.
                 window = Window(scope.window.since - max(periods), scope.window.until)
-                write(MESSAGES, source.messages(window, own_id, None if live is None else scope.window.since))
+                _write_bucketed(
+                    folder,
+                    MESSAGES,
+                    buckets,
+                    source.messages(window, own_id, None if live is None else scope.window.since),
+                )
             for bucket_summary in workers.simulate(range(buckets)):
                 summary = summary.plus(bucket_summary)
                 progress.show("", summary.events, _READING_SHARE, 1.0)
         return Backtest(label, scope, folder, simulated, summary, is_live=live is not None)
     except BaseException as error:  # also KeyboardInterrupt, which is not an Exception
         folder.remove()
+        if isinstance(error, KeyboardInterrupt):
+            raise StoppedError(
+                "The backtest was stopped and has no result. sample=0.1 takes a tenth of the contacts."
+            ) from None
         if isinstance(error, InvalidRequestError):  # a limit of the key: too many rows, or too slow
             hint = "use fewer days, or sample=0.1 for a tenth of the contacts"
             message = f"The events could not be read; {hint}: {error}"
@@ -237,7 +232,12 @@ def run(
         raise
 
 
-_ACTIVITIES: dict[str, Activity] = {"live": "live", "paused": "paused"}  # of other states: off
+def _write_bucketed(folder: Folder, name: str, buckets: int, frames: Generator[pl.DataFrame]) -> None:
+    writer = BucketWriter(folder.path / name, buckets)
+    with closing(frames):
+        for frame in frames:
+            writer.write(frame)
+    writer.flush()
 
 
 def _live_within(live: LivePayload, window: Window) -> LivePayload:
@@ -258,7 +258,7 @@ def _live_within(live: LivePayload, window: Window) -> LivePayload:
 
 def _open_source(
     connection: Connection,
-    played: Sequence[SimulatedAutomation],
+    automations: Sequence[SimulatedAutomation],
     own_id: str | None,
     request: BacktestRequest,
     scope: BacktestScope,
@@ -266,9 +266,9 @@ def _open_source(
     live: bool,
 ) -> tuple[BacktestSource, BacktestScope]:
     """Return what reads the events and starts, and the scope with remarks on the starts."""
-    selection, sample = select(played), request.sample
+    selection, sample = select(automations), request.sample
     source = BacktestSource(connection, selection, sample)
-    window, triggers = scope.window, [automation.trigger.source for automation in played]
+    window, triggers = scope.window, [automation.trigger.source for automation in automations]
     sources = [trigger for trigger in triggers if isinstance(trigger, StartSource)]
     broadcast, remarks = None, []
     if any(item.type == "broadcast" for item in sources):

@@ -212,7 +212,7 @@ class BucketSimulator:
         starts = 0
         if events is not None:
             starts = int((events["source"].is_not_null() & events["event"].is_in(START_TYPES)).sum())
-        extra = sum(difference.reason == ONLY_SIMULATED for difference in differing)
+        extra = sum(difference.reason.startswith(ONLY_SIMULATED) for difference in differing)
         compared_entries = (compared, len(differing) - extra, extra)
         return BucketSummary(height, erased, masked, first_messages, starts, *compared_entries)
 

@@ -271,7 +271,7 @@ class BacktestSource:
         params = self._params(window) | ({"automation": own_id} if own_id is not None else {})
         if self._selection.topics:
             topics = self._connection.get("/topics")["topics"]
-            params["confirmed_topics"] = [topic["name"] for topic in topics if topic["optIn"] != "none"]
+            params["opt_in_topics"] = [topic["name"] for topic in topics if topic["optIn"] != "none"]
         return self._stream("backtest_changes", params, own=own_id is not None, live=live)
 
     def messages(

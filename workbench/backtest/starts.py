@@ -18,7 +18,7 @@ from workbench.errors import InvalidArgumentError
 from workbench.language.cron import Cron
 from workbench.language.starts import SEGMENT_CHANGES, StartSource
 
-MAX_TIMES = 5_000  # runs of a schedule in the period: half an hour more than 17 days with a run every five minutes
+MAX_TIMES = 5_000  # runs of a schedule in the period: 17 days of a run every five minutes, 208 days of an hourly one
 MAX_STARTS = 10_000_000  # contacts at all these times
 
 _TICK = timedelta(microseconds=1)

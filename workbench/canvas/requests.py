@@ -288,10 +288,18 @@ def preview(request: CanvasRequest) -> Any:
     source = parsed.trigger.source
     starts = "starts the automation" if trace.matched else "does not start the automation"
     text = f"This {'contact' if isinstance(source, StartSource) else 'event'} {starts}."
-    if isinstance(source, StartSource) and source.type == "schedule" and not isinstance(times := source.times(), str):
-        runs = [at.astimezone(times.zone).strftime("%a %Y-%m-%d %H:%M") for at in islice(times.times_after(now), 3)]
-        text = f"Next runs: {', '.join(runs)} ({source.timezone})."
+    if isinstance(source, StartSource) and source.type == "schedule":
+        text = _next_runs(source, now) or text
     return msgspec.to_builtins(NodePreview(text=text, verdicts=describe_verdicts(trace.verdicts)))
+
+
+def _next_runs(source: StartSource, now: datetime) -> str:
+    """Return when a schedule runs next; empty if its expression is not valid."""
+    times = source.times()
+    if isinstance(times, str):
+        return ""
+    runs = [at.astimezone(times.zone).strftime("%a %Y-%m-%d %H:%M") for at in islice(times.times_after(now), 3)]
+    return f"Next runs: {', '.join(runs)} ({source.timezone})."
 
 
 def simulate(request: CanvasRequest) -> JsonObject:

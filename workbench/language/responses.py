@@ -41,7 +41,7 @@ def _values(kind: object) -> msgspec.Meta:
 
 
 class KeyLimits(msgspec.Struct, frozen=True, rename="camel"):
-    """The limits that this service sets its clients.
+    """The limits that apply to requests with a key.
 
     `events_per_second`, and up to `burst` at once, for all keys of the organization together; 0: no limit.
     `queries`: SQL queries of the organization that one process runs at a time.
@@ -53,7 +53,7 @@ class KeyLimits(msgspec.Struct, frozen=True, rename="camel"):
     queries: int
 
 
-class MeView(msgspec.Struct, frozen=True, rename="camel"):
+class CurrentKeyView(msgspec.Struct, frozen=True, rename="camel"):
     """The organization and the rights of a key. `test`: its events are dry runs; `strict`: see `/keys`."""
 
     organization: str

@@ -240,10 +240,10 @@ def backtest(
     def start(event: EventRecord) -> SimulatedEntry | None:
         if live is None:
             return _start_entry(automation, timeline.contact, event)
-        now = timeline.live
-        if now is None or now.version is None or now.activity != "live":
+        live_now = timeline.live
+        if live_now is None or live_now.version is None or live_now.activity != "live":
             return None
-        return _start_entry(SimulatedAutomation(now.version.trigger, None, automation.id), timeline.contact, event)
+        return _start_entry(SimulatedAutomation(live_now.version.trigger, None, automation.id), timeline.contact, event)
 
     for walk in timeline.play(events, start, until):
         if walk.entry.run.state in TERMINAL:

@@ -38,7 +38,7 @@ def test_each_tracked_event_is_stored_once_with_its_moment(running: Running, cli
     keys = [client.track("client:first", external_id=f"c{number % 7}", payload={"n": number}) for number in range(250)]
     assert client.flush() == 0
     assert stored_keys(running, "client:first") == sorted(keys)
-    assert (client.waiting, client.failure, client.refused()) == (0, None, [])
+    assert (client.waiting, client.failure, client.rejected()) == (0, None, [])
 
 
 def test_events_of_one_contact_arrive_in_order(running: Running, client: Client) -> None:
@@ -59,17 +59,17 @@ def test_a_key_from_business_fields_counts_an_event_once(running: Running, clien
         client.track("client:order", external_id="c1", unique_by="orderId")
 
 
-def test_a_refused_event_is_kept_with_its_error_and_stops_no_other(running: Running, spool: Path) -> None:
+def test_a_rejected_event_is_kept_with_its_error_and_stops_no_other(running: Running, spool: Path) -> None:
     receipts: list[Receipt] = []
     with Client(running.url, running.keys["live"], spool=spool, on_receipt=receipts.append) as client:
         client.track("not a name", external_id="c1")
         client.track("client:good", external_id="c1")
         assert client.flush() == 0
-        (refused,) = client.refused()
-        assert refused.event["event"] == "not a name"
-        assert refused.error.startswith("event: ")
-        client.discard_refused()
-        assert client.refused() == []
+        (rejected,) = client.rejected()
+        assert rejected.event["event"] == "not a name"
+        assert rejected.error.startswith("event: ")
+        client.discard_rejected()
+        assert client.rejected() == []
     assert sorted(receipt.accepted for receipt in receipts) == [False, True]
 
 
@@ -111,7 +111,7 @@ def test_a_full_file_refuses_events_and_keeps_the_others(running: Running, spool
         client.close(timeout_s=0)
 
 
-@pytest.mark.parametrize(("key", "words"), [(None, "is missing"), ("wb_x", "wb_… is no key for sending events")])
+@pytest.mark.parametrize(("key", "words"), [(None, "is missing"), ("wb_x", "wb_… cannot send events")])
 def test_a_key_that_cannot_send_is_refused_at_once(
     key: str | None, words: str, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
