@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from workbench import environment
-from workbench.errors import InvalidArgumentError, InvalidRequestError, SpoolError, UnavailableError, WorkbenchError
+from workbench.errors import (
+    AuthenticationError,
+    InvalidArgumentError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    SpoolError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WorkbenchError,
+)
 from workbench.event_json import (
     BATCH_SIZE,
     RATE_LIMITED,
@@ -34,7 +43,7 @@ from workbench.event_json import (
     with_key,
 )
 from workbench.language.codec import decode
-from workbench.spool import Spool, WaitingEvent
+from workbench.spool import Spool, WaitingEvent, no_fork
 
 if TYPE_CHECKING:
     from workbench.connection import Connection
@@ -46,6 +55,7 @@ _FOLDER = Path(".local/state/event-workbench")  # in the home of the user
 _WAIT_FOR_OTHERS_S = 0.1  # before the first event of a request is sent
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0  # after failures
 _TAKE_OVER_INTERVAL_S = 1.0  # how often a process tries to become the one that sends
+_REFUSALS = (400, 413, 422)
 _EXIT_TIMEOUT_S = 2.0  # the end of a process waits so long; the file keeps the other events
 
 logger = logging.getLogger("workbench.client")
@@ -70,7 +80,8 @@ class Client:
 
     `track` waits for no network, so it needs no `await`; `aflush`, `aclose` and `async with` are for asyncio.
 
-    Threads and forked processes may share a client, and clients of several processes a file: one of them sends for all.
+    Threads and forked processes may share a client, and clients of several processes a file: one of those with keys
+    of an organization and kind sends for all of these.
     Raises AuthenticationError for a key that cannot send events, SpoolError for a file that cannot be used.
     """
 
@@ -87,7 +98,7 @@ class Client:
         self._key = sending_key(key or environment.variable(environment.EVENTS_KEY_VARIABLE), "Client(key=…)")
         name = hashlib.sha256(self._url.encode()).hexdigest()[:16]
         path = Path(spool) if spool is not None else Path.home() / _FOLDER / f"{name}.sqlite"
-        self._spool = Spool(path, max_spool_bytes)
+        self._spool = Spool(path, self._key, max_spool_bytes)
         self._on_receipt = on_receipt
         self._closed = False
         self._sender: _Sender | None = None
@@ -119,13 +130,14 @@ class Client:
     def flush(self, timeout_s: float = 30.0) -> int:
         """Wait until the events that are stored now were accepted or rejected; return how many still wait."""
         newest = self._spool.newest_id()
+        sender = self._send(now=True)
         until_s = environment.monotonic_s() + timeout_s
         while waiting := self._spool.count(newest):
             rest_s = until_s - environment.monotonic_s()
             if rest_s <= 0:
                 return waiting
             # Another process may be the one that sends, so its progress is read from the file.
-            self._send(now=True).settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
+            sender.settled.wait(min(rest_s, _WAIT_FOR_OTHERS_S))
         return 0
 
     @property
@@ -139,8 +151,16 @@ class Client:
         return None if self._sender is None else self._sender.failure
 
     def rejected(self, limit: int = 1_000) -> list[RejectedEvent]:
-        """Return the newest events that the service rejected, such as those older than seven days."""
+        """Return the newest events that the service rejected, such as those older than seven days.
+
+        The file keeps the newest 10,000.
+        """
         return [RejectedEvent(error, decode(body)) for error, body in self._spool.rejected(limit)]
+
+    def retry_rejected(self) -> None:
+        """Let the rejected events wait again, such as after a mistake in the service was mended."""
+        self._spool.retry_rejected()
+        self._send()
 
     def discard_rejected(self) -> None:
         """Delete the rejected events from the file."""
@@ -209,7 +229,7 @@ class _Sender(threading.Thread):
         self.failure: WorkbenchError | None = None
         self.settled = threading.Event()  # set for a moment after each round
         self._spool, self._url, self._key, self._on_receipt = spool, url, key, on_receipt
-        self._wake, self._at_once, self._stopping = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._at_once, self._stopping = threading.Event(), threading.Event(), False
 
     def wake(self, *, now: bool) -> None:
         """Tell the thread that there are events; `now`: it does not wait for others."""
@@ -219,27 +239,45 @@ class _Sender(threading.Thread):
             self._wake.set()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._stopping = True
         self.wake(now=True)
         self.join(_EXIT_TIMEOUT_S)
 
     def run(self) -> None:
-        from workbench.connection import Connection
+        with no_fork:  # httpx imports parts of itself when it is first used
+            from workbench.connection import Connection
 
-        connection = Connection(self._url, self._key)
-        while not self._stopping.is_set():
+            connection = Connection(self._url, self._key)
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopping:
             try:
-                with self._spool.sending() as is_sender:
-                    if is_sender:
-                        self._send_all(connection)
-            except SpoolError as error:  # such as a full disk
+                # A key that the service refuses never gets the right to send, which others may need.
+                me = connection.get("/me")
+                owner = (me["organization"], me.get("key", me)["kind"])
+                self._spool.register(*owner)
+                pause_s = _FIRST_PAUSE_S
+                while not self._stopping:
+                    with self._spool.sending(*owner) as is_sender:
+                        if is_sender:
+                            self._send_all(connection)
+                    self._pause(_TAKE_OVER_INTERVAL_S)
+            except WorkbenchError as error:
                 self._report(error)
-            self._stopping.wait(_TAKE_OVER_INTERVAL_S)
+            except Exception as error:  # such as the page of a proxy in place of an answer
+                logger.exception("sending failed")
+                self._report(UnknownOutcomeError(f"sending failed: {error!r}"))
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, at most until `flush` or `stop`."""
+        self._at_once.wait(seconds)
+        self._at_once.clear()
 
     def _send_all(self, connection: "Connection") -> None:
-        """Send events until the thread is stopped."""
-        pause_s, is_owner = _FIRST_PAUSE_S, False
-        while not self._stopping.is_set():
+        """Send events until the thread is stopped, or the service refuses the key."""
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopping:
             events = self._spool.oldest(LANES * BATCH_SIZE)
             if not events:
                 self._wake.wait(_TAKE_OVER_INTERVAL_S)  # another process cannot wake this thread
@@ -248,69 +286,79 @@ class _Sender(threading.Thread):
             if len(events) < BATCH_SIZE and not self._at_once.wait(_WAIT_FOR_OTHERS_S):
                 events = self._spool.oldest(LANES * BATCH_SIZE)
             self._at_once.clear()
-            try:
-                is_owner = is_owner or self._check_owner(connection)
-                failure = self._send_lanes(connection, events)
-            except WorkbenchError as error:
-                failure = error
-            self._report(failure)
+            failures, is_any_settled = self._send_lanes(connection, events)
+            refusal = next((f for f in failures if isinstance(f, AuthenticationError | PermissionDeniedError)), None)
+            if refusal is not None:
+                raise refusal
+            self._report(failures[0] if failures else None)
             self.settled.set()
             self.settled.clear()
-            if failure is None or self._spool.oldest(1) != events[:1]:
+            if is_any_settled:
                 pause_s = _FIRST_PAUSE_S
-            if failure is not None:
-                self._stopping.wait(pause_s)
+            if failures:
+                self._pause(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _check_owner(self, connection: "Connection") -> bool:
-        """Check that the events of the file belong to the organization of the key."""
-        me = connection.get("/me")
-        if not self._spool.belongs_to(me["organization"], me["test"]):
-            raise SpoolError(
-                f"{self._spool.path} has events of another organization or kind of key than this key of "
-                f"{me['organization']}. They wait in it. Pass another file: Client(spool=…)"
-            )
-        return True
-
-    def _send_lanes(self, connection: "Connection", events: Sequence[WaitingEvent]) -> WorkbenchError | None:
-        """Send each lane in its order, the lanes side by side; return a reason why events still wait."""
+    def _send_lanes(
+        self, connection: "Connection", events: Sequence[WaitingEvent]
+    ) -> tuple[list[WorkbenchError], bool]:
+        """Send each lane in its order, the lanes side by side; return why events still wait, and whether any do not."""
         lanes = defaultdict[int, list[WaitingEvent]](list)
         for event in events:
             lanes[event.lane].append(event)
         failures: list[WorkbenchError] = []
+        settled: list[int] = []
 
         def send(lane: Sequence[WaitingEvent]) -> None:
             for start in range(0, len(lane), BATCH_SIZE):
                 try:
-                    failure = self._send_batch(connection, lane[start : start + BATCH_SIZE])
-                except SpoolError as error:
+                    count, failure = self._send_batch(connection, lane[start : start + BATCH_SIZE])
+                    settled.append(count)
+                except WorkbenchError as error:
                     failure = error
+                except Exception as error:
+                    logger.exception("sending failed")
+                    failure = UnknownOutcomeError(f"sending failed: {error!r}")
                 if failure is not None:
                     failures.append(failure)
                     return
 
         # A ThreadPoolExecutor takes no work once the interpreter ends, when `close` sends the last events.
         first, *others = lanes.values()
-        threads = [threading.Thread(target=send, args=(lane,), daemon=True) for lane in others]
-        for thread in threads:
-            thread.start()
+        threads = []
+        for lane in others:
+            thread = threading.Thread(target=send, args=(lane,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # since Python 3.12 no thread can be started then, either
+                send(lane)
+            else:
+                threads.append(thread)
         send(first)
         for thread in threads:
             thread.join()
-        return failures[0] if failures else None
+        return failures, any(settled)
 
-    def _send_batch(self, connection: "Connection", events: Sequence[WaitingEvent]) -> WorkbenchError | None:
-        """Send up to BATCH_SIZE events; return why some of them still wait, or None."""
+    def _send_batch(
+        self, connection: "Connection", events: Sequence[WaitingEvent]
+    ) -> tuple[int, WorkbenchError | None]:
+        """Send up to BATCH_SIZE events; return how many do not wait any more, and why the others do."""
         try:
             answer = connection.post("/events/batch", {"events": [msgspec.Raw(event.body) for event in events]})
-            results = answer["results"]
-        except InvalidRequestError as error:  # the request as a whole, such as one that is too large
-            if len(events) > 1:
+        except InvalidRequestError as error:
+            if error.status not in _REFUSALS or error.request_id is None:  # not of this service, such as a redirection
+                return 0, error
+            if len(events) > 1:  # the request as a whole, such as one that is too large
                 middle = len(events) // 2
-                return self._send_batch(connection, events[:middle]) or self._send_batch(connection, events[middle:])
-            results = [{"accepted": False, "error": str(error)}]
-        except WorkbenchError as error:
-            return error
+                count, failure = self._send_batch(connection, events[:middle])
+                if failure is not None:
+                    return count, failure
+                more, failure = self._send_batch(connection, events[middle:])
+                return count + more, failure
+            answer = {"results": [{"accepted": False, "error": str(error)}]}
+        results = answer.get("results") if isinstance(answer, dict) else None
+        if not isinstance(results, list) or len(results) != len(events):
+            return 0, UnknownOutcomeError(f"the answer is not that of an Event Workbench at {self._url}")
         waits = [str(result.get("error", "")).startswith((RATE_LIMITED, UNAVAILABLE)) for result in results]
         settled = [(event, result) for event, result, wait in zip(events, results, waits, strict=True) if not wait]
         self._spool.settle(
@@ -318,18 +366,22 @@ class _Sender(threading.Thread):
             [(event.id, result["error"]) for event, result in settled if not result["accepted"]],
         )
         if self._on_receipt is not None:
-            self._hand_over([result for _, result in settled])
+            self._hand_over(settled)
         reasons = [result["error"] for result, wait in zip(results, waits, strict=True) if wait]
-        return UnavailableError(reasons[0]) if reasons else None
+        return len(settled), UnavailableError(reasons[0]) if reasons else None
 
-    def _hand_over(self, results: Sequence[JsonObject]) -> None:
-        from workbench.events import Receipt
+    def _hand_over(self, settled: Sequence[tuple[WaitingEvent, JsonObject]]) -> None:
+        with no_fork:
+            from workbench.events import Receipt
 
-        for receipt in msgspec.convert(results, list[Receipt]):
+        for event, result in settled:
+            # The service names no key for an event that is not valid.
+            key = result.get("idempotencyKey") or decode(event.body)["idempotencyKey"]
+            receipt = msgspec.convert(result | {"idempotencyKey": key}, Receipt)
             try:
                 self._on_receipt(receipt)  # type: ignore[misc]
             except Exception:
-                logger.exception("on_receipt failed for %s", receipt.idempotency_key)
+                logger.exception("on_receipt failed for %s", key)
 
     def _report(self, failure: WorkbenchError | None) -> None:
         """Remember why events wait, and log it once."""

@@ -1,5 +1,6 @@
 """`Client` keeps every event that `track` returned from, and the service stores each of them once."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -71,6 +72,7 @@ def test_a_rejected_event_is_kept_with_its_error_and_stops_no_other(running: Run
         client.discard_rejected()
         assert client.rejected() == []
     assert sorted(receipt.accepted for receipt in receipts) == [False, True]
+    assert all(receipt.idempotency_key for receipt in receipts)
 
 
 def test_events_wait_without_a_service_and_are_sent_by_a_later_client(running: Running, spool: Path) -> None:
@@ -86,28 +88,62 @@ def test_events_wait_without_a_service_and_are_sent_by_a_later_client(running: R
     assert stored_keys(running, "client:later") == [key]
 
 
-def test_a_file_of_another_organization_is_not_sent(running: Running, spool: Path) -> None:
-    with Client(running.url, running.keys["live"], spool=spool) as live:
-        live.track("client:mine", external_id="c1")
-        live.flush()
-    with Client(running.url, running.keys["test"], spool=spool) as test:
-        test.track("client:mine", external_id="c1")
-        assert test.flush(timeout_s=1) == 1
-        assert "another organization or kind of key" in str(test.failure)
-        test.close(timeout_s=0)
+def test_clients_of_one_file_send_with_keys_of_their_own_organization_and_kind(running: Running, spool: Path) -> None:
+    with (
+        Client(running.url, running.keys["live"], spool=spool) as live,
+        Client(running.url, running.keys["test"], spool=spool) as test,
+    ):
+        live_key = live.track("client:mine", external_id="live")
+        test.track("client:mine", external_id="test")
+        assert (live.flush(), test.flush()) == (0, 0)
+    assert stored_keys(running, "client:mine") == [live_key]
+
+
+def test_a_key_that_the_service_refuses_leaves_the_file_to_others(running: Running, spool: Path) -> None:
+    refused = running.keys["live"][:-1] + ("0" if running.keys["live"][-1] != "0" else "1")
+    with (
+        Client(running.url, refused, spool=spool) as old,
+        Client(running.url, running.keys["live"], spool=spool) as new,
+    ):
+        old.track("client:rolled", external_id="c1")
+        key = new.track("client:rolled", external_id="c1")
+        assert new.flush() == 0
+        assert old.flush(timeout_s=1) == 1
+        assert isinstance(old.failure, AuthenticationError)
+        old.close(timeout_s=0)
+    assert stored_keys(running, "client:rolled") == [key]
+
+
+def test_rejected_events_do_not_keep_a_file_full(running: Running, spool: Path) -> None:
+    url, key = f"http://127.0.0.1:{free_port()}", running.keys["live"]
+    with Client(url, key, spool=spool, max_spool_bytes=300_000) as client:
+        fill(client, "not a name")
+        client.close(timeout_s=0)
+    with Client(running.url, key, spool=spool, max_spool_bytes=300_000) as client:
+        assert client.flush(timeout_s=60) == 0
+        assert len(client.rejected()) > 100
+        client.retry_rejected()
+        assert client.flush(timeout_s=60) == 0
+        client.discard_rejected()
+        client.track("client:room", external_id="c1")
+        assert client.flush() == 0
+
+
+def fill(client: Client, event: str) -> int:
+    """Track an event until the file is full; return how many were stored."""
+    tracked = 0
+    with contextlib.suppress(SpoolError):
+        while tracked < 10_000:
+            client.track(event, external_id="c1", payload={"text": "x" * 200})
+            tracked += 1
+    return tracked
 
 
 def test_a_full_file_refuses_events_and_keeps_the_others(running: Running, spool: Path) -> None:
     with Client(f"http://127.0.0.1:{free_port()}", "sk_live_x", spool=spool, max_spool_bytes=200_000) as client:
-        tracked: list[str] = []
-
-        def fill() -> None:
-            while len(tracked) < 10_000:
-                tracked.append(client.track("client:much", external_id="c1", payload={"text": "x" * 200}))
-
+        assert fill(client, "client:much") == client.waiting > 100
         with pytest.raises(SpoolError, match="full"):
-            fill()
-        assert client.waiting == len(tracked) > 100
+            client.track("client:much", external_id="c1", payload={"text": "x" * 200})
         client.close(timeout_s=0)
 
 
@@ -123,7 +159,7 @@ def test_a_key_that_cannot_send_is_refused_at_once(
 def test_the_file_is_readable_by_its_user_only(client: Client, spool: Path) -> None:
     client.track("client:private", external_id="c1")
     assert {
-        path.stat().st_mode & 0o777 for path in spool.parent.glob("spool.sqlite*") if "sender" not in path.name
+        path.stat().st_mode & 0o777 for path in spool.parent.glob("spool.sqlite*") if "-demo-" not in path.name
     } == {0o600}
 
 
@@ -194,6 +230,76 @@ def test_forked_processes_share_a_client(running: Running, spool: Path) -> None:
     output, _ = process.communicate(timeout=90)
     assert output == "[0, 0, 0] 0\n"
     assert len(stored_keys(running, "client:forked")) == 81
+
+
+def test_a_forked_process_keeps_and_sends_events_after_its_parent(running: Running, spool: Path) -> None:
+    process = producer(
+        running,
+        spool,
+        """
+        client.track("client:daemon", external_id="parent")
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(3)  # the parent is gone
+            for _ in range(10):
+                client.track("client:daemon", external_id="child")
+            left = client.flush(30)
+            print("left", left, flush=True)
+            for _ in range(5):
+                client.track("client:daemon", external_id="child")
+            os.kill(os.getpid(), 9)
+        client.close()
+        """,
+    )
+    output, _ = process.communicate(timeout=90)
+    assert output == "left 0\n"
+    with Client(running.url, running.keys["live"], spool=spool) as client:
+        assert client.flush() == 0
+    assert len(stored_keys(running, "client:daemon")) == 16
+
+
+class _RedirectingServer(BaseHTTPRequestHandler):
+    """Answers `/me` like the service, and everything else like a proxy during maintenance."""
+
+    answers = ((302, b""), (200, b'{"status": "maintenance"}'), (404, b"{}"))
+    requests = 0
+
+    def do_GET(self) -> None:
+        body = b'{"organization": "demo", "key": {"kind": "live"}}'
+        self._answer(200, body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).requests += 1
+        self._answer(*self.answers[self.requests % len(self.answers)])
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Location", "https://example.com/")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_answers_that_are_not_of_the_service_reject_nothing(running: Running, spool: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _RedirectingServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with Client(f"http://127.0.0.1:{server.server_address[1]}", "sk_live_x", spool=spool) as client:
+            for number in range(20):
+                client.track("client:moved", external_id=f"c{number}")
+            assert client.flush(timeout_s=4) == 20
+            assert client.failure is not None
+            assert client.rejected() == []
+            client.close(timeout_s=0)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert _RedirectingServer.requests > len(_RedirectingServer.answers)
 
 
 def test_the_end_of_a_process_sends_what_waits(running: Running, spool: Path) -> None:
