@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import EngineBench, written_graph
-from tests.engine.test_as_backtested import ends, events, simulated_steps, steps
+from tests.engine.test_as_backtested import ends, simulated_steps, steps
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import graph_of
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, Identifiers
 from workbench.language.simulate import ScheduledEvent, SimulatedAutomation, SimulationInput, backtest, simulate
+from workbench.language.timeline import EventRecord
 from workbench.language.trigger import Trigger
 
 WALLET = Identifiers(evm_wallet("a"), wallet_raw=evm_wallet("A"))
@@ -26,6 +27,11 @@ WAITING = [TRIGGER, WAIT, MESSAGE, THANKS], [("t", "w"), ("w", "m", "timeout"), 
 TWICE = [TRIGGER, WAIT, AGAIN, MESSAGE], [("t", "w"), ("w", "v", "matched"), ("v", "m", "matched")]
 AIMING = [TRIGGER, MESSAGE, DELAY, THANKS], [("t", "m"), ("m", "d"), ("d", "n")]
 MILLISECOND = timedelta(milliseconds=1)
+
+
+async def events(bench: EngineBench, identifiers: Identifiers) -> list[EventRecord]:
+    rows = await bench.fetch("SELECT id::text, event, created_at, payload::text FROM events ORDER BY created_at, id")
+    return [EventRecord(event_id, name, at, identifiers, payload.encode()) for event_id, name, at, payload in rows]
 
 
 async def play_late(bench: EngineBench, graph: Any, gaps: list[int], settings: dict[str, Any]) -> tuple[Any, Any]:
