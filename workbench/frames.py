@@ -61,7 +61,7 @@ class Result(PrintableFrame):
         return type(self)(with_structs(self, columns))
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *([MASKED_NOTE] if self._shows_masks() else [])])
+        return printable("\n".join([super().__str__(), *([MASKED_NOTE] if self._shows_masks() else [])]))
 
     __repr__ = __str__
 

@@ -219,9 +219,7 @@ def test_the_remarks_name_what_may_differ_from_a_real_run(wb: Workbench) -> None
         .then(lambda b: b.split({"a": 50, "b": 50}))
     )
     remarks = " ".join(draft.backtest(days=2).remarks)
-    assert (
-        "add_tag_vip changes contact.tags and later steps use contact.tags. The backtest sees these changes" in remarks
-    )
+    assert "add_tag_vip changes contact.tags, and later steps use contact.tags. The backtest sees these" in remarks
     assert "your API key sees them masked" in remarks
     assert "It is not saved yet" in remarks
     assert "Never taken:" in remarks

@@ -47,7 +47,7 @@ from workbench.language.timeline import EventRecord, OtherMessage, SimulatedEntr
 from workbench.language.trigger import Trigger, read_trigger
 from workbench.sql import statement
 
-CASES = int(os.environ.get("COMPARED_CASES", "60"))
+CASES = int(os.environ.get("COMPARED_CASES", "20"))
 # No sum of delays equals a difference of these, so no two entries are due at the same time
 OFFSETS = (0, 20, 33, 75, 3_690, 90_045, 500_025)
 LOOP_LIMIT = 1  # instead of 100, so that two entries within a minute are enough for the loop guard

@@ -40,7 +40,7 @@ from workbench.language.timeline import EventRecord, SimulatedEntry
 from workbench.language.trigger import Trigger, read_trigger
 from workbench.sql import statement
 
-CASES = int(os.environ.get("COMPARED_CASES", "25"))
+CASES = int(os.environ.get("COMPARED_CASES", "10"))
 LEAD = timedelta(hours=2)  # contacts and the first members are older than the automation
 PEOPLE = ({"walletAddress": evm_wallet("a"), "email": "ann@b.co"}, {"email": "ben@b.co"})
 TABLES = (
