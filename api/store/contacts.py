@@ -330,6 +330,12 @@ class ConflictRow(msgspec.Struct, frozen=True):
     resolved_by: str | None
 
 
+class EventExport(EventRow, frozen=True, rename="camel", omit_defaults=True):
+    """An event with the attributes that were stored with it. Its other changes of attributes are in the history."""
+
+    attributes: msgspec.Raw | None = None
+
+
 class ConsentExport(msgspec.Struct, frozen=True, rename="camel"):
     """A choice of a contact, of a topic or of a channel."""
 
@@ -348,16 +354,18 @@ EXPORT_PAGE = 500
 TimelineRow = EventRow | ContactEntryRow | MessageRow | ConflictRow | MergeRow | LogRow
 
 
-async def _events(tx: Transaction, contact: ContactKey, cursor: PageCursor, limit: int) -> list[EventRow]: ...
 async def _entries(tx: Transaction, contact: ContactKey, cursor: PageCursor, limit: int) -> list[ContactEntryRow]: ...
 async def _messages(tx: Transaction, contact: ContactKey, cursor: PageCursor, limit: int) -> list[MessageRow]: ...
 async def _logs(tx: Transaction, contact: ContactKey, cursor: PageCursor, limit: int) -> list[LogRow]: ...
 
 
-export_events = query(_events, "export_events")
 export_entries = query(_entries, "export_entries")
 export_messages = query(_messages, "export_messages")
 export_logs = query(_logs, "export_logs")
+
+
+@query
+async def export_events(tx: Transaction, contact: ContactKey, cursor: PageCursor, limit: int) -> list[EventExport]: ...
 
 
 @query
@@ -369,6 +377,10 @@ async def export_consents(
 @query
 async def export_absorbed(tx: Transaction, contact: ContactKey, after: PageCursor, limit: int) -> list[ContactView]:
     """Return the next contacts that were merged into this one."""
+
+
+@query
+async def timeline_events(tx: Transaction, contact: ContactKey, before: PageCursor, limit: int) -> list[EventRow]: ...
 
 
 @query
@@ -386,7 +398,7 @@ async def count_contact_rows(tx: Transaction, contact: ContactKey) -> ContactCou
 
 
 _READ: dict[TimelineKind, Callable[[Transaction, ContactKey, PageCursor, int], Awaitable[Sequence[TimelineRow]]]] = {
-    "event": query(_events, "timeline_events"),
+    "event": timeline_events,
     "entry": query(_entries, "timeline_entries"),
     "message": query(_messages, "timeline_messages"),
     "conflict": timeline_conflicts,

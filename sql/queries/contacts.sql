@@ -411,13 +411,13 @@ ORDER BY created_at, id;
 
 -- export_events --
 -- The next events and starts; emails are sealed.
-(SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id
+(SELECT id, event, occurred_at, created_at, payload, idempotency_key, wallet_address, email, external_id, attributes
  FROM events
  WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
  ORDER BY created_at, id
  LIMIT :limit)
 UNION ALL
-(SELECT id, event, created_at, created_at, payload, event || ':' || id, NULL, NULL, NULL
+(SELECT id, event, created_at, created_at, payload, event || ':' || id, NULL, NULL, NULL, NULL
  FROM starts
  WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
  ORDER BY created_at, id

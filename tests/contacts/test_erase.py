@@ -160,6 +160,8 @@ async def test_another_organizations_contact_cannot_be_erased(acme: Org, globex:
 
 async def test_an_export_contains_all_stored_data_of_a_contact(acme: Org) -> None:
     contact_id = await arrived(acme, payload={"amount": 5}, idempotencyKey="k1")
+    for plan in ("free", "pro"):
+        await arrived(acme, attributes={"plan": plan, "tier": "gold"})
     await arrived(acme, {"walletAddress": "0xB0b"}, payload={"secret": "of another contact"})
     await fill(acme, contact_id)
     response = await call(acme, "GET", f"/{contact_id}/export", "contacts:read", "pii:read")
@@ -176,7 +178,14 @@ async def test_an_export_contains_all_stored_data_of_a_contact(acme: Org) -> Non
         "history",
     ]
     assert exported["contact"]["email"] == "ann@acme.example"
-    (event,) = exported["events"]
+    event, *later = exported["events"]
+    assert "attributes" not in event
+    assert [sent["attributes"] for sent in later] == [{"plan": plan, "tier": "gold"} for plan in ("free", "pro")]
+    assert [(change["field"], change["new"]) for change in exported["history"]] == [
+        ("attributes.plan", "pro"),
+        ("attributes.tier", "gold"),
+        ("attributes.plan", "free"),
+    ]
     assert {
         name: event[name] for name in ("event", "payload", "idempotencyKey", "walletAddress", "email", "externalId")
     } == {
