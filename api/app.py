@@ -95,7 +95,7 @@ MAX_BODY_BYTES = 262_144  # for routes that are not in BODY_LIMITS
 BODY_LIMITS = {
     "/api/v1/events": 1_048_576,
     "/api/v1/events/batch": 8_388_608,
-    "/v1/batch": 8_388_608,
+    "/v1/batch": 1_048_576,  # twice what Segment's libraries send at most
     "/api/v1/bounces": 1_048_576,  # a report may return the whole email
     "/api/v1/segments": 8_388_608,
     "/api/v1/segments/*/contacts": 8_388_608,

@@ -10,9 +10,10 @@ its events, and otherwise with 200, also if some are not valid; `errors` and the
 """
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from sanic import Blueprint, Request
 
 from api.clock import monotonic_ns
@@ -25,6 +26,7 @@ from api.routes.responses import RequestRefusedError
 from workbench.language.codec import MalformedJsonError, decode, encode, malformed_json, replace_lone_surrogates
 from workbench.language.problem import Problem, Problems
 
+MAX_MESSAGES = 2_500  # Segment's own limit
 RATE_WAIT_S = 8.0  # the libraries give up after 15 s
 RATE_PAUSE_S = 0.25
 KINDS = ("track", "identify", "page", "screen", "group", "alias")
@@ -47,9 +49,9 @@ class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class TrackingBatch(msgspec.Struct):
-    """Any number of messages, each with its `type`."""
+    """Up to 2,500 messages, each with its `type`."""
 
-    batch: list[TrackingMessage]
+    batch: Annotated[list[TrackingMessage], Meta(max_length=MAX_MESSAGES)]
 
 
 class TrackingResponse(msgspec.Struct, frozen=True):
@@ -67,6 +69,9 @@ async def track_batch(request: Request) -> TrackingResponse:
     batch = fields.get("batch")
     if not isinstance(batch, list):
         raise RequestRefusedError(400, Problem("batch", "must be an array"))
+    if len(batch) > MAX_MESSAGES:
+        reason = f"has {len(batch)} messages, at most {MAX_MESSAGES} are allowed"
+        raise RequestRefusedError(400, Problem("batch", reason))
     for index, message in enumerate(batch):
         if not isinstance(message, dict):
             raise RequestRefusedError(400, Problem(f"batch[{index}]", "must be an object"))
@@ -102,12 +107,12 @@ async def _ingest(request: Request, messages: list[dict[str, Any]]) -> dict[int,
     Raises 429 or 503 if that is the outcome of a message.
     """
     principal, names = principal_of(request), EventNames()
-    waiting = [(index, encode(from_segment(message, names))) for index, message in enumerate(messages)]
+    waiting = list(enumerate(messages))
     problems: dict[int, Problems] = {}
     until_ns = monotonic_ns() + int(RATE_WAIT_S * 1e9)
     while waiting:
         chunk, waiting = waiting[:MAX_BATCH_EVENTS], waiting[MAX_BATCH_EVENTS:]
-        outcomes = await ingest(request, principal, [event for _, event in chunk])
+        outcomes = await ingest(request, principal, [encode(from_segment(message, names)) for _, message in chunk])
         over_rate = []
         for pair, outcome in zip(chunk, outcomes, strict=True):
             if isinstance(outcome, Rejected):

@@ -66,6 +66,7 @@ async def test_an_invalid_message_is_named_and_stops_no_other(acme: Org) -> None
     [
         ("batch", {}, 400, "batch: must be an array"),
         ("batch", {"batch": [1]}, 400, "batch[0]: must be an object"),
+        ("batch", {"batch": [{}] * 2_501}, 400, "batch: has 2501 messages, at most 2500 are allowed"),
         ("batch", [], 400, "the body must be one JSON object"),
         ("import", {"userId": "u1"}, 404, "message type not found: import"),
     ],

@@ -37,6 +37,7 @@ def by_chunks(path: bytes, size: int) -> list[bytes]:
         (b"/api/v1/events/", 1_048_576),
         (b"/api/v1/events?x=/api/v1/events/batch", 1_048_576),
         (b"/api/v1/events/batch", 8_388_608),
+        (b"/v1/batch", 1_048_576),
         (b"//api/v1/events/batch", 262_144),
         (b"/api/v1/segments/whales/contacts", 8_388_608),
         (b"/api/v1/segments/whales/refresh", 262_144),
