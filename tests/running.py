@@ -30,6 +30,16 @@ class Running(msgspec.Struct, frozen=True):
         """Return a workbench of the demo organization."""
         return Workbench(self.url, self.keys["workbench"], events_key=self.keys["live"])
 
+    def workbench_with(self, scopes: str) -> Workbench:
+        """Return a workbench of the demo organization with a new key, which has these scopes."""
+        command = [sys.executable, "-m", "api", "key", "create", "--org", "demo", "--kind", "workbench"]
+        environment = {**os.environ, "WORKBENCH_DATA_DIR": str(self.folder / "data")}
+        environment.pop("DATABASE_URL", None)
+        created = subprocess.run(
+            [*command, "--scopes", scopes], env=environment, capture_output=True, text=True, check=True
+        )
+        return Workbench(self.url, created.stdout.strip(), events_key=self.keys["live"])
+
     def environment(self) -> dict[str, str]:
         """Return the environment of a notebook."""
         return {

@@ -123,3 +123,22 @@ def test_what_cannot_be_played_is_an_error(versions: Automation, arguments: dict
 def test_an_automation_that_was_never_published_was_not_live(wb: Workbench) -> None:
     with pytest.raises(NotFoundError, match="was never published"):
         wb.automation("never").on("lv:paid").add_tag("x").backtest(version="live")
+
+
+def test_erased_contacts_and_entries_from_before_the_first_publication_are_not_compared(
+    wb: Workbench, running: Running
+) -> None:
+    automation = wb.automation("begun").on("lv:begun").send_inapp("Hi", "{{ name }}").save().activate()
+    deadline = time.monotonic() + 60
+    wb.events.send_many([paid(30, "lv:begun")])
+    entries = "automation_entries e JOIN automations a ON a.id = e.automation_id WHERE a.name = 'begun'"
+    while not wb.sql(f"SELECT e.id FROM {entries} AND e.outcome = 'no_published_version'").height:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    automation.publish()
+    wb.events.send_many([paid(number, "lv:begun", payload={"name": "Ann"}) for number in (31, 32)])
+    settled(automation, completed=2)
+    running.workbench_with("contacts:read,contacts:erase").contact(external_id="lv-32").erase()
+    backtest = automation.backtest(days=1, version="live")
+    assert backtest.differences().rows() == []
+    assert backtest.agreement == "Agrees with 1 of 1 real entry."

@@ -1,8 +1,5 @@
 """Contacts can be changed, exported and erased from a notebook, against the real service."""
 
-import os
-import subprocess
-import sys
 from datetime import timedelta
 
 import httpx
@@ -27,11 +24,7 @@ SCOPES = "contacts:read,contacts:erase,automations:write,automations:publish,eve
 @pytest.fixture(scope="module")
 def wb(running: Running) -> Workbench:
     """A workbench with a key that has all scopes for contacts."""
-    command = [sys.executable, "-m", "api", "key", "create", "--org", "demo", "--kind", "workbench", "--scopes", SCOPES]
-    environment = {**os.environ, "WORKBENCH_DATA_DIR": str(running.folder / "data")}
-    environment.pop("DATABASE_URL", None)
-    created = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return Workbench(running.url, created.stdout.strip(), events_key=running.keys["live"])
+    return running.workbench_with(SCOPES)
 
 
 def create_contact(wb: Workbench, name: str) -> Contact:

@@ -276,7 +276,7 @@ def read_real_entries(entry_frame: pl.DataFrame | None, step_frame: pl.DataFrame
             entries[event_id] = RealEntry(event_id, contact_id, version, State(state), outcome, created_at, ended_at)
     if step_frame is not None:
         for _, event_id, *_, node_id, outcome, handle, cause, at in step_frame.sort("claim", "step").iter_rows():
-            if event_id in entries:  # one that began since the entries were read is not
+            if event_id in entries:  # those of erased contacts, and those that began since, are not
                 entries[event_id].steps.append(RealStep(node_id, outcome, handle, cause, at))
     return entries
 
