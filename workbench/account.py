@@ -11,7 +11,7 @@ from workbench.display.html import TableSequence, TableView, html, moment, print
 from workbench.display.words import quantity, short
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
-from workbench.language.responses import AuditView, CurrentKeyView, KeyView
+from workbench.language.responses import AuditView, CallerView, KeyView
 
 if TYPE_CHECKING:
     import polars as pl
@@ -169,9 +169,9 @@ SCOPE_ACTIONS = {
 }
 
 
-def current_key(connection: Connection) -> CurrentKeyView:
-    """Return the key of this connection; raise AuthenticationError without a valid one."""
-    return msgspec.convert(connection.get("/me"), CurrentKeyView)
+def caller(connection: Connection) -> CallerView:
+    """Return the organization and the key of this connection; raise AuthenticationError without a valid key."""
+    return msgspec.convert(connection.get("/me"), CallerView)
 
 
 _USAGE_COLUMNS = table_columns("channel", "messages", numbers=("messages",))

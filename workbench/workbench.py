@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
-from workbench.account import SCOPE_ACTIONS, Keys, audit, current_key, set_timezone, timezone, usage
+from workbench.account import SCOPE_ACTIONS, Keys, audit, caller, set_timezone, timezone, usage
 from workbench.automation import Automation
 from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
@@ -19,7 +19,7 @@ from workbench.entries import DeadLetters, Entry, dead_letters
 from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
-from workbench.language.responses import CurrentKeyView
+from workbench.language.responses import CallerView
 from workbench.publish import Automations, SavedAutomation, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
@@ -264,9 +264,9 @@ class Workbench(Reports):
         return audit(self._connection, limit, action)
 
     @property
-    def me(self) -> CurrentKeyView:
-        """The organization, the scopes and the limits of your key."""
-        return current_key(self._connection)
+    def me(self) -> CallerView:
+        """The organization, the scopes and the limits of your key, and the version of the server."""
+        return caller(self._connection)
 
     @property
     def keys(self) -> Keys:
@@ -297,7 +297,7 @@ class Workbench(Reports):
         """Return a state, sentences about the connection and the key, and a colour."""
         try:
             events = len(self.catalog)
-            scopes = self.me.scopes
+            scopes = self.me.key.scopes
         except WorkbenchError as error:  # the repr of a Workbench must not raise
             return "not connected", str(error), "bad"
         may = join_and([action for scope, action in SCOPE_ACTIONS.items() if scope in scopes])

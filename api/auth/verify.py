@@ -40,7 +40,8 @@ _Value = TypeVar("_Value")
 class Principal(msgspec.Struct, frozen=True):
     """The organization and the rights of an authenticated request.
 
-    `test`: everything it does is a dry run. `strict`: an event with unknown fields is not valid.
+    `test`: everything it does is a dry run. `strict`: an event with unknown fields is not valid. `key_name`: as its
+    owner named the key, for display.
     """
 
     org_id: int
@@ -50,6 +51,7 @@ class Principal(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     test: bool
     strict: bool = False
+    key_name: str = ""
 
 
 class Unauthorized(msgspec.Struct, frozen=True):
@@ -105,7 +107,9 @@ class Verifier:
             return Unauthorized("expired")
         self._touch(row)
         scopes = frozenset(row.scopes)
-        principal = Principal(row.org_id, row.org_name, row.id, kind, scopes, test=kind == "test", strict=row.strict)
+        principal = Principal(
+            row.org_id, row.org_name, row.id, kind, scopes, test=kind == "test", strict=row.strict, key_name=row.name
+        )
         entry = self._entries.get(key_hash)
         # A key that expires is checked on every request: its cache entry could outlive it.
         if row.expires_at is None and entry is not None and kind in SECRET_KINDS:

@@ -25,7 +25,8 @@ from workbench.language.body import Body
 from workbench.language.channel import CHANNELS
 from workbench.language.local_time import NOT_A_ZONE, find_zone
 from workbench.language.problem import Problem
-from workbench.language.responses import AuditView, CurrentKeyView, KeyLimits
+from workbench.language.responses import AuditView, CallerView, CurrentKeyView, KeyLimits
+from workbench.language.version import VERSION
 
 blueprint = Blueprint("account", url_prefix="/api/v1")
 
@@ -86,21 +87,21 @@ class RetriesResponse(msgspec.Struct, frozen=True):
 
 @blueprint.get("/me")
 @Operation(_ANY_SECRET_KEY)
-async def read_me(request: Request) -> CurrentKeyView:
-    """Return the organization, the scopes and the limits of the key of this request."""
+async def read_me(request: Request) -> CallerView:
+    """Return the organization, the key and the limits of this request, and the version of the server."""
     principal, settings = principal_of(request), services(request).settings
     limits = KeyLimits(
         settings.ingest_rate, settings.ingest_burst, MAX_BATCH_EVENTS, ConcurrencyLimits().per_organization
     )
-    return CurrentKeyView(
-        principal.org_name,
+    key = CurrentKeyView(
         principal.key_id,
         principal.kind,
+        principal.key_name,
         tuple(sorted(principal.scopes)),
         principal.test,
         principal.strict,
-        limits,
     )
+    return CallerView(principal.org_name, key, limits, VERSION)
 
 
 @blueprint.get("/audit")

@@ -27,6 +27,7 @@ from workbench import (
     WorkbenchError,
 )
 from workbench.connection import Connection
+from workbench.language.version import VERSION
 from workbench.publish import SavedAutomation
 
 WALLET = "0xAbCd000000000000000000000000000000001234"
@@ -98,9 +99,11 @@ def test_an_attribute_of_the_catalog_is_looked_up_without_a_request() -> None:
 
 def test_the_key_of_the_workbench_names_its_organization_scopes_and_limits(wb: Workbench) -> None:
     mine = wb.me
-    assert (mine.organization, mine.kind, mine.test, mine.strict) == ("demo", "workbench", False, False)
-    assert {"events:read", "sql:read"} <= set(mine.scopes)
-    assert mine.limits.events_per_batch == 100
+    key = mine.key
+    assert (mine.organization, key.kind, key.name) == ("demo", "workbench", "workbench up")
+    assert (key.test, key.strict) == (False, False)
+    assert {"events:read", "sql:read"} <= set(key.scopes)
+    assert (mine.limits.events_per_batch, mine.version) == (100, VERSION)
 
 
 def test_a_workbench_key_is_refused_for_sending_before_anything_is_sent() -> None:

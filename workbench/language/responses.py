@@ -53,16 +53,24 @@ class KeyLimits(msgspec.Struct, frozen=True, rename="camel"):
     queries: int
 
 
-class CurrentKeyView(msgspec.Struct, frozen=True, rename="camel"):
-    """The organization and the rights of a key. `test`: its events are dry runs; `strict`: see `/keys`."""
+class CurrentKeyView(msgspec.Struct, frozen=True):
+    """The key of a request. `test`: its events are dry runs; `strict`: see `/keys`."""
 
-    organization: str
-    key_id: str
+    id: str
     kind: str
+    name: str
     scopes: tuple[str, ...]
     test: bool
     strict: bool
+
+
+class CallerView(msgspec.Struct, frozen=True):
+    """On whose behalf a request is made. `version`: of the server."""
+
+    organization: str
+    key: CurrentKeyView
     limits: KeyLimits
+    version: str
 
 
 class KeyView(msgspec.Struct, frozen=True, rename="camel"):
