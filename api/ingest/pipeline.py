@@ -109,7 +109,7 @@ class Pipeline:
         self.database = database
         self.meters = IngestMeters()
         self._keyring = keyring
-        self._buckets = buckets
+        self.buckets = buckets
         self._notices = notices
         self._reader = EventReader(clock, token(8).hex())
         self._queue = Queue[IngestRequest](QUEUE_CAPACITY)
@@ -165,7 +165,7 @@ class Pipeline:
         under which misspelt fields are counted. `strict`: unknown fields are not valid. `limited`: the rate limit
         of the organization applies.
         """
-        granted = self._buckets.take(org_id, len(raws), monotonic_ns()) if limited else len(raws)
+        granted = self.buckets.take(org_id, len(raws), monotonic_ns()) if limited else len(raws)
         over_rate = len(raws) - granted
         if not self._queue.fits(org_id, granted):  # parsing first would cost more than the refusal
             return self._refuse(QUEUE_FULL, granted) + self._refuse(RateLimited(), over_rate)
@@ -223,7 +223,7 @@ class Pipeline:
         if self._stopping or not self._queue.fits(org_id, 1):
             return False
         event = self._reader.read(org_id, self._keyring.of(org_id), raw, test_key, request_id, strict=strict)
-        if not isinstance(event, ParsedEvent) or not self._buckets.take(org_id, 1, since_ns):
+        if not isinstance(event, ParsedEvent) or not self.buckets.take(org_id, 1, since_ns):
             return False
         request = IngestRequest(org_id, key_id, [event], answer, since_ns)
         return self._submit(request, 1 + len(raw) // BYTES_PER_WEIGHT)

@@ -125,6 +125,10 @@ class TokenBuckets:
             if is_locked:
                 fcntl.lockf(self._shared_fd, fcntl.LOCK_UN, 8, 8 * slot)
 
+    def give_back(self, org_id: int, count: int, now_ns: int) -> None:
+        """Return tokens that were taken. A bucket does not hold more than `burst`."""
+        self.take(org_id, -count, now_ns)
+
     def _take(self, slot: int, wanted: int, now_ns: int) -> int:
         filling_ns = max(0.0, self._full_at_ns[slot] - now_ns)
         granted = min(wanted, int(self._burst - filling_ns * self._rate / 1e9))

@@ -4,9 +4,10 @@ Its client libraries send events here unmodified, with a live key as their write
 table of the importer (`api.imports.vendors`). The `messageId` is the idempotency key, so a repeated message is stored
 once.
 
-The libraries repeat a request after 429 and 5xx only, and as a whole, which takes tokens for each event again. So
-events over the rate wait here for some seconds. A batch is answered with 429 or 503 if that is the outcome of one of
-its events, and otherwise with 200, also if some are not valid; `errors` and the list of rejected events name these.
+The libraries repeat a request after 429 and 5xx only, and as a whole. So events over the rate wait here for some
+seconds, and duplicates give their tokens back: each repetition of a batch gets further than the one before. A batch is
+answered with 429 or 503 if that is the outcome of one of its events, and otherwise with 200, also if some are not
+valid; `errors` and the list of rejected events name these.
 """
 
 import asyncio
@@ -19,9 +20,9 @@ from sanic import Blueprint, Request
 from api.clock import monotonic_ns
 from api.imports.row import EventNames
 from api.imports.vendors import from_segment
-from api.ingest.parse import RateLimited, Rejected, Unavailable
-from api.routes.events import INGEST, MAX_BATCH_EVENTS, ingest, refused_answer
-from api.routes.request import Operation, expect_json, principal_of
+from api.ingest.parse import DryRun, Duplicate, RateLimited, Rejected, Unavailable
+from api.routes.events import INGEST, MAX_BATCH_EVENTS, refused_answer
+from api.routes.request import Operation, expect_json, principal_of, services
 from api.routes.responses import RequestRefusedError
 from workbench.language.codec import MalformedJsonError, decode, encode, malformed_json, replace_lone_surrogates
 from workbench.language.problem import Problem, Problems
@@ -106,22 +107,35 @@ async def _ingest(request: Request, messages: list[dict[str, Any]]) -> dict[int,
 
     Raises 429 or 503 if that is the outcome of a message.
     """
-    principal, names = principal_of(request), EventNames()
-    waiting = list(enumerate(messages))
+    principal, names, pipeline = principal_of(request), EventNames(), services(request).pipeline
     problems: dict[int, Problems] = {}
-    until_ns = monotonic_ns() + int(RATE_WAIT_S * 1e9)
-    while waiting:
-        chunk, waiting = waiting[:MAX_BATCH_EVENTS], waiting[MAX_BATCH_EVENTS:]
-        outcomes = await ingest(request, principal, [encode(from_segment(message, names)) for _, message in chunk])
-        over_rate = []
-        for pair, outcome in zip(chunk, outcomes, strict=True):
+    until_ns, done = monotonic_ns() + int(RATE_WAIT_S * 1e9), 0
+    while done < len(messages):
+        wanted = min(len(messages) - done, MAX_BATCH_EVENTS)
+        granted = pipeline.buckets.take(principal.org_id, wanted, monotonic_ns())
+        outcomes = await pipeline.ingest(
+            principal.org_id,
+            [encode(from_segment(message, names)) for message in messages[done : done + granted]],
+            principal.test,
+            request_id=str(request.id),
+            key_id=principal.key_id,
+            strict=principal.strict,
+            limited=False,
+        )
+        repeated = 0
+        for index, outcome in enumerate(outcomes, done):
             if isinstance(outcome, Rejected):
-                problems[pair[0]] = outcome.problems
-            elif isinstance(outcome, RateLimited) and monotonic_ns() < until_ns:
-                over_rate.append(pair)
-            elif isinstance(outcome, RateLimited | Unavailable):
+                problems[index] = outcome.problems
+            elif isinstance(outcome, Unavailable):
                 raise RequestRefusedError(*refused_answer(outcome))
-        if over_rate:
-            waiting = over_rate + waiting
+            elif isinstance(outcome, Duplicate) or (isinstance(outcome, DryRun) and outcome.deduplicated):
+                repeated += 1
+        pipeline.buckets.give_back(principal.org_id, repeated, monotonic_ns())
+        done += granted
+        if granted < wanted and (granted == 0 or repeated < granted):  # duplicates have left tokens for more
+            if monotonic_ns() >= until_ns:
+                over_rate = RateLimited()
+                pipeline.meters.count([over_rate] * (len(messages) - done))
+                raise RequestRefusedError(*refused_answer(over_rate))
             await asyncio.sleep(RATE_PAUSE_S)
     return problems

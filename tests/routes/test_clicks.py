@@ -108,7 +108,7 @@ async def test_a_link_that_was_not_signed_here_is_not_found(acme: Org) -> None:
 
 async def test_clicks_do_not_use_up_the_rate_of_the_organization(acme: Org) -> None:
     path = await link_of(acme, {"externalId": "zoe"})
-    buckets = acme.service.services.pipeline._buckets
+    buckets = acme.service.services.pipeline.buckets
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buckets, "take", lambda *_: 0)
         await click(acme, path)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from segment.analytics.client import Client as SegmentClient
 
+from api.ingest import pipeline
 from api.routes import tracking
 from api.settings import Settings
 from tests.routes.conftest import Org, Service, serving
@@ -19,6 +20,10 @@ async def send(org: Org, path: str, body: Any, name: str | None = None, password
     """Post to the tracking API with a key as the name of the user, as Segment's libraries do."""
     url = f"http://127.0.0.1:{org.service.port}/v1/{path}"
     return await org.service.client.post(url, json=body, auth=(await org.key() if name is None else name, password))
+
+
+def counted(service: Service) -> dict[str, float]:
+    return {outcome: number for (outcome,), number in service.services.pipeline.meters.events}
 
 
 async def events(org: Org) -> list[tuple[Any, ...]]:
@@ -96,9 +101,43 @@ async def test_events_over_the_rate_wait_and_are_then_answered_with_429(
         messages = [TRACK | {"messageId": f"m{number}"} for number in range(60)]
         assert (await send(org, "batch", {"batch": messages})).status_code == 200
         assert [name for name, _ in await events(org)] == ["order_completed"] * 60
+        assert counted(limited) == {"stored": 60}
         monkeypatch.setattr(tracking, "RATE_WAIT_S", 0.0)
-        answer = await send(org, "batch", {"batch": messages})
+        answer = await send(org, "batch", {"batch": [TRACK | {"messageId": f"n{number}"} for number in range(60)]})
         assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
+        by_outcome = counted(limited)
+        assert by_outcome["stored"] + by_outcome["rate_limited"] == 120
+
+
+async def test_a_repeated_batch_over_the_rate_gets_further_each_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several workers, whose batches have more messages than the rate lets through while a request waits."""
+    monkeypatch.setattr(tracking, "RATE_WAIT_S", 1.0)
+    async with serving(service.dsn, Settings(ingest_rate=50, ingest_burst=20)) as limited:
+        org = await limited.organization()
+
+        async def send_until_stored(worker: str) -> int:
+            messages = [TRACK | {"messageId": f"{worker}{number}"} for number in range(150)]
+            for attempt in range(1, 100):
+                if (await send(org, "batch", {"batch": messages})).status_code == 200:
+                    return attempt
+            pytest.fail("the batch is never stored as a whole")
+
+        async with asyncio.timeout(60):
+            assert max(await asyncio.gather(*map(send_until_stored, "abc"))) > 1
+        assert len(await events(org)) == 450
+
+
+async def test_an_event_that_waited_for_the_rate_has_the_whole_time_to_be_stored(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(pipeline, "SWEEP_INTERVAL_S", 0.001)
+    async with serving(service.dsn, Settings(ingest_rate=20, ingest_burst=10)) as limited:
+        org = await limited.organization()
+        messages = [TRACK | {"messageId": f"m{number}"} for number in range(60)]
+        assert (await send(org, "batch", {"batch": messages})).status_code == 200
 
 
 async def test_the_library_of_segment_for_python_works_unmodified(acme: Org) -> None:
