@@ -17,22 +17,27 @@ import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.clock import monotonic_ns
-from api.imports.row import EventNames
+from api.clock import from_us, monotonic_ns
+from api.imports.row import EventNames, contract_time
 from api.imports.vendors import from_segment
 from api.ingest.parse import DryRun, Duplicate, RateLimited, Rejected, Unavailable
 from api.routes.events import INGEST, MAX_BATCH_EVENTS, refused_answer
 from api.routes.request import Operation, expect_json, principal_of, services
 from api.routes.responses import RequestRefusedError
 from workbench.language.codec import MalformedJsonError, decode, encode, malformed_json, replace_lone_surrogates
+from workbench.language.event import parse_timestamp
 from workbench.language.problem import Problem, Problems
 
 MAX_MESSAGES = 2_500  # Segment's own limit
 RATE_WAIT_S = 8.0  # the libraries give up after 15 s
 RATE_PAUSE_S = 0.25
+MAX_CLOCK_ERROR_US = 60_000_000  # of a sender; networks and queues delay requests, too
 KINDS = ("track", "identify", "page", "screen", "group", "alias")
 
 blueprint = Blueprint("tracking", url_prefix="/v1")
+
+
+SentAt = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -46,12 +51,14 @@ class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
     traits: dict[str, Any] | None = None
     context: dict[str, Any] | None = None
     timestamp: str | None = None
+    sent_at: SentAt | None = None
     message_id: str | None = None
 
 
-class TrackingBatch(msgspec.Struct):
-    """Up to 2,500 messages, each with its `type`."""
+class TrackingBatch(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """Up to 2,500 messages, each with its `type`. `sentAt`: of those that have none."""
 
+    sent_at: SentAt | None = None
     batch: Annotated[list[TrackingMessage], Meta(max_length=MAX_MESSAGES)]
 
 
@@ -76,7 +83,7 @@ async def track_batch(request: Request) -> TrackingResponse:
     for index, message in enumerate(batch):
         if not isinstance(message, dict):
             raise RequestRefusedError(400, Problem(f"batch[{index}]", "must be an object"))
-    problems = await _ingest(request, batch)
+    problems = await _ingest(request, [{"sentAt": fields.get("sentAt")} | message for message in batch])
     return TrackingResponse(True, tuple(f"batch[{index}]: {found[0]}" for index, found in problems.items()))
 
 
@@ -102,12 +109,36 @@ def _object_of(request: Request) -> dict[str, Any]:
     return fields
 
 
+def _by_our_clock(message: dict[str, Any], received_us: int) -> dict[str, Any]:
+    """Return a message with its `timestamp` by the server's clock, if `sentAt` shows that the sender's clock is wrong.
+
+    Not without a `messageId`: the idempotency key then contains the time, which has to stay the same when the message
+    is sent again with another `sentAt`.
+    """
+    sent_us, stamped_us = (_microseconds(message.get(name)) for name in ("sentAt", "timestamp"))
+    if sent_us is None or stamped_us is None or not message.get("messageId"):
+        return message
+    error_us = sent_us - received_us
+    if abs(error_us) <= MAX_CLOCK_ERROR_US:
+        return message
+    try:
+        return message | {"timestamp": from_us(stamped_us - error_us).isoformat()}
+    except OverflowError:  # in the year 10000
+        return message
+
+
+def _microseconds(value: object) -> int | None:
+    text = contract_time(value)
+    return parse_timestamp(text) if isinstance(text, str) else None
+
+
 async def _ingest(request: Request, messages: list[dict[str, Any]]) -> dict[int, Problems]:
     """Store the messages in their order; return the problems of those that are not valid, by index.
 
     Raises 429 or 503 if that is the outcome of a message.
     """
     principal, names, pipeline = principal_of(request), EventNames(), services(request).pipeline
+    received_us = services(request).clock.now_us()
     problems: dict[int, Problems] = {}
     until_ns, done = monotonic_ns() + int(RATE_WAIT_S * 1e9), 0
     while done < len(messages):
@@ -115,7 +146,10 @@ async def _ingest(request: Request, messages: list[dict[str, Any]]) -> dict[int,
         granted = pipeline.buckets.take(principal.org_id, wanted, monotonic_ns())
         outcomes = await pipeline.ingest(
             principal.org_id,
-            [encode(from_segment(message, names)) for message in messages[done : done + granted]],
+            [
+                encode(from_segment(_by_our_clock(message, received_us), names))
+                for message in messages[done : done + granted]
+            ],
             principal.test,
             request_id=str(request.id),
             key_id=principal.key_id,

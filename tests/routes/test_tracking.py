@@ -48,6 +48,31 @@ async def test_a_repeated_message_is_stored_once(acme: Org) -> None:
     assert len(await events(acme)) == 1
 
 
+@pytest.mark.parametrize("error", [timedelta(hours=1), timedelta(days=-60), timedelta(seconds=30)])
+async def test_a_wrong_clock_of_the_client_is_corrected(acme: Org, error: timedelta) -> None:
+    now = datetime.now(UTC)
+    happened, sent = now - timedelta(minutes=10), now + error
+    message = TRACK | {"timestamp": (happened + error).isoformat()}
+    answer = await send(acme, "batch", {"batch": [message], "sentAt": sent.isoformat()})
+    assert answer.json() == {"success": True, "errors": []}
+    single = message | {"messageId": "m2", "sentAt": sent.isoformat()}
+    assert (await send(acme, "track", single)).status_code == 200
+    expected = happened if abs(error) > timedelta(minutes=1) else happened + error
+    for (occurred_at,) in await acme.rows("occurred_at", "events"):
+        assert abs(occurred_at - expected) < timedelta(seconds=20)
+    assert len(await events(acme)) == 2
+
+
+async def test_times_that_cannot_be_corrected_are_read_as_they_are(acme: Org) -> None:
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    for number, sent in enumerate(("yesterday", 7, None)):
+        message = TRACK | {"messageId": f"m{number}", "timestamp": past, "sentAt": sent}
+        assert (await send(acme, "track", message)).status_code == 200
+    assert await acme.rows("DISTINCT occurred_at", "events", "1") == [(datetime.fromisoformat(past),)]
+    far = TRACK | {"messageId": "far", "timestamp": "9999-12-31T23:59:59Z", "sentAt": "1970-01-01T00:00:00Z"}
+    assert (await send(acme, "track", far)).status_code == 400
+
+
 @pytest.mark.parametrize("kind", ["track", "identify", "page", "screen", "group", "alias"])
 async def test_each_kind_has_a_route(acme: Org, kind: str) -> None:
     answer = await send(acme, kind, {"userId": 7, "event": "Signed Up", "previousId": "a1", "messageId": "m1"})
