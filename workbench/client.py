@@ -253,7 +253,7 @@ class _Sender(threading.Thread):
             try:
                 # A key that the service refuses never gets the right to send, which others may need.
                 me = connection.get("/me")
-                owner = (me["organization"], me.get("key", me)["kind"])
+                owner = (me["organization"], me["key"]["kind"])
                 self._spool.register(*owner)
                 pause_s = _FIRST_PAUSE_S
                 while not self._stopping:
