@@ -50,7 +50,7 @@ def test_a_contact_chooses_topics_in_its_language_and_confirms_one(
     running: Running, page: Page, tmp_path: Path
 ) -> None:
     wb = running.workbench()
-    wb.topics.save("page-news", "News", labels={"de": "Neuigkeiten"})
+    wb.topics.save("page-news", "News", labels={"de": "Neues der Seite"})
     wb.topics.save("page-club", "Club", labels={"de": "Der Club"}, opt_in="double")
     wb.topics.double_opt_in("page-club").publish()
     letter = wb.automation("page letter").on("page:letter").send_email("Hi", "{{ preferences_url }}", topic="page-news")
@@ -63,11 +63,11 @@ def test_a_contact_chooses_topics_in_its_language_and_confirms_one(
     open_page(page, link_in_email(running.folder, "uli@page.example", "/preferences"), tmp_path / "de.png")
     expect(page.get_by_role("heading", name="Ihre Einstellungen")).to_be_visible()
     expect(page.get_by_text("u•••@page.example")).to_be_visible()
-    page.get_by_label("Neuigkeiten").uncheck()
+    page.get_by_label("Neues der Seite").uncheck()
     page.get_by_label("Der Club").check()
     page.get_by_role("button", name="Speichern").press("Enter")
     expect(page.get_by_role("status")).to_contain_text("Bitte bestätigen Sie „Der Club“")
-    expect(page.get_by_label("Neuigkeiten")).not_to_be_checked()
+    expect(page.get_by_label("Neues der Seite")).not_to_be_checked()
     page.screenshot(path=tmp_path / "saved.png")
 
     open_page(page, link_in_email(running.folder, "uli@page.example", "/preferences/confirm"), tmp_path / "confirm.png")

@@ -240,6 +240,7 @@ STATS = {
     "pills": [["paused", "warn"]],
     "lines": ["12 entries: 2 dead.", EVIL],
     "steps": {"heads": ["step", "there now"], "numbers": [1], "rows": [[EVIL, "7"]]},
+    "messages": {"heads": ["step", "sent"], "numbers": [1], "rows": [[EVIL, "5"]]},
     "dead": {"heads": ["cause", "step"], "numbers": [], "rows": [["no_wallet", EVIL]]},
     "days": {"heads": ["entered on", "rate"], "numbers": [1], "rows": [["2026-11-22", "12.5%"]]},
     "percents": [10, 13],
