@@ -314,7 +314,7 @@ def test_editing_with_the_keyboard(page: Page) -> None:
     automation = greeting()
     with open_canvas(page, automation) as view:
         card(view, "send_inapp").focus()
-        page.keyboard.press("Enter")
+        page.keyboard.press("Space")
         page.keyboard.press("Control+d")
         expect(card(view, "send_inapp_2")).to_be_visible()
         page.keyboard.press("Control+c")
