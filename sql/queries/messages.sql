@@ -64,7 +64,7 @@ RETURNING true;
 
 -- add_skipped_messages --
 -- Record messages that are not sent at all, without their texts; a message that waited for another attempt is
--- skipped now.
+-- skipped now. One that was being sent when a worker stopped may have arrived.
 WITH k AS (
     SELECT * FROM unnest(:id ::uuid[], :contact_id ::uuid[], :automation_id ::uuid[], :entry_id ::uuid[], :node_id ::text[],
                          :channel ::text[], :cause ::text[])
@@ -72,8 +72,9 @@ WITH k AS (
 ), skipped AS (
     INSERT INTO messages (org_id, id, contact_id, automation_id, entry_id, node_id, visit, channel, status, created_at)
     SELECT :org_id ::bigint, id, contact_id, automation_id, entry_id, node_id, 1, channel, 'skipped', :at ::timestamptz FROM k
-    ON CONFLICT (org_id, id) DO UPDATE SET status = CASE WHEN messages.in_doubt THEN 'unknown' ELSE 'skipped' END
-        WHERE messages.status = 'queued'
+    ON CONFLICT (org_id, id) DO UPDATE
+        SET status = CASE WHEN messages.in_doubt OR messages.status = 'sending' THEN 'unknown' ELSE 'skipped' END
+        WHERE messages.status IN ('queued', 'sending')
     RETURNING id, status
 )
 INSERT INTO message_outcomes (org_id, at, message_id, outcome, channel, reason)

@@ -1,15 +1,17 @@
 """The engine sends no message on a topic that the contact declined, whenever it declined it."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from api.channels.signing import ContactLink, contact_url
 from api.clock import uuid7
+from api.engine.claims import LEASE
 from api.store.consents import ConsentRow, add_consents
 from tests.channels.conftest import endpoint, status
 from tests.engine.conftest import EngineBench
-from tests.engine.test_outcomes import ANN, EMAIL, INAPP, TRIGGER, outcomes, send_one, webhook_node
+from tests.engine.test_outcomes import ANN, EMAIL, INAPP, TRIGGER, _crash, outcomes, send_one, webhook_node
 from workbench.language.codec import decode
 
 
@@ -69,6 +71,23 @@ async def test_a_choice_after_the_decision_prevents_the_message(bench: EngineBen
     assert await outcomes(bench) == [("skipped", "declined_topic")]
     ((detail,),) = await bench.fetch("SELECT detail FROM entry_steps WHERE node_id = 'h'")
     assert decode(detail) == {"cause": "declined_topic", "topic": "news"}
+
+
+async def test_v31_a_delivery_of_a_dead_worker_is_unknown_if_its_topic_was_declined_since(bench: EngineBench) -> None:
+    await bench.add_topics()
+    async with endpoint(status(200)) as server:
+        await bench.automation([TRIGGER, on_topic(webhook_node(server), "news")], [("t", "h")])
+        await bench.send("k", ANN)
+        dying = bench.new_driver()
+        dying.deliveries._record = _crash  # type: ignore[method-assign]
+        await dying.drive(bench.org_id, "ready", 10)
+        await dying.deliveries.stop(60)
+        await choose(bench, "news", granted=False)
+        bench.clock.ahead += LEASE + timedelta(seconds=1)
+        await bench.driver.rescue(bench.org_id, 10)
+        await bench.drive()
+    assert await bench.fetch("SELECT status FROM messages") == [("unknown",)]
+    assert await outcomes(bench) == [("unknown", "declined_topic")]
 
 
 async def test_choices_of_a_merged_contact_count_for_the_survivor(bench: EngineBench) -> None:
