@@ -253,13 +253,22 @@ def test_a_forged_log_is_detected(
 
 
 def simple(evidence: Evidence, answer: Answer) -> Attempt:
-    """Return an attempt with this answer; its event is live, has its own key, and all attempts of it were accepted."""
+    """Return an attempt with this answer; its event is live, has its own key, is of a contact that was not erased, and
+    all attempts of it were accepted.
+    """
     senders = Counter((sent.org, sent.key) for sent in evidence.log.sent.values())
     for attempt in evidence.log.attempts:
         sent, tries = evidence.log.sent[attempt.org, attempt.number], evidence.attempts[attempt.org, attempt.number]
         live = sent.kind is EventKind.LIVE and sent.key is not None and senders[sent.org, sent.key] == 1
         alone = answer is Answer.DUPLICATE or len(tries) == 1
-        if live and alone and attempt.answer is answer and {try_.answer for try_ in tries} <= ACCEPTED:
+        contacts = {event.contact_id for event in evidence.by_key[attempt.org, attempt.key or ""]}
+        if (
+            live
+            and alone
+            and contacts.isdisjoint(evidence.erased)
+            and attempt.answer is answer
+            and {try_.answer for try_ in tries} <= ACCEPTED
+        ):
             return attempt
     raise AssertionError(f"no event was answered {answer}")
 
