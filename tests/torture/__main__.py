@@ -9,11 +9,12 @@ acknowledge some and disconnect; analysts query their own data, look at hostile 
 and send queries that would not end; operators run commands, also with wrong secrets. Meanwhile the nemesis kills and
 freezes API processes, engines, Postgres and its backends by a plan that follows from the printed seed, and restarts
 what it killed; a second installation, run by `workbench up`, loses its logs, its secret and its file descriptors.
-Automations are switched, edited and archived, dead entries replayed, keys created and revoked, contacts erased. Then
-the faults end, the work drains, and every wallet collects its messages. The checker compares the database with the
-answers and with what the receivers got: one function per invariant, and an invariant that had nothing to check fails.
-The seed fixes the requests and the faults, not the interleaving, so a violation is kept with all its evidence: the next
-run may not show it.
+Automations are switched, edited and archived, dead entries replayed, keys created and revoked, contacts erased. In an
+organization of its own, a marketer sends broadcasts, collects digests, moves entries, and stops everything. Then the
+faults end, the work drains, and every wallet collects its messages. The checker compares the database with the answers
+and with what the receivers got: one function per invariant, and an invariant that had nothing to check fails. The seed
+fixes the requests and the faults, not the interleaving, so a violation is kept with all its evidence: the next run may
+not show it.
 """
 
 import argparse
@@ -94,6 +95,9 @@ def _keep(run: Run, verdicts: list[Verdict], folder: Path) -> None:
         **{f"stored-{name}": rows for name, rows in msgspec.structs.asdict(evidence.stored).items()},
         "searched": evidence.searched,
     }
+    if evidence.journeys is not None:
+        journeys = msgspec.structs.asdict(evidence.journeys)
+        kept |= {"journeys-log": [journeys.pop("log")], **{f"journeys-{name}": rows for name, rows in journeys.items()}}
     for name, rows in kept.items():
         (folder / f"{name}.ndjson").write_bytes(msgspec.json.Encoder().encode_lines(rows))
     (folder / "counts.json").write_bytes(msgspec.json.encode(evidence.counts))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from tests.torture.automations import Automation
+from tests.torture.journeys import JourneyEvidence
 from tests.torture.log import ActivationChange, Attempt, Log, PublishedVersion, SentEvent
 from tests.torture.nemesis import Fault
 from tests.torture.oracle import Conflict
@@ -58,8 +59,8 @@ class Evidence(msgspec.Struct, dict=True):
     """Everything known about a run: requests and answers, stored rows, the service's own counts, and deliveries.
 
     `left`: locks and transactions still open at the end. `complaints`: errors that no process may log, killed or not.
-    `searched`: places searched for secrets. `engines`: the number of engines. `slack`: microseconds that anything may
-    take in addition to the faults.
+    `searched`: places searched for secrets. `journeys`: what is known of the marketer's organization; it is in no other
+    field. `engines`: the number of engines. `slack`: microseconds that anything may take in addition to the faults.
     """
 
     log: Log
@@ -73,6 +74,7 @@ class Evidence(msgspec.Struct, dict=True):
     engines: int
     slack: int
     searched: list[SearchedPlace] = []
+    journeys: JourneyEvidence | None = None
 
     @cached_property
     def attempts(self) -> Mapping[tuple[str, int], list[Attempt]]:

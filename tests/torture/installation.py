@@ -34,6 +34,7 @@ from api.store.migrate import migrate
 from tests.running import free_port
 from tests.torture import recorder
 from tests.torture.accounts import Account
+from tests.torture.journeys import ORG as JOURNEYS
 from tests.torture.leaks import ORGANIZATIONS, SECRET
 from tests.torture.sinks import Sinks, sinks
 
@@ -215,6 +216,7 @@ class Installation:
         self.folder = folder
         self.keyring = Keyring(SECRET)
         self.accounts: list[Account] = []
+        self.marketer: Account | None = None
         self.environment = environment = {
             **os.environ,
             "DATABASE_URL": postgres.server.dsn,
@@ -230,6 +232,7 @@ class Installation:
         self.metrics = f"http://127.0.0.1:{environment['WORKBENCH_METRICS']}/metrics"
         ports = [free_port() for _ in range(apis)]
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
+        environment["WORKBENCH_PUBLIC_URL"] = self.urls[0]
         self.apis = [
             Process(f"api-{place}", _serve(place, port), environment, folder / f"api-{place}.log", port)
             for place, port in enumerate(ports)
@@ -260,6 +263,7 @@ class Installation:
         await migrate(server.dsn, admin_dsn=server.admin_dsn)
         await recorder.install(server.admin_dsn)
         self.accounts = [await self._account(org) for org in ORGANIZATIONS]
+        self.marketer = await self._account(JOURNEYS)
         for process in self.processes:
             process.start()
         await self.ready()

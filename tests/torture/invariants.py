@@ -7,6 +7,7 @@ stopped work in `stopped_work`, of pushes in `inboxes`, of confidentiality in `s
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import wraps
 from typing import Any
 
 import msgspec
@@ -29,6 +30,16 @@ from tests.torture.entries import (
 )
 from tests.torture.evidence import Evidence, Findings, Switch
 from tests.torture.inboxes import inboxes_are_complete
+from tests.torture.journeys import (
+    JourneyEvidence,
+    JourneyFindings,
+    closed_addresses_get_nothing,
+    digests_have_each_event_once,
+    journeys_end,
+    journeys_reach_receivers,
+    starts_have_one_entry,
+    stops_hold,
+)
 from tests.torture.log import ACCEPTED, UNKNOWN, UNSETTLED, Answer, Attempt, EventKind, SentEvent
 from tests.torture.misuse import (
     backups_are_private,
@@ -295,6 +306,17 @@ def _name(sent: SentEvent) -> str:
     return f"{sent.org} {sent.number}"
 
 
+def _of_journeys(invariant: Callable[[JourneyEvidence], JourneyFindings]) -> Callable[[Evidence], Findings]:
+    """Return an invariant of the marketer's organization as one of the whole run."""
+
+    @wraps(invariant)
+    def of_run(run: Evidence) -> Findings:
+        if run.journeys is not None:
+            yield from invariant(run.journeys)
+
+    return of_run
+
+
 INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V1": accepted_exists_once,
     "V2": answers_agree,
@@ -322,6 +344,12 @@ INVARIANTS: dict[str, Callable[[Evidence], Findings]] = {
     "V24": requests_end,
     "V25": supervisor_survives,
     "V26": terminals_obey_nothing,
+    "V27": _of_journeys(starts_have_one_entry),
+    "V28": _of_journeys(closed_addresses_get_nothing),
+    "V29": _of_journeys(stops_hold),
+    "V30": _of_journeys(digests_have_each_event_once),
+    "V31": _of_journeys(journeys_reach_receivers),
+    "V32": _of_journeys(journeys_end),
     "B22": backups_are_private,
     "C16": revoked_keys_open_nothing,
     "F14": wrong_secrets_are_refused,

@@ -10,7 +10,7 @@ import psycopg
 
 from api.contacts.erase import SECOND_ERASURE_DELAY, erase_again
 from api.store.database import Database
-from tests.torture import stored
+from tests.torture import journeys, stored
 from tests.torture.automations import Automation, publish
 from tests.torture.evidence import Evidence
 from tests.torture.installation import Installation
@@ -56,12 +56,14 @@ async def torture(installation: Installation, spec: RunSpec, report: Callable[[s
         healed = await _load_with_faults(users, nemesis, automations, report)
         await attacking
     async with await psycopg.AsyncConnection.connect(installation.postgres.server.admin_dsn, autocommit=True) as tx:
+        await users.marketer.finish()
         await _drain(tx)
         await _run_second_erasures(installation)
         await _collect(tx, users)
         await users.do_everything()
         drained = now_us()
         left = await _open_resources(tx)
+        journey = await journeys.read(tx, users.marketer.log, installation.sinks.arrivals)
         rows = await stored.read(tx, installation.keyring, users.log.sent.values())
         searched = await in_database(tx)
     await users.close()
@@ -73,13 +75,14 @@ async def torture(installation: Installation, spec: RunSpec, report: Callable[[s
         rows,
         await stored.request_counts(installation.urls[0], installation.accounts),
         automations,
-        installation.sinks.arrivals,
+        [arrival for arrival in installation.sinks.arrivals if not journeys.belongs_here(arrival)],
         nemesis.faults,
         left,
         installation.complaints(),
         len(installation.engines),
         int(spec.slack * 1e6),
         searched,
+        journey,
     )
     return Run(spec, nemesis.faults, evidence, began, healed, drained)
 
@@ -90,6 +93,7 @@ async def _load_with_faults(
     """Run the load with its faults. Returns the time at which every process works again."""
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(users.load.run())
+        marketing = group.create_task(users.marketer.work())
         beside = [
             group.create_task(work)
             for work in (*users.other_coroutines(automations), _report_progress(users, nemesis, report))
@@ -98,7 +102,7 @@ async def _load_with_faults(
         await nemesis.installation.ready()
         await _calm(users)
         healed = now_us()
-        for task in beside:
+        for task in (*beside, marketing):
             task.cancel()
         users.load.stop()
         await asyncio.wait([sending], timeout=SETTLE_WITHIN)

@@ -7,6 +7,7 @@ rejected with a temporary error and one with a permanent one.
 
 import asyncio
 import contextlib
+import itertools
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,8 @@ from tests.torture.log import now_us
 
 _SLOW = (0.2, 2.0)  # seconds
 _ONE_IN = 40
+CONNECTION_PATH = "/chat"
+"""The end of the paths that connections send to, whose receiver also limits: 429 with `Retry-After`."""
 _MESSAGE_ID = re.compile(rb"^Message-ID: <([^@>]+)@", re.MULTILINE)
 
 
@@ -32,9 +35,11 @@ class Reaction(StrEnum):
     CLOSED = "closed"  # rejected permanently
     SILENT = "silent"  # accepted, then closed without an answer
     CUT = "cut"  # accepted, then closed in the middle of the answer
+    LIMITING = "limiting"  # too many requests
 
 
 _TAKING = {Reaction.NORMAL: 70, Reaction.SLOW: 6, Reaction.SILENT: 4, Reaction.CUT: 4}
+_LIMITED_ONE_IN = 4  # deliveries by connections, beginning with the first
 _ANY = _TAKING | {Reaction.REFUSING: 10}
 
 
@@ -66,10 +71,14 @@ class Sinks:
         self.smtp_port = 0
         self._chance = Random(f"{seed}/sinks")
         self._taken: set[str] = set()
+        self._by_connection = itertools.count()
 
     def record_delivery(self, channel: str, message_id: str, at: int, target: str, body: bytes) -> Reaction:
         """Record a delivery and return the reaction to it."""
         reaction = self._reaction(message_id)
+        is_new = target.endswith(CONNECTION_PATH) and message_id not in self._taken
+        if is_new and next(self._by_connection) % _LIMITED_ONE_IN == 0:
+            reaction = Reaction.LIMITING
         self.arrivals.append(Delivery(channel, message_id, at, target, body, reaction))
         if reaction in _TAKING:
             self._taken.add(message_id)
@@ -95,6 +104,7 @@ _HTTP = {
     Reaction.SLOW: b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
     Reaction.REFUSING: b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n",
     Reaction.CLOSED: b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n",
+    Reaction.LIMITING: b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n",
     Reaction.SILENT: b"",
     Reaction.CUT: b"HTTP/1.1 2",
 }
@@ -139,7 +149,7 @@ class _Mailbox:
         match reaction:
             case Reaction.SLOW:
                 await self._sinks.wait_randomly()
-            case Reaction.REFUSING:
+            case Reaction.REFUSING | Reaction.LIMITING:
                 return "451 try again"
             case Reaction.CLOSED:
                 return "550 never"

@@ -10,6 +10,7 @@ from psycopg.rows import class_row
 from api.crypto import Keyring, OrgKeys
 from tests.torture.accounts import Account
 from tests.torture.analysts import SEGMENT
+from tests.torture.journeys import ORG as JOURNEYS
 from tests.torture.log import Identifier, IdentifierKind, SentEvent
 from tests.torture.remnants import remnants
 from tests.torture.rows import (
@@ -33,7 +34,8 @@ from tests.torture.rows import (
 
 _US = "(extract(epoch FROM {}) * 1000000)::bigint"
 _COMMITTED = _US.format("coalesce(pg_xact_commit_timestamp(t.xmin), clock_timestamp())")
-_OF_ORG = "JOIN workbench.organizations o ON o.id = t.org_id"
+_OF_ORG = f"JOIN workbench.organizations o ON o.id = t.org_id AND o.name <> '{JOURNEYS}'"
+_NOT_JOURNEYS = f"t.org_id <> (SELECT id FROM workbench.organizations WHERE name = '{JOURNEYS}')"
 _IS_ERASED = (
     "EXISTS (SELECT FROM workbench.contacts c WHERE c.org_id = t.org_id AND c.id = {} AND c.erased_at IS NOT NULL)"
 )
@@ -64,7 +66,7 @@ _OWNERS = f"""
     SELECT o.name AS org, {_KIND}, value_digest::text AS value, contact_id::text
     FROM workbench.identities t {_OF_ORG}"""
 _CONFLICTS = f"""
-    SELECT event_id::text, {_KIND}, outcome FROM workbench.identity_conflicts
+    SELECT event_id::text, {_KIND}, outcome FROM workbench.identity_conflicts t WHERE {_NOT_JOURNEYS}
     UNION
     SELECT event_id::text, {_KIND}, outcome FROM torture.identity_conflicts t
     WHERE {_ERASED} OR {_IS_ERASED.format("t.other_contact_id")}"""
@@ -83,10 +85,12 @@ _STEPS = f"""
     FROM workbench.entry_steps t
     LEFT JOIN torture.entry_steps w
       ON w.org_id = t.org_id AND w.entry_id = t.entry_id AND w.claim = t.claim AND w.step = t.step
+    WHERE {_NOT_JOURNEYS}
     ORDER BY entry_id, step, claim"""
 _LEASES = f"""
     SELECT entry_id::text, token, {_US.format("until")} AS until, {_COMMITTED} AS committed
     FROM torture.leases t
+    WHERE entry_id NOT IN (SELECT t.id FROM workbench.entries t WHERE NOT {_NOT_JOURNEYS})
     ORDER BY seq"""
 _MESSAGES = f"""
     SELECT o.name AS org, t.id::text, entry_id::text, node_id, channel, status, n.wallet_address AS wallet, n.recipient,
@@ -101,6 +105,7 @@ _MESSAGES = f"""
 _VERSIONS = f"""
     SELECT automation_id::text, version, graph, {_COMMITTED} AS committed
     FROM workbench.automation_versions t
+    WHERE {_NOT_JOURNEYS}
     ORDER BY automation_id, version"""
 _SWITCHES = f"""
     SELECT o.name AS org, subject_id::text AS automation_id, action = 'automation.activate' AS active,
@@ -110,7 +115,7 @@ _SWITCHES = f"""
     ORDER BY committed"""
 _REVOKED = f"""
     SELECT subject_id::text AS key_id, {_COMMITTED} AS committed
-    FROM workbench.audit_log t WHERE action = 'key.revoke'"""
+    FROM workbench.audit_log t WHERE action = 'key.revoke' AND {_NOT_JOURNEYS}"""
 _ERASURES = f"""
     SELECT o.name AS org, contact_id::text, t.xmin::text::bigint AS transaction, {_COMMITTED} AS committed
     FROM torture.erasures t {_OF_ORG}

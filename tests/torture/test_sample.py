@@ -2,6 +2,7 @@
 
 from tests.torture.conftest import FinishedRun
 from tests.torture.invariants import INVARIANTS, check
+from tests.torture.journeys import CHAT, DIGEST, LETTER, PATIENT, SEGMENT_JOINED
 from tests.torture.log import ACCEPTED, UNKNOWN
 from tests.torture.nemesis import ENGINE_KILLS, KILLS, RunSpec, plan
 from tests.torture.sinks import Reaction
@@ -24,7 +25,16 @@ def test_the_faults_had_an_effect(finished_run: FinishedRun) -> None:
     assert any(attempt.half_closed and attempt.answer in ACCEPTED for attempt in finished_run.run.evidence.log.attempts)
     warnings = {warning for attempt in finished_run.run.evidence.log.attempts for warning in attempt.warnings}
     assert {warning.partition(".")[0] for warning in warnings} > {"attributes"}
-    assert {arrival.reaction for arrival in finished_run.run.evidence.arrivals} == set(Reaction)
+    assert {arrival.reaction for arrival in finished_run.installation.sinks.arrivals} == set(Reaction)
+
+
+def test_the_marketer_did_everything(finished_run: FinishedRun) -> None:
+    journeys = finished_run.run.evidence.journeys
+    assert journeys is not None
+    log = journeys.log
+    assert all([log.notes, log.chats, log.bounced, log.declined, log.stops, log.clicked, log.moved])
+    automations = {entry.automation for entry in journeys.entries}
+    assert automations >= {LETTER, SEGMENT_JOINED, DIGEST, CHAT, PATIENT}  # a short run may see no minute of MINUTELY
 
 
 def test_the_summary_shows_the_load_and_the_verdicts(finished_run: FinishedRun) -> None:

@@ -14,6 +14,7 @@ from tests.torture.clients import Load
 from tests.torture.erasing import erase_some
 from tests.torture.holders import Holders
 from tests.torture.installation import Installation
+from tests.torture.journeys import Marketer
 from tests.torture.log import PROBE, Log, Reply, now_us
 from tests.torture.nemesis import RunSpec
 from tests.torture.operators import Operators
@@ -42,6 +43,10 @@ class Users:
         self._metrics = installation.metrics
         self._backends = installation.postgres.pids
         self._operators = Operators(installation, spec.seed, self.load.log)
+        sinks, marketer = installation.sinks, installation.marketer
+        assert marketer is not None, "the installation runs"
+        sink = f"http://127.0.0.1:{sinks.webhook_port}"
+        self.marketer = Marketer(urls, marketer, sink, sinks.arrivals, spec.seed)
 
     @property
     def log(self) -> Log:
@@ -62,6 +67,7 @@ class Users:
         for org in self._callers.orgs:
             await define_segment(self._callers.caller(org, "segment"))
         await self._operators.create_logins()
+        await self.marketer.prepare()
 
     def other_coroutines(self, automations: list[Automation]) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines of all users that send no events. They run until cancelled."""
@@ -94,6 +100,7 @@ class Users:
 
     async def close(self) -> None:
         await self._callers.close()
+        await self.marketer.close()
 
     async def _read_metrics(self) -> None:
         async with httpx.AsyncClient() as client:
