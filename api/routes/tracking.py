@@ -37,11 +37,11 @@ KINDS = ("track", "identify", "page", "screen", "group", "alias")
 blueprint = Blueprint("tracking", url_prefix="/v1")
 
 
-SentAt = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-
-
 class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A message of Segment's specification. `type`: only in a batch. Fields that are not listed here are ignored."""
+    """A message of Segment's specification. `type`: only in a batch. Fields that are not listed here are ignored.
+
+    A `sentAt` that is no time is ignored, too.
+    """
 
     type: str | None = None
     user_id: str | int | None = None
@@ -51,14 +51,14 @@ class TrackingMessage(msgspec.Struct, rename="camel", omit_defaults=True):
     traits: dict[str, Any] | None = None
     context: dict[str, Any] | None = None
     timestamp: str | None = None
-    sent_at: SentAt | None = None
+    sent_at: str | None = None
     message_id: str | None = None
 
 
 class TrackingBatch(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     """Up to 2,500 messages, each with its `type`. `sentAt`: of those that have none."""
 
-    sent_at: SentAt | None = None
+    sent_at: str | None = None
     batch: Annotated[list[TrackingMessage], Meta(max_length=MAX_MESSAGES)]
 
 
@@ -91,9 +91,10 @@ async def track_batch(request: Request) -> TrackingResponse:
 @Operation(INGEST, body=TrackingMessage, answer=TrackingResponse)
 async def track(request: Request, kind: str) -> TrackingResponse:
     """Ingest one message of Segment's client libraries: `track`, `identify`, `page`, `screen`, `group` or `alias`."""
+    message = _object_of(request)
     if kind not in KINDS:
         raise RequestRefusedError(404, f"message type not found: {kind}; the types are {', '.join(KINDS)}")
-    if problems := await _ingest(request, [_object_of(request) | {"type": kind}]):
+    if problems := await _ingest(request, [message | {"type": kind}]):
         raise RequestRefusedError(400, problems[0])
     return TrackingResponse(True)
 
