@@ -41,17 +41,6 @@ def fill_names(database: Database, events: int, days: float = 30) -> None:
     execute(database.dsn, sql.SQL("VACUUM ANALYZE"))
 
 
-def fill_past(database: Database, events: int, days: float) -> None:
-    """Store contacts, and events of 200 names, dated over the last days."""
-    _insert(database, "contacts", events // EVENTS_PER_CONTACT, {})
-    fill_names(database, events, days)
-
-
-def add_events(database: Database, events: int, stored: int) -> None:
-    """Store new events of random contacts of a database with so many stored events."""
-    _insert(database, "new_events", events, {"contacts": stored // EVENTS_PER_CONTACT})
-
-
 def fill_journeys(database: Database, events: int) -> None:
     """Store signups, page views and payments of a twentieth as many contacts."""
     contacts = events // EVENTS_PER_CONTACT

@@ -63,8 +63,7 @@ class Segment:
     `name`: in conditions, SQL and reports. `size`: the number of contacts at the last refresh. `sql` and `params`: the
     query; for an audience, the query of its frame or None. `every`: the interval between refreshes; None for an
     audience. `provenance`: the origin of an audience: `rows` and `unknown`; for a result of `wb.sql` also its query and
-    watermark. `full_refresh_reason`: the part of the query because of which each refresh reads all contacts; None if a
-    refresh reads only those that changed.
+    watermark.
     """
 
     def __init__(self, connection: Connection, record: SegmentRecord) -> None:
@@ -78,7 +77,6 @@ class Segment:
         self.sql: str | None = origin.get("sql")
         self.params = origin.get("params")
         self.every = None if record.every_seconds is None else timedelta(seconds=record.every_seconds)
-        self.full_refresh_reason = record.full_refresh_reason
         return self
 
     def members(self) -> "Result":
@@ -166,10 +164,7 @@ class Segment:
         interval = duration(self.every)
         if interval.count(" ") == 1:
             interval = interval.removeprefix("1 ")
-        text = f"Refreshed {moment(record.refreshed_at)} (UTC), every {interval}"
-        if record.full_refresh_reason is None:
-            return f"{text}."
-        return f"{text}, each time for all contacts, because of {record.full_refresh_reason}."
+        return f"Refreshed {moment(record.refreshed_at)} (UTC), every {interval}."
 
 
 class Segments(Sequence[Segment]):
@@ -274,7 +269,6 @@ class QueryPreview(SegmentPreview, frozen=True):
     """The result of a preview: `size` contacts, some of their ids in `sample`, and the `seconds` of the query.
 
     `change`: the contacts that would enter and leave. `unknown`: the number of ids that are left out.
-    `full_refresh_reason`: as of a segment.
     """
 
     def sentence(self) -> str:
@@ -284,8 +278,6 @@ class QueryPreview(SegmentPreview, frozen=True):
             sentences.append(f"{self.change.entered:,} would enter, {self.change.departed:,} would leave.")
         if self.unknown:
             sentences.append(f"{quantity(self.unknown, 'id')} left out: unknown or erased contacts.")
-        if self.full_refresh_reason is not None:
-            sentences.append(f"Each refresh would read all contacts, because of {self.full_refresh_reason}.")
         return " ".join(sentences)
 
     @printable_text

@@ -18,7 +18,6 @@ from api.query.limits import ConcurrencyLimits, QuerySlots, check_functions
 from api.query.parameters import BoundStatement, bind
 from api.query.results import EmailReplacer, QueryResult, read_watermark, write_watermark
 from api.store.analyst import (
-    ContactChoice,
     QueryLimits,
     QuerySource,
     ReplicaConflictError,
@@ -91,13 +90,10 @@ class Gateway:
         self._warned = False
 
     @asynccontextmanager
-    async def run(
-        self, query: AnalystQuery, binary: Collection[int] = (), choice: ContactChoice | None = None
-    ) -> AsyncIterator[QueryResult]:
+    async def run(self, query: AnalystQuery, binary: Collection[int] = ()) -> AsyncIterator[QueryResult]:
         """Yield the result while the query runs.
 
         `binary`: types (oids) that the caller takes in Postgres's binary form; used if all columns are of these types.
-        `choice` decides whether the query reads only some contacts.
         Raises InvalidQueryError, QueryError, ReaderError or DatabaseUnavailableError.
         """
         statement = bind(query.sql, query.params, self._keyring.of(query.org_id).seal_email)
@@ -120,7 +116,7 @@ class Gateway:
                     raise InvalidQueryError(problem)
             try:
                 async with AsyncExitStack() as stack:
-                    yield await self._start(stack, query, statement, snapshot, reader, binary, choice)
+                    yield await self._start(stack, query, statement, snapshot, reader, binary)
             except DatabaseUnavailableError:
                 # The role may have been dropped or its password changed: create or complete it at the next query.
                 self._readers.forget(query.org_id)
@@ -158,7 +154,6 @@ class Gateway:
         as_of: Snapshot | None,
         reader: ReaderRole,
         binary: Collection[int],
-        choice: ContactChoice | None,
     ) -> QueryResult:
         source = await self._source.current()
         keys = self._keyring.of(query.org_id)
@@ -170,7 +165,7 @@ class Gateway:
                     cursor = await attempt_stack.enter_async_context(open_cursor(source, reader, self._limits, as_of))
                     rest = await attempt_stack.enter_async_context(aclosing(cursor.batches()))
                     with _translate_errors(statement, query):
-                        snapshot = await cursor.begin(statement.statement, statement.parameters, binary, choice)
+                        snapshot = await cursor.begin(statement.statement, statement.parameters, binary)
                         first = await anext(rest)
                     await stack.enter_async_context(attempt_stack.pop_all())
                 watermark = query.as_of if snapshot is None else write_watermark(snapshot, keys)

@@ -598,17 +598,12 @@ class MembersChange(msgspec.Struct, frozen=True):
     departed: int
 
 
-class SegmentPreview(CandidateCounts, frozen=True, rename="camel"):
-    """Counts of a query, some of its contacts, its duration, and how it would change the segment named in the body.
-
-    `full_refresh_reason`: the part of the query because of which each refresh reads all contacts; None if a refresh
-    reads only those that changed.
-    """
+class SegmentPreview(CandidateCounts, frozen=True):
+    """Counts of a query, some of its contacts, its duration, and how it would change the segment named in the body."""
 
     sample: tuple[str, ...]
     seconds: float
     change: MembersChange | None
-    full_refresh_reason: str | None = None
 
 
 class SegmentSize(MembersChange, frozen=True):
@@ -625,8 +620,7 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     `next_at` is the time of the next refresh. `daily`, only in a list: its size on each of the last 30 days, oldest
     first; None before it existed. `history`, only of one segment: its size after each of its latest changes, newest
     first. `found` and `change`, only after a change: the counts of the query or of the ids, and how the members
-    changed; None if they were not compared, or not all of them. `full_refresh_reason`: as in a preview; None for an
-    audience.
+    changed; None if they were not compared.
     """
 
     id: str
@@ -647,7 +641,6 @@ class SegmentView(msgspec.Struct, frozen=True, rename="camel"):
     updated_at: datetime
     updated_by: str
     archived_at: datetime | None
-    full_refresh_reason: str | None = None
     daily: Sequence[int | None] | UnsetType = UNSET
     history: Sequence[SegmentSize] | UnsetType = UNSET
     counts: CandidateCounts | UnsetType | None = msgspec.field(default=UNSET, name="found")
