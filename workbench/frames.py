@@ -31,7 +31,7 @@ _SHOWN_ROWS = 5  # polars displays so many from each end
 
 
 class PrintableFrame(pl.DataFrame):
-    """A polars frame whose text has no characters that a terminal obeys. Frames derived from it look as in polars."""
+    """A polars frame whose text contains no control characters. Frames derived from it are displayed by polars."""
 
     def __str__(self) -> str:
         return printable(super().__str__())

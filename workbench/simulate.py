@@ -321,7 +321,7 @@ def _simulate_on_server(
 
 
 def checked_locale(locale: object) -> str:
-    """Return the locale whose texts are shown or sent; raise InvalidArgumentError if it is not one."""
+    """Return a locale in its normal form; raise InvalidArgumentError for a text that is no locale."""
     tag = read_locale(locale, "locale")
     if isinstance(tag, str):
         return tag

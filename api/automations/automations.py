@@ -644,7 +644,7 @@ async def _add_version(
 
 
 async def _check_connections(tx: Transaction, org_id: int, graph: Graph) -> Problems:
-    """Return the problems of nodes whose connection cannot send their message; keep the connections as they are."""
+    """Lock the connections until the commit, and return the problems of nodes that they cannot serve."""
     names = sorted(connections_of(graph))
     rows = await hold_connections(tx, org_id, names)
     if len(rows) < len(names):  # all of them, for a suggestion

@@ -250,7 +250,7 @@ async def record_delivery(
     for step in progress.steps:
         (is_logged,) = await run(tx, store.has_step(org_id, step))
         if is_logged:
-            # Already written by a transaction whose commit was not acknowledged.
+            # An earlier attempt wrote this step, but its commit was not acknowledged.
             return progress
     _, cancelled_outcome = await run(tx, hold_turns([claim.contact_id]), store.find_cancellation(org_id, claim))
     is_cancelled = cancelled_outcome is not None and progress.run.state not in TERMINAL

@@ -310,7 +310,7 @@ async def date_changes(
 
 
 def sole_changes(plan: ContactPlan) -> dict[OrgContact, AttributeChange]:
-    """Return the changes of the stored contacts whose attributes only one event of the batch may change."""
+    """Return the attribute changes of stored contacts for which the batch has only one such event, by contact."""
     changes = [change for change in plan.attribute_changes if change.contact not in plan.created]
     counts = Counter(change.contact for change in changes)
     return {change.contact: change for change in changes if counts[change.contact] == 1}

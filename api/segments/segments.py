@@ -57,7 +57,7 @@ _REPAIR_OVERLAP = timedelta(minutes=5)  # longer than any erasure or merge takes
 
 
 class SegmentResult(msgspec.Struct, frozen=True):
-    """A segment after a change. `counts` is None if no candidates were counted, `change` if no members changed."""
+    """A segment after a change. `counts`: of the candidates, None if there were none. `change`: of its members."""
 
     row: SegmentRow
     counts: CandidateCounts | None = None
@@ -238,9 +238,9 @@ def interval(row: SegmentRow) -> timedelta:
 async def replace_members(
     services: SegmentServices, tx: Transaction, row: SegmentRow, counts: CandidateCounts, at: datetime
 ) -> MembersChange:
-    """Make the candidates the members of a locked segment, and start the entries that this change begins.
+    """Make the candidates the members of a locked segment, and create the entries that this change starts.
 
-    Call `repair` after the commit. Its changes start nothing: a merge or an erasure is no change of the person.
+    Call `repair` after the commit. It applies merges and erasures, which start no entries.
     """
     key = SegmentKey(row.org_id, row.name)
     entering, leaving = [

@@ -96,7 +96,7 @@ def test_what_no_automation_took_is_played_too(wb: Workbench, greeted: Automatio
     assert "The segment bts-in was defined on" in " ".join(backtest.remarks)
     none = wb.automation("bts none").on_segment_left("bts-unknown").add_tag("x").backtest(days=1)
     assert none.remarks[:1] == ("Nothing in this period could have started it: contacts that leave bts-unknown.",)
-    assert "There is no segment bts-unknown now." in none.remarks
+    assert "The segment bts-unknown does not exist." in none.remarks
 
 
 def test_versions_with_other_starts_are_compared(wb: Workbench, greeted: Automation) -> None:

@@ -1,6 +1,7 @@
 """Runs an engine with its own database and without the loop: the test drives it and moves its clock."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -210,3 +211,11 @@ async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[EngineBench]
     yield EngineBench(database, org_id, transports)
     await transports.close()
     await database.close()
+
+
+async def read_report(bench: EngineBench, text: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement of a notebook, read on the views of analysts."""
+    named = re.sub(r"(?<!:):(\w+)", r"%(\1)s", text.replace("%", "%%"))
+    async with bench.database.transaction() as tx:
+        await tx.execute(b"SET LOCAL search_path = analyst")
+        return await (await tx.execute(named.encode(), params)).fetchall()

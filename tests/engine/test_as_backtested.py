@@ -29,7 +29,7 @@ from api.ingest.store import prepare, store_history
 from api.store.changes import note_entered, note_left
 from api.store.database import transaction_offset
 from api.store.query import run
-from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, written_graph
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, read_report, written_graph
 from tests.engine.killing import KILLS, RETRIES, Kill, KilledEngines
 from tests.inapp.wallet import evm_wallet
 from tests.language.strategies import DATES, EVENTS, WHERES, graph_of, sound_graphs
@@ -238,7 +238,7 @@ COLUMNS = {
 }
 
 
-class Past:
+class BacktestReader:
     """What a backtest reads of the automation, by its statements and on the views of analysts."""
 
     def __init__(self, bench: EngineBench, automation_id: str, since: datetime, until: datetime) -> None:
@@ -262,11 +262,8 @@ class Past:
             "live": False,
             "began_before": None,
         }
-        named = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement(f"backtest_{name}", **structure).replace("%", "%%"))
-        async with self._bench.database.transaction() as tx:
-            await tx.execute(b"SET LOCAL search_path = analyst")
-            query = f"SELECT {COLUMNS[name]} FROM (\n{named}\n) r"
-            rows = await (await tx.execute(query.encode(), self._params)).fetchall()
+        text = statement(f"backtest_{name}", **structure)
+        rows = await read_report(self._bench, f"SELECT {COLUMNS[name]} FROM (\n{text}\n) r", self._params)
         open_email = self._bench.keyring.of(self._bench.org_id).open_email
 
         def opened(value: Any) -> Any:
@@ -423,7 +420,7 @@ async def test_a_backtest_of_sent_events_equals_the_engine(
     trigger = read_trigger(spec)
     assert isinstance(trigger, Trigger), trigger
     automation = SimulatedAutomation(trigger, graph_of(written), automation_id)
-    past = Past(bench, automation_id, since, until)
+    past = BacktestReader(bench, automation_id, since, until)
     stored, messages = await past.events(), await past.messages()
     first, made = contact_since(await past.contact(), await past.changes(), stored)
     event(f"changes: {len(made)}")
@@ -471,7 +468,7 @@ async def test_deliveries_fail_as_they_did(bench: EngineBench) -> None:
     await play_events(bench, engines, {"email": "ann@b.co"}, stream, [], late=False)
     outcomes = [row[0] for row in await bench.fetch("SELECT outcome FROM entry_steps WHERE node_id = '1' ORDER BY at")]
     assert outcomes == ["failed", "failed", "sent", "failed", "failed", "failed", "failed", "sent"]
-    past = Past(bench, automation_id, since, until)
+    past = BacktestReader(bench, automation_id, since, until)
     stored = await past.events()
     first, made = contact_since(await past.contact(), await past.changes(), stored)
     real = read_real_entries(await past.frame("entries"), await past.frame("steps"))

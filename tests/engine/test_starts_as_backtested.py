@@ -5,7 +5,6 @@ The starts are read with the statement of a backtest, from the views of analysts
 
 import copy
 import os
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -24,7 +23,7 @@ from api.segments.candidates import SegmentServices
 from api.segments.definition import SegmentBody
 from api.segments.segments import SegmentResult, save_audience
 from api.store.broadcasts import BroadcastRow
-from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock
+from tests.engine.conftest import AcceptingTransport, EngineBench, ManualClock, MovedClock, read_report
 from tests.engine.killing import RETRIES, KilledEngines
 from tests.engine.test_as_backtested import PERIOD, SHARED_SETTINGS, STREAMS, Sent, ends, simulated_steps, steps
 from tests.inapp.wallet import evm_wallet
@@ -128,11 +127,7 @@ async def read_records(
     starts = select_starts([source], since, until, None, own=True)
     selection = select([automation]).with_starts(starts, automation.id)
     text = statement("backtest_events", sample=ContactSample(), selection=selection)
-    text = re.sub(r"(?<!:):(\w+)", r"%(\1)s", text.replace("%", "%%"))
-    async with bench.database.transaction() as tx:
-        await tx.execute(b"SET LOCAL search_path TO analyst")
-        cursor = await tx.execute(text.encode(), {"since": since, "until": until, **selection.params})
-        rows = await cursor.fetchall()
+    rows = await read_report(bench, text, {"since": since, "until": until, **selection.params})
     records: dict[str, list[EventRecord]] = {}
     for contact_id, at, event_id, name, payload, *sent, source_key in sorted(
         rows, key=lambda row: (row[1], str(row[2]))

@@ -6,12 +6,12 @@ depend on them: a world is played in the same way each time.
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
+import pytest
 
 from api import clock as api_clock
 from api.automations.automations import Author, Refusal
@@ -452,9 +452,9 @@ class Observer:
 @contextmanager
 def patched() -> Iterator[None]:
     """Make ids and the loop guard small and repeatable, and broadcasts fast."""
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(api_clock, "_RANDOM_BITS", SeededBits()))
-        stack.enter_context(patch.object(broadcasts, "RATE", 10**9))
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(api_clock, "_RANDOM_BITS", SeededBits())
+        patches.setattr(broadcasts, "RATE", 10**9)
         for module in (advance, timeline, facts):
-            stack.enter_context(patch.object(module, "LOOP_LIMIT", LOOP_LIMIT))
+            patches.setattr(module, "LOOP_LIMIT", LOOP_LIMIT)
         yield

@@ -5,7 +5,6 @@ from datetime import date
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -164,10 +163,11 @@ DEFECTS = [
 
 @pytest.mark.parametrize(("interpreter", "owner", "name", "defect", "played"), DEFECTS)
 async def test_a_planted_defect_is_found(
-    stage: Stage, interpreter: str, owner: Any, name: str, defect: Any, played: World
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, interpreter: str, owner: Any, name: str, defect: Any, played: World
 ) -> None:
     await check(stage, played)
-    with patch.object(owner, name, defect), pytest.raises(DifferenceError, match=f"^{interpreter}"):
+    monkeypatch.setattr(owner, name, defect)
+    with pytest.raises(DifferenceError, match=f"^{interpreter}"):
         await check(stage, played)
 
 

@@ -121,7 +121,7 @@ def test_the_prediction_is_the_end_of_the_wait_and_the_next_step() -> None:
     assert (over.run.state, over.at, over.next_node_id) == (State.RUNNING, NOW, "tag")
 
 
-def test_an_entry_whose_next_step_would_fail_is_refused() -> None:
+def test_a_move_is_refused_if_the_next_step_of_the_entry_would_fail() -> None:
     graph = version(2, "send_inapp", INAPP | {"title": "{{ nope.a.b }}"}).graph
     assert predict(graph, waiting(timedelta(hours=1)), facts(), NOW) == (
         "it would fail: no_wallet: neither the event nor the contact has a wallet"

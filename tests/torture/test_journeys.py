@@ -229,6 +229,6 @@ def test_a_message_that_was_under_way_may_arrive_after_a_bounce_and_during_a_sto
     assert [finding for finding in found if finding is not None] == []
 
 
-def test_deliveries_are_told_apart_by_their_targets() -> None:
+def test_deliveries_of_the_campaigns_are_recognised_by_their_targets() -> None:
     targets = [f"/{ORG}/hook", f"p1@{DOMAIN}", "/acme/7", "person1@example.com"]
     assert [belongs_here(arrived("m", "email", target, 0)) for target in targets] == [True, True, False, False]

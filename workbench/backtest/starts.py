@@ -99,7 +99,7 @@ def segment_remarks(
     """
     remarks = []
     if created_at is None:
-        remarks.append(f"There is no segment {name} now.")
+        remarks.append(f"The segment {name} does not exist.")
     elif created_at > since:
         remarks.append(
             f"The segment {name} was defined on {moment(created_at)} UTC, after the beginning of the period."

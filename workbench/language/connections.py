@@ -1,9 +1,9 @@
 """Connections: named requests to providers, such as chat and SMS services, with their secrets and rules for answers.
 
-`send_via` gives a connection the values of its fields, and the connection is read when the message leaves. Its
-templates see `fields.NAME`, `secrets.NAME` and `messageId`, which is the same for every attempt. Values cannot change
-what a request is: in the URL they are percent-encoded, and the body is JSON whose texts are templates, which is encoded
-as JSON or as a form after they were filled in. Secrets are written by their owner, so the URL takes them as they are.
+A step `send_via` has the values of the connection's fields. The connection is read when the message is sent. Its
+templates use `fields.NAME`, `secrets.NAME` and `messageId`, which is the same for every attempt. Values cannot change
+the structure of a request. In the URL they are percent-encoded. The body is JSON whose texts are templates; they are
+rendered first, and then the body is encoded as JSON or as a form. Secrets are inserted into the URL unchanged.
 """
 
 import contextlib

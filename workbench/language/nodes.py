@@ -328,9 +328,9 @@ def _collect(ctx: StepContext, action: Collect) -> Decision:
 
 
 def join_entry(ctx: StepContext) -> Decision | None:
-    """Return the decision that the entry joins another one that collects such events; None if there is none.
+    """Return the decision to join another entry that collects the same events, or None if there is no such entry.
 
-    An entry that collects itself joins only an older one: those of contacts that were merged become one.
+    An entry that is collecting joins only an older one. This combines the digests of merged contacts.
     """
     facts, run = ctx.facts, ctx.run
     for other in facts.history.collecting:

@@ -65,7 +65,7 @@ class CurrentKeyView(msgspec.Struct, frozen=True):
 
 
 class CallerView(msgspec.Struct, frozen=True):
-    """On whose behalf a request is made. `version`: of the server."""
+    """The organization and the key of a request, with its limits. `version`: of the server."""
 
     organization: str
     key: CurrentKeyView
