@@ -397,7 +397,7 @@ SELECT created_at AS at, CASE
            WHEN action = 'automation.archive' THEN 'archived'
            WHEN action <> 'automation.deactivate' AND (detail ->> 'active')::boolean THEN 'live'
            ELSE 'off'
-       END AS activity, action = 'automation.resume' AND coalesce(detail ->> 'overdue' = 'cancel', false) AS cancels_overdue
+       END AS state, action = 'automation.resume' AND coalesce(detail ->> 'overdue' = 'cancel', false) AS cancels_overdue
 FROM audit_log
 WHERE org_id = :org_id AND subject_id = :automation_id
     AND (action IN ('automation.activate', 'automation.deactivate', 'automation.archive', 'automation.pause',

@@ -1,11 +1,12 @@
 """What was live in a period, played with the versions and pauses of that time, agrees with what the engine did."""
 
-import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from tests.installation import until
 from tests.running import Running
 from workbench import Automation, InvalidArgumentError, NotFoundError, Workbench
 
@@ -19,17 +20,12 @@ def paid(number: int, event: str = "lv:paid", **more: Any) -> dict[str, Any]:
     return {"event": event, "contact": {"externalId": f"lv-{number}", "walletAddress": f"0x17e{number:037x}"}, **more}
 
 
-def settled(automation: Automation, **states: int) -> None:
-    """Wait until the automation has these numbers of entries by state."""
-    deadline = time.monotonic() + 60
-    while True:
-        found: dict[str, int] = {}
-        for entry in automation.entries(limit=500):
-            found[entry.state.value] = found.get(entry.state.value, 0) + 1
-        if found == states:
-            return
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+def wait_for_states(automation: Automation, **states: int) -> None:
+    until(
+        lambda: Counter(entry.state.value for entry in automation.entries(limit=500)) == Counter(states),
+        f"the entries are {states}",
+        seconds=60,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +43,23 @@ def versions(wb: Workbench) -> Automation:
     )
     for number in range(4):
         wb.events.send_many([paid(number, attributes={"plan": "pro"})] if number % 2 else [paid(number)])
-    settled(first, waiting=4)
+    wait_for_states(first, waiting=4)
     second = wb.automation("lived").on("lv:paid").send_inapp("Two", "{{ contact.plan }}").publish()
     wb.events.send_many([paid(number) for number in range(2, 6)])
-    settled(second, waiting=4, completed=4)
+    wait_for_states(second, waiting=4, completed=4)
     wb.events.send_many([paid(0, "lv:other", attributes={"plan": "max"})])
     second.pause()
     wb.events.send_many([paid(0, "lv:bought"), paid(7)])
-    settled(second, waiting=3, completed=4, paused=1)
+    wait_for_states(second, waiting=3, completed=4, paused=1)
     second.resume()
-    settled(second, waiting=3, completed=5)
+    wait_for_states(second, waiting=3, completed=5)
     wb.events.send_many([paid(0, "lv:other", attributes={"plan": "last"})])
     second.deactivate()
     wb.events.send_many([paid(8)])
-    settled(second, completed=5, cancelled=3)
+    wait_for_states(second, completed=5, cancelled=3)
     second.activate()
     wb.events.send_many([paid(9)])
-    settled(second, completed=6, cancelled=3)
+    wait_for_states(second, completed=6, cancelled=3)
     return second
 
 
@@ -97,14 +93,11 @@ def test_an_entry_that_differs_is_listed_with_the_reason(wb: Workbench) -> None:
     """A replayed dead letter takes its failed step a second time, which a backtest does not."""
     automation = wb.automation("differing").on("lv:seen").send_inapp("Hi", "{{ name }}", on_missing="fail").publish()
     wb.events.send_many([paid(20, "lv:seen", payload={"name": "Ann"}), paid(21, "lv:seen")])
-    settled(automation, completed=1, dead=1)
+    wait_for_states(automation, completed=1, dead=1)
     automation.dead_letters().replay()
-    settled(automation, completed=1, dead=1)
+    wait_for_states(automation, completed=1, dead=1)
+    until(lambda: automation.backtest(days=1, version="live").differences().height == 1, "it differs", seconds=30)
     backtest = automation.backtest(days=1, version="live")
-    deadline = time.monotonic() + 30
-    while not backtest.differences().height:
-        assert time.monotonic() < deadline
-        backtest = automation.backtest(days=1, version="live")
     assert backtest.agreement == "Agrees with 1 of 2 real entries."
     ((node, real, simulated, reason),) = backtest.differences().select("node", "real", "simulated", "reason").rows()
     assert (node, real, simulated) == ("send_inapp", "failed (template_error)", "")
@@ -129,15 +122,13 @@ def test_erased_contacts_and_entries_from_before_the_first_publication_are_not_c
     wb: Workbench, running: Running
 ) -> None:
     automation = wb.automation("begun").on("lv:begun").send_inapp("Hi", "{{ name }}").save().activate()
-    deadline = time.monotonic() + 60
     wb.events.send_many([paid(30, "lv:begun")])
     entries = "automation_entries e JOIN automations a ON a.id = e.automation_id WHERE a.name = 'begun'"
-    while not wb.sql(f"SELECT e.id FROM {entries} AND e.outcome = 'no_published_version'").height:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    query = f"SELECT e.id FROM {entries} AND e.outcome = 'no_published_version'"
+    until(lambda: wb.sql(query).height == 1, "the draft has an entry", seconds=60)
     automation.publish()
     wb.events.send_many([paid(number, "lv:begun", payload={"name": "Ann"}) for number in (31, 32)])
-    settled(automation, completed=2)
+    wait_for_states(automation, completed=2)
     running.workbench_with("contacts:read,contacts:erase").contact(external_id="lv-32").erase()
     backtest = automation.backtest(days=1, version="live")
     assert backtest.differences().rows() == []

@@ -137,7 +137,7 @@ def test_the_queries_use_only_functions_that_servers_allow(sample: ContactSample
         select([SimulatedAutomation(trigger_with([filter_]), Graph())]),
         EventSelection().with_starts(starts, "a"),
     ):
-        for name in ("begin", "hours", "events", "contacts", "changes", "entries", "steps", "earlier", "messages"):
+        for name in ("begin", "hours", "events", "contacts", "changes", "entries", "steps", "past_entries", "messages"):
             structure = {"own": True, "live": True, "began_before": NOW}
             text = statement(f"backtest_{name}", sample=sample, selection=selection, **structure)
             assert check_functions(text) is None

@@ -19,7 +19,7 @@ from api.contacts import explain
 from api.contacts.explain import ExplainBody, ExplainedView, ExplainReader
 from tests.engine.killing import RETRIES
 from tests.fidelity import limits
-from tests.fidelity.stage import Observer, Played, PlayedEvent, Stage, StartedEntry, patched
+from tests.fidelity.stage import Observer, PlayedEvent, PlayedWorld, Stage, StartedEntry, patched
 from tests.fidelity.worlds import PERIOD, SentEvent, World
 from workbench.backtest.result import BacktestLabel
 from workbench.backtest.run import BacktestRequest, run
@@ -41,7 +41,7 @@ class DifferenceError(AssertionError):
 class Interpreters(Observer):
     """Lets trials and explanations look at each event just before it is sent."""
 
-    async def before(self, stage: Stage, played: Played, event: PlayedEvent) -> None:
+    async def before(self, stage: Stage, played: PlayedWorld, event: PlayedEvent) -> None:
         world, bench = played.world, stage.bench
         later = tuple(later_events(world, event).values())
         context = TrialContext(bench.org_id, stage.show, RETRIES)
@@ -90,16 +90,16 @@ async def check(stage: Stage, world: World) -> Counter[str]:
 
 
 class Comparison:
-    """Compares what the interpreters tell about a played world. `counts`: of comparisons, by interpreter."""
+    """Compares the results of the interpreters for a played world. `counts`: of comparisons, by interpreter."""
 
-    def __init__(self, stage: Stage, played: Played) -> None:
+    def __init__(self, stage: Stage, played: PlayedWorld) -> None:
         self._stage, self._played = stage, played
         self.counts = Counter[str]()
 
-    def expect(self, interpreter: str, told: Any, done: Any, where: str) -> None:
+    def expect(self, interpreter: str, simulated: Any, recorded: Any, where: str) -> None:
         self.counts[interpreter.partition(":")[0]] += 1
-        if told != done:
-            raise DifferenceError(f"{interpreter} of {where}:\n  told   {told}\n  engine {done}")
+        if simulated != recorded:
+            raise DifferenceError(f"{interpreter} of {where}:\n  simulated {simulated}\n  engine    {recorded}")
 
     def compare_dry_runs(self) -> None:
         for event in self._played.events:
@@ -122,20 +122,20 @@ class Comparison:
     def _compare_trial(self, event: PlayedEvent, number: int, prepared: PreparedTrial) -> None:
         played, where = self._played, f"automation {number} at {event.at}"
         entry = find_entry(played, number, event)
-        told = simulated(played, event, prepared, entry, event.at)
-        self.expect("trial: matched", told.matched, entry is not None, where)
+        simulated = simulate_as_entry(played, event, prepared, entry, event.at)
+        self.expect("trial: matched", simulated.matched, entry is not None, where)
         if entry is None or limits.others_come_first(played, entry):
             return
         if limits.others_interfere(played, entry) or limits.is_disturbed(played, entry):
-            done = [step for step in entry.steps if step[4] <= event.at]
-            self.expect("trial of one moment", steps_of(told.steps), done, where)
+            recorded = [step for step in entry.steps if step[4] <= event.at]
+            self.expect("trial of one moment", steps_of(simulated.steps), recorded, where)
             return
-        told = simulated(played, event, prepared, entry, played.world.begin + PERIOD - MICROSECOND)
-        self.expect("trial", steps_of(told.steps), entry.steps, where)
-        texts = sorted((sent.node_id, sent.body.replace(entry.id, entry.event_id)) for sent in told.messages)
+        simulated = simulate_as_entry(played, event, prepared, entry, played.world.begin + PERIOD - MICROSECOND)
+        self.expect("trial", steps_of(simulated.steps), entry.steps, where)
+        texts = sorted((sent.node_id, sent.body.replace(entry.id, entry.event_id)) for sent in simulated.messages)
         self.expect("trial: messages", texts, entry.texts, where)
         if State(entry.state) in TERMINAL:
-            self.expect("trial: end", (told.state, told.outcome), (entry.state, entry.outcome), where)
+            self.expect("trial: end", (simulated.state, simulated.outcome), (entry.state, entry.outcome), where)
 
     # --- Explanations
 
@@ -177,7 +177,7 @@ class Comparison:
             if own:
                 await self._compare_backtest(number, own)
 
-    async def _compare_backtest(self, number: int, done: list[StartedEntry]) -> None:
+    async def _compare_backtest(self, number: int, recorded: list[StartedEntry]) -> None:
         """Compare the backtest that a notebook makes, by SQL over HTTP."""
         played, where = self._played, f"automation {number}"
         world, automation_id = played.world, played.automation_ids[number]
@@ -188,30 +188,30 @@ class Comparison:
         steps: dict[str, list[tuple[Any, ...]]] = {}
         for row in result.frame().iter_rows(named=True):
             steps.setdefault(row["entry"], []).append((row["node"], row["outcome"], row["handle"], row["at"]))
-        taken = {entry.event_id: [(*step[:3], step[4]) for step in entry.steps] for entry in done if entry.steps}
+        taken = {entry.event_id: [(*step[:3], step[4]) for step in entry.steps] for entry in recorded if entry.steps}
         self.expect("backtest", steps, taken, where)
         ends = {
             (row["entry"], row["state"], row["outcome"], row["node"]) for row in result.entries().iter_rows(named=True)
         }
-        self.expect("backtest: ends", ends, ends_of(done), where)
-        totals, outcomes = result.totals, Counter(entry.outcome for entry in done)
+        self.expect("backtest: ends", ends, ends_of(recorded), where)
+        totals, outcomes = result.totals, Counter(entry.outcome for entry in recorded)
         counts = (totals.entries, totals.turned_away, totals.held_out, totals.failed, sum(totals.sent.values()))
         refused = outcomes["reentry"] + outcomes["loop_guard"] + outcomes["joined"]
-        failed = sum(entry.state == "dead" for entry in done)
-        sent = sum(step[1] == "sent" for entry in done for step in entry.steps)
-        expected = (len(done) - refused, refused, outcomes["holdout"], failed, sent)
+        failed = sum(entry.state == "dead" for entry in recorded)
+        sent = sum(step[1] == "sent" for entry in recorded for step in entry.steps)
+        expected = (len(recorded) - refused, refused, outcomes["holdout"], failed, sent)
         self.expect("backtest: counts", counts, expected, where)
 
 
-def find_entry(played: Played, number: int, event: PlayedEvent) -> StartedEntry | None:
+def find_entry(played: PlayedWorld, number: int, event: PlayedEvent) -> StartedEntry | None:
     automation_id = played.automation_ids[number]
     return next(
         (entry for entry in played.entries if (entry.automation_id, entry.event_id) == (automation_id, event.id)), None
     )
 
 
-def simulated(
-    played: Played, event: PlayedEvent, prepared: PreparedTrial, entry: StartedEntry | None, until: datetime
+def simulate_as_entry(
+    played: PlayedWorld, event: PlayedEvent, prepared: PreparedTrial, entry: StartedEntry | None, until: datetime
 ) -> Trace:
     """Simulate what a trial read before the event, with the later events of its contact, as the entry of the engine."""
     own = {other.position for other in played.events if other.contact_id == event.contact_id}

@@ -5,17 +5,17 @@ engines are late or killed, caps, quiet hours and retries follow the real time, 
 (docs/automation-language.md, Moments).
 """
 
-from tests.fidelity.stage import Played, PlayedEvent, StartedEntry
+from tests.fidelity.stage import PlayedEvent, PlayedWorld, StartedEntry
 
 
-def engine_was_behind(played: Played, event: PlayedEvent) -> bool:
+def engine_was_behind(played: PlayedWorld, event: PlayedEvent) -> bool:
     """A trial and an explanation read what is stored, also if an engine that lags has yet to do what came before."""
     return played.world.lags and any(
         other.contact_id == event.contact_id and other.position < event.position for other in played.events
     )
 
 
-def others_come_first(played: Played, entry: StartedEntry) -> bool:
+def others_come_first(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A trial and an explanation do not know what other entries of the contact do at the moment of the event, before.
 
     Those are the entries that it wakes, and those that it starts of older automations.
@@ -30,7 +30,7 @@ def others_come_first(played: Played, entry: StartedEntry) -> bool:
     )
 
 
-def others_interfere(played: Played, entry: StartedEntry) -> bool:
+def others_interfere(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A trial follows one entry: it does not know what others of the contact do while the entry is open."""
     return any(
         other.id != entry.id
@@ -42,11 +42,11 @@ def others_interfere(played: Played, entry: StartedEntry) -> bool:
     )
 
 
-def is_disturbed(played: Played, entry: StartedEntry) -> bool:
+def is_disturbed(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A trial knows the later events of its contact, but no other changes: by persons, merges, and other contacts."""
     return any(entry.created_at < at <= entry.last_at for at in played.disturbed.get(entry.contact_id, ()))
 
 
-def contacts_merged(played: Played) -> bool:
+def contacts_merged(played: PlayedWorld) -> bool:
     """A backtest counts contacts that were merged as one from the beginning, because events name their survivor."""
     return played.has_merged

@@ -79,7 +79,6 @@ class StartedEntry(msgspec.Struct, frozen=True):
     state: str
     outcome: str | None
     node_id: str | None
-    merged_from: str | None
     steps: list[tuple[Any, ...]]
     texts: list[tuple[str, str]]
 
@@ -92,7 +91,7 @@ class StartedEntry(msgspec.Struct, frozen=True):
 
 
 class PlayedEvent(msgspec.Struct):
-    """An event or a start, its id, and its contact right after it; and what others said about it just before.
+    """An event or a start, its id, and what others said about it just before.
 
     `described`: as a simulation takes it. `position`: in the actions of the world. `matched`: how many automations a
     dry run would start; None: of a start. `trials`, `explanations`: by the position of the automation.
@@ -106,10 +105,9 @@ class PlayedEvent(msgspec.Struct):
     explanations: dict[int, ExplanationView] = {}
     id: str = ""
     contact_id: str = ""
-    contact: ContactState = ContactState("")
 
 
-class Played(msgspec.Struct):
+class PlayedWorld(msgspec.Struct):
     """What happened in a world."""
 
     world: World
@@ -165,7 +163,7 @@ class Stage:
         deletes = "; ".join(f"DELETE FROM {table} WHERE org_id = {self.bench.org_id}" for table in TABLES)
         await self.bench.execute(deletes)
 
-    async def play(self, world: World, observer: "Observer") -> Played:
+    async def play(self, world: World, observer: "Observer") -> PlayedWorld:
         """Play a world on an empty organization; return what happened."""
         bench = self.bench
         await self.clear()
@@ -175,7 +173,7 @@ class Stage:
         bench.transports = Transports(dict.fromkeys(OUTGOING, transport), "http://localhost")
         engines = KilledEngines(bench, world.kills)
         await bench.execute("UPDATE organizations SET timezone = %s WHERE id = %s", world.zone, bench.org_id)
-        played = Played(world, [], [], [])
+        played = PlayedWorld(world, [], [], [])
         clock.ahead -= timedelta(days=2)
         for contact in world.contacts:
             if contact.past is not None:
@@ -198,7 +196,7 @@ class Stage:
         played.entries = await self._entries(engines)
         return played
 
-    async def _publish(self, automation: Automation, played: Played) -> str:
+    async def _publish(self, automation: Automation, played: PlayedWorld) -> str:
         async with self.bench.database.transaction() as tx:
             pinned = decode(await pin(tx, self.bench.org_id, encode(automation.graph)))
         played.graphs.append(pinned)
@@ -207,7 +205,7 @@ class Stage:
         trigger, settings = automation.trigger, pinned["settings"]
         return await self.bench.automation(pinned["nodes"], edges, 1, trigger, *pins, **settings)
 
-    async def _play_actions(self, played: Played, engines: KilledEngines, observer: "Observer") -> None:
+    async def _play_actions(self, played: PlayedWorld, engines: KilledEngines, observer: "Observer") -> None:
         """Let everything happen at its time, and run the engines when entries are due. `late`: only at the end."""
         world, clock = played.world, self.bench.clock
         start = clock.ahead
@@ -239,7 +237,7 @@ class Stage:
             if not world.late or clock.ahead >= end - LAST_RUNS:
                 await engines.drive(until=end)
 
-    async def _send(self, batch: list[Any], position: int, played: Played, observer: "Observer") -> None:
+    async def _send(self, batch: list[Any], position: int, played: PlayedWorld, observer: "Observer") -> None:
         """Send a batch of events, each of which other interpreters have looked at."""
         bench = self.bench
         events = []
@@ -254,7 +252,6 @@ class Stage:
             bench.clock.now(),
         )
         for event, (event.id, event.contact_id) in zip(events, rows, strict=True):
-            event.contact = await self.contact(event.contact_id)
             if await self._has_conflict(event):
                 self._disturb(played, event.contact_id)
         now_owned = await self._owners()
@@ -263,7 +260,7 @@ class Stage:
                 self._disturb(played, owner, now_owned[key])
         played.events += events
 
-    async def _perform(self, action: Action, position: int, played: Played, observer: "Observer") -> None:
+    async def _perform(self, action: Action, position: int, played: PlayedWorld, observer: "Observer") -> None:
         bench = self.bench
         match action:
             case SentBroadcast(to_segment=to_segment):
@@ -293,7 +290,7 @@ class Stage:
                     await self._start(kind, contact_id, position, played, observer)
 
     async def _start(
-        self, kind: SegmentChange, contact_id: str, position: int, played: Played, observer: "Observer"
+        self, kind: SegmentChange, contact_id: str, position: int, played: PlayedWorld, observer: "Observer"
     ) -> None:
         """Start the automations of a change of the segment, as a refresh does."""
         bench, now = self.bench, self.bench.clock.now()
@@ -305,7 +302,7 @@ class Stage:
         await self._find_starts(played, [start])
 
     async def _broadcast(
-        self, automation_id: str, to_segment: bool, position: int, played: Played, observer: "Observer"
+        self, automation_id: str, to_segment: bool, position: int, played: PlayedWorld, observer: "Observer"
     ) -> None:
         bench = self.bench
         body = BroadcastBody(segment=SEGMENT) if to_segment else BroadcastBody(all=True)
@@ -333,9 +330,9 @@ class Stage:
         sent = contact.identifiers
         named = {"walletAddress": sent.wallet, "email": sent.email, "externalId": sent.external_id}
         described = {"type": kind, "contact": named} | ({"segment": SEGMENT} if to_segment else {})
-        return PlayedEvent(described, self.bench.clock.now(), position, contact_id=contact_id, contact=contact)
+        return PlayedEvent(described, self.bench.clock.now(), position, contact_id=contact_id)
 
-    async def _find_starts(self, played: Played, starts: list[PlayedEvent]) -> None:
+    async def _find_starts(self, played: PlayedWorld, starts: list[PlayedEvent]) -> None:
         rows = await self.bench.fetch(
             "SELECT contact_id::text, id::text, created_at FROM starts WHERE org_id = %s AND created_at >= %s",
             self.bench.org_id,
@@ -361,7 +358,7 @@ class Stage:
             )
         )
 
-    def _disturb(self, played: Played, *contact_ids: str) -> None:
+    def _disturb(self, played: PlayedWorld, *contact_ids: str) -> None:
         for contact_id in contact_ids:
             played.disturbed.setdefault(contact_id, []).append(self.bench.clock.now())
 
@@ -416,7 +413,7 @@ class Stage:
     async def _entries(self, engines: KilledEngines) -> list[StartedEntry]:
         rows = await self.bench.fetch(
             "SELECT id::text, automation_id::text, event_id::text, contact_id::text, created_at, state, outcome,"
-            " node_id, merged_from::text FROM entries ORDER BY created_at, automation_id, event_id"
+            " node_id FROM entries ORDER BY created_at, automation_id, event_id"
         )
         steps = await self.bench.fetch(
             "SELECT entry_id::text, node_id, outcome, handle, attempt, at, step, claim FROM entry_steps"
@@ -443,9 +440,9 @@ def identifiers_of(sent: dict[str, str]) -> Identifiers:
 
 
 class Observer:
-    """Is told before an event is sent."""
+    """Its method is called before each event."""
 
-    async def before(self, stage: Stage, played: Played, event: PlayedEvent) -> None:
+    async def before(self, stage: Stage, played: PlayedWorld, event: PlayedEvent) -> None:
         """Do nothing."""
 
 

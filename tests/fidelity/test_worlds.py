@@ -1,4 +1,4 @@
-"""Worlds that once were told differently, and defects in each interpreter that the machine finds."""
+"""Worlds for which the interpreters once differed, and planted defects in each interpreter."""
 
 from collections.abc import AsyncIterator
 from datetime import date
@@ -114,7 +114,7 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
         world(path(DELAY, HI, quietHours={"from": "10:00", "to": "18:00"}), deposit(0), zone="America/New_York"),
     ],
 )
-async def test_these_worlds_are_told_alike(stage: Stage, played: World) -> None:
+async def test_the_interpreters_agree_on_these_worlds(stage: Stage, played: World) -> None:
     counts = await check(stage, played)
     assert counts["entries"]
     assert counts["trial"] + counts["trial of one moment"]
@@ -128,8 +128,8 @@ async def no_owners(*_: Any) -> dict[Any, Any]:
     return {}
 
 
-async def one_more(*given: Any) -> Any:
-    counted: Any = await preview(*given)
+async def one_more(*arguments: Any) -> Any:
+    counted: Any = await preview(*arguments)
     return msgspec.structs.replace(counted, contacts=counted.contacts + 1)
 
 

@@ -15,9 +15,9 @@ from workbench.backtest.result import Backtest, BacktestLabel
 from workbench.backtest.simulate_bucket import (
     CHANGES,
     CONTACTS,
-    EARLIER,
     EVENTS,
     MESSAGES,
+    PAST_ENTRIES,
     REAL_ENTRIES,
     REAL_STEPS,
     AutomationPayload,
@@ -37,7 +37,7 @@ from workbench.duration import Moment, PeriodArguments, moment_of, read_period
 from workbench.errors import InvalidArgumentError, InvalidRequestError, NotFoundError, StoppedError
 from workbench.language.channel import RetryPolicy
 from workbench.language.check import errors
-from workbench.language.live import ActivationChange, Activity
+from workbench.language.live import ActivationChange, ActivationState
 from workbench.language.simulate import SIMULATED_ID, SimulatedAutomation
 from workbench.language.starts import StartSource
 from workbench.publish import AutomationRecord, Version, find, versions
@@ -53,7 +53,7 @@ _PROGRESS_INTERVAL_S = 0.2
 Against: TypeAlias = Literal["published"] | int
 BacktestVersion: TypeAlias = Literal["draft", "live"]
 
-_ACTIVITIES: dict[str, Activity] = {"live": "live", "paused": "paused"}  # of other states: off
+_ACTIVATION_STATES: dict[str, ActivationState] = {"live": "live", "paused": "paused"}  # of other states: off
 
 
 class BacktestRequest(msgspec.Struct, frozen=True):
@@ -128,8 +128,10 @@ def _backtested_live(
     activations = msgspec.convert(
         connection.get(f"/automations/{record.id}/activations")["activations"], tuple[ActivationChange, ...]
     )
-    activity: Activity = "archived" if record.archived_at is not None else _ACTIVITIES.get(record.state, "off")
-    live = LivePayload(tuple(published), activations, activity)
+    state: ActivationState = (
+        "archived" if record.archived_at is not None else _ACTIVATION_STATES.get(record.state, "off")
+    )
+    live = LivePayload(tuple(published), activations, state)
     label = BacktestLabel(name, saved=True)
     return run(connection, label, (published[-1].automation,), record.id, request, live)
 
@@ -200,7 +202,7 @@ def run(
                 assert own_id is not None
                 _write_bucketed(folder, REAL_ENTRIES, buckets, source.entries(scope.window, own_id))
                 _write_bucketed(folder, REAL_STEPS, buckets, source.steps(scope.window, own_id))
-                _write_bucketed(folder, EARLIER, buckets, source.earlier(scope.window, own_id))
+                _write_bucketed(folder, PAST_ENTRIES, buckets, source.past_entries(scope.window, own_id))
             caps = [
                 automation.graph.settings.frequency_cap for automation in automations if automation.graph is not None
             ]

@@ -18,7 +18,7 @@ from workbench.language.codec import decode, normalize
 from workbench.language.contact import ChangeOrder, ContactState, ValueChange, contact_before
 from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
-from workbench.language.live import ActivationChange, Activity, LiveChange, PublishedVersion, live_changes
+from workbench.language.live import ActivationChange, ActivationState, LiveChange, PublishedVersion, live_changes
 from workbench.language.run import JOINED, TERMINAL, State, counts_towards_cap
 from workbench.language.simulate import LivePast, SimulatedAutomation, backtest
 from workbench.language.starts import START_TYPES
@@ -26,7 +26,7 @@ from workbench.language.timeline import EventRecord, OtherMessage, PastEntries, 
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
 EVENTS, CONTACTS, CHANGES, MESSAGES = "events", "contacts", "changes", "messages"
-REAL_ENTRIES, REAL_STEPS, EARLIER = "real_entries", "real_steps", "earlier"
+REAL_ENTRIES, REAL_STEPS, PAST_ENTRIES = "real_entries", "real_steps", "past_entries"
 STEPS, ENTRIES, CONTACT_TOTALS, DIFFERENCES = "steps", "entries", "contact_totals", "differences"
 
 _TIME = pl.Datetime("us", "UTC")
@@ -70,11 +70,11 @@ class VersionPayload(msgspec.Struct, frozen=True):
 
 
 class LivePayload(msgspec.Struct, frozen=True):
-    """The versions of an automation and when they were live; `activity`: what it is, if that never changed."""
+    """The versions of an automation and when they were live; `state`: what it is, if that never changed."""
 
     versions: tuple[VersionPayload, ...]
     activations: tuple[ActivationChange, ...]
-    activity: Activity
+    state: ActivationState
 
 
 class BucketTask(msgspec.Struct, frozen=True):
@@ -136,7 +136,7 @@ class BucketSimulator:
         self._live: tuple[LiveChange, ...] | None = None
         if task.live is not None:
             versions = [payload.version() for payload in task.live.versions]
-            self._live = live_changes(versions, task.live.activations, task.live.activity)
+            self._live = live_changes(versions, task.live.activations, task.live.state)
 
     def simulate(self, bucket: int) -> BucketSummary:
         """Simulate one bucket and write the results; an empty bucket writes nothing."""
@@ -165,7 +165,7 @@ class BucketSimulator:
                 other_messages.setdefault(contact_id, []).append(OtherMessage(*message))
         change_frame = read_bucket(self._folder / CHANGES, bucket)
         changes, merged = read_changes(change_frame), _merged_contacts(change_frame)
-        earlier = _read_earlier(read_bucket(self._folder / EARLIER, bucket))
+        past_entries = _read_past_entries(read_bucket(self._folder / PAST_ENTRIES, bucket))
         failures, compared = recorded_failures(real_entries), len(real_entries)
         simulations = [_Simulation(automation) for automation in self._automations]
         differences: list[Difference | None] = []
@@ -187,7 +187,7 @@ class BucketSimulator:
                 records.append(EventRecord(event_id, name, time, sent, payload.encode(), source))
             messages = other_messages.get(contact_id, [])
             contact, others = contact_since(contact, changes.get(contact_id, ()), records)
-            live = None if self._live is None else LivePast(self._live, earlier.get(contact_id), failures)
+            live = None if self._live is None else LivePast(self._live, past_entries.get(contact_id), failures)
             for simulation in simulations:
                 automation, rest = simulation.automation, (self._retries, messages, others, live)
                 entries: Iterable[SimulatedEntry] = backtest(automation, contact, records, self._until, *rest)
@@ -281,7 +281,7 @@ def read_real_entries(entry_frame: pl.DataFrame | None, step_frame: pl.DataFrame
     return entries
 
 
-def _read_earlier(frame: pl.DataFrame | None) -> dict[str, PastEntries]:
+def _read_past_entries(frame: pl.DataFrame | None) -> dict[str, PastEntries]:
     rows = () if frame is None else frame.iter_rows()
     return {
         contact_id: PastEntries(entered_at, None if is_open else ended_at)

@@ -258,9 +258,9 @@ class BacktestSource:
         """Yield the steps of these entries in any order."""
         return self._stream("backtest_steps", window.params | {"automation": own_id})
 
-    def earlier(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
+    def past_entries(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
         """Yield a row per contact with entries of the automation from before a window."""
-        return self._stream("backtest_earlier", window.params | {"automation": own_id})
+        return self._stream("backtest_past_entries", window.params | {"automation": own_id})
 
     def changes(self, window: Window, own_id: str | None, *, live: bool) -> Generator[pl.DataFrame]:
         """Yield the changes of the contacts with events in a window, from its beginning to the present, in any order.

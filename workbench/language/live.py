@@ -11,7 +11,7 @@ from workbench.language.contact import ChangeOrder
 from workbench.language.graph import Graph
 from workbench.language.trigger import Trigger
 
-Activity: TypeAlias = Literal["live", "paused", "off", "archived"]
+ActivationState: TypeAlias = Literal["live", "paused", "off", "archived"]
 
 
 class ActivationChange(msgspec.Struct, frozen=True, rename="camel"):
@@ -21,12 +21,12 @@ class ActivationChange(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     at: datetime
-    activity: Activity
+    state: ActivationState
     cancels_overdue: bool = False
 
     @property
     def active(self) -> bool:
-        return self.activity == "live"
+        return self.state == "live"
 
 
 class PublishedVersion(msgspec.Struct, frozen=True):
@@ -44,27 +44,27 @@ class LiveChange(msgspec.Struct, frozen=True):
 
     at: datetime
     version: PublishedVersion | None
-    activity: Activity
+    state: ActivationState
     cancels_overdue: bool = False
     event_id: str = ""
     order: ChangeOrder = ChangeOrder.BEFORE_WAKING
 
 
 def live_changes(
-    versions: Sequence[PublishedVersion], activations: Sequence[ActivationChange], now: Activity
+    versions: Sequence[PublishedVersion], activations: Sequence[ActivationChange], current: ActivationState
 ) -> tuple[LiveChange, ...]:
-    """Return what was live, in order; both arguments are in order. `now`: what it is, if it never changed."""
-    activity: Activity = now
-    if activations:
-        activity = "off" if activations[0].activity == "live" else "live"
+    """Return what was live, in order; both arguments are in order. `current`: what it is, if it never changed."""
+    state: ActivationState = current
+    if activations:  # before the first change it was the opposite
+        state = "off" if activations[0].state == "live" else "live"
     version: PublishedVersion | None = None
     live: list[LiveChange] = []
     changes: list[PublishedVersion | ActivationChange] = [*versions, *activations]
     for change in sorted(changes, key=attrgetter("at")):
         if isinstance(change, PublishedVersion):
             version = change
-            live.append(LiveChange(change.at, version, activity))
+            live.append(LiveChange(change.at, version, state))
         else:
-            activity = change.activity
-            live.append(LiveChange(change.at, version, activity, change.cancels_overdue))
+            state = change.state
+            live.append(LiveChange(change.at, version, state, change.cancels_overdue))
     return tuple(live)

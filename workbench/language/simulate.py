@@ -93,11 +93,11 @@ NO_INPUT = SimulationInput()
 class LivePast(msgspec.Struct, frozen=True):
     """What was live of an automation, and what is known of a contact in it.
 
-    `changes`: since the first version. `earlier`: its entries from before the backtest. `failures`: as in `Timeline`.
+    `changes`: since the first version. `past_entries`: those from before the backtest. `failures`: as in `Timeline`.
     """
 
     changes: tuple[LiveChange, ...]
-    earlier: PastEntries | None = None
+    past_entries: PastEntries | None = None
     failures: Mapping[str, Sequence[RecordedFailure]] = {}
 
 
@@ -232,7 +232,7 @@ def backtest(
     """
     timeline = Timeline(automation.graph, contact, retries=retries, other_messages=other_messages, changes=changes)
     if live is not None:
-        timeline.graph, timeline.earlier, timeline.failures = None, live.earlier, live.failures
+        timeline.graph, timeline.past_entries, timeline.failures = None, live.past_entries, live.failures
         versions = [change.version for change in live.changes if change.version is not None]
         timeline.graphs = tuple({version.number: version.graph for version in versions}.values())
         timeline.changes = sorted((*changes, *live.changes), key=attrgetter("at", "event_id", "order"))
@@ -241,7 +241,7 @@ def backtest(
         if live is None:
             return _start_entry(automation, timeline.contact, event)
         live_now = timeline.live
-        if live_now is None or live_now.version is None or live_now.activity != "live":
+        if live_now is None or live_now.version is None or live_now.state != "live":
             return None
         return _start_entry(SimulatedAutomation(live_now.version.trigger, None, automation.id), timeline.contact, event)
 

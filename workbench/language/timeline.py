@@ -161,11 +161,11 @@ class Timeline(msgspec.Struct):
     owners: Mapping[IdentifierKey, str] = {}
     other_messages: Sequence[OtherMessage] = ()
     changes: Sequence[ValueChange | LiveChange] = ()
-    earlier: PastEntries | None = None
+    past_entries: PastEntries | None = None
     failures: Mapping[str, Sequence[RecordedFailure]] = {}
     graphs: tuple[Graph, ...] = ()
     live: LiveChange | None = None  # None: `graph` is live
-    _changed: int = 0  # the number of changes that took effect
+    _applied_changes: int = 0  # the number of changes that took effect
     _open: dict[int, SimulatedEntry] = {}  # by the number of the entry
     _due: list[tuple[datetime, int]] = []  # a heap, ordered by time and then by the number of the entry
     _arrivals: list[LaterEvent] = []  # since the oldest open entry began
@@ -179,18 +179,18 @@ class Timeline(msgspec.Struct):
         `events` are the contact's, ordered by (at, id), all before `until`.
         """
         for event in events:
-            if self._changed < len(self.changes):
+            if self._applied_changes < len(self.changes):
                 yield from self._apply_changes(event.at, event.id)
             if self._due:
                 yield from self._process_due(event.at)
             before = self.contact
             if event.attributes is not None:
                 self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
-            if self._changed < len(self.changes):
+            if self._applied_changes < len(self.changes):
                 self._apply_with(event, ChangeOrder.BEFORE_WAKING)
             if self._open and event.source is None:
                 yield from self._wake_entries(event, before)
-            if self._changed < len(self.changes):
+            if self._applied_changes < len(self.changes):
                 self._wake_followers(self._apply_with(event, ChangeOrder.BEFORE_START), event.at)
             entry = start(event)
             if entry is not None:
@@ -223,13 +223,13 @@ class Timeline(msgspec.Struct):
 
     def _apply_changes(self, before: datetime, event_id: str) -> Iterator[Walk]:
         """Apply the changes before an event. What is due earlier is processed first."""
-        while self._changed < len(self.changes):
-            change = self.changes[self._changed]
+        while self._applied_changes < len(self.changes):
+            change = self.changes[self._applied_changes]
             if (change.at, change.event_id) >= (before, event_id):
                 return
             if self._due:
                 yield from self._process_due(change.at)
-            self._changed += 1
+            self._applied_changes += 1
             if isinstance(change, LiveChange):
                 yield from self._change_live(change)
                 continue
@@ -239,12 +239,12 @@ class Timeline(msgspec.Struct):
     def _apply_with(self, event: EventRecord, order: ChangeOrder) -> ContactState:
         """Apply the changes that take effect with an event, and return the contact before them."""
         before = self.contact
-        while self._changed < len(self.changes):
-            change = self.changes[self._changed]
+        while self._applied_changes < len(self.changes):
+            change = self.changes[self._applied_changes]
             is_later = (change.at, change.event_id, change.order) > (event.at, event.id, order)
             if is_later or isinstance(change, LiveChange):
                 break
-            self._changed += 1
+            self._applied_changes += 1
             self.contact = apply_change(self.contact, change)
         return before
 
@@ -253,9 +253,9 @@ class Timeline(msgspec.Struct):
         self.live, self.graph = change, None if change.version is None else change.version.graph
         for number, entry in list(self._open.items()):
             run, outcome = entry.run, None
-            if change.activity in ("off", "archived"):
-                outcome = "automation_archived" if change.activity == "archived" else "automation_inactive"
-            elif change.activity == "live" and run.state is State.PAUSED:
+            if change.state in ("off", "archived"):
+                outcome = "automation_archived" if change.state == "archived" else "automation_inactive"
+            elif change.state == "live" and run.state is State.PAUSED:
                 if change.cancels_overdue:
                     outcome = "overdue"
                 else:
@@ -266,11 +266,11 @@ class Timeline(msgspec.Struct):
                 self._open.pop(number)
                 yield Walk(entry, run, self._facts(entry, change.at, None), change.at, [Decision(entry.run)], None)
 
-    def _wake_followers(self, before: ContactState, now: datetime, but: int | None = None) -> None:
+    def _wake_followers(self, before: ContactState, now: datetime, except_number: int | None = None) -> None:
         """Make entries due that follow an attribute that has changed, as `record` of the engine does."""
         if changed := self._changed_attributes(before):
             for number, entry in self._open.items():
-                is_waiting = number != but and entry.run.state is State.WAITING
+                is_waiting = number != except_number and entry.run.state is State.WAITING
                 if is_waiting and not changed.isdisjoint(entry.required.attributes):
                     entry.run = msgspec.structs.replace(entry.run, due_at=now)
                     heapq.heappush(self._due, (now, number))
@@ -340,7 +340,7 @@ class Timeline(msgspec.Struct):
         entry.run = run = decisions[-1].run
         entry.decisions += decisions
         self.contact = after.contact
-        self._wake_followers(facts.contact, now, but=number)
+        self._wake_followers(facts.contact, now, except_number=number)
         self._join(entry, decisions[-1], now)
         if after.history is not facts.history:
             self._sent_at += after.history.messages_at[len(facts.history.messages_at) :]
@@ -412,8 +412,8 @@ class Timeline(msgspec.Struct):
                 if self.other_messages:
                     messages_at += self._other_messages_at(entry, since, now, arrival)
             past = self.past
-            if self.earlier is not None:
-                entered_at, ended_at = self.earlier.entered_at, self.earlier.ended_at
+            if self.past_entries is not None:
+                entered_at, ended_at = self.past_entries.entered_at, self.past_entries.ended_at
                 running = ended_at is None or ended_at > now
                 past = msgspec.structs.replace(past, entered_at=entered_at, running=running)
             history = ContactHistory(
@@ -436,7 +436,7 @@ class Timeline(msgspec.Struct):
             event.sent,
             entry.payload,
             self.contact,
-            paused=self.live is not None and self.live.activity == "paused",
+            paused=self.live is not None and self.live.state == "paused",
             retries=self.retries,
             history=history,
             later_events=later_events,
