@@ -35,6 +35,7 @@ from workbench.draft import (
 from workbench.duration import Weekday, seconds_of, signed_seconds_of, weekday_number
 from workbench.errors import InvalidAutomationError, MethodHints, usage_example
 from workbench.language.actions import Locales, OnMissing, handles_of, side_handles
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 
 
 class StepVerbs(MethodHints):
@@ -518,12 +519,18 @@ class AutomationVerbs(StepVerbs):
         """
         return self._with_setting("timezone", zone)
 
-    @usage_example('.frequency_cap(3, per="1d")')
-    def frequency_cap(self, messages: int, *, per: str | timedelta) -> Self:
+    @usage_example('.frequency_cap(3, per="1d") or .frequency_cap(1, per="day")')
+    def frequency_cap(self, messages: int, *, per: str | timedelta, timezone: str | None = None) -> Self:
         """Skip a message if the contact got `messages` of them within `per`, from all automations; not a webhook.
 
-        The steps after it run.
+        `"1d"` is 24 hours, `"day"` a day of the calendar, by the contact's clock: `timezone` is the attribute with its
+        time zone, as for `.quiet_hours(…)`. The steps after a skipped message run.
         """
+        if per == "day":
+            day = {"messages": messages, "per": per, "timezoneAttribute": timezone or TIMEZONE_ATTRIBUTE}
+            return self._with_setting("frequencyCap", day)
+        if timezone is not None:
+            raise InvalidAutomationError(f'timezone={timezone!r} has no effect without per="day"')
         return self._with_setting("frequencyCap", {"messages": messages, "seconds": seconds_of(per, "per")})
 
     @usage_example('.locale_attribute("language")')

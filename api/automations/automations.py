@@ -617,6 +617,7 @@ async def _add_version(
         ("send_via", "0019_connections", SendVia in graph.actions),
         ("wait_until", "0009_wait_until", WaitUntil in graph.actions),
         ("timezone", "0009_wait_until", graph.settings.timezone is not None),
+        ("frequencyCap.per", "0028_snippet_indexes", _has_daily_cap(graph)),
         (after.type, "0014_schedules", isinstance(after.source, StartSource)),
         ("the time zone of the organization", "0017_collect", graph.settings.organization_timezone),
         ("collect", "0017_collect", graph.collects),
@@ -641,6 +642,11 @@ async def _add_version(
         since, confirmations = row.live_since, max(before.confirmations, row.earlier_confirmations or 0)
         earlier = confirmations if confirmations > after.confirmations else None
     return msgspec.structs.replace(row, published_version=version, live_since=since, earlier_confirmations=earlier)
+
+
+def _has_daily_cap(graph: Graph) -> bool:
+    cap = graph.settings.frequency_cap
+    return cap is not None and cap.zone_attribute is not None
 
 
 async def _check_connections(tx: Transaction, org_id: int, graph: Graph) -> Problems:

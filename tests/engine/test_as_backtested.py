@@ -84,6 +84,7 @@ SHARED_SETTINGS = st.sampled_from(
         {"reentry": {"policy": "not_while_running"}},
         {"reentry": {"policy": "once_per", "days": 1}},
         {"frequencyCap": {"messages": 1, "seconds": 5 * 86_400}},
+        {"frequencyCap": {"messages": 1, "per": "day"}},
         {},
     )
 )

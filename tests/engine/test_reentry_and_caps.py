@@ -106,6 +106,22 @@ async def test_the_cap_counts_messages_of_every_automation(bench: EngineBench) -
     assert await bench.fetch("SELECT count(*) FROM messages WHERE status = 'sent'") == [(count + 2,)]
 
 
+async def test_a_cap_by_day_ends_at_midnight_by_the_clock_of_the_contact(bench: EngineBench) -> None:
+    hours = (await bench.fetch("SELECT extract(hour FROM now() AT TIME ZONE 'UTC')::integer"))[0][0]
+    west = (hours - 21 + 11) % 24 - 11  # it is between 21:00 and 22:00 there; this many hours west of Greenwich
+    cap = {"messages": 1, "per": "day"}
+    await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap=cap, timezone=f"Etc/GMT{west:+d}")
+    for key, ahead in (("k1", 0), ("k2", 1), ("k3", 3)):
+        bench.clock.ahead += timedelta(hours=ahead)
+        await bench.send(key)
+        await bench.drive()
+    assert await bench.fetch("SELECT outcome FROM entry_steps WHERE node_id = 'm' ORDER BY at") == [
+        ("sent",),
+        ("skipped",),
+        ("sent",),
+    ]
+
+
 async def test_engines_share_the_message_cap(bench: EngineBench) -> None:
     await bench.automation([TRIGGER, MESSAGE], [("t", "m")], frequencyCap={"messages": 3, "seconds": 3_600})
     for number in range(20):

@@ -163,7 +163,8 @@ settings = st.fixed_dictionaries(
         ),
         "goal": _filtering(event=st.sampled_from(EVENTS)),
         "quietHours": st.sampled_from([{"from": "22:00", "to": "08:00"}, {"from": "09:30", "to": "10:30"}]),
-        "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS),
+        "frequencyCap": _data(messages=st.integers(1, 2), seconds=SECONDS)
+        | st.sampled_from([{"messages": 1, "per": "day"}, {"messages": 2, "per": "day", "timezoneAttribute": "plan"}]),
         "timezone": st.sampled_from(["Europe/Zurich", "America/New_York"]),
         "holdout": st.sampled_from([30, 50]),
         "localeAttribute": st.sampled_from(["locale", "plan"]),

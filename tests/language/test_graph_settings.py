@@ -15,9 +15,11 @@ from workbench.language.graph import (
     Graph,
     QuietHours,
     Reentry,
+    follows_clocks,
     read_graph,
     read_settings,
 )
+from workbench.language.local_time import LONGEST_DAY
 
 
 def test_settings_are_part_of_the_graph() -> None:
@@ -42,6 +44,13 @@ def test_settings_are_part_of_the_graph() -> None:
 @pytest.mark.parametrize("written", [None, {}, {"goal": None}, {"reentry": {"policy": "always"}}])
 def test_without_settings_every_event_enters(written: Any) -> None:
     assert read_settings(written, "s") == AutomationSettings()
+
+
+def test_a_cap_is_for_a_period_or_for_a_day_of_the_calendar() -> None:
+    cap = {"messages": 2, "per": "day", "timezoneAttribute": "tz"}
+    assert read_settings({"frequencyCap": cap}, "s").frequency_cap == FrequencyCap(2, LONGEST_DAY, "tz")
+    assert follows_clocks({"settings": {"frequencyCap": cap}})
+    assert not follows_clocks({"settings": {"frequencyCap": {"messages": 2, "seconds": 60}}})
 
 
 @pytest.mark.parametrize("policy", ["once", "not_while_running"])
@@ -78,6 +87,12 @@ def test_the_attribute_with_the_zone_is_called_timezone() -> None:
         (
             {"frequencyCap": {"messages": 0, "seconds": 366 * 86_400 + 1}},
             ["s.frequencyCap.messages", "s.frequencyCap.seconds"],
+        ),
+        ({"frequencyCap": {"messages": 1, "per": "week"}}, ["s.frequencyCap.per"]),
+        ({"frequencyCap": {"messages": 1, "per": "day", "seconds": 60}}, ["s.frequencyCap.seconds"]),
+        (
+            {"frequencyCap": {"messages": 1, "per": "day", "timezoneAttribute": 1}},
+            ["s.frequencyCap.timezoneAttribute"],
         ),
     ],
 )  # fmt: skip

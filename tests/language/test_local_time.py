@@ -2,12 +2,13 @@
 
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
+from zoneinfo import available_timezones
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.language.local_time import date_moment, next_moment, time_zone
+from workbench.language.local_time import LONGEST_DAY, date_moment, day_start, next_moment, time_zone
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 ZURICH = "Europe/Zurich"
@@ -90,3 +91,24 @@ def test_the_next_moment_is_ahead_and_then_reached(
     moment = next_moment(clock, weekdays, time_zone(zone), now)
     assert now <= moment <= now + timedelta(days=7 if weekdays else 1) + 2 * DAY
     assert next_moment(clock, weekdays, time_zone(zone), moment) == moment
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "start"),
+    [
+        (None, "2026-11-20 00:00", "2026-11-20 00:00"),
+        ("Asia/Tokyo", "2026-11-20 14:59:59", "2026-11-19 15:00"),
+        (ZURICH, "2026-03-29 21:59", "2026-03-28 23:00"),  # a day of 23 hours
+        (ZURICH, "2026-10-25 22:59", "2026-10-24 22:00"),  # a day of 25 hours
+        ("America/Havana", "2026-11-01 05:30", "2026-11-01 04:00"),  # midnight is shown twice: the first one
+        ("America/Santiago", "2026-09-06 05:00", "2026-09-06 04:00"),  # midnight is skipped: the clock shows 01:00
+    ],
+)
+def test_a_day_begins_at_midnight_by_the_clock_of_the_zone(zone: str | None, now: str, start: str) -> None:
+    assert day_start(time_zone(zone), at(now)) == at(start)
+
+
+@given(st.timedeltas(DAY, 50_000 * DAY), st.sampled_from(sorted(available_timezones())))
+def test_no_day_is_longer_than_the_longest(since_1970: timedelta, zone: str) -> None:
+    now = datetime(1970, 1, 1, tzinfo=UTC) + since_1970
+    assert timedelta() <= now - day_start(time_zone(zone), now) < LONGEST_DAY

@@ -32,6 +32,7 @@ from workbench.language.event import Identifiers
 from workbench.language.facts import ContactHistory, Facts, LaterEvent, apply_effects
 from workbench.language.filter import Filter
 from workbench.language.graph import DEFAULT_SETTINGS, AutomationSettings, Edge, FrequencyCap, Graph, Node, QuietHours
+from workbench.language.local_time import LONGEST_DAY
 from workbench.language.nodes import HANDLERS, bucket
 from workbench.language.run import ContactUpdated, Run, State, Step, TagRemoved, delay_after, message_id
 
@@ -330,6 +331,30 @@ def test_a_message_over_the_cap_is_skipped_and_the_run_continues(action: Action)
 def test_the_period_of_the_cap_moves_with_the_clock() -> None:
     assert at(SendInapp("t", "b"), sent_at(NOW - HOUR, NOW - DAY), settings=CAP).effects
     assert not at(SendInapp("t", "b"), sent_at(NOW - HOUR, NOW - DAY + HOUR), settings=CAP).effects
+
+
+@pytest.mark.parametrize(
+    ("zone", "before", "day_begins"),
+    [
+        ("UTC", "2026-11-19T23:59:59.999999Z", "2026-11-20T00:00:00Z"),
+        ("Asia/Tokyo", "2026-11-19T14:59:59.999999Z", "2026-11-19T15:00:00Z"),
+        ("nowhere", "2026-11-19T22:59:59.999999Z", "2026-11-19T23:00:00Z"),  # that of the automation: Zurich
+        (None, "2026-11-19T22:59:59.999999Z", "2026-11-19T23:00:00Z"),
+    ],
+)
+def test_a_cap_by_day_counts_from_midnight_by_the_clock_of_the_contact(
+    zone: str | None, before: str, day_begins: str
+) -> None:
+    settings = AutomationSettings(frequency_cap=FrequencyCap(1, LONGEST_DAY, "tz"), timezone="Europe/Zurich")
+    contact = msgspec.structs.replace(FACTS.contact, attributes={"tz": zone})
+
+    def outcome(sent: str) -> str:
+        facts = msgspec.structs.replace(sent_at(datetime.fromisoformat(sent)), contact=contact)
+        step = at(SendInapp("t", "b"), facts, now=NOW, settings=settings).step
+        assert step is not None
+        return step.outcome
+
+    assert (outcome(before), outcome(day_begins)) == ("sent", "skipped")
 
 
 def test_messages_of_the_run_count_towards_the_cap_and_webhooks_do_not() -> None:

@@ -132,6 +132,11 @@ def test_each_verb_writes_the_node_of_the_design(write: Any, written: dict[str, 
             {"from": "22:00", "to": "08:00", "timezoneAttribute": "timezone"},
         ),
         (lambda a: a.frequency_cap(3, per="1d"), "frequencyCap", {"messages": 3, "seconds": 86_400}),
+        (
+            lambda a: a.frequency_cap(1, per="day", timezone="tz"),
+            "frequencyCap",
+            {"messages": 1, "per": "day", "timezoneAttribute": "tz"},
+        ),
         (lambda a: a.goal("paid").holdout(10), "holdout", 10),
         (lambda a: a.timezone("Europe/Zurich"), "timezone", "Europe/Zurich"),
     ],
@@ -220,6 +225,7 @@ def test_branches_can_be_written_in_any_order() -> None:
         (lambda a: a.quiet_hours("22", "08:00"), "quietHours.from must be a time of day"),
         (lambda a: a.quiet_hours("22:00", "22:00"), "must differ"),
         (lambda a: a.frequency_cap(0, per="1d"), "frequencyCap.messages must be"),
+        (lambda a: a.frequency_cap(1, per="1d", timezone="tz"), 'has no effect without per="day"'),
         (lambda a: a.holdout(60), "holdout must be a whole percentage from 1 to 50"),
         (lambda a: a.goal("two words"), "not an event name"),
         (lambda a: new().reentry("once"), "start with the event"),
@@ -348,6 +354,19 @@ def test_an_automation_with_settings_is_described_in_sentences() -> None:
 def test_the_largest_numbers_of_rules_are_read_back() -> None:
     automation = winback().reentry(every="3650d").frequency_cap(1_000, per="366d")
     assert "(once in 3650 days per contact)\n  (at most 1000 messages in 366 days)" in automation.describe()
+    assert Automation.from_sentences(automation.describe(), name=automation.name).to_json() == automation.to_json()
+
+
+@pytest.mark.parametrize(
+    ("timezone", "rule"),
+    [
+        (None, "(at most 1 message per calendar day)"),
+        ("tz", "(at most 1 message per calendar day, in the time zone of tz)"),
+    ],
+)
+def test_a_cap_by_day_is_read_back(timezone: str | None, rule: str) -> None:
+    automation = winback().frequency_cap(1, per="day", timezone=timezone)
+    assert rule in automation.describe()
     assert Automation.from_sentences(automation.describe(), name=automation.name).to_json() == automation.to_json()
 
 

@@ -341,10 +341,15 @@ def _settings(settings: JsonObject) -> dict[SettingName, Any]:
                 if conditions is not None:
                     written[name] = {"event": value["event"].lower(), **condition_fields(conditions)}
             case "quietHours":
-                timezone = value.get("timezoneAttribute") or TIMEZONE_ATTRIBUTE
-                written[name] = {"from": value["from"], "to": value["to"], "timezoneAttribute": timezone}
+                written[name] = {"from": value["from"], "to": value["to"], **_zone_attribute(value)}
+            case "frequencyCap" if value.get("per") is not None:
+                written[name] = {"messages": value["messages"], "per": value["per"], **_zone_attribute(value)}
             case "frequencyCap":
                 written[name] = {"messages": value["messages"], "seconds": value["seconds"]}
             case "holdout" | "timezone" | "localeAttribute" | "defaultLocale":
                 written[name] = value
     return written
+
+
+def _zone_attribute(setting: JsonObject) -> JsonObject:
+    return {"timezoneAttribute": setting.get("timezoneAttribute") or TIMEZONE_ATTRIBUTE}

@@ -86,6 +86,9 @@ def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str]
     def count(number: int, noun: str) -> str:
         return f"{number} {noun}{'' if number == 1 else 's'}"  # without a comma, so that it can be read back
 
+    def zone(attribute: str) -> str:
+        return "" if attribute == TIMEZONE_ATTRIBUTE else f", in the time zone of {path(attribute)}"
+
     texts = []
     match settings.reentry.policy:
         case "always":
@@ -100,12 +103,15 @@ def rules(settings: AutomationSettings, shown: Callable[[Iterable[Filter]], str]
         where = f", where {shown(goal.filters)}" if goal.filters else ""
         texts.append(f"until {event_name(goal.event)}{where}")
     if (hours := settings.quiet_hours) is not None:
-        timezone = f", in the time zone of {path(hours.attribute)}" if hours.attribute != TIMEZONE_ATTRIBUTE else ""
-        texts.append(f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}{timezone}")
+        texts.append(f"quiet from {hours.start:%H:%M} to {hours.end:%H:%M}{zone(hours.attribute)}")
     if settings.timezone is not None:
         texts.append(f"by the clock of {settings.timezone} if the contact has no time zone")
     if (cap := settings.frequency_cap) is not None:
-        texts.append(f"at most {count(cap.messages, 'message')} in {span_text(int(cap.period.total_seconds()))}")
+        if cap.zone_attribute is None:
+            period = f"in {span_text(int(cap.period.total_seconds()))}"
+        else:
+            period = f"per calendar day{zone(cap.zone_attribute)}"
+        texts.append(f"at most {count(cap.messages, 'message')} {period}")
     if settings.holdout:
         texts.append(f"hold out {settings.holdout} % of contacts")
     if settings.locale_attribute != LOCALE_ATTRIBUTE:

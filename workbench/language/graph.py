@@ -6,9 +6,10 @@ to a version like its nodes, so a rollback restores it (docs/decisions/0016):
 `reentry` {policy: always | once | once_per | not_while_running, days?}: whether a contact can enter more than once.
 `goal` {event, filters?, where?}: the event that ends an entry early, as `exited` with outcome `goal`.
 `quietHours` {from, to, timezoneAttribute?}: the hours without messages to the contact, in the contact's time zone.
-`frequencyCap` {messages, seconds}: the maximum number of these that a contact gets in a period, from all automations.
-`timezone` (an IANA name): the time zone of contacts whose attribute has none, for quiet hours, `wait_until`, `collect`;
-by default `timezone` beside the settings: that of the organization, which publication adds.
+`frequencyCap` {messages, seconds} or {messages, per: day, timezoneAttribute?}: the maximum number of these that a
+contact gets in a period, or on a day of its calendar, from all automations.
+`timezone` (an IANA name): the time zone of contacts whose attribute has none, for these, `wait_until`, `collect`; by
+default `timezone` beside the settings: that of the organization, which publication adds.
 `holdout` (whole percentage): the share of contacts that get nothing, for comparison with the others.
 `localeAttribute` (by default `locale`): the attribute of the contact that chooses the texts of messages.
 `defaultLocale`: the locale of the default texts.
@@ -45,7 +46,7 @@ from workbench.language.codec import Json, storage_problem
 from workbench.language.event import attribute_key
 from workbench.language.facts import EVENTS
 from workbench.language.filter import Filter, matches
-from workbench.language.local_time import NOT_A_ZONE, TIMEZONE_ATTRIBUTE, find_zone, time_zone
+from workbench.language.local_time import LONGEST_DAY, NOT_A_ZONE, TIMEZONE_ATTRIBUTE, find_zone, time_zone
 from workbench.language.locales import LOCALE_ATTRIBUTE, NOT_A_LOCALE, locale_tag
 from workbench.language.problem import Problem, Problems
 from workbench.language.snippets import Library, read_snippets
@@ -93,10 +94,14 @@ class QuietHours(msgspec.Struct, frozen=True):
 
 
 class FrequencyCap(msgspec.Struct, frozen=True):
-    """The maximum number of messages to a contact in any period of this length."""
+    """The maximum number of messages to a contact in any period of this length, or on any day of its calendar.
+
+    `zone_attribute`: for days, the attribute with the time zone of the contact; `period` is then the longest day.
+    """
 
     messages: int
     period: timedelta
+    zone_attribute: str | None = None
 
 
 class AutomationSettings(msgspec.Struct, frozen=True):
@@ -134,7 +139,9 @@ def follows_clocks(graph: Mapping[str, Any]) -> bool:
     nodes, settings = graph.get("nodes"), graph.get("settings")
     settings = settings if isinstance(settings, dict) else {}
     kinds = [node.get("type") for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
-    has_clock = "wait_until" in kinds or "collect" in kinds or settings.get("quietHours") is not None
+    cap = settings.get("frequencyCap")
+    has_day = isinstance(cap, dict) and cap.get("per") is not None
+    has_clock = has_day or "wait_until" in kinds or "collect" in kinds or settings.get("quietHours") is not None
     return has_clock and settings.get("timezone") is None
 
 
@@ -547,11 +554,7 @@ def _read_quiet_hours(value: dict[str, Any], field: str, problems: list[Problem]
             problems.append(Problem(f"{field}.{name}", "must be a time of day from 00:00 to 23:59, like 22:00"))
     if len(clocks) == 2 and clocks["from"] == clocks["to"]:
         problems.append(Problem(f"{field}.to", "must differ from `from`, otherwise every hour would be quiet"))
-    attribute = value.get("timezoneAttribute")
-    if attribute is None:
-        attribute = TIMEZONE_ATTRIBUTE
-    if not isinstance(attribute, str) or not attribute:
-        problems.append(Problem(f"{field}.timezoneAttribute", "must be the name of an attribute of the contact"))
+    attribute = _zone_attribute(value, field, problems)
     return QuietHours(clocks.get("from", time()), clocks.get("to", time()), attribute)
 
 
@@ -566,6 +569,12 @@ def _read_timezone(value: Any, field: str, problems: list[Problem]) -> str | Non
 @_reads("frequencyCap", "frequency_cap")
 def _read_frequency_cap(value: dict[str, Any], field: str, problems: list[Problem]) -> FrequencyCap:
     messages = _positive(value, field, "messages", MAX_CAP_MESSAGES, problems)
+    if (per := value.get("per")) is not None:
+        if per != "day":
+            problems.append(Problem(f"{field}.per", "must be day; any other period is written as `seconds`"))
+        if value.get("seconds") is not None:
+            problems.append(Problem(f"{field}.seconds", "has no effect with `per`: leave out one of them"))
+        return FrequencyCap(messages, LONGEST_DAY, _zone_attribute(value, field, problems))
     seconds = _positive(value, field, "seconds", MAX_WAIT // timedelta(seconds=1), problems)
     return FrequencyCap(messages, timedelta(seconds=seconds))
 
@@ -592,6 +601,16 @@ def _read_default_locale(value: Any, field: str, problems: list[Problem]) -> str
     if tag is None:
         problems.append(Problem(field, NOT_A_LOCALE))
     return tag
+
+
+def _zone_attribute(value: dict[str, Any], field: str, problems: list[Problem]) -> str:
+    attribute = value.get("timezoneAttribute")
+    if attribute is None:
+        return TIMEZONE_ATTRIBUTE
+    if isinstance(attribute, str) and attribute:
+        return attribute
+    problems.append(Problem(f"{field}.timezoneAttribute", "must be the name of an attribute of the contact"))
+    return TIMEZONE_ATTRIBUTE
 
 
 def _positive(value: dict[str, Any], field: str, name: str, maximum: int, problems: list[Problem]) -> int:

@@ -18,6 +18,7 @@ TIMEZONE_ATTRIBUTE = "timezone"  # of the contact, unless an automation names an
 NOT_A_ZONE = "must be the name of a time zone, like Europe/Zurich"
 
 MAX_CLOCK_SETBACK = timedelta(hours=7)  # the largest step back of any zone's clocks since 1970
+LONGEST_DAY = timedelta(days=1) + MAX_CLOCK_SETBACK
 
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
 _MAX_ZONE_LENGTH = 64  # characters; the longest IANA name has 32
@@ -45,6 +46,11 @@ def _load_zone(name: str) -> tzinfo | None:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
+
+
+def day_start(zone: tzinfo, now: datetime) -> datetime:
+    """Return the moment at which the day of the calendar in the zone began."""
+    return datetime.combine(now.astimezone(zone).date(), time(), zone).astimezone(UTC)
 
 
 def next_moment(clock: time, weekdays: Collection[int], zone: tzinfo, now: datetime) -> datetime:

@@ -55,7 +55,7 @@ from workbench.language.event import Identifiers, attribute_problems, mask_email
 from workbench.language.facts import EVENTS, event_reference
 from workbench.language.filter import Where, explain, matches
 from workbench.language.graph import QuietHours
-from workbench.language.local_time import TIMEZONE_ATTRIBUTE, date_moment, next_moment
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE, date_moment, day_start, next_moment
 from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
 from workbench.language.run import JOINED, ContactUpdated, EntryJoined, State, TagAdded, TagRemoved, message_id
@@ -383,7 +383,12 @@ def _withhold(ctx: StepContext) -> Decision | None:
         if until is not None:
             return wait(ctx, until, "quiet_hours")
     if cap is not None:
-        count = sum(at > now - cap.period for at in ctx.facts.history.messages_at)
+        if cap.zone_attribute is None:
+            since = now - cap.period + timedelta.resolution
+        else:
+            zone = ctx.graph.settings.zone_of(ctx.facts.contact.attributes.get(cap.zone_attribute))
+            since = day_start(zone, now)
+        count = sum(at >= since for at in ctx.facts.history.messages_at)
         if count >= cap.messages:
             return follow_edge(ctx, record_step(ctx, "skipped", detail={"cause": "frequency_cap", "messages": count}))
     return None

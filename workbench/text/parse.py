@@ -31,6 +31,7 @@ from workbench.display.words import OPERATOR_PHRASES, UNITS_S, WEEKDAYS
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import FIELDS, FieldType, handles_of
 from workbench.language.filter import OPERATORS, WHERE, condition_fields
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 from workbench.language.starts import MISSED
 
 _RAW = "Run "
@@ -238,6 +239,10 @@ def _trigger_field(field: FormField, line: Scanner) -> Any:
             return number
         case _:
             return line.address() or line.text(field.hint[:1].lower() + field.hint[1:].rstrip("."))
+
+
+def _zone_attribute(line: Scanner) -> str:
+    return line.path() if line.maybe(", in the time zone of ") else TIMEZONE_ATTRIBUTE
 
 
 def _conditions(line: Scanner) -> list[JsonObject]:
@@ -519,15 +524,18 @@ def _rule(line: Scanner) -> JsonObject:
             start = line.pattern(_TIME_OF_DAY, "a time of day, like 22:00")
             line.take(" to ")
             end = line.pattern(_TIME_OF_DAY, "a time of day, like 08:00")
-            timezone = line.path() if line.maybe(", in the time zone of ") else "timezone"
-            setting = {"quietHours": {"from": start, "to": end, "timezoneAttribute": timezone}}
+            setting = {"quietHours": {"from": start, "to": end, "timezoneAttribute": _zone_attribute(line)}}
         case "by the clock of ":
             setting = {"timezone": line.pattern(_ZONE_NAME, "a time zone, like Europe/Zurich")}
             line.take(" if the contact has no time zone")
         case "at most ":
             messages = line.integer()
-            line.take(" messages in ", " message in ")
-            setting = {"frequencyCap": {"messages": messages, "seconds": line.span()}}
+            line.take(" messages", " message")
+            if line.take(" in ", " per calendar day") == " in ":
+                setting = {"frequencyCap": {"messages": messages, "seconds": line.span()}}
+            else:
+                day = {"messages": messages, "per": "day", "timezoneAttribute": _zone_attribute(line)}
+                setting = {"frequencyCap": day}
         case "hold out ":
             setting = {"holdout": line.integer()}
             line.take(" % of contacts")

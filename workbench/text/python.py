@@ -20,6 +20,7 @@ from workbench.language.actions import FIELDS, FieldType, side_handles
 from workbench.language.codec import encode
 from workbench.language.filter import OPERATORS, WHERE, written_conditions
 from workbench.language.graph import SettingName
+from workbench.language.local_time import TIMEZONE_ATTRIBUTE
 from workbench.language.problem import DeclarationError
 from workbench.text.remainder import Extras
 from workbench.verbs import AutomationVerbs
@@ -169,9 +170,7 @@ def _rule(name: SettingName, value: Any) -> VerbCall:
             conditions = written_conditions(value)
             return VerbCall("goal", (value["event"],), {"where": _where(conditions)} if conditions else {})
         case "quietHours":
-            attribute = value["timezoneAttribute"]
-            timezone = {"timezone": attribute} if attribute != "timezone" else {}
-            return VerbCall("quiet_hours", (value["from"], value["to"]), timezone)
+            return VerbCall("quiet_hours", (value["from"], value["to"]), _zone_attribute(value))
         case "holdout" | "timezone":
             return VerbCall(name, (value,))
         case "localeAttribute":
@@ -179,7 +178,13 @@ def _rule(name: SettingName, value: Any) -> VerbCall:
         case "defaultLocale":
             return VerbCall("default_locale", (value,))
         case "frequencyCap":
-            return VerbCall("frequency_cap", (value["messages"],), {"per": _span(value["seconds"])})
+            per = {"per": "day"} | _zone_attribute(value) if "per" in value else {"per": _span(value["seconds"])}
+            return VerbCall("frequency_cap", (value["messages"],), per)
+
+
+def _zone_attribute(setting: JsonObject) -> _Arguments:
+    attribute = setting["timezoneAttribute"]
+    return {} if attribute == TIMEZONE_ATTRIBUTE else {"timezone": attribute}
 
 
 def _predicate(item: Mapping[str, Any]) -> _Arguments:

@@ -56,18 +56,20 @@ export function SettingsForm() {
           <span className="ewc-row">
             {(["from", "to"] as const).map((name) => <input key={name} type="time" aria-label={name} value={String(quiet?.[name] ?? "")} disabled={readOnly} onChange={(event) => set("quietHours", { ...quiet, [name]: event.target.value })} />)}
           </span>
-          <Combo label="Attribute with the time zone" value={String(quiet?.timezoneAttribute ?? "timezone")} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} disabled={readOnly} onChange={(name) => set("quietHours", { ...quiet, timezoneAttribute: name })} />
+          <ZoneAttribute value={quiet?.timezoneAttribute} onChange={(name) => set("quietHours", { ...quiet, timezoneAttribute: name })} />
         </Labelled>
       </OptionalSetting>
       <OptionalSetting label="Time zone" on={settings.timezone ?? undefined} set={(on) => set("timezone", on ? Intl.DateTimeFormat().resolvedOptions().timeZone : undefined)} disabled={readOnly}>
-        <Labelled label="Of contacts without one" diagnostics={ofSetting("timezone")} hint="For quiet hours and steps that wait until a time. Without this setting it is UTC.">
+        <Labelled label="Of contacts without one" diagnostics={ofSetting("timezone")} hint="For quiet hours, a cap by calendar day, and steps that wait until a time. Without this setting it is UTC.">
           <ZoneName label="Time zone of contacts without one" value={settings.timezone} disabled={readOnly} onChange={(zone) => set("timezone", zone)} />
         </Labelled>
       </OptionalSetting>
       <OptionalSetting label="Frequency cap" on={cap} set={(on) => set("frequencyCap", on ? { messages: 3, seconds: 86_400 } : undefined)} disabled={readOnly}>
         <Labelled label="Maximum messages per" htmlFor={`${id}-cap`} diagnostics={ofSetting("frequencyCap")} hint="Counts messages from all automations. Messages over the limit are skipped.">
           <input type="number" min={1} max={1000} aria-label="Maximum messages" value={Number(cap?.messages ?? 3)} disabled={readOnly} onChange={(event) => set("frequencyCap", { ...cap, messages: Math.round(Number(event.target.value)) })} />
-          <DurationInput id={`${id}-cap`} label="the cap" value={cap?.seconds} disabled={readOnly} onChange={(seconds) => set("frequencyCap", { ...cap, seconds })} />
+          {cap?.per === undefined && <DurationInput id={`${id}-cap`} label="the cap" value={cap?.seconds} disabled={readOnly} onChange={(seconds) => set("frequencyCap", { ...cap, seconds })} />}
+          <label className="ewc-switch"><input type="checkbox" checked={cap?.per !== undefined} disabled={readOnly} onChange={(event) => set("frequencyCap", { messages: cap?.messages ?? 3, ...(event.target.checked ? { per: "day" } : { seconds: 86_400 }) })} /> Calendar day of the contact</label>
+          {cap?.per !== undefined && <ZoneAttribute value={cap.timezoneAttribute} onChange={(name) => set("frequencyCap", { ...cap, timezoneAttribute: name })} />}
         </Labelled>
       </OptionalSetting>
       <OptionalSetting label="Holdout" on={holdout ?? undefined} set={(on) => set("holdout", on ? 10 : undefined)} disabled={readOnly}>
@@ -87,6 +89,12 @@ export function SettingsForm() {
       )}
     </details>
   );
+}
+
+function ZoneAttribute({ value, onChange }: { value: Json | undefined; onChange: (name: string) => void }) {
+  const { store } = useCanvas();
+  const { choices, readOnly } = useCanvasState(store);
+  return <Combo label="Attribute with the time zone" value={String(value ?? "timezone")} options={choices.attributes.map((attribute) => ({ value: attribute.name }))} disabled={readOnly} onChange={onChange} />;
 }
 
 function reentryFor(policy: string): Obj | undefined {
