@@ -138,7 +138,7 @@ def test_the_comparison_alone_is_false() -> None:
         ("", "line 1: Expected an expression, got 'end of the expression'"),
         ("amountUsd >", "line 1: unexpected 'end of the expression'"),
         ("amountUsd > 5 5", "line 1: expected token 'end of the expression', got 'integer'"),
-        ("days_since(time) > 5", "line 1: call is not allowed here"),
+        ("days_since(time) > 5", "line 1: write `value | days_since`, not `days_since(value)`"),
         ("range(5)", "line 1: call is not allowed here"),
         ("time | since > 5", "line 1: unknown filter 'since'; the filters are abs"),
         ("time is recent", "line 1: unknown test 'recent'; the tests are defined"),

@@ -35,6 +35,10 @@ def test_a_near_miss_is_explained() -> None:
 
 def test_a_missing_value_is_explained() -> None:
     assert "amountUsd is not set" in thanks().simulate({}, contact=WALLET, now=NOW).reason()
+    big = thanks().where("amountUsd > 500 and fee < 1")
+    assert big.simulate({"payload": {"amountUsd": 100}}, contact=WALLET, now=NOW).reason() == (
+        "The trigger requires that amountUsd > 500 and fee < 1, but amountUsd is 100 and fee is not set."
+    )
 
 
 def test_an_event_of_another_name_is_explained() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from workbench.language.channel import Message, channel_of
 from workbench.language.codec import encode
 from workbench.language.decision import DELIVERY_ERRORS
-from workbench.language.filter import OPERATORS, WHERE, Filter, Verdict
+from workbench.language.filter import OPERATORS, WHERE, Filter, Verdict, paths_of
 from workbench.language.lift import LiftGroup
 from workbench.language.locales import DEFAULT_TEXTS
 from workbench.language.problem import DeclarationError
@@ -153,7 +153,9 @@ def actual_value(verdict: Verdict) -> str:
 def actual_cell(verdict: Verdict) -> str:
     """Return the actual value at the path of a filter for a table cell, with the reason for a near miss."""
     if verdict.operator == WHERE and isinstance(verdict.actual, Mapping):
-        return join_and([f"{path} is {value(actual)}" for path, actual in verdict.actual.items()]) or "not set"
+        unset = sorted(paths_of(verdict.path) - verdict.actual.keys())
+        shown = [f"{path} is {value(actual)}" for path, actual in verdict.actual.items()]
+        return join_and([*shown, *(f"{path} is not set" for path in unset)])
     if verdict.operator not in OPERATORS:
         return "ignored: unknown operator"
     if not verdict.present:

@@ -296,6 +296,8 @@ def _descend(tree: nodes.Node) -> Iterator[tuple[nodes.Node, int]]:
 
 
 def _node_problem(node: nodes.Node, filters: Collection[str]) -> str | None:
+    if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name in filters:
+        return f"write `value | {node.node.name}`, not `{node.node.name}(value)`"
     if not isinstance(node, _ALLOWED):
         return f"{type(node).__name__.lower()} is not allowed here"
     match node:
