@@ -93,7 +93,7 @@ class BroadcastReport(BroadcastResults, frozen=True, rename="camel"):
     """The results of a broadcast, displayed as a table with one row per step that sends messages.
 
     `entries`: their number by state. `goal`: None if the automation has none. `counted`: how many entries the figures
-    are of.
+    are of; if `is_partial`, these are the first ones.
     """
 
     def headline(self) -> str:
@@ -103,6 +103,8 @@ class BroadcastReport(BroadcastResults, frozen=True, rename="camel"):
     def notes(self) -> list[str]:
         """Return sentences: how many contacts reached the goal, and what the figures leave out."""
         lines = []
+        if self.is_partial:
+            lines.append(f"Only the first {self.counted:,} entries are counted, those of its oldest contacts.")
         if (goal := self.goal) is not None:
             within = duration(timedelta(seconds=goal.within_seconds))
             lines.append(f"Goal {goal.goal}: reached by {words.goal_share(goal.treated)} within {within} of the start.")
@@ -151,16 +153,17 @@ class SendPreview:
 
     @printable_text
     def __repr__(self) -> str:
-        return "\n".join([self._headline(), *self._notes()])
+        return "\n".join([self._headline(), *self.notes()])
 
     def _repr_html_(self) -> str:
-        note = "; ".join(self._notes())
+        note = "; ".join(self.notes())
         return html("line.html.j2", text=self._headline(), state="preview", look="busy", note=note, block="")
 
     def _headline(self) -> str:
         return f"{quantity(self.contacts, 'contact')} as of {moment(self.watermark)} UTC. Send with .send()"
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
+        """Return sentences: which contacts messages do not reach, and the warnings."""
         of = "" if self.sampled == self.contacts else f" of the newest {self.sampled:,}"
         unreachable = [
             f"{item.node_id} does not reach {quantity(item.contacts, 'contact')}{of}: {reason(item.cause)}"

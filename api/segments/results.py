@@ -71,9 +71,9 @@ async def read_results(
             lift(treated, held_out) if measurement.holdout else None,
             unknown_contacts,
         )
-    return BroadcastResults(
-        counted, dict(states), tuple(counts.results(*step) for step, counts in sorted(steps.items())), goal
-    )
+    is_partial = counted < row.entries and (counted >= limit or events >= MAX_FILTERED_EVENTS)
+    messages = tuple(counts.results(*step) for step, counts in sorted(steps.items()))
+    return BroadcastResults(counted, is_partial, dict(states), messages, goal)
 
 
 def _windows(entries: list[BroadcastEntry], measurement: Measurement) -> list[GoalWindow]:

@@ -168,10 +168,11 @@ def test_the_preview_of_an_email_says_that_the_contact_gets_none(wb: Workbench, 
 def test_a_broadcast_is_counted_and_sent_on_the_canvas(wb: Workbench) -> None:
     wb.events.send("canvas:news", external_id="canvas-news")
     wb.segments.define("canvas-news", sql="SELECT contact_id FROM app_events WHERE event = 'canvas:news'")
-    canvas = RecordingCanvas(wb.automation("Canvas: news").on_broadcast().add_tag("x"))
+    canvas = RecordingCanvas(wb.automation("Canvas: news").on_broadcast().send_email("Hi", "there"))
     assert "Send the broadcast" in canvas.request("publish")
     counted = canvas.request("recipients", segment="canvas-news")
     assert counted["text"].startswith("1 contact, as of ")
+    assert counted["warnings"][0] == "send_email does not reach 1 contact: the contact has no email address"
     sent = canvas.request("broadcast", segment="canvas-news", counted=counted["counted"])
     assert sent.startswith("Broadcast to canvas-news, planned: 1 contact on ")
     assert [item.segment for item in wb.broadcasts if item.segment == "canvas-news"] == ["canvas-news"]

@@ -12,11 +12,14 @@ from api.clock import Clock
 from api.contacts import merge as contacts_merge
 from api.segments import broadcasts
 from api.segments.broadcasts import send_due, start_due
+from api.segments.results import read_results
 from api.store import broadcasts as store
 from api.store.database import Database
 from tests.segments.conftest import LateClock, Team
 from tests.segments.test_erased_and_merged import erase, merge, unmerge
 from tests.segments.test_starts import VIP, automate, tag
+from workbench.language.channel import DEFAULT_POLICY
+from workbench.language.responses import BroadcastResults
 
 BROADCAST = {"type": "broadcast", "segment": None}
 
@@ -98,6 +101,17 @@ async def test_a_broadcast_counts_the_contacts_that_entered_and_left_since_its_p
     await send_all(acme.services.database, clock)
     assert await progress(acme, sent) == ("done", 7, 1, 2, 6)
     assert await entered(acme) == sorted([*vip[2:], new])
+
+
+@pytest.mark.parametrize(("limit", "counted", "is_partial"), [(7, 7, False), (4, 4, True)])
+async def test_results_say_whether_they_are_of_all_entries(
+    acme: Team, vip: list[str], clock: LateClock, limit: int, counted: int, is_partial: bool
+) -> None:
+    sent = await send(acme, await automate(acme, **BROADCAST))
+    database, keys = acme.services.database, acme.services.keyring.of(acme.id)
+    await send_all(database, clock)
+    results = await read_results(database, acme.id, keys, sent["id"], DEFAULT_POLICY, limit)
+    assert results == BroadcastResults(counted, is_partial, {"pending": counted}, (), None)
 
 
 async def test_contacts_that_are_merged_or_erased_between_pages_are_started_once_or_not_at_all(

@@ -394,7 +394,7 @@ def recipients(request: CanvasRequest) -> JsonObject:
     counted = request.automation.preview_send(segment or None, everyone=not segment)
     return {
         "text": f"{words.quantity(counted.contacts, 'contact')}, as of {moment(counted.watermark)} UTC.",
-        "warnings": [f"{warning.node_id} {warning.message}" for warning in counted.warnings],
+        "warnings": counted.notes(),
         "counted": {"contacts": counted.contacts, "watermark": counted.watermark.isoformat()},
     }
 

@@ -753,10 +753,12 @@ class BroadcastGoal(msgspec.Struct, frozen=True, rename="camel"):
 class BroadcastResults(msgspec.Struct, frozen=True, rename="camel"):
     """What became of a broadcast: its entries by state, its messages by step, and its goal.
 
-    `counted`: how many entries these figures are of. If the broadcast has more, they are the first of them.
+    `counted`: how many entries these figures are of. `is_partial`: the broadcast has more, and these are the first of
+    them.
     """
 
     counted: int
+    is_partial: bool
     entries: dict[str, int]
     messages: tuple[MessageResults, ...]
     goal: BroadcastGoal | None
