@@ -1,6 +1,7 @@
 """Signatures and ABIs of contract events, and addresses, are parsed and checked."""
 
 import json
+import sys
 
 import pytest
 
@@ -11,6 +12,7 @@ from workbench.language.abi import (
     AbiParameter,
     AbiTuple,
     AbiWord,
+    _keccak,
     address_problem,
     checksum_address,
     event_topic,
@@ -113,3 +115,9 @@ def test_a_mixed_case_address_must_match_its_checksum() -> None:
     assert "checksum" in str(address_problem(mixed.replace("aAe", "aae")))
     for other in (None, 5, "", "0x12", mixed[2:], mixed + "0", "ada.eth"):
         assert "must be an address" in str(address_problem(other))
+
+
+def test_the_package_with_the_missing_hash_function_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "eth_hash.auto", None)  # as if it were not installed
+    with pytest.raises(ImportError, match=r'need eth-hash: pip install "event-workbench\[notebook\]"'):
+        _keccak.__wrapped__()

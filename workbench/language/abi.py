@@ -261,7 +261,11 @@ def address_problem(text: object) -> str | None:
 
 @cache
 def _keccak() -> Callable[[bytes], bytes]:
-    from eth_hash.auto import keccak  # takes 0.07 s to load, and most automations do not use a chain
+    try:
+        from eth_hash.auto import keccak  # takes 0.07 s to load, and most automations do not use a chain
+    except ImportError as error:
+        needed = 'contracts and mixed-case addresses need eth-hash: pip install "event-workbench[notebook]"'
+        raise ImportError(needed) from error
 
     return keccak
 
