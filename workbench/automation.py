@@ -80,7 +80,10 @@ class Automation(AutomationVerbs):
 
     @property
     def state(self) -> str:
-        """The state of the automation: `draft` until it is published, then `live`, `paused` or `off`."""
+        """The state of the automation: `draft` until it is published, then `live`, `paused` or `off`.
+
+        It is that of the last call that read or changed the automation; `wb.automation(name)` reads it again.
+        """
         return self._server.record.state if self._server.record is not None else "draft"
 
     # Writing
