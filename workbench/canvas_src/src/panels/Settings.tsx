@@ -60,7 +60,7 @@ export function SettingsForm() {
         </Labelled>
       </OptionalSetting>
       <OptionalSetting label="Time zone" on={settings.timezone ?? undefined} set={(on) => set("timezone", on ? Intl.DateTimeFormat().resolvedOptions().timeZone : undefined)} disabled={readOnly}>
-        <Labelled label="Of contacts without one" diagnostics={ofSetting("timezone")} hint="For quiet hours, a cap by calendar day, and steps that wait until a time. Without this setting it is UTC.">
+        <Labelled label="Of contacts without one" diagnostics={ofSetting("timezone")} hint="For quiet hours, a cap by calendar day, and steps that wait until a time. Without this setting it is that of the organization, or UTC.">
           <ZoneName label="Time zone of contacts without one" value={settings.timezone} disabled={readOnly} onChange={(zone) => set("timezone", zone)} />
         </Labelled>
       </OptionalSetting>
