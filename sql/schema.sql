@@ -45,6 +45,7 @@ CREATE TABLE workbench.root_secrets (
 
 -- Contacts and their identifiers ---------------------------------------------------------------------------------
 
+CREATE SEQUENCE workbench.contact_numbers;
 CREATE TABLE workbench.contacts (
     org_id          bigint NOT NULL REFERENCES workbench.organizations (id),
     id              uuid NOT NULL,
@@ -61,8 +62,10 @@ CREATE TABLE workbench.contacts (
     erased_at       timestamptz,                -- set when erased: the row is only counted
     merged_into     uuid,                       -- the surviving contact; this row keeps its values
     replaced        jsonb,                      -- passes old values from the update to the insert of `add_changing_events`
+    number          bigint DEFAULT nextval('workbench.contact_numbers'),  -- in parts; null: an older contact of an organization without parts
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
+CREATE INDEX contacts_unnumbered ON workbench.contacts (org_id, id) WHERE number IS NULL;
 CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
 CREATE INDEX contacts_merged ON workbench.contacts (org_id, merged_into) WHERE merged_into IS NOT NULL;
 
@@ -188,9 +191,59 @@ CREATE TABLE workbench.events (
 CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
 CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_at);
 CREATE INDEX events_changed ON workbench.events (org_id, changed_at) WHERE changed_at IS NOT NULL;
+CREATE INDEX events_stored ON workbench.events (org_id, stored_in);
 
 -- The API and the importer attach partitions for months ahead of time; events of all other months are stored here.
 CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
+
+-- Parts: files of events, sorted by contact and moment, which answer questions about many events (docs/parts.md). The events of the
+-- transactions with numbers below `closed` are in the files that are listed in `parts`, each once.
+CREATE TABLE workbench.part_progress (
+    org_id             bigint PRIMARY KEY REFERENCES workbench.organizations (id),
+    closed             bigint NOT NULL,
+    buckets            integer NOT NULL,        -- a contact is in the bucket of its number modulo this power of two
+    keys               text[] NOT NULL,         -- of payloads, with columns of their own in new files
+    folder             uuid NOT NULL,           -- where the files are
+    system_identifier  bigint NOT NULL,         -- the Postgres cluster; in another one, the parts are dropped and built again
+    built_at           timestamptz,
+    rewritten_at       timestamptz,
+    problem            text                     -- why the last run failed
+);
+
+CREATE TABLE workbench.parts (
+    org_id           bigint NOT NULL,
+    file             uuid NOT NULL,             -- its name; never used twice
+    bucket           integer NOT NULL,
+    month            text NOT NULL,             -- the partition of its events: 2026_11 for events_2026_11, or other
+    rows             bigint NOT NULL,
+    size             bigint NOT NULL,
+    first_at         timestamptz NOT NULL,      -- the earliest and the latest event
+    last_at          timestamptz NOT NULL,
+    first_stored_in  bigint NOT NULL,
+    last_stored_in   bigint NOT NULL,
+    sha256           bytea NOT NULL,
+    made_at          timestamptz NOT NULL,
+    removed_at       timestamptz,               -- no longer valid; the file is deleted a while later
+    PRIMARY KEY (org_id, file)
+);
+
+-- Numbers of event names in parts.
+CREATE TABLE workbench.event_numbers (
+    org_id  bigint NOT NULL,
+    number  integer NOT NULL,
+    event   text NOT NULL,
+    PRIMARY KEY (org_id, number),
+    UNIQUE (org_id, event)
+);
+
+-- Contacts whose events were moved or erased since the parts were written; marked in the same transaction. Their events are read from
+-- `events` until their parts are rewritten.
+CREATE TABLE workbench.touched_contacts (
+    org_id      bigint NOT NULL,
+    contact_id  uuid NOT NULL,
+    marked_in   bigint NOT NULL,                -- the id of the last transaction that marked it
+    PRIMARY KEY (org_id, contact_id)
+);
 
 -- How often each event was received, by hour and by day, for the last 31 days, up to `event_counting.counted_until`
 -- (api/catalog/counts.py).

@@ -54,7 +54,17 @@ MESSAGES = {  # the first class that matches wins, so subclasses come before psy
 }
 PACKAGES = {  # by the distribution that installs them
     "event-workbench-server": (
-        *("cryptography", "eth_keys", "prometheus_client", "psutil", "psycopg", "psycopg_pool", "pyarrow", "rich"),
+        *(
+            "cryptography",
+            "eth_keys",
+            "numpy",
+            "prometheus_client",
+            "psutil",
+            "psycopg",
+            "psycopg_pool",
+            "pyarrow",
+            "rich",
+        ),
         *("sanic", "sqlalchemy", "websockets"),
     ),
     "event-workbench-server[otel]": ("opentelemetry",),

@@ -71,6 +71,10 @@ async def list_organizations(tx: Transaction) -> list[int]: ...
 
 
 @query
+async def list_organization_names(tx: Transaction) -> dict[int, str]: ...
+
+
+@query
 async def has_organizations(tx: Transaction) -> bool: ...
 
 

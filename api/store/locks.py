@@ -14,7 +14,7 @@ from api.store.query import Call, call, query
 from workbench.language.contact import IdentifierKey
 
 # One process at a time for an organization.
-REFRESHING, COUNTING, TESTING, STARTING = 7_300_455, 7_300_456, 7_300_457, 7_300_459
+REFRESHING, COUNTING, TESTING, STARTING, BUILDING = 7_300_455, 7_300_456, 7_300_457, 7_300_459, 7_300_460
 
 
 def hold_identifiers(keys: Iterable[tuple[int, IdentifierKey]]) -> Call[None]:

@@ -25,6 +25,10 @@ UPDATE organizations SET timezone = :timezone WHERE id = :org_id;
 -- All organizations.
 SELECT id FROM organizations ORDER BY id;
 
+-- list_organization_names --
+-- The names of all organizations, by id.
+SELECT id, name FROM organizations ORDER BY id;
+
 -- has_organizations --
 -- Whether the database has an organization.
 SELECT true FROM organizations LIMIT 1;

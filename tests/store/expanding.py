@@ -17,7 +17,8 @@ _ALLOWED = (
     r"ALTER TABLE [\w.]+ VALIDATE CONSTRAINT \w+",
     r"CREATE TABLE [\w.]+ PARTITION OF [\w.]+ DEFAULT",
     r"ALTER TABLE [\w.]+ ENABLE ROW LEVEL SECURITY",
-    rf"ALTER TABLE [\w.]+ ALTER COLUMN \w+ SET DEFAULT {_CONSTANT}",
+    r"CREATE SEQUENCE [\w.]+",
+    rf"ALTER TABLE [\w.]+ ALTER COLUMN \w+ SET DEFAULT (?:{_CONSTANT}|nextval\('[\w.]+'\))",
     r"ALTER TABLE [\w.]+ ALTER COLUMN \w+ DROP NOT NULL",
     r"CREATE (?:OR REPLACE )?VIEW [\w.]+ .*",  # a replacement can only add columns at the end
     r"CREATE INDEX \w+ ON ONLY [\w.]+ .*",  # of a partitioned table, whose partitions get it during traffic

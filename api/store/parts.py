@@ -1,0 +1,330 @@
+"""Read the events that go into parts, and keep the list of their files.
+
+A page of events is one row of arrays and joined texts in binary format. Numbers, moments and ids have a fixed width
+there, so that numpy reads a column at once, and a text column is its bytes and its lengths. Reading rows one by one
+would cost more than all else that a builder does.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from api.store.database import Transaction, load, transaction_offset
+from api.store.query import RowCount, Uuid, query
+
+_SQL = load("parts")
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+_EPOCH_2000_US = 946_684_800_000_000  # Postgres counts microseconds since the year 2000
+_ARRAY_HEADER_BYTES = 20
+
+
+# --- Progress
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far an organization's parts are built: events of transactions with numbers below `closed` are in them."""
+
+    closed: int
+    buckets: int
+    keys: tuple[str, ...]
+    folder: Uuid
+    system_identifier: int
+    built_at: datetime | None
+    rewritten_at: datetime | None
+    problem: str | None
+
+
+class OrganizationProgress(Progress, frozen=True, kw_only=True):
+    org_id: int
+
+
+@query
+async def find_progress(tx: Transaction, org_id: int) -> Progress | None: ...
+
+
+@query
+async def list_progress(tx: Transaction) -> list[OrganizationProgress]: ...
+
+
+@query
+async def begin_parts(tx: Transaction, org_id: int, buckets: int, folder: Uuid, system_identifier: int) -> None: ...
+
+
+@query
+async def advance_progress(
+    tx: Transaction, org_id: int, previous: int, closed: int, keys: Sequence[str], at: datetime
+) -> RowCount: ...
+
+
+@query
+async def note_rewritten(tx: Transaction, org_id: int, buckets: int, at: datetime) -> None: ...
+
+
+@query
+async def note_problem(tx: Transaction, org_id: int, problem: str) -> None: ...
+
+
+@query
+async def delete_progress(tx: Transaction, org_id: int) -> None: ...
+
+
+@query
+async def _find_oldest_open(tx: Transaction, added: int) -> tuple[int, int] | None: ...
+
+
+async def find_oldest_open(tx: Transaction) -> tuple[int, int]:
+    """Return the number below which all transactions had ended in this snapshot, and the id of the cluster."""
+    found = await _find_oldest_open(tx, await transaction_offset(tx))
+    assert found is not None
+    return found
+
+
+@query
+async def list_unbuilt(tx: Transaction) -> list[int]: ...
+
+
+@query
+async def find_due(
+    tx: Transaction, folder: Uuid, events: int, hour_ago: datetime, rewritten_before: datetime, removed_before: datetime
+) -> list[int]: ...
+
+
+@query
+async def count_tail(tx: Transaction, org_id: int, closed: int, limit: int) -> int: ...
+
+
+class ProgressSummary(msgspec.Struct, frozen=True):
+    """Organizations whose last build failed, and the earliest build among the organizations with newer events."""
+
+    failing: int
+    behind_since: datetime | None
+
+
+@query
+async def summarize_progress(tx: Transaction) -> ProgressSummary: ...
+
+
+@query
+async def find_oldest_transaction(tx: Transaction) -> datetime | None: ...
+
+
+class TouchedSummary(msgspec.Struct, frozen=True):
+    """The number of touched contacts; `erased_at`: when the first of those that are erased was erased."""
+
+    contacts: int
+    erased_at: datetime | None
+
+
+@query
+async def count_touched(tx: Transaction, org_id: int) -> TouchedSummary: ...
+
+
+@query
+async def count_events(tx: Transaction, org_id: int) -> int: ...
+
+
+# --- Contacts and names
+
+
+@query
+async def number_contacts(tx: Transaction, org_id: int, limit: int) -> RowCount: ...
+
+
+@query
+async def has_unnumbered_contacts(tx: Transaction, org_id: int) -> bool: ...
+
+
+@query
+async def list_event_numbers(tx: Transaction, org_id: int) -> dict[str, int]: ...
+
+
+@query
+async def add_event_numbers(
+    tx: Transaction, org_id: int, numbers: Collection[int], events: Collection[str]
+) -> None: ...
+
+
+# --- Events
+
+
+class MissingContactError(Exception):
+    """Events belong to a contact that has no row."""
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events in columns. `partitions`: the oid of each event's partition. Moments are microseconds since the epoch."""
+
+    contacts: np.ndarray
+    occurred_at: np.ndarray
+    created_at: np.ndarray
+    stored_in: np.ndarray
+    ids: pa.FixedSizeBinaryArray
+    partitions: np.ndarray
+    events: pa.StringArray
+    payloads: pa.StringArray
+
+    def __len__(self) -> int:
+        return len(self.contacts)
+
+
+@query
+async def find_page_end(tx: Transaction, org_id: int, since: int, until: int, rows: int) -> int | None: ...
+
+
+async def read_page(tx: Transaction, org_id: int, since: int, until: int) -> EventPage | None:
+    """Return the events of transactions with numbers in [since, until); None if there are none."""
+    return await _read(tx, "read_page", {"org_id": org_id, "since": since, "until": until})
+
+
+async def read_part_of_transaction(
+    tx: Transaction, org_id: int, since: int, limit: int, after: str = FIRST_ID
+) -> EventPage | None:
+    """Return the next events of one transaction in the order of their ids."""
+    values = {"org_id": org_id, "since": since, "limit": limit, "after": after}
+    return await _read(tx, "read_part_of_transaction", values)
+
+
+async def read_contacts(tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int) -> EventPage | None:
+    """Return all events of contacts from transactions with numbers below `until`."""
+    return await _read(tx, "read_contacts", {"org_id": org_id, "contact_ids": list(contact_ids), "until": until})
+
+
+async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> EventPage | None:
+    await tx.begin()
+    cursor = await tx.cursor(binary=True).execute(_SQL[statement].encode(), values)
+    result = cursor.pgresult
+    assert result is not None
+    cells = [result.get_value(0, column) for column in range(result.nfields)]
+    count = int.from_bytes(cells[0] or b"", "big")
+    if not count:
+        return None
+    contacts, occurred_at, created_at, stored_in, ids, partitions, events, event_lengths, payloads, lengths = cells[1:]
+    assert contacts is not None
+    if int.from_bytes(contacts[4:8], "big"):  # the array has nulls
+        raise MissingContactError("some events belong to contacts that have no row in the table contacts")
+    return EventPage(
+        _fixed(contacts, ">i8").astype(np.int64),
+        _fixed(occurred_at, ">i8").astype(np.int64) + _EPOCH_2000_US,
+        _fixed(created_at, ">i8").astype(np.int64) + _EPOCH_2000_US,
+        _fixed(stored_in, ">i8").astype(np.int64),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), count, [None, pa.py_buffer(_fixed(ids, "V16").tobytes())]),
+        _fixed(partitions, ">u4").astype(np.int64),
+        _texts(events, event_lengths),
+        _texts(payloads, lengths),
+    )
+
+
+def _fixed(array: bytes | None, element: str) -> np.ndarray:
+    """Return the elements of an array without nulls: each is preceded by its length."""
+    return np.frombuffer(array or b"", [("length", ">i4"), ("value", element)], offset=_ARRAY_HEADER_BYTES)["value"]
+
+
+def _texts(joined: bytes | None, lengths: bytes | None) -> pa.StringArray:
+    sizes = _fixed(lengths, ">i4")
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(joined or b""))
+
+
+@query
+async def list_partitions(tx: Transaction) -> dict[int, str]: ...
+
+
+# --- Touched contacts
+
+
+class TouchedContact(msgspec.Struct, frozen=True):
+    """A contact whose events in parts are outdated. `marked_in`: the transaction that marked it last."""
+
+    contact_id: Uuid
+    number: int | None
+    marked_in: int
+    erased: bool
+
+
+@query
+async def list_touched(tx: Transaction, org_id: int) -> list[TouchedContact]: ...
+
+
+@query
+async def _clear_touched(tx: Transaction, org_id: int, contact_ids: list[Uuid], marks: list[int]) -> None: ...
+
+
+async def clear_touched(tx: Transaction, org_id: int, contacts: Collection[TouchedContact]) -> None:
+    """Remove the marks of contacts that were not marked again since they were read."""
+    await _clear_touched(
+        tx, org_id, [contact.contact_id for contact in contacts], [contact.marked_in for contact in contacts]
+    )
+
+
+# --- The list of files
+
+
+class NewPart(msgspec.Struct, frozen=True):
+    """A new file. Moments are microseconds since the epoch."""
+
+    file: Uuid
+    bucket: int
+    month: str
+    rows: int
+    size: int
+    first_us: int
+    last_us: int
+    first_stored_in: int
+    last_stored_in: int
+    sha256: bytes
+
+
+class PartFile(msgspec.Struct, frozen=True):
+    """A file whose events are valid. `month`: the partition of its events, like `2026_11`, or `other`."""
+
+    file: Uuid
+    bucket: int
+    month: str
+    rows: int
+    size: int
+    sha256: bytes
+
+
+class PartsSummary(msgspec.Struct, frozen=True):
+    """The number of an organization's files, their events and bytes."""
+
+    files: int
+    rows: int
+    size: int
+
+
+@query
+async def list_parts(tx: Transaction, org_id: int) -> list[PartFile]: ...
+
+
+@query
+async def add_parts(tx: Transaction, org_id: int, parts: list[NewPart], at: datetime) -> None: ...
+
+
+@query
+async def remove_parts(tx: Transaction, org_id: int, files: Collection[Uuid], at: datetime) -> RowCount: ...
+
+
+@query
+async def remove_all_parts(tx: Transaction, org_id: int, at: datetime) -> RowCount: ...
+
+
+@query
+async def remove_dropped_months(tx: Transaction, org_id: int, at: datetime) -> RowCount: ...
+
+
+@query
+async def list_files(tx: Transaction, org_id: int) -> dict[str, datetime | None]: ...
+
+
+@query
+async def delete_removed(tx: Transaction, org_id: int, files: Collection[Uuid]) -> None: ...
+
+
+@query
+async def summarize_parts(tx: Transaction, org_id: int) -> PartsSummary: ...

@@ -1,0 +1,212 @@
+-- Parts: files of events, and what is in them (docs/parts.md). One builder works on an organization at a time.
+
+-- Progress ---------------------------------------------------------------------------------------------------------
+
+-- find_progress --
+-- How far the parts of an organization are built.
+SELECT closed, buckets, keys, folder, system_identifier, built_at, rewritten_at, problem FROM part_progress WHERE org_id = :org_id;
+
+-- begin_parts --
+-- Begin to build parts.
+INSERT INTO part_progress (org_id, closed, buckets, keys, folder, system_identifier)
+VALUES (:org_id, 0, :buckets, '{}', :folder, :system_identifier);
+
+-- advance_progress --
+-- The events of more transactions are in parts now; no row if another builder was faster.
+UPDATE part_progress
+SET closed = :closed, keys = :keys, built_at = :at, problem = NULL
+WHERE org_id = :org_id AND closed = :previous;
+
+-- note_rewritten --
+-- Parts were rewritten.
+UPDATE part_progress SET rewritten_at = :at, buckets = :buckets WHERE org_id = :org_id;
+
+-- note_problem --
+-- Why the last run failed.
+UPDATE part_progress SET problem = :problem WHERE org_id = :org_id;
+
+-- delete_progress --
+-- Begin anew later.
+DELETE FROM part_progress WHERE org_id = :org_id;
+
+-- list_progress --
+-- The organizations with parts, and their progress.
+SELECT org_id, closed, buckets, keys, folder, system_identifier, built_at, rewritten_at, problem FROM part_progress ORDER BY org_id;
+
+-- find_oldest_open --
+-- The number below which all transactions have ended in this snapshot, and the cluster.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint + :added ::bigint, system_identifier FROM pg_control_system();
+
+-- list_unbuilt --
+-- Organizations that have no parts.
+SELECT id FROM organizations o WHERE NOT EXISTS (SELECT FROM part_progress p WHERE p.org_id = o.id) ORDER BY id;
+
+-- find_due --
+-- Organizations with work for a builder of this folder: enough new events, any that have waited long, touched contacts, files to delete.
+SELECT p.org_id FROM part_progress p
+WHERE p.folder = :folder AND (
+    (SELECT count(*) FROM (
+        SELECT FROM events e WHERE e.org_id = p.org_id AND e.stored_in >= p.closed ORDER BY e.stored_in LIMIT :events) tail)
+        >= CASE WHEN p.built_at > :hour_ago ::timestamptz THEN :events ELSE 1 END
+    OR (coalesce(p.rewritten_at, '-infinity') <= :rewritten_before ::timestamptz
+        AND EXISTS (SELECT FROM touched_contacts t WHERE t.org_id = p.org_id))
+    OR EXISTS (SELECT FROM parts f WHERE f.org_id = p.org_id AND f.removed_at <= :removed_before ::timestamptz))
+ORDER BY p.org_id;
+
+-- count_tail --
+-- The number of events that are not in parts yet, up to a limit. Without parts: all of them.
+SELECT count(*) FROM (SELECT FROM events WHERE org_id = :org_id AND stored_in >= :closed ORDER BY stored_in LIMIT :limit) tail;
+
+-- summarize_progress --
+-- How many organizations could not build parts, and the earliest build among those with newer events.
+SELECT count(*) FILTER (WHERE p.problem IS NOT NULL) AS failing,
+       min(p.built_at) FILTER (WHERE EXISTS (
+           SELECT FROM events e WHERE e.org_id = p.org_id AND e.stored_in >= p.closed ORDER BY e.stored_in LIMIT 1)) AS behind_since
+FROM part_progress p;
+
+-- find_oldest_transaction --
+-- Since when the oldest transaction with a number is open.
+SELECT min(xact_start) FROM pg_stat_activity WHERE backend_xid IS NOT NULL;
+
+-- count_touched --
+-- The number of touched contacts, and since when the oldest erased one among them is erased.
+SELECT count(*) AS contacts, min(c.erased_at) AS erased_at FROM touched_contacts t
+JOIN contacts c ON c.org_id = t.org_id AND c.id = t.contact_id
+WHERE t.org_id = :org_id;
+
+-- count_events --
+-- All events of an organization.
+SELECT count(*) FROM events WHERE org_id = :org_id;
+
+-- Contacts and names -----------------------------------------------------------------------------------------------
+
+-- number_contacts --
+-- Give the next contacts their numbers. Rows that ingest is changing are left for the next page, so that nothing waits for another.
+WITH page AS (
+    SELECT id FROM contacts WHERE org_id = :org_id AND number IS NULL ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE contacts c SET number = nextval('contact_numbers') FROM page p WHERE c.org_id = :org_id AND c.id = p.id;
+
+-- has_unnumbered_contacts --
+-- Whether a contact has no number.
+SELECT EXISTS (SELECT FROM contacts WHERE org_id = :org_id AND number IS NULL);
+
+-- list_event_numbers --
+-- The numbers of event names.
+SELECT event, number FROM event_numbers WHERE org_id = :org_id;
+
+-- add_event_numbers --
+-- Give names their numbers.
+INSERT INTO event_numbers (org_id, number, event)
+SELECT :org_id ::bigint, number, event FROM unnest(:numbers ::integer[], :events ::text[]) AS n (number, event)
+RETURNING true;
+
+-- Events -----------------------------------------------------------------------------------------------------------
+
+-- find_page_end --
+-- The number of the transaction that stored the event after so many others.
+SELECT stored_in FROM events
+WHERE org_id = :org_id AND stored_in >= :since AND stored_in < :until
+ORDER BY stored_in OFFSET :rows LIMIT 1;
+
+-- read_page --
+-- The events of transactions in [since, until), in arrays and joined texts: one row, whose columns need no parsing.
+SELECT count(*), array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id), array_agg(partition),
+       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, ''), array_agg(octet_length(payload))
+FROM (
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.tableoid AS partition, e.event, e.payload::text AS payload
+    FROM events e
+    LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
+    WHERE e.org_id = :org_id AND e.stored_in >= :since AND e.stored_in < :until
+    OFFSET 0
+) AS v;
+
+-- read_part_of_transaction --
+-- As `read_page`, of one transaction that stored very many events: the next ones after an id.
+SELECT count(*), array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id), array_agg(partition),
+       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, ''), array_agg(octet_length(payload))
+FROM (
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.tableoid AS partition, e.event, e.payload::text AS payload
+    FROM (SELECT *, tableoid FROM events
+          WHERE org_id = :org_id AND stored_in = :since AND id > :after ::uuid ORDER BY id LIMIT :limit) e
+    LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
+    OFFSET 0
+) AS v;
+
+-- read_contacts --
+-- As `read_page`, of contacts: their events that parts should have.
+SELECT count(*), array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id), array_agg(partition),
+       string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, ''), array_agg(octet_length(payload))
+FROM (
+    SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.tableoid AS partition, e.event, e.payload::text AS payload
+    FROM events e
+    LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
+    WHERE e.org_id = :org_id AND e.contact_id = ANY (:contact_ids ::uuid[]) AND e.stored_in < :until
+    OFFSET 0
+) AS v;
+
+-- list_partitions --
+-- The months of the partitions of events.
+SELECT c.oid::bigint, substr(c.relname, 8) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'workbench.events'::regclass;
+
+-- Touched contacts -------------------------------------------------------------------------------------------------
+
+-- list_touched --
+-- Contacts whose events in parts are outdated, with their numbers and the transactions that marked them.
+SELECT t.contact_id, c.number, t.marked_in, c.erased_at IS NOT NULL AS erased
+FROM touched_contacts t
+JOIN contacts c ON c.org_id = t.org_id AND c.id = t.contact_id
+WHERE t.org_id = :org_id
+ORDER BY t.contact_id;
+
+-- clear_touched --
+-- Remove marks, unless they were renewed since they were read.
+DELETE FROM touched_contacts t
+USING unnest(:contact_ids ::uuid[], :marks ::bigint[]) AS m (contact_id, marked_in)
+WHERE t.org_id = :org_id AND t.contact_id = m.contact_id AND t.marked_in = m.marked_in;
+
+-- The list of files ------------------------------------------------------------------------------------------------
+
+-- list_parts --
+-- The files whose events are valid. The events of a month are gone with its partition.
+SELECT file, bucket, month, rows, size, sha256 FROM parts
+WHERE org_id = :org_id AND removed_at IS NULL
+    AND (month = 'other' OR to_regclass('workbench.events_' || month) IS NOT NULL)
+ORDER BY month, bucket, rows, file;
+
+-- add_parts --
+-- List new files; moments are microseconds since the epoch.
+INSERT INTO parts (org_id, file, bucket, month, rows, size, first_at, last_at, first_stored_in, last_stored_in, sha256, made_at)
+SELECT :org_id ::bigint, file, bucket, month, rows, size, timestamptz 'epoch' + first_us * interval '1 microsecond',
+       timestamptz 'epoch' + last_us * interval '1 microsecond', first_stored_in, last_stored_in, sha256, :at ::timestamptz
+FROM unnest(:file ::uuid[], :bucket ::integer[], :month ::text[], :rows ::bigint[], :size ::bigint[], :first_us ::bigint[],
+            :last_us ::bigint[], :first_stored_in ::bigint[], :last_stored_in ::bigint[], :sha256 ::bytea[])
+    AS p (file, bucket, month, rows, size, first_us, last_us, first_stored_in, last_stored_in, sha256)
+RETURNING true;
+
+-- remove_parts --
+-- Remove files from the list.
+UPDATE parts SET removed_at = :at WHERE org_id = :org_id AND file = ANY (:files ::uuid[]) AND removed_at IS NULL;
+
+-- remove_all_parts --
+-- Remove all files from the list.
+UPDATE parts SET removed_at = :at WHERE org_id = :org_id AND removed_at IS NULL;
+
+-- remove_dropped_months --
+-- Remove the files of months whose partition was dropped.
+UPDATE parts SET removed_at = :at
+WHERE org_id = :org_id AND removed_at IS NULL AND month <> 'other' AND to_regclass('workbench.events_' || month) IS NULL;
+
+-- list_files --
+-- All files that may be on the disk, with the moment of their removal from the list.
+SELECT file, removed_at FROM parts WHERE org_id = :org_id;
+
+-- delete_removed --
+-- Forget files that were deleted.
+DELETE FROM parts WHERE org_id = :org_id AND file = ANY (:files ::uuid[]) AND removed_at IS NOT NULL;
+
+-- summarize_parts --
+-- What an organization's parts hold.
+SELECT count(*) AS files, coalesce(sum(rows), 0)::bigint AS rows, coalesce(sum(size), 0)::bigint AS size
+FROM parts WHERE org_id = :org_id AND removed_at IS NULL;
