@@ -1,0 +1,420 @@
+"""The builder: it keeps the parts of an organization in step with its events.
+
+**Exactness.** A step reads events in a REPEATABLE READ snapshot: those of transactions with numbers from `closed` up
+to the oldest transaction that was open. All transactions below that number have ended, so the step waits for nobody,
+and no event can be added below it later. The new files and the new `closed` are committed in one transaction, so a
+reader's snapshot has both or neither. A transaction that moves or erases events of a contact marks the contact in
+`touched_contacts`. Readers take such contacts from `events`, until a rewrite has read them again and removes the
+marks that it saw.
+
+**Crashes.** A file is written under a temporary name, flushed, renamed and then listed. What is not listed is never
+read, and the next run deletes it. The names of files are never used again. A file that is no longer listed stays for
+`REMOVED_FILE_S`, because readers with an older snapshot may open it.
+
+**Memory.** A step reads pages of events until they reach `STEP_ROWS` or `STEP_BYTES`. Merging holds a few thousand
+rows of each file. One transaction at a time builds for an organization; the lock ends with its connection.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from api.clock import to_us, uuid7
+from api.parts import files
+from api.private_files import make_folder
+from api.store import parts as store
+from api.store.database import Database, Transaction, is_distributed
+from api.store.locks import BUILDING, try_turn
+from api.store.parts import EventPage, NewPart, PartFile, Progress
+
+PAGE_ROWS = 50_000
+MAX_PAGE_ROWS = 200_000  # a transaction that stored more is read in several pages
+STEP_ROWS, STEP_BYTES = 250_000, 50_000_000
+BUCKET_ROWS = 8_000_000  # a bucket with more is divided
+MAX_SMALL_FILES = 8  # of a bucket and month, beside the largest
+MERGED_FILES = 16  # at a time
+TOUCHED_PER_PAGE = 500
+REMOVED_FILE_S = 600
+REWRITE_INTERVAL = timedelta(minutes=10)  # rewriting a bucket takes seconds, so touched contacts are collected
+_SAMPLE_ROWS = 2_000
+_NUMBERED_CONTACTS = 5_000
+
+_log = logging.getLogger("workbench.parts")
+
+Slot = tuple[int, str]
+"""A bucket and a month."""
+
+
+class BusyError(Exception):
+    """Another process builds the parts of this organization."""
+
+
+class UnsupportedError(Exception):
+    """The database cannot have parts; the message says why."""
+
+
+class OtherFolderError(Exception):
+    """The files are in another data folder."""
+
+
+class BuildResult(msgspec.Struct, frozen=True):
+    """What a run did: events added, files merged or rewritten, and files deleted."""
+
+    added: int
+    rewritten: int
+    deleted: int
+
+
+async def build(database: Database, data_dir: Path, org_id: int, now: Callable[[], datetime]) -> BuildResult:
+    """Bring an organization's parts up to date.
+
+    Raises BusyError, OtherFolderError, UnsupportedError, MissingContactError, or OSError if the disk is full. What was
+    listed before stays valid.
+    """
+    async with _turn(database, org_id) as cluster:
+        builder = _Builder(database, data_dir, org_id, now)
+        await builder.begin(cluster)
+        added = await builder.add_events()
+        rewritten = await builder.rewrite_touched() + await builder.divide_buckets() + await builder.merge_small()
+        return BuildResult(added, rewritten, await builder.delete_files())
+
+
+async def drop(database: Database, data_dir: Path, org_id: int, at: datetime) -> int:
+    """Remove all parts of an organization and delete their files; return the number of files. Raises BusyError."""
+    async with _turn(database, org_id):
+        return await _drop(database, data_dir, org_id, at)
+
+
+@asynccontextmanager
+async def _turn(database: Database, org_id: int) -> AsyncIterator[int]:
+    """Keep other builders of the organization out; yield the id of the cluster."""
+    async with database.transaction() as tx:
+        if await is_distributed(tx):
+            raise UnsupportedError("parts are not available on Citus: its nodes have no common order of transactions")
+        await tx.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        if not await try_turn(tx, BUILDING, org_id):
+            raise BusyError("another process is building the parts of this organization")
+        _, cluster = await store.find_oldest_open(tx)
+        yield cluster
+
+
+@asynccontextmanager
+async def open_snapshot(database: Database) -> AsyncIterator[Transaction]:
+    """Open a transaction with one snapshot for all its statements."""
+    async with database.transaction() as tx:
+        await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        await tx.execute("SET LOCAL idle_in_transaction_session_timeout = '10min'")
+        yield tx
+
+
+async def _drop(database: Database, data_dir: Path, org_id: int, at: datetime) -> int:
+    async with database.transaction() as tx:
+        await store.delete_progress(tx, org_id)
+        removed = await store.remove_all_parts(tx, org_id, at)
+        await store.delete_removed(tx, org_id, [*await store.list_files(tx, org_id)])
+    for file in _files(data_dir, org_id):
+        file.unlink(missing_ok=True)
+    return removed
+
+
+def _files(data_dir: Path, org_id: int) -> Iterator[Path]:
+    folder = files.folder(data_dir, org_id)
+    return (file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else iter(())
+
+
+class _Builder:
+    """The work of one run. The caller has the organization's turn."""
+
+    def __init__(self, database: Database, data_dir: Path, org_id: int, now: Callable[[], datetime]) -> None:
+        self._database, self._data_dir, self._org_id, self._now = database, data_dir, org_id, now
+
+    async def begin(self, cluster: int) -> None:
+        """Make the folder, check what is there, and begin anew if it is not from this cluster or incomplete."""
+        make_folder(files.folder(self._data_dir, self._org_id))
+        async with self._database.transaction() as tx:
+            progress = await store.find_progress(tx, self._org_id)
+            parts = await store.list_parts(tx, self._org_id)
+        folder = files.folder_id(self._data_dir)
+        if progress is not None:
+            if progress.folder != folder and progress.system_identifier == cluster:
+                raise OtherFolderError(
+                    f"the parts of organization {self._org_id} are in the data folder of another machine; "
+                    "if that is gone, run here: workbench parts drop"
+                )
+            missing = [part for part in parts if not self._is_whole(part)]
+            if progress.system_identifier == cluster and not missing:
+                return
+            reason = "files are missing" if missing else "the database moved to another cluster"
+            _log.warning("parts_dropped", extra={"org_id": self._org_id, "reason": reason})
+        await _drop(self._database, self._data_dir, self._org_id, self._now())
+        await self._number_contacts()
+        async with self._database.transaction() as tx:
+            buckets = buckets_for(await store.count_events(tx, self._org_id))
+            await store.begin_parts(tx, self._org_id, buckets, folder, cluster)
+
+    def _is_whole(self, part: PartFile) -> bool:
+        try:
+            return self._path(part.file).stat().st_size == part.size
+        except FileNotFoundError:
+            return False
+
+    async def _number_contacts(self) -> None:
+        """Give contacts from before the column `number` their numbers; later ones have one from the beginning."""
+        unnumbered = True
+        while unnumbered:
+            async with self._database.transaction() as tx:
+                await store.number_contacts(tx, self._org_id, _NUMBERED_CONTACTS)
+            async with self._database.transaction() as tx:
+                unnumbered = await store.has_unnumbered_contacts(tx, self._org_id)
+
+    # Adding events
+
+    async def add_events(self) -> int:
+        """Add all events of transactions that have ended, and of which none before is open; return their number."""
+        added = 0
+        while True:
+            rows, is_last = await self._step()
+            added += rows
+            if is_last:
+                return added
+
+    async def _step(self) -> tuple[int, bool]:
+        """Add events up to a limit; return their number, and whether there are no more."""
+        written: list[NewPart] = []
+        async with open_snapshot(self._database) as tx:
+            progress = await store.find_progress(tx, self._org_id)
+            assert progress is not None, "only the holder of the turn deletes it"
+            until, _ = await store.find_oldest_open(tx)
+            numbers = await store.list_event_numbers(tx, self._org_id)
+            months = await store.list_partitions(tx)
+            known, keys, closed, rows = len(numbers), progress.keys, progress.closed, 0
+            collected = _Collected(progress.buckets)
+            async for page, end in read_pages(tx, self._org_id, progress.closed, until):
+                if page is not None:
+                    rows += len(page)
+                    if len(keys) < files.MAX_KEYS:
+                        keys = files.common_keys(page.payloads.slice(0, _SAMPLE_ROWS), keys)
+                    collected.add(page, numbers, months)
+                is_full = collected.rows >= STEP_ROWS or collected.bytes >= STEP_BYTES
+                if is_full or end == until:
+                    written += self._write(collected.drain(keys), keys)
+                if end is not None:
+                    closed = end
+                    if is_full:
+                        break
+        async with self._database.transaction() as tx:
+            if not await store.advance_progress(tx, self._org_id, progress.closed, closed, keys, self._now()):
+                raise BusyError("another process has built these parts")
+            await store.add_event_numbers(tx, self._org_id, [*numbers.values()][known:], [*numbers][known:])
+            await store.add_parts(tx, self._org_id, written, self._now())
+        return rows, closed == until
+
+    # Rewriting
+
+    async def rewrite_touched(self) -> int:
+        """Read the events of touched contacts again, and rewrite the files that have older events of them."""
+        async with open_snapshot(self._database) as tx:
+            touched = await store.list_touched(tx, self._org_id)
+            progress, parts = await self._listed(tx)
+            if not touched or not is_rewrite_due(progress.rewritten_at, self._now()):
+                return 0
+            numbers = np.array(sorted(contact.number for contact in touched if contact.number is not None), np.int64)
+            names, months = await store.list_event_numbers(tx, self._org_id), await store.list_partitions(tx)
+            known, written, collected = len(names), [], _Collected(progress.buckets)
+            for start in range(0, len(touched), TOUCHED_PER_PAGE):
+                ids = [contact.contact_id for contact in touched[start : start + TOUCHED_PER_PAGE]]
+                page = await store.read_contacts(tx, self._org_id, ids, progress.closed)
+                if page is not None:
+                    collected.add(page, names, months)
+                if collected.rows >= STEP_ROWS or collected.bytes >= STEP_BYTES:
+                    written += self._write(collected.drain(progress.keys), progress.keys)
+            assert len(names) == known, "events below the closed number have numbered names"
+            written += self._write(collected.drain(progress.keys), progress.keys)
+        outdated = [part for part in parts if files.has_contacts(self._path(part.file), numbers)]
+        for part in outdated:
+            rest = files.merge([self._path(part.file)], progress.keys, without=numbers)
+            written += self._write((((part.bucket, part.month), table) for table in rest), progress.keys)
+        async with self._database.transaction() as tx:
+            await self._replace(tx, outdated, written)
+            await store.clear_touched(tx, self._org_id, touched)
+            await store.note_rewritten(tx, self._org_id, progress.buckets, self._now())
+        return len(outdated)
+
+    async def divide_buckets(self) -> int:
+        """Divide buckets that have become too large; return the number of files rewritten."""
+        async with self._database.transaction() as tx:
+            progress, parts = await self._listed(tx)
+        buckets = buckets_for(sum(part.rows for part in parts))
+        if buckets <= progress.buckets:
+            return 0
+        written: list[NewPart] = []
+        for part in parts:
+            divided = (
+                ((bucket, part.month), rows)
+                for table in files.merge([self._path(part.file)], progress.keys)
+                for bucket, rows in files.split(table, buckets)
+            )
+            written += self._write(divided, progress.keys)
+        async with self._database.transaction() as tx:
+            await self._replace(tx, parts, written)
+            await store.note_rewritten(tx, self._org_id, buckets, self._now())
+        return len(parts)
+
+    async def merge_small(self) -> int:
+        """Merge files of the same bucket and month; return the number of files that were merged."""
+        merged = 0
+        async with self._database.transaction() as tx:
+            progress, parts = await self._listed(tx)
+        for slot in {(part.bucket, part.month) for part in parts}:
+            members = [part for part in parts if (part.bucket, part.month) == slot]
+            while small := files_to_merge(members):
+                tables = files.merge([self._path(part.file) for part in small], progress.keys)
+                written = self._write(((slot, table) for table in tables), progress.keys)
+                async with self._database.transaction() as tx:
+                    await self._replace(tx, small, written)
+                merged += len(small)
+                members = [part for part in members if part not in small] + [_listed(part) for part in written]
+        return merged
+
+    async def delete_files(self) -> int:
+        """Delete files that are no longer listed, once no reader can use them, and those that never were."""
+        now = self._now()
+        async with self._database.transaction() as tx:
+            await store.remove_dropped_months(tx, self._org_id, now)
+            removed = await store.list_files(tx, self._org_id)
+        kept = {
+            self._path(file)
+            for file, removed_at in removed.items()
+            if removed_at is None or now - removed_at < timedelta(seconds=REMOVED_FILE_S)
+        }
+        deleted = [file for file in _files(self._data_dir, self._org_id) if file not in kept]
+        for file in deleted:
+            file.unlink(missing_ok=True)
+        async with self._database.transaction() as tx:
+            await store.delete_removed(tx, self._org_id, [file for file in removed if self._path(file) not in kept])
+        return len(deleted)
+
+    async def _listed(self, tx: Transaction) -> tuple[Progress, list[PartFile]]:
+        progress = await store.find_progress(tx, self._org_id)
+        assert progress is not None, "only the holder of the turn deletes it"
+        return progress, await store.list_parts(tx, self._org_id)
+
+    async def _replace(self, tx: Transaction, old: Sequence[PartFile], new: list[NewPart]) -> None:
+        if await store.remove_parts(tx, self._org_id, [part.file for part in old], self._now()) != len(old):
+            raise BusyError("another process has replaced these parts")
+        await store.add_parts(tx, self._org_id, new, self._now())
+
+    def _write(self, tables: Iterable[tuple[Slot, pa.Table]], keys: Sequence[str]) -> list[NewPart]:
+        """Write sorted tables, in their order, to one file for each slot."""
+        writers: dict[Slot, tuple[str, files.FileWriter]] = {}
+        try:
+            for slot, table in tables:
+                if slot not in writers:
+                    file = uuid7(to_us(self._now()))
+                    writers[slot] = file, files.FileWriter(self._path(file), keys)
+                writers[slot][1].write(table)
+            written = [_new_part(file, slot, writer.finish()) for slot, (file, writer) in writers.items()]
+        except BaseException:
+            for _, writer in writers.values():
+                writer.abandon()
+            raise
+        files.flush_folder(files.folder(self._data_dir, self._org_id))
+        return written
+
+    def _path(self, file: str) -> Path:
+        return files.path(self._data_dir, self._org_id, file)
+
+
+async def read_pages(
+    tx: Transaction, org_id: int, since: int, until: int
+) -> AsyncIterator[tuple[EventPage | None, int | None]]:
+    """Yield events, with the number below which all have been read; None within a transaction."""
+    while since < until:
+        end = await store.find_page_end(tx, org_id, since, until, PAGE_ROWS)
+        end = until if end is None else max(end, since + 1)
+        if end > since + 1 or await store.find_page_end(tx, org_id, since, end, MAX_PAGE_ROWS) is None:
+            yield await store.read_page(tx, org_id, since, end), end
+        else:  # one transaction with very many events, such as those from before transactions were numbered
+            after = store.FIRST_ID
+            while page := await store.read_part_of_transaction(tx, org_id, since, PAGE_ROWS, after):
+                yield page, None
+                after = str(UUID(bytes=page.ids[-1].as_py()))
+            yield None, end
+        since = end
+
+
+class _Collected:
+    """Events of pages, by bucket and month."""
+
+    def __init__(self, buckets: int) -> None:
+        self._buckets = buckets
+        self._tables: dict[Slot, list[pa.Table]] = defaultdict(list)
+        self.rows = self.bytes = 0
+
+    def add(self, page: EventPage, numbers: dict[str, int], months: dict[int, str]) -> None:
+        """Add a page; as in `page_table`, new names get numbers."""
+        table = page_table(page, numbers)
+        self.rows += table.num_rows
+        self.bytes += table.nbytes
+        for partition in np.unique(page.partitions):
+            is_in = page.partitions == partition
+            of_partition = table if is_in.all() else table.filter(pa.array(is_in))
+            for bucket, rows in files.split(of_partition, self._buckets):
+                self._tables[bucket, months[int(partition)]].append(rows)
+
+    def drain(self, keys: Sequence[str]) -> Iterator[tuple[Slot, pa.Table]]:
+        """Remove all events; yield those of each slot, sorted and with their columns of payloads."""
+        tables, self._tables = self._tables, defaultdict(list)
+        self.rows = self.bytes = 0
+        for slot in sorted(tables):
+            yield slot, files.with_typed_columns(files.sort(pa.concat_tables(tables.pop(slot))), keys)
+
+
+def page_table(page: EventPage, numbers: dict[str, int]) -> pa.Table:
+    """Return a page in the columns of a file. Names without a number get the next one in `numbers`."""
+    names = page.events.dictionary_encode()
+    for name in names.dictionary.to_pylist():
+        numbers.setdefault(name, len(numbers))
+    number_of = np.array([numbers[name] for name in names.dictionary.to_pylist()], np.int32)
+    columns = (page.contacts, number_of[names.indices.to_numpy()], page.occurred_at, page.created_at, page.stored_in)
+    return pa.table([*map(pa.array, columns), page.ids, page.payloads], files.schema(()))
+
+
+def buckets_for(events: int) -> int:
+    """Return the number of buckets for so many events, a power of two."""
+    return 1 << max((events - 1) // BUCKET_ROWS, 0).bit_length()
+
+
+def files_to_merge(members: Sequence[PartFile]) -> list[PartFile]:
+    """Return the files of a bucket and month to merge now, none if they are few and most events are in one of them.
+
+    The small ones are merged among themselves while they are few compared with the largest: so each event is written
+    again a few times only.
+    """
+    by_size = sorted(members, key=lambda part: part.rows)
+    small, largest = by_size[:-1], by_size[-1]
+    if len(small) >= MERGED_FILES:
+        return small[:MERGED_FILES]
+    if 2 * sum(part.rows for part in small) > largest.rows:
+        return by_size
+    return small if len(small) > MAX_SMALL_FILES else []
+
+
+def is_rewrite_due(rewritten_at: datetime | None, now: datetime) -> bool:
+    return rewritten_at is None or now - rewritten_at >= REWRITE_INTERVAL
+
+
+def _listed(part: NewPart) -> PartFile:
+    return PartFile(part.file, part.bucket, part.month, part.rows, part.size, part.sha256)
+
+
+def _new_part(file: str, slot: Slot, written: files.WrittenFile) -> NewPart:
+    return NewPart(file, *slot, *msgspec.structs.astuple(written))

@@ -1,0 +1,376 @@
+"""The format of parts: Parquet files of events, sorted by contact and moment.
+
+A file has the events of one bucket of contacts and of one partition of `events`. Sorted by (contact, occurred_at,
+id), it answers a question about everybody in one pass, without a sort and without a hash. Several files of a bucket
+and month may overlap: a reader merges them.
+
+| column | type | |
+|---|---|---|
+| `contact` | int64 | `contacts.number` |
+| `event` | int32 | `event_numbers.number` |
+| `occurred_at`, `created_at` | int64 | microseconds since the epoch |
+| `stored_in` | int64 | the number of the transaction |
+| `id` | 16 bytes | |
+| `payload` | string | the text of the jsonb |
+| `number:K` | int64 | the value of the payload's key K in millionths, if this holds it exactly |
+| `json:K` | string | its JSON text; null if there is no such key, or if it is the shortest form of `number:K` |
+
+A key has its two columns if it was among those that the organization's events have most often; the names are in the
+metadata of the file. The text of an object or an array is only its bracket: its value is read from the payload.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from api.clock import token
+from api.private_files import read_or_create
+
+ROW_GROUP_ROWS = 65_536
+CHUNK_ROWS = 131_072  # held in memory at a time while files are merged
+READ_ROWS = 16_384  # of a file at a time
+MAX_KEYS = 32
+MILLIONTHS = 6
+TEMPORARY = ".tmp"
+_KEYS = b"keys"
+_COLUMNS = (
+    pa.field("contact", pa.int64(), nullable=False),
+    pa.field("event", pa.int32(), nullable=False),
+    pa.field("occurred_at", pa.int64(), nullable=False),
+    pa.field("created_at", pa.int64(), nullable=False),
+    pa.field("stored_in", pa.int64(), nullable=False),
+    pa.field("id", pa.binary(16), nullable=False),
+    pa.field("payload", pa.string(), nullable=False),
+)
+_NUMBER = r"^-?\d{1,12}(\.\d{1,6})?$"  # jsonb writes numbers without exponents
+
+
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file as written: moments in microseconds, numbers of transactions, and the digest of its content."""
+
+    rows: int
+    size: int
+    first_us: int
+    last_us: int
+    first_stored_in: int
+    last_stored_in: int
+    sha256: bytes
+
+
+def folder(data_dir: Path, org_id: int) -> Path:
+    return data_dir / "parts" / str(org_id)
+
+
+def folder_id(data_dir: Path) -> str:
+    """Return the id of the folder with all parts, which is made once: the database knows which folder has its files."""
+    return read_or_create(data_dir / "parts" / "id", str(UUID(bytes=token(16))))
+
+
+def path(data_dir: Path, org_id: int, file: str) -> Path:
+    """Return the path of a file; `file` is its UUID."""
+    return folder(data_dir, org_id) / f"{UUID(file).hex}.parquet"
+
+
+def schema(keys: Sequence[str]) -> pa.Schema:
+    """Return the schema of files with columns for these keys of payloads."""
+    typed = [
+        field for key in keys for field in (pa.field(f"number:{key}", pa.int64()), pa.field(f"json:{key}", pa.string()))
+    ]
+    return pa.schema([*_COLUMNS, *typed], {_KEYS: json.dumps(list(keys)).encode()})
+
+
+def keys_of(file_schema: pa.Schema) -> tuple[str, ...]:
+    """Return the keys of payloads that have columns of their own in a file with this schema."""
+    return tuple(json.loads((file_schema.metadata or {}).get(_KEYS, b"[]")))
+
+
+# --- Columns of payloads
+
+
+def common_keys(payloads: pa.StringArray, known: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return up to `MAX_KEYS` keys: the known ones, then others that at least one in a hundred payloads has."""
+    counts: Counter[str] = Counter()
+    for payload in payloads.to_pylist():
+        counts.update(msgspec.json.decode(payload, type=dict[str, msgspec.Raw]).keys())
+    least = max(len(payloads) // 100, 1)
+    added = [key for key, count in counts.most_common() if count >= least and key not in known]
+    return (*known, *added)[:MAX_KEYS]
+
+
+def typed_columns(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.Array]:
+    """Return the columns `number:K` and `json:K` of each key, in the order of `schema`.
+
+    The texts are those of jsonb, with a blank after each colon and comma. Without backslashes and inner objects, the
+    text of a key with its quotes is found in no other place, so the values of a whole column are cut out at once.
+    Decoding payloads one by one takes three times as long, and is left for the others.
+    """
+    if not keys or not len(payloads):
+        return [array for key in keys for array in (pa.nulls(0, pa.int64()), pa.nulls(0, pa.string()))]
+    has_backslash = pc.match_substring(payloads, "\\").to_numpy(zero_copy_only=False)
+    is_plain = ~has_backslash & (pc.count_substring(payloads, "{").to_numpy() == 1)
+    is_other = pa.array(~is_plain)
+    decoded = None if is_plain.all() else _decoded_values(payloads.filter(is_other), keys)
+    columns: list[pa.Array] = []
+    for position, values in enumerate(_plain_values(payloads, is_plain, keys)):
+        texts = values if decoded is None else pc.replace_with_mask(values, is_other, decoded[position])
+        columns += _typed(texts)
+    return columns
+
+
+def _plain_values(payloads: pa.StringArray, is_plain: np.ndarray, keys: Sequence[str]) -> Iterator[pa.StringArray]:
+    """Yield the JSON texts of each key's values, of arrays only the bracket; empty where there is none."""
+    offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :][: len(payloads) + 1]
+    content = np.frombuffer(payloads.buffers()[2] or b"", np.uint8)[: offsets[-1]]
+    quotes = np.flatnonzero(content == ord('"'))
+    ends = np.flatnonzero((content == ord(",")) | (content == ord("}")))
+    for key in keys:
+        name = json.dumps(key, ensure_ascii=False) + ": "
+        found = pc.find_substring(payloads.cast(pa.binary()), name.encode()).to_numpy()
+        has_key = is_plain & (found >= 0)
+        starts = offsets[:-1][has_key] + found[has_key] + len(name.encode())
+        firsts = content[starts]
+        stops = starts + 1
+        is_text, is_array = firsts == ord('"'), firsts == ord("[")
+        stops[is_text] = quotes[np.searchsorted(quotes, starts[is_text], "right")] + 1
+        is_short = ~is_text & ~is_array
+        stops[is_short] = ends[np.searchsorted(ends, starts[is_short])]
+        lengths = np.zeros(len(payloads), np.int32)
+        lengths[has_key] = stops - starts
+        bounds = _offsets(lengths)
+        positions = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1][has_key], lengths[has_key])
+        yield _texts(bounds, content[positions].tobytes())
+
+
+def _decoded_values(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.StringArray]:
+    """Return the JSON texts of each key's values; empty where there is none."""
+    decoder, absent = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.Raw()
+    rows = [decoder.decode(payload) for payload in payloads.to_pylist()]
+    columns = ([row.get(key, absent) for row in rows] for key in keys)
+    return [_texts(_offsets(np.fromiter(map(len, values), np.int32)), b"".join(values)) for values in columns]
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _texts(offsets: np.ndarray, content: bytes) -> pa.StringArray:
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(content))
+
+
+def _typed(texts: pa.StringArray) -> list[pa.Array]:
+    """Return the two columns of a key; its values are JSON texts, empty where it is absent."""
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
+    content = np.append(np.frombuffer(texts.buffers()[2] or b"", np.uint8), np.uint8(0))
+    is_null = offsets[1:] == offsets[:-1]
+    firsts = np.where(is_null, 0, content[offsets[:-1]])
+    is_container = (firsts == ord("{")) | (firsts == ord("["))
+    numbers = pa.nulls(len(texts), pa.int64())
+    positions = np.flatnonzero(((firsts >= ord("0")) & (firsts <= ord("9"))) | (firsts == ord("-")))
+    if len(positions):
+        found = texts.take(pa.array(positions))
+        fits = pc.match_substring_regex(found, _NUMBER).to_numpy(zero_copy_only=False)
+        found, positions = found.filter(pa.array(fits)), positions[fits]
+        unscaled = np.zeros(len(texts), np.int64)
+        # Decimals are pairs of 64-bit words; these fit into the lower one.
+        unscaled[positions] = np.frombuffer(found.cast(pa.decimal128(38, MILLIONTHS)).buffers()[1], np.int64)[::2]
+        is_other = np.ones(len(texts), bool)
+        is_other[positions] = False
+        numbers = pa.array(unscaled, mask=is_other)
+        # 12.50 keeps its text: the shortest form of the number is 12.5.
+        is_shortest = ~pc.match_substring_regex(found, r"\.\d*0$").to_numpy(zero_copy_only=False)
+        is_null[positions[is_shortest]] = True
+    if is_container.any():
+        texts = pc.if_else(pa.array(is_container), pc.utf8_slice_codeunits(texts, 0, 1), texts)
+    return [numbers, pc.if_else(pa.array(is_null), pa.scalar(None, pa.string()), texts)]
+
+
+# --- Tables
+
+
+def sort(table: pa.Table) -> pa.Table:
+    """Sort events by contact, moment and id."""
+    contact = table["contact"].to_numpy()
+    occurred_at = table["occurred_at"].to_numpy()
+    order = np.lexsort((occurred_at, contact))
+    contact, occurred_at = contact[order], occurred_at[order]
+    equal = (contact[1:] == contact[:-1]) & (occurred_at[1:] == occurred_at[:-1])
+    if equal.any():  # rare: only then the ids decide
+        ids = _ids(table["id"])[order]
+        order = order[np.lexsort((ids[:, 1], ids[:, 0], occurred_at, contact))]
+    return table.take(pa.array(order))
+
+
+def _ids(column: pa.ChunkedArray) -> np.ndarray:
+    """Return ids as two numbers each, whose order is that of their bytes."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0)
+    raw = np.frombuffer(array.buffers()[1], ">u8")[2 * array.offset :][: 2 * len(array)]
+    return raw.reshape(-1, 2)
+
+
+def split(table: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the events of each bucket."""
+    if buckets == 1:
+        yield 0, table
+        return
+    bucket_of = table["contact"].to_numpy() % buckets
+    for bucket in np.unique(bucket_of):
+        yield int(bucket), table.filter(pa.array(bucket_of == bucket))
+
+
+# --- Files
+
+
+class FileWriter:
+    """Writes a file under a temporary name; `finish` flushes it to the disk and gives it its name."""
+
+    def __init__(self, target: Path, keys: Sequence[str]) -> None:
+        self._target = target
+        self._temporary = target.with_suffix(TEMPORARY)
+        self._rows = 0
+        self._bounds: list[tuple[int, int, int, int]] = []
+        self._writer = pq.ParquetWriter(
+            self._temporary,
+            schema(keys),
+            compression="zstd",
+            use_dictionary=["event", *(f"json:{key}" for key in keys)],
+            column_encoding=dict.fromkeys(("contact", "occurred_at", "created_at", "stored_in"), "DELTA_BINARY_PACKED"),
+            store_schema=True,
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Append sorted events, which come after all events before."""
+        moments, numbers = pc.min_max(table["occurred_at"]), pc.min_max(table["stored_in"])
+        self._bounds.append((*(value.as_py() for pair in (moments, numbers) for value in pair.values()),))
+        self._rows += table.num_rows
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+    def finish(self) -> WrittenFile:
+        """Flush the file, give it its name, and return what was written."""
+        self._writer.close()
+        with self._temporary.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").digest()
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        self._temporary.rename(self._target)
+        first, last, first_stored, last_stored = zip(*self._bounds, strict=True)
+        return WrittenFile(self._rows, size, min(first), max(last), min(first_stored), max(last_stored), sha256)
+
+    def abandon(self) -> None:
+        """Remove what was written so far."""
+        with contextlib.suppress(OSError):
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def flush_folder(target: Path) -> None:
+    """Flush the names of new files to the disk."""
+    descriptor = os.open(target, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def has_contacts(source: Path, numbers: np.ndarray) -> bool:
+    """Return whether a file has events of one of these contacts, whose numbers are sorted."""
+    with pq.ParquetFile(source) as file:
+        for group in range(file.num_row_groups):
+            bounds = file.metadata.row_group(group).column(0).statistics
+            first, last = np.searchsorted(numbers, bounds.min), np.searchsorted(numbers, bounds.max, "right")
+            if first == last:
+                continue
+            contacts = file.read_row_group(group, columns=["contact"])["contact"].to_numpy()
+            if len(np.intersect1d(numbers[first:last], contacts)):
+                return True
+    return False
+
+
+def merge(sources: Sequence[Path], keys: Sequence[str], without: np.ndarray | None = None) -> Iterator[pa.Table]:
+    """Yield the events of sorted files in their common order, in tables of about `CHUNK_ROWS` rows.
+
+    `without`: numbers of contacts whose events are left out. All events of a contact are in one table, so a contact
+    with very many events needs that much memory.
+    """
+    runs = [_Run(source, keys, without) for source in sources]
+    while remaining := [run for run in runs if run.fill(CHUNK_ROWS // len(runs) + 1)]:
+        # Everything up to here is in memory: no run has events before the end of what it has read.
+        open_ends = [run.last_contact for run in remaining if not run.is_exhausted]
+        bound = min(open_ends) if open_ends else None
+        tables = [run.take(bound) for run in remaining]
+        if any(table.num_rows for table in tables):
+            yield sort(pa.concat_tables(tables))
+        elif bound is not None:  # one contact fills what was read of this file
+            for run in remaining:
+                if not run.is_exhausted and run.last_contact == bound:
+                    run.read_more()
+
+
+class _Run:
+    """A sorted file that is read from its beginning to its end."""
+
+    def __init__(self, source: Path, keys: Sequence[str], without: np.ndarray | None) -> None:
+        self._file = pq.ParquetFile(source, pre_buffer=False)
+        self._keys = keys
+        own_keys = keys_of(self._file.schema_arrow)
+        self._is_typed = own_keys == tuple(keys)
+        names = schema(keys).names if self._is_typed else [field.name for field in _COLUMNS]
+        self._batches = self._file.iter_batches(READ_ROWS, columns=names, use_threads=False)
+        self._without = without
+        self._rows = schema(keys).empty_table()
+        self.is_exhausted = False
+
+    @property
+    def last_contact(self) -> int:
+        contact: int = self._rows["contact"][-1].as_py()
+        return contact
+
+    def fill(self, rows: int) -> bool:
+        """Read until this many rows are in memory; return whether there is any row."""
+        while self._rows.num_rows < rows and not self.is_exhausted:
+            self.read_more()
+        return bool(self._rows.num_rows)
+
+    def read_more(self) -> None:
+        """Read the next rows that are not left out."""
+        for batch in self._batches:
+            table = pa.Table.from_batches([batch])
+            if self._without is not None:
+                kept = ~np.isin(table["contact"].to_numpy(), self._without)
+                table = table if kept.all() else table.filter(pa.array(kept))
+            if not table.num_rows:
+                continue
+            if not self._is_typed:
+                table = with_typed_columns(table, self._keys)
+            self._rows = pa.concat_tables([self._rows, table.cast(self._rows.schema)])
+            return
+        self.is_exhausted = True
+        self._file.close()
+
+    def take(self, bound: int | None) -> pa.Table:
+        """Remove the rows of contacts before `bound` (None: all) from memory and return them."""
+        contacts = self._rows["contact"].to_numpy()
+        count = len(contacts) if bound is None else int(np.searchsorted(contacts, bound))
+        taken, self._rows = self._rows.slice(0, count), self._rows.slice(count).combine_chunks()
+        return taken
+
+
+def with_typed_columns(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return events without columns of payloads, with those of these keys."""
+    payload = table["payload"].combine_chunks()
+    columns = [*table.columns, *typed_columns(payload, keys)]
+    return pa.table(columns, schema(keys))
