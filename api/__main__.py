@@ -25,6 +25,7 @@ _COMMANDS = {
     "reader": ("api.cli.keys:add_reader", "direct read-only logins for tools that connect to Postgres"),
     "origins": ("api.cli.keys:add_origins", "web pages that may show in-app messages"),
     "import": ("api.cli.import_:add_options", "import history from files"),
+    "parts": ("api.cli.parts:add_options", "files of events that answer questions about many events"),
     "bounce": ("api.cli.bounce:add_options", "record the report of a mail server about an email, from stdin"),
     "backup": ("api.cli.backup:add_backup", "write everything in the database into a folder"),
     "restore": ("api.cli.backup:add_restore", "load a backup into an empty database"),

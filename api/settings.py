@@ -195,6 +195,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: Annotated[str | None, "WORKBENCH_PUBLIC_URL", web_address] = None
     log_requests: Annotated[LoggedRequests, "WORKBENCH_LOG_REQUESTS", logged_requests] = "refused"
     fast_path: Annotated[bool, "WORKBENCH_FAST_PATH", switch] = True  # for single events
+    parts: Annotated[bool, "WORKBENCH_PARTS", switch] = True  # files of events for questions about many
     metrics: Annotated[tuple[str, int] | None, "WORKBENCH_METRICS", listener] = None  # host and port
     tracing: Annotated[bool, "OTEL_EXPORTER_OTLP_ENDPOINT", bool] = False
     # Nodes; of several for one chain, one is read and the others stand by.

@@ -1,4 +1,4 @@
-"""The engine process, which drives entries, refreshes segments and sends broadcasts."""
+"""The engine process, which drives entries, refreshes segments, sends broadcasts and has parts built."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ from api.engine.drive import Driver
 from api.engine.loop import Engine
 from api.metrics.collect import ProcessMetrics, collect_engine
 from api.metrics.serve import publish
+from api.parts.schedule import keep_built
 from api.process import install_tracing, run
 from api.query.gateway import Gateway
 from api.query.limits import ConcurrencyLimits, QuerySlots
@@ -60,6 +61,8 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
         asyncio.create_task(keep_fresh(segments, clock)),
         asyncio.create_task(keep_sending(segment_database, clock)),
     ]
+    if settings.parts:
+        jobs.append(asyncio.create_task(keep_built(segment_database, settings, dsn, clock)))
     databases = {"engine": database, "segments": segment_database}
     async with publish(ProcessMetrics("engine", lambda: collect_engine(engine, databases)), settings):
         await engine.run()

@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -22,10 +23,12 @@ from api.private_files import PrivateFileError
 from api.settings import Settings
 
 if TYPE_CHECKING:
+    from api.store.database import Transaction
     from api.store.migrate import ServerFacts
 
 
 _MIN_PYTHON = (3, 11)
+_OLD_TRANSACTION = timedelta(minutes=15)
 _ENGINE_SILENCE_S = 30.0  # an engine reports itself every few seconds
 
 
@@ -189,7 +192,33 @@ async def check_server(dsn: str, settings: Settings) -> list[Finding]:
             else:
                 message = f"chain {chain.chain_id} has been read up to block {chain.block_number}"
                 findings.append(Finding("ok", message))
+        findings += await check_parts(settings, tx, now)
     return findings
+
+
+async def check_parts(settings: Settings, tx: "Transaction", now: datetime) -> list[Finding]:
+    """Check that parts are built, and that no old transaction keeps new events out of them."""
+    from api.store.database import is_distributed
+    from api.store.parts import find_oldest_transaction, list_progress
+
+    progress = await list_progress(tx)
+    if await is_distributed(tx):
+        return [Finding("ok", "there are no parts on Citus; reports read events from the database")]
+    if not settings.parts:
+        return [Finding("ok", "parts are switched off (WORKBENCH_PARTS); reports read events from the database")]
+    findings = [
+        Finding(
+            "warn", f"parts of organization {row.org_id} were not built: {row.problem}", "see: workbench parts status"
+        )
+        for row in progress
+        if row.problem is not None
+    ]
+    opened_at = await find_oldest_transaction(tx)
+    if progress and opened_at is not None and now - opened_at > _OLD_TRANSACTION:
+        since = opened_at.isoformat(timespec="seconds")
+        message = f"a transaction has been open since {since}; no later event can be in parts"
+        findings.append(Finding("warn", message, "end it: pg_stat_activity has its process"))
+    return findings or [Finding("ok", f"{len(progress)} organizations have parts")]
 
 
 def _describe_server(facts: "ServerFacts") -> Iterator[Finding]:

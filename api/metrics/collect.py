@@ -28,6 +28,7 @@ from api.routes.request import Services
 from api.store.chain import count_dead_logs, list_chains
 from api.store.database import Database
 from api.store.engines import Heartbeat, last_heartbeat
+from api.store.parts import ProgressSummary, summarize_progress
 from workbench.language.responses import ChainView
 
 POLL_INTERVAL_S = 5.0
@@ -37,7 +38,7 @@ Collect = Callable[[], Iterable[Metric]]
 
 
 class Lag:
-    """The latest heartbeats of engines and chain followers."""
+    """The latest heartbeats of engines and chain followers, and the progress of parts."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -46,6 +47,7 @@ class Lag:
         self._polled_at: datetime | None = None
         self.chains: Sequence[ChainView] = ()
         self.dead_logs: Mapping[int, int] = {}
+        self._parts = ProgressSummary(0, None)
 
     async def run(self) -> None:
         """Poll the database every few seconds until cancelled."""
@@ -62,6 +64,15 @@ class Lag:
     def seconds_since(self, moment: datetime) -> float:
         return max((self._clock.now() - moment).total_seconds(), 0.0)
 
+    def parts_failing(self) -> int:
+        """Return the number of organizations whose parts could not be built."""
+        return self._parts.failing
+
+    def parts_behind_s(self) -> float:
+        """Return the longest time since a build of parts among the organizations with newer events."""
+        since = self._parts.behind_since
+        return 0.0 if since is None else self.seconds_since(since)
+
     def is_stale(self) -> bool:
         """Return whether the last poll is so old that the values may be wrong."""
         return self._polled_at is None or self.seconds_since(self._polled_at) > STALE_AFTER_S
@@ -71,6 +82,7 @@ class Lag:
         async with self._database.transaction() as tx:
             self._heartbeat = await last_heartbeat(tx)
             self.chains, self.dead_logs = await list_chains(tx, now), await count_dead_logs(tx)
+            self._parts = await summarize_progress(tx)
         self._polled_at = now
 
 
@@ -148,6 +160,8 @@ def collect_api(parts: Services, lag: Lag) -> Iterator[Metric]:
     yield gauge("inboxes", "Inboxes with an open WebSocket.", len(sockets.inboxes))
     yield gauge("engine_heartbeat_age_seconds", "Time since the latest heartbeat of any engine.", lag.heartbeat_age_s())
     yield gauge("oldest_due_seconds", "How late the oldest due entry is.", lag.oldest_due_s())
+    yield gauge("parts_failing", "Organizations whose parts could not be built.", lag.parts_failing())
+    yield gauge("parts_behind_seconds", "Time since the oldest build that misses newer events.", lag.parts_behind_s())
     yield from chain_metrics(lag)
     databases = {
         "api": parts.database,

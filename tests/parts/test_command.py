@@ -1,0 +1,170 @@
+"""`workbench parts`, and the engine that starts it."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from api.cli.doctor import check_parts
+from api.clock import Clock
+from api.contacts.erase import erase
+from api.metrics.collect import Lag
+from api.parts import schedule
+from api.parts.schedule import Schedule, build_all, start_builder
+from api.parts.verify import read_status
+from api.settings import Settings
+from api.store import parts as store
+from api.store.database import Database
+from tests.cli.conftest import Here, run
+from tests.parts.conftest import Parts, send
+from tests.parts.test_touched import LATER, contact_ids
+
+__all__ = ["run"]
+
+pytestmark = pytest.mark.plain
+
+_EVENTS = """
+    SET workbench.org = '*';
+    INSERT INTO workbench.contacts (org_id, id, created_at, updated_at)
+    SELECT o.id, gen_random_uuid(), now(), now() FROM workbench.organizations o, generate_series(1, 3);
+    INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key)
+    SELECT org_id, gen_random_uuid(), id, 'e', now(), now(), '{"n": 1.50}', '' FROM workbench.contacts
+"""
+
+
+def change(database_url: str, statement: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute(statement.encode())
+
+
+def test_parts_are_built_shown_verified_and_dropped(run: Here, database_url: str, tmp_path: Path) -> None:
+    run("org", "create", "acme")
+    change(database_url, _EVENTS)
+    assert run("parts", "status", "--org", "acme") == (0, "acme\tno parts\n", "")
+    assert run("parts", "build") == (0, "", "")  # too few events
+    assert run("parts", "status") == (0, "", "")
+    assert run("parts", "build", "--org", "acme") == (0, "", "3 events added, 0 files rewritten, 0 files deleted\n")
+    code, status, _ = run("parts", "status")
+    assert code == 0
+    assert re.fullmatch(
+        r"acme\t3 events in 1 files, 0\.0 MB\t0 not yet\tbuilt \S+\+00:00\t0 contacts outdated\tok\n", status
+    )
+    assert run("parts", "verify") == (0, "acme\tparts and database are equal\n", "")
+    change(database_url, "SET workbench.org = '*'; UPDATE workbench.events SET payload = '{}'")
+    code, differences, _ = run("parts", "verify")
+    assert (code, differences.count("has other events in parts than in the database")) == (1, 1)
+    change(database_url, "SET workbench.org = '*'; DELETE FROM workbench.events")
+    assert "has 3 events in parts and 0 in the database" in run("parts", "verify")[1]
+    assert run("parts", "drop", "--org", "acme") == (0, "", "acme: 1 files are no longer used\n")
+    assert [*(tmp_path / "parts" / "1").iterdir()] == []
+    assert run("parts", "status", "--org", "acme") == (0, "acme\tno parts\n", "")
+
+
+def test_verify_names_a_file_that_changed_or_is_missing(run: Here, database_url: str, tmp_path: Path) -> None:
+    run("org", "create", "acme")
+    change(database_url, _EVENTS)
+    run("parts", "build", "--org", "acme")
+    change(database_url, "SET workbench.org = '*'; UPDATE workbench.parts SET sha256 = ''")
+    (file,) = (tmp_path / "parts" / "1").iterdir()
+    assert run("parts", "verify") == (1, f"acme\t{file} has changed since it was written\n", "")
+    file.unlink()
+    assert f"acme\t{file} is missing\n" in run("parts", "verify")[1]
+
+
+async def test_an_engine_builds_when_it_pays(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MIN_EVENTS", 20)
+    monkeypatch.setattr(schedule, "NEW_EVENTS", 10)
+    org_id, due = parts.org.id, Schedule(parts.database, parts.folder)
+
+    async def is_due(later: timedelta = timedelta()) -> bool:
+        parts.now += later
+        return org_id in await due.find_due(parts.now)
+
+    await send(parts.org, 19)
+    assert not await is_due()
+    await send(parts.org, 1, first=19)
+    assert not await is_due(timedelta(minutes=59))  # small organizations are counted once an hour
+    assert await is_due(timedelta(minutes=1))
+    await parts.build()
+    assert not await is_due(timedelta(hours=2))
+    await send(parts.org, 9, first=20)
+    await parts.build()
+    await send(parts.org, 9, first=29)
+    assert not await is_due(timedelta(minutes=59))
+    assert await is_due(timedelta(minutes=1))
+    await send(parts.org, 1, first=38)
+    await parts.build()
+    await send(parts.org, 10, first=39)
+    assert await is_due()
+    await parts.build(LATER)
+    await parts.build(LATER)
+    assert not await is_due()
+    await erase(parts.database, parts.org.author, (await contact_ids(parts))[0])
+    assert await is_due()
+    due.pause(parts.now)
+    assert not await is_due(timedelta(minutes=9))
+    assert await is_due(timedelta(minutes=1))
+    assert org_id not in await Schedule(parts.database, parts.folder / "other").find_due(parts.now)
+
+
+async def test_a_builder_is_a_process(parts: Parts) -> None:
+    await send(parts.org, 20)
+    settings = Settings(data_dir=parts.folder)
+    assert await start_builder(settings, parts.org.intake.dsn, [parts.org.id])
+    assert sum(part.rows for part in await parts.listed()) == 20
+    await parts.assert_exact()
+
+
+async def test_a_failed_build_says_why_until_one_succeeds(parts: Parts) -> None:
+    await send(parts.org, 20)
+    await parts.build()
+    await send(parts.org, 20, first=20)
+    folder = parts.folder / "parts" / str(parts.org.id)
+    hidden = folder.rename(folder.with_name("hidden"))
+    folder.write_text("a file in the place of the folder")
+    assert parts.org.id in await build_all(parts.database, parts.folder, [parts.org.id], lambda: parts.now)
+    status = await read_status(parts.database, parts.org.id)
+    assert status is not None
+    assert (status.rows, status.tail, status.problem is None) == (20, 20, False)
+    folder.unlink()
+    hidden.rename(folder)
+    assert await build_all(parts.database, parts.folder, [parts.org.id], lambda: parts.now) == {}
+    status = await read_status(parts.database, parts.org.id)
+    assert status is not None
+    assert (status.rows, status.tail, status.problem) == (40, 0, None)
+
+
+async def test_another_data_folder_does_not_take_over(parts: Parts) -> None:
+    await send(parts.org, 20)
+    await parts.build()
+    other = Parts(parts.org, parts.folder / "other", parts.now)
+    assert parts.org.id in await build_all(parts.database, other.folder, [parts.org.id], lambda: parts.now)
+    await parts.assert_exact()
+    assert other.paths() == set()
+
+
+async def test_doctor_and_metrics_say_what_keeps_parts_back(parts: Parts) -> None:
+    await send(parts.org, 20)
+    await parts.build()
+    clock = Clock()
+    lag = Lag(parts.database, clock)
+    await lag.poll()
+    assert (lag.parts_failing(), lag.parts_behind_s()) == (0, 0.0)
+    async with parts.database.transaction() as tx:
+        assert (await check_parts(Settings(), tx, clock.now()))[-1].verdict == "ok"
+        assert "switched off" in (await check_parts(Settings(parts=False), tx, clock.now()))[0].message
+        await store.note_problem(tx, parts.org.id, "No space left on device")
+    async with Database(parts.org.intake.dsn, size=1) as other, other.transaction() as open_tx:
+        await open_tx.execute("SELECT pg_current_xact_id()")
+        await send(parts.org, 1, first=20)
+        async with parts.database.transaction() as tx:
+            later = await tx.fetch_value("SELECT now() + interval '16 minutes'")
+            findings = await check_parts(Settings(), tx, later)
+        await lag.poll()
+    assert [finding.verdict for finding in findings] == ["warn", "warn"]
+    assert findings[0].message.endswith("were not built: No space left on device")
+    assert findings[1].message.startswith("a transaction has been open since")
+    assert lag.parts_failing() == 1
+    assert lag.parts_behind_s() > 0
