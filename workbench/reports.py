@@ -1,13 +1,14 @@
 """Built-in reports: funnels, retention, cohorts, active users, paths, revenue, conversion times, message performance.
 
-The SQL is in `sql/reports`, and every report displays the query that it ran. A report without data may be due to a
-misspelled event or property; `name_warnings` compares the names with the catalog.
+The service answers a report from its arguments (`workbench.language.reports`). The SQL that gives the same rows is in
+`sql/reports`, and every report displays it. A report without data may be due to a misspelled event or property;
+`name_warnings` compares the names with the catalog.
 """
 
 from abc import ABC
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, get_args
 
 from workbench import environment
 from workbench.connection import Connection
@@ -16,26 +17,34 @@ from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
 from workbench.language.check import TYPE_WORDS, unknown_event_message, unknown_property_message
 from workbench.language.problem import suggestion
+from workbench.language.reports import (
+    MAX_PATHS,
+    MAX_PERIODS,
+    MAX_STEPS,
+    ActiveUsers,
+    Cohorts,
+    Every,
+    Funnel,
+    MessagePerformance,
+    Paths,
+    ReportBody,
+    Retention,
+    Revenue,
+    TimeToConvert,
+    report_query,
+    start_of_period,
+)
 from workbench.segments import require_segment
-from workbench.sql import AsOf, SqlQuery, sql, statement, watermark
+from workbench.sql import AsOf, SqlQuery, report_rows, sql, statement, watermark
 
 if TYPE_CHECKING:
     from workbench.display.charts import Report
     from workbench.frames import Result
 
-Every: TypeAlias = Literal["day", "week", "month"]
 Span: TypeAlias = str | timedelta
 
-MAX_STEPS = 12  # of a funnel or a path
-_MAX_PERIODS = 366
-_MAX_PATHS = 1_000
 _MAX_CONTACTS = 10_000  # whose attributes are compared with a name that may be misspelt
 _MAX_NAMES = 10  # of attributes, in an error
-_SPANS = [
-    *("1 minute", "5 minutes", "15 minutes", "1 hour", "3 hours", "6 hours", "12 hours"),
-    *("1 day", "2 days", "3 days", "7 days", "14 days", "30 days", "60 days", "90 days"),
-]
-_EVENT_PARAMETERS = ("start", "event", "back", "goal")
 
 
 class ReportArguments(PeriodArguments, total=False):
@@ -77,10 +86,8 @@ class Reports(ABC):
         names = [_event(name) for name in steps]
         if not 2 <= len(names) <= MAX_STEPS:
             raise InvalidArgumentError(f"a funnel has 2 to {MAX_STEPS} steps, not {len(names)}")
-        values = {f"step_{number}": name for number, name in enumerate(names, 1)}
-        values["within"] = _span(within)
         title = f"Funnel within {within}{f' by {by}' if by else ''}"
-        return self._report("funnel", title, {"steps": list(range(1, len(names) + 1))}, values, arguments, by)
+        return self._report(Funnel, title, arguments, steps=names, within_seconds=_span(within), by=_group(by))
 
     @usage_example('wb.retention("signup", every="week")')
     def retention(
@@ -100,11 +107,14 @@ class Reports(ABC):
         1), complete (false if the report does not cover the cohort's period, or this one, entirely). The default period
         is the last `periods` days, weeks or months, and the current one.
         """
-        values = {"start": _event(start), "every": _every(every), "periods": _count(periods, "periods", _MAX_PERIODS)}
-        if back is not None:
-            values["back"] = _event(back)
+        values = {
+            "start": _event(start),
+            "back": _optional_event(back),
+            "every": _every(every),
+            "periods": _count(periods, "periods", MAX_PERIODS),
+        }
         title = f"Back with {back or 'any event'} after {start}, by {every}"
-        return self._report("retention", title, {"back": back is not None}, values, arguments)
+        return self._report(Retention, title, arguments, **values)
 
     @usage_example('wb.cohorts("signup", "deposit", value="amountUsd", every="month")')
     def cohorts(
@@ -124,16 +134,15 @@ class Reports(ABC):
         period, or this one, entirely). The default period is the last `periods` days, weeks or months, and the current
         one.
         """
-        values: dict[str, Any] = {
+        values = {
             "start": _event(start),
             "event": _event(event),
             "every": _every(every),
-            "periods": _count(periods, "periods", _MAX_PERIODS),
+            "periods": _count(periods, "periods", MAX_PERIODS),
+            "value": None if value is None else _path(value),
         }
-        if value is not None:
-            values["value"] = _path(value)
         title = f"{value or 'Events'} of {event} per contact after {start}, by {every}"
-        return self._report("cohorts", title, {"value": value is not None}, values, arguments)
+        return self._report(Cohorts, title, arguments, **values)
 
     @usage_example('wb.active_users(every="day")')
     def active_users(
@@ -144,9 +153,8 @@ class Reports(ABC):
         Columns: at (start, UTC), contacts, new (never active before), stayed (active in the previous day, week or month
         as well), events, complete (false for a day, week or month that the report does not cover entirely).
         """
-        values = {"every": _every(every)} | ({"event": _event(event)} if event is not None else {})
         title = f"Active contacts{f' with {event}' if event else ''} by {every}"
-        return self._report("active_users", title, {"event": event is not None}, values, arguments)
+        return self._report(ActiveUsers, title, arguments, event=_optional_event(event), every=_every(every))
 
     @usage_example('wb.paths("signup", steps=4, within="1d")')
     def paths(
@@ -163,14 +171,13 @@ class Reports(ABC):
         Columns: path (list of event names), contacts, share (0 to 1, of all contacts that started).
         """
         values = {
+            "start": _optional_event(start),
             "steps": _count(steps, "steps", MAX_STEPS),
-            "within": _span(within),
-            "limit": _count(limit, "limit", _MAX_PATHS),
+            "within_seconds": _span(within),
+            "limit": _count(limit, "limit", MAX_PATHS),
         }
-        if start is not None:
-            values["start"] = _event(start)
         title = f"Paths after {start or 'the first event'}, within {within}"
-        return self._report("paths", title, {"start": start is not None}, values, arguments)
+        return self._report(Paths, title, arguments, **values)
 
     @usage_example('wb.revenue("deposit", "amountUsd", by="asset")')
     def revenue(
@@ -190,11 +197,10 @@ class Reports(ABC):
         and complete (as in `active_users`). Events without the number count only in `events`. A period without events
         has no row.
         """
-        values: dict[str, Any] = {"event": _event(event), "value": _path(value)}
-        if every is not None:
-            values["every"] = _every(every)
+        values = {"event": _event(event), "value": _path(value), "by": _group(by)}
+        values["every"] = None if every is None else _every(every)
         title = f"{value} of {event}{f' by {by}' if by else ''}{f' by {every}' if every else ''}"
-        return self._report("revenue", title, {"every": every is not None}, values, arguments, by)
+        return self._report(Revenue, title, arguments, **values)
 
     @usage_example('wb.time_to_convert("signup", "deposit", within="30d")')
     def time_to_convert(
@@ -205,8 +211,8 @@ class Reports(ABC):
         Columns: after_seconds and within_seconds (the bounds of a range), contacts, share (0 to 1, of all contacts
         that started), share_so_far (cumulative).
         """
-        values = {"start": _event(start), "goal": _event(goal), "within": _span(within), "spans": _SPANS}
-        return self._report("time_to_convert", f"From {start} to {goal}", {}, values, arguments)
+        values = {"start": _event(start), "goal": _event(goal), "within_seconds": _span(within)}
+        return self._report(TimeToConvert, f"From {start} to {goal}", arguments, **values)
 
     @usage_example('wb.message_performance(goal="deposit", within="3d")')
     def message_performance(
@@ -218,62 +224,27 @@ class Reports(ABC):
         `goal` also converted (contacts) and rate (0 to 1), which include contacts that would have reached the goal
         without a message.
         """
-        values = {"goal": _event(goal), "within": _span(within)} if goal is not None else {}
         title = f"Messages{f' and {goal} within {within}' if goal else ''}"
-        return self._report("message_performance", title, {"goal": goal is not None}, values, arguments)
+        return self._report(
+            MessagePerformance, title, arguments, goal=_optional_event(goal), within_seconds=_span(within)
+        )
 
-    def _report(
-        self,
-        name: str,
-        title: str,
-        structure: dict[str, Any],
-        values: dict[str, Any],
-        arguments: ReportArguments,
-        by: str | None = None,
-    ) -> "Report":
+    def _report(self, kind: type[ReportBody], title: str, arguments: ReportArguments, **values: Any) -> "Report":
         from workbench.display.charts import report
 
         as_of = watermark(arguments.get("as_of", ""))
-        period, bounds = _period(arguments, as_of, values)
+        since, until = _period(arguments, as_of, values)
         segments = _segments(arguments)
         for segment in segments:
             require_segment(self._connection, segment)
         title = f"{title}, of {', '.join(segments)}" if segments else title
-        source: str | None
-        by_path: list[str] | None
-        match by:
-            case None:
-                source, by_path = None, None
-            case "contact.segments":
-                source, by_path = "segment", None
-            case str() if by.startswith("contact."):
-                source, by_path = "contact", _path(by.removeprefix("contact."))
-            case _:
-                source, by_path = "event", _path(by)
-        params = values | bounds | ({"by": by_path} if by_path else {})
-        # A key of the payload may itself contain dots, so the query tries the whole path as one key first.
-        dotted = [param for param in ("by", "value") if len(params.get(param, ())) > 1]
-        params |= {f"{param}_key": ".".join(params[param]) for param in dotted}
-        names: list[str] = (
-            ["segment"] if len(segments) == 1 else [f"segment_{number}" for number in range(len(segments))]
-        )
-        texts = [
-            statement(name, period=period | {"segment": param}, by=source, dotted=dotted, **structure)
-            for param in names or [""]
-        ]
-        text = texts[0] if len(texts) == 1 else statement("compared", reports=texts)
-        params |= dict(zip(names, segments, strict=True))
-        if ":now" not in text:
-            params.pop("now", None)  # the service rejects values that the query does not use
-        if ":previous" in text:
-            since = datetime.fromisoformat(bounds["since"])
-            # The period before the one that contains `since`: the end is exclusive.
-            begin = _start_of_period(since + timedelta(microseconds=1), values["every"], 1) if since.year > 1 else since
-            params["previous"] = begin.isoformat()
-        rows = sql(self._connection, SqlQuery(text, params, as_of))
-        if source == "contact" and by_path and rows.height and rows["part"].drop_nulls().is_empty():
-            self._require_attribute(".".join(by_path))
-        return report(rows, name, title, self._warnings(rows, values, by_path if source == "event" else None))
+        body = kind(since=since, until=until, segments=tuple(segments), as_of=as_of, **values)
+        query = report_query(body, statement)
+        rows = report_rows(self._connection, body, SqlQuery(query.text, query.params, as_of))
+        source, path = body.group or (None, "")
+        if source == "contact" and rows.height and rows["part"].drop_nulls().is_empty():
+            self._require_attribute(path)
+        return report(rows, kind.name, title, self._warnings(rows, body))
 
     def _require_attribute(self, name: str) -> None:
         """Raise InvalidArgumentError if none of many contacts has the attribute."""
@@ -287,9 +258,10 @@ class Reports(ABC):
             f"by='contact.{name}': none of up to {_MAX_CONTACTS:,} contacts has this attribute{hint}"
         )
 
-    def _warnings(self, rows: "Result", values: dict[str, Any], by_path: list[str] | None) -> list[str]:
+    def _warnings(self, rows: "Result", body: ReportBody) -> list[str]:
         """Return warnings about names, if the report has no data and a wrong name may be the reason."""
-        events = [values[name] for name in values if name in _EVENT_PARAMETERS or name.startswith("step_")]
+        events = [*body.events().values()]
+        source, path = body.group or (None, "")
         if "step" in rows.columns:
             no_data = 0 in rows["contacts"]
         elif "share" in rows.columns and "number" in rows.columns:
@@ -300,10 +272,10 @@ class Reports(ABC):
             no_data = not rows[counts].sum()
         if no_data or rows.is_empty():
             return name_warnings(self._connection, events)
-        if "value" in values and not rows["total"].drop_nulls().len():
-            return name_warnings(self._connection, [values["event"]], ".".join(values["value"]), number=True)
-        if by_path is not None and rows["part"].drop_nulls().is_empty():
-            return name_warnings(self._connection, events[:1], ".".join(by_path))
+        if isinstance(body, Revenue | Cohorts) and body.value and not rows["total"].drop_nulls().len():
+            return name_warnings(self._connection, [body.event], body.value, number=True)
+        if source == "event" and rows["part"].drop_nulls().is_empty():
+            return name_warnings(self._connection, events[:1], path)
         return []
 
 
@@ -342,10 +314,8 @@ def _paths(connection: Connection, event: str) -> dict[str, dict[str, int]]:
         return {}
 
 
-def _period(
-    arguments: ReportArguments, as_of: str | None, values: dict[str, Any]
-) -> tuple[dict[str, bool], dict[str, Any]]:
-    """Return what the SQL templates need to know about the period, and its bounds as query parameters."""
+def _period(arguments: ReportArguments, as_of: str | None, values: dict[str, Any]) -> tuple[datetime, datetime | None]:
+    """Return the beginning of the period, and its end if it was given."""
     now = environment.now()
     if as_of is not None:
         try:
@@ -360,19 +330,13 @@ def _period(
     if "since" in period:
         begin = period["since"]
     elif "periods" in values and "days" not in arguments:
-        begin = _start_of_period(end, values["every"], values["periods"])
+        begin = start_of_period(end, values["every"], values["periods"])
     else:
         begin = end - timedelta(days=period["days"])
-    bounds = {"since": begin.isoformat()}
-    if "until" in period:
-        if begin >= end:
-            since, until = arguments.get("since"), arguments.get("until")
-            raise InvalidArgumentError(f"the period ends before it begins: since={since!r}, until={until!r}")
-        bounds["until"] = end.isoformat()
-    elif as_of is not None:
-        bounds["now"] = now.isoformat()
-    parts = {"until": "until" in period, "past": as_of is not None}
-    return parts, bounds
+    if "until" in period and begin >= end:
+        since, until = arguments.get("since"), arguments.get("until")
+        raise InvalidArgumentError(f"the period ends before it begins: since={since!r}, until={until!r}")
+    return begin, period.get("until")
 
 
 def _segments(arguments: ReportArguments) -> list[str]:
@@ -393,23 +357,14 @@ def _segments(arguments: ReportArguments) -> list[str]:
     return list(segments)
 
 
-def _start_of_period(end: datetime, every: Every, periods: int) -> datetime:
-    """Return the start, in UTC, of the day, week or month that is `periods` before the one in which the report ends."""
-    day = (end - timedelta(microseconds=1)).replace(hour=0, minute=0, second=0, microsecond=0)
-    match every:
-        case "day":
-            return day - timedelta(days=periods)
-        case "week":
-            return day - timedelta(days=day.weekday(), weeks=periods)
-        case "month":
-            months = day.year * 12 + day.month - 1 - periods
-            return day.replace(year=months // 12, month=months % 12 + 1, day=1)
-
-
-def _path(path: object) -> list[str]:
+def _path(path: object) -> str:
     if not isinstance(path, str) or not all(path.split(".")):
         raise InvalidArgumentError(f'{path!r} is not a path into a payload: "amountUsd", "asset.name"')
-    return path.split(".")
+    return path
+
+
+def _group(by: str | None) -> str | None:
+    return None if by is None else _path(by)
 
 
 def _event(name: object) -> str:
@@ -418,11 +373,15 @@ def _event(name: object) -> str:
     return name.lower()
 
 
+def _optional_event(name: object) -> str | None:
+    return None if name is None else _event(name)
+
+
 def _every(every: object) -> str:
     if not isinstance(every, str) or every not in get_args(Every):
         raise InvalidArgumentError(f"every={every!r} must be one of {', '.join(get_args(Every))}")
     return every
 
 
-def _span(span: Span) -> str:
-    return f"{seconds_of(span, 'within')} seconds"
+def _span(span: Span) -> int:
+    return seconds_of(span, "within")

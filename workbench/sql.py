@@ -30,6 +30,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from workbench import environment
 from workbench.connection import Connection, Response
 from workbench.errors import InvalidArgumentError, SqlError, UnknownOutcomeError
+from workbench.language.reports import ReportBody
 from workbench.language.sql import tokenize
 
 if TYPE_CHECKING:
@@ -63,6 +64,17 @@ def sql(connection: Connection, query: SqlQuery) -> "Result":
     from workbench.frames import read_result
 
     with _response(connection, query) as (response, pieces):
+        result = read_result(batches(pieces), response.headers)
+    result.statement, result.params = query.text, query.params
+    return result
+
+
+def report_rows(connection: Connection, report: ReportBody, query: SqlQuery) -> "Result":
+    """Return the rows of a report, as its `query` would; the service may answer it from the parts of events."""
+    from workbench.frames import read_result
+
+    body = msgspec.to_builtins(report, builtin_types=())
+    with _response(connection, query, f"/reports/{report.name}", body) as (response, pieces):
         result = read_result(batches(pieces), response.headers)
     result.statement, result.params = query.text, query.params
     return result
@@ -105,11 +117,13 @@ class Stream:
 
 
 @contextmanager
-def _response(connection: Connection, query: SqlQuery) -> Iterator[tuple[Response, Iterator[bytes]]]:
+def _response(
+    connection: Connection, query: SqlQuery, path: str = "/sql", body: Mapping[str, Any] | None = None
+) -> Iterator[tuple[Response, Iterator[bytes]]]:
     """Provide the pieces of an Arrow stream. Raises SqlError for a rejected query and if the stream is cut short."""
     started = False
     try:
-        with connection.stream_bytes("/sql", query.body(), ARROW) as (response, pieces):
+        with connection.stream_bytes(path, query.body() if body is None else body, ARROW) as (response, pieces):
             if response.status in (400, 408):
                 raise sql_error(query.text, response)
             connection.check(response)

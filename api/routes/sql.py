@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any
 
 import msgspec
@@ -11,8 +12,9 @@ from sanic import Blueprint, HTTPResponse, Request
 from sanic.exceptions import ServerError
 from sanic.response import BaseHTTPResponse
 
-from api.query.formats import FORMATS, stream, writer_for
+from api.query.formats import FORMATS, ResultWriter, stream, writer_for
 from api.query.gateway import AnalystQuery, InvalidQueryError, Sql
+from api.query.results import QueryResult
 from api.routes.request import Access, Operation, cancel_when_key_ends, principal_of, services
 from api.routes.responses import RequestRefusedError, answer, doc_link, refusal
 from api.store.analyst import (
@@ -67,15 +69,26 @@ class SqlResponse(msgspec.Struct, frozen=True):
 async def run_query(request: Request, body: SqlBody) -> None:
     """Run one SELECT. `Accept` chooses JSON (the default), Arrow or CSV; the rows are streamed."""
     principal = principal_of(request)
+    query = AnalystQuery(principal.org_id, body.sql, body.params, "pii:read" in principal.scopes, body.as_of)
+    writer = accepted_writer(request, spreadsheet=body.spreadsheet)
+    await send_result(request, query.hash, services(request).gateway.run(query, writer.binary), writer)
+
+
+def accepted_writer(request: Request, *, spreadsheet: bool = False) -> type[ResultWriter]:
+    """Return the writer of the format that the request accepts; refuse with 406 if it accepts none."""
     accepted = request.accept.match(*FORMATS)
     if not accepted:
         raise RequestRefusedError(406, f"Accept must allow one of {', '.join(FORMATS)}")
-    writer = writer_for(accepted.mime, request.headers.get("accept-encoding", ""), spreadsheet=body.spreadsheet)
-    query = AnalystQuery(principal.org_id, body.sql, body.params, "pii:read" in principal.scopes, body.as_of)
+    return writer_for(accepted.mime, request.headers.get("accept-encoding", ""), spreadsheet=spreadsheet)
 
+
+async def send_result(
+    request: Request, query_hash: str, running: AbstractAsyncContextManager[QueryResult], writer: type[ResultWriter]
+) -> None:
+    """Stream the rows of a query that runs while `running` is entered."""
     # A query may run for long: a revoked key must not receive the rest of its rows.
-    async with cancel_when_key_ends(request, SQL), services(request).gateway.run(query, writer.binary) as result:
-        headers = {"Query-Hash": query.hash}
+    async with cancel_when_key_ends(request, SQL), running as result:
+        headers = {"Query-Hash": query_hash}
         if result.watermark is not None:
             headers["Watermark"] = result.watermark
         pieces = stream(result, writer)

@@ -1,6 +1,14 @@
 -- How many contacts were active in each day, week or month: new ones (never active before, also before the period), and those active in the previous one.
 -- :previous is the start of the day, week or month before the one that contains :since.
 {% import "parts.sql" as parts %}
+{% if counted %}
+SELECT p.at, coalesce(t.contacts, 0) AS contacts, coalesce(t.new, 0) AS new, coalesce(t.stayed, 0) AS stayed, coalesce(t.events, 0) AS events,
+       {{ parts.complete(period, "p.at") }} AS complete
+FROM {{ parts.periods(period) }} AS p (at)
+LEFT JOIN {{ parts.records(counted, "periods", "at timestamptz, contacts bigint, new bigint, stayed bigint, events bigint") }} ON t.at = p.at
+WHERE p.at < {{ parts.until(period) }}
+ORDER BY p.at
+{% else %}
 WITH active AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, count(*) FILTER (WHERE occurred_at >= {{ parts.since() }}) AS events
     FROM app_events
@@ -27,9 +35,10 @@ SELECT t.at, count(c.contact_id) AS contacts,
        count(*) FILTER (WHERE c.before = t.at - CAST('1 ' || :every AS interval)) AS stayed,
        coalesce(sum(c.events), 0)::bigint AS events,
        {{ parts.complete(period, "t.at") }} AS complete
-FROM generate_series(date_trunc(:every, {{ parts.since() }}, 'UTC'), {{ parts.until(period) }}, CAST('1 ' || :every AS interval)) AS t (at)
+FROM {{ parts.periods(period) }} AS t (at)
 LEFT JOIN compared c ON c.at = t.at AND c.events > 0
 {{ "LEFT JOIN earlier e ON e.contact_id = c.contact_id" if event }}
 WHERE t.at < {{ parts.until(period) }}
 GROUP BY t.at
 ORDER BY t.at
+{% endif %}

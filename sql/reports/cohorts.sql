@@ -1,13 +1,18 @@
 -- What contacts did after their first :start in the period, by its day, week or month: events, and the sum of a number in them.
 -- `per_contact` divides by all contacts of the cohort, also those without events; `so_far` is the running sum.
 {% import "parts.sql" as parts %}
-WITH {{ parts.cohorts(period) }}, totals AS (
+WITH {{ parts.cohorts(period, counted) }}, totals AS (
+{% if counted %}
+    SELECT cohort, at, events, total
+    FROM {{ parts.records(counted, "totals", "cohort timestamptz, at timestamptz, events bigint, total numeric") }}
+{% else %}
     SELECT p.cohort, date_trunc(:every, e.occurred_at, 'UTC') AS at, count(*) AS events,
            {{ "sum(" ~ parts.number("value", "e.payload", dotted) ~ ")" if value else "count(*)" }} AS total
     FROM members p
     JOIN app_events e ON e.contact_id = p.contact_id
     WHERE e.event = :event AND e.occurred_at >= p.began AND {{ parts.during(period, "e.") }}
     GROUP BY 1, 2
+{% endif %}
 )
 SELECT c.cohort, c.size, n AS number, coalesce(t.events, 0) AS events, coalesce(t.total, 0)::float8 AS total,
        coalesce(t.total, 0)::float8 / c.size AS per_contact,

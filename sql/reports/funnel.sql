@@ -3,7 +3,12 @@
 -- so that one is carried along. Every step of a path occurs after the previous one.
 -- Events before a contact's earliest first step, or too long after its last one, are removed before anything is sorted.
 {% import "parts.sql" as parts %}
-WITH candidates AS (
+WITH {% if counted %}
+counted AS (
+    SELECT {{ "part, " if by }}step, event, contacts, seconds
+    FROM {{ parts.records(counted, "steps", "part text, step integer, event text, contacts bigint, seconds float8") }}
+{% else %}
+candidates AS (
     SELECT contact_id, min(occurred_at) AS first, max(occurred_at) + CAST(:within AS interval) AS last
     FROM app_events
     WHERE event = :step_1 AND {{ parts.during(period) }}
@@ -39,6 +44,7 @@ WITH candidates AS (
           FROM per_contact
           {{ "GROUP BY part" if by }}) t,
          LATERAL (VALUES {% for step in steps %}({{ step }}, :step_{{ step }}, contacts_{{ step }}, seconds_{{ step }}){{ ", " if not loop.last }}{% endfor %}) AS s (step, event, contacts, seconds)
+{% endif %}
 )
 SELECT {{ "part, " if by }}step, event, contacts,
        contacts::float8 / nullif(first_value(contacts) OVER steps, 0) AS of_first,

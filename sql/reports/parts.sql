@@ -42,6 +42,10 @@ CAST(:{{ name }} AS timestamptz)
 {% macro complete(period, begin, cohort=none) %}
 {{ cohort or begin }} >= {{ since() }} AND {{ begin }} + CAST('1 ' || :every AS interval) <= {{ until(period) }}
 {%- endmacro %}
+{# The starts of the days, weeks or months of the period. #}
+{% macro periods(period) %}
+generate_series(date_trunc(:every, {{ since() }}, 'UTC'), {{ until(period) }}, CAST('1 ' || :every AS interval))
+{%- endmacro %}
 {# A number at a path. A number of 10^24 or more, or with a hundred decimals, is ignored: it is no amount, and does not fit into the types of the results. #}
 {# OFFSET 0 keeps the lookup in one place; without it Postgres repeats it at each mention, which doubles the time of a report. #}
 {% macro number(path, payload, dotted) %}
@@ -49,7 +53,12 @@ CAST(:{{ name }} AS timestamptz)
  FROM (SELECT {{ at(path, payload, dotted) }} AS n OFFSET 0) lookup)
 {%- endmacro %}
 {# The contacts with their first :start, if it is in the period, by its day, week or month, and how many each cohort has. #}
-{% macro cohorts(period) %}
+{% macro cohorts(period, counted="") %}
+{% if counted %}
+cohorts AS (
+    SELECT cohort, size FROM {{ records(counted, "cohorts", "cohort timestamptz, size bigint") }}
+)
+{%- else %}
 members AS (
     SELECT e.contact_id, min(e.occurred_at) AS began, date_trunc(:every, min(e.occurred_at), 'UTC') AS cohort
     FROM app_events e
@@ -61,4 +70,9 @@ members AS (
     FROM members
     GROUP BY cohort
 )
+{%- endif %}
+{%- endmacro %}
+{# What the kernels counted, instead of the events: a set of records of a report. #}
+{% macro records(counted, name, columns) %}
+jsonb_to_recordset(CAST(:{{ counted }} AS jsonb) -> '{{ name }}') AS t ({{ columns }})
 {%- endmacro %}

@@ -1,6 +1,10 @@
 -- What contacts do after {{ "their first :start" if start else "their first event" }} in the period: the most frequent paths of a few steps, within a time limit. A repeated step counts once.
 {% import "parts.sql" as parts %}
-WITH firsts AS (
+WITH {% if counted %}
+counted AS (
+    SELECT path, contacts, started FROM {{ parts.records(counted, "paths", "path text[], contacts bigint, started bigint") }}
+{% else %}
+firsts AS (
     SELECT DISTINCT ON (contact_id) contact_id, occurred_at, id
     FROM app_events
     WHERE {{ "event = :start AND " if start }}{{ parts.during(period) }}
@@ -21,9 +25,13 @@ WITH firsts AS (
     FROM numbered
     WHERE number <= :steps
     GROUP BY contact_id
+), counted AS (
+    SELECT path, count(*) AS contacts, sum(count(*)) OVER () AS started
+    FROM paths
+    GROUP BY path
+{% endif %}
 )
-SELECT path, count(*) AS contacts, count(*)::float8 / sum(count(*)) OVER () AS share
-FROM paths
-GROUP BY path
+SELECT path, contacts, contacts::float8 / started AS share
+FROM counted
 ORDER BY contacts DESC, path
 LIMIT :limit

@@ -1,7 +1,11 @@
 -- Of the contacts with their first :start in a day, week or month of the period, how many returned in each later one.
 -- Number 0 is the cohort's own period; periods that have not begun are left out, and the first cohort and the last period may be incomplete.
 {% import "parts.sql" as parts %}
-WITH {{ parts.cohorts(period) }}, later_events AS (
+WITH {{ parts.cohorts(period, counted) }}, {% if counted %}
+returned AS (
+    SELECT cohort, at, contacts FROM {{ parts.records(counted, "returned", "cohort timestamptz, at timestamptz, contacts bigint") }}
+{% else %}
+later_events AS (
     SELECT contact_id, date_trunc(:every, occurred_at, 'UTC') AS at, max(occurred_at) AS last
     FROM app_events
     WHERE {{ "event = :back AND " if back }}{{ parts.during(period) }}
@@ -11,6 +15,7 @@ WITH {{ parts.cohorts(period) }}, later_events AS (
     FROM members p
     JOIN later_events e ON e.contact_id = p.contact_id AND e.last >= p.began
     GROUP BY p.cohort, e.at
+{% endif %}
 )
 SELECT c.cohort, c.size, n AS number, coalesce(r.contacts, 0) AS contacts, coalesce(r.contacts, 0)::float8 / c.size AS share,
        {{ parts.complete(period, "c.cohort + n * CAST('1 ' || :every AS interval)", "c.cohort") }} AS complete

@@ -1,5 +1,10 @@
 -- The sum of a number in an event{{ ", by day, week or month" if every }}{{ ", by a property" if by }}. Events without that number are only counted.
 {% import "parts.sql" as parts %}
+{% if counted %}
+SELECT {% if every %}at, {{ parts.complete(period, "at") }} AS complete,
+       {% endif %}{{ "part, " if by }}events, contacts, total, (total / nullif(numbers, 0))::float8 AS mean, median, largest
+FROM {{ parts.records(counted, "totals", "at timestamptz, part text, events bigint, contacts bigint, numbers bigint, total numeric, median float8, largest numeric") }}
+{% else %}
 SELECT {% if every %}date_trunc(:every, e.occurred_at, 'UTC') AS at, {{ parts.complete(period, "date_trunc(:every, e.occurred_at, 'UTC')") }} AS complete,
        {% endif %}{{ parts.property(by, dotted) ~ " AS part, " if by }}count(*) AS events, count(DISTINCT e.contact_id) AS contacts,
        sum(v.value) AS total, avg(v.value)::float8 AS mean,
@@ -9,8 +14,12 @@ CROSS JOIN LATERAL (SELECT {{ parts.number("value", "e.payload", dotted) }} AS v
 WHERE e.event = :event AND {{ parts.during(period, "e.") }}
 {% if every %}
 GROUP BY at, complete{{ ", part" if by }}
-ORDER BY at{{ ", total DESC NULLS LAST, part" if by }}
 {% elif by %}
 GROUP BY 1
+{% endif %}
+{% endif %}
+{% if every %}
+ORDER BY at{{ ", total DESC NULLS LAST, part" if by }}
+{% elif by %}
 ORDER BY total DESC NULLS LAST, part
 {% endif %}

@@ -40,6 +40,7 @@ GRAPH = {
 AUTOMATION = {"name": "a", "triggerSpec": {"type": "app_event", "event": "deposit"}, "graph": GRAPH}
 EVENT = {"event": "deposit", "contact": {"externalId": "u1", "email": "a@example.com"}, "payload": {"a": 1.5}}
 SEGMENT = {"name": "everybody", "sql": "SELECT id AS contact_id FROM contacts"}
+PERIOD = {"since": "2026-11-01T00:00:00Z"}
 VALID_BODIES: dict[str, dict[str, Any]] = {
     "segments.reach": {"needs": [{"path": "email"}], "all": True},
     "events.ingest_one": EVENT,
@@ -80,6 +81,14 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "keys.roll": {},
     "automations.send_test_messages": {"event": EVENT, "to": {"email": "me@example.com"}},
     "automations.send_unsaved_test_messages": AUTOMATION | {"event": EVENT, "to": {"email": "me@example.com"}},
+    "reports.funnel": PERIOD | {"steps": ["signup", "deposit"]},
+    "reports.retention": PERIOD | {"start": "signup"},
+    "reports.cohorts": PERIOD | {"start": "signup", "event": "deposit"},
+    "reports.active_users": PERIOD,
+    "reports.paths": PERIOD,
+    "reports.revenue": PERIOD | {"event": "deposit", "value": "amount"},
+    "reports.time_to_convert": PERIOD | {"start": "signup", "goal": "deposit"},
+    "reports.message_performance": PERIOD,
     "sql.run_query": {"sql": "SELECT event, occurred_at, payload FROM app_events"},
 }
 """Valid bodies; a value that is the name of an id below is replaced by that id."""

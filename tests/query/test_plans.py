@@ -45,7 +45,9 @@ async def test_reports_on_few_contacts_read_few_rows(database, keyring, org_ids)
     with psycopg.connect(database.dsn, autocommit=True, options="-c workbench.org=*") as connection:
         connection.execute(_HISTORY)
     reader = await Readers(database, keyring).of(1)
-    active_users = sql.statement("active_users", period={"until": False, "past": False, "segment": ""}, event=False)
+    active_users = sql.statement(
+        "active_users", period={"until": False, "past": False, "segment": ""}, event=False, counted=""
+    )
     for text in (active_users, sql.statement("missing_values"), suggestions.NEWEST_EVENTS):
         query = text
         for name, value in _BOUND.items():

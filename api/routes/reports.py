@@ -1,0 +1,30 @@
+"""`POST /api/v1/reports/<name>`: a built-in report, returned as JSON, Arrow or CSV like the result of a query."""
+
+from typing import Any
+
+from sanic import Blueprint, Request
+
+from api.query.gateway import AnalystQuery
+from api.query.reports import statement
+from api.routes.request import Operation, body_of, principal_of, services
+from api.routes.sql import SQL, SqlResponse, accepted_writer, send_result
+from workbench.language.reports import REPORTS, ReportBody, report_query
+
+blueprint = Blueprint("reports", url_prefix="/api/v1/reports")
+
+
+def _add_route(report: type[ReportBody]) -> None:
+    async def run_report(request: Request) -> None:
+        body = await body_of(request, report)
+        principal, writer = principal_of(request), accepted_writer(request)
+        sql = report_query(body, statement)
+        query = AnalystQuery(principal.org_id, sql.text, sql.params, "pii:read" in principal.scopes, body.as_of)
+        await send_result(request, query.hash, services(request).gateway.run(query, writer.binary), writer)
+
+    run_report.__doc__ = report.__doc__
+    handler: Any = Operation(SQL, body=report, answer=SqlResponse)(run_report)
+    blueprint.add_route(handler, f"/{report.name}", methods=["POST"], name=report.name)
+
+
+for _report in REPORTS:
+    _add_route(_report)
