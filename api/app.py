@@ -46,6 +46,7 @@ from api.ingest.rejected import Notices
 from api.metrics.collect import Lag, ProcessMetrics, collect_api
 from api.metrics.serve import publish
 from api.openapi import document
+from api.parts.reports import ReportCounter
 from api.process import install_tracing, run
 from api.query.gateway import Gateway
 from api.query.limits import ConcurrencyLimits, QuerySlots
@@ -190,6 +191,8 @@ def create_app(settings: Settings, dsn: str, secret: str, name: str = "workbench
         notices,
         Followers(),
         gateway,
+        # A standby may not tell which transactions are open, so with one the SQL answers.
+        ReportCounter(gateway, dsn, settings.data_dir if settings.parts and standby is None else None),
         sessions,
         Feed(dsn, sessions, clock),
         SegmentServices(segment_database, gateway, keyring, SEGMENT_QUERY_TIMEOUT_S, QuerySlots(SEGMENT_CONCURRENCY)),

@@ -18,6 +18,7 @@ from bench import (
     catalog,
     chain,
     client,
+    columnar,
     engine,
     growth,
     history,
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[Effort], Measurement]] = {
     "startup": startup.measure,
     "inapp": inapp.measure,
     "reports": reports.measure,
+    "columnar": columnar.measure,
     "sql": sql.measure,
     "importing": importing.measure,
     "backtest": backtest.measure,
@@ -101,7 +103,7 @@ def _arguments() -> argparse.Namespace:
         "--millions",
         type=int,
         default=1,
-        help="stored events of growth, catalog and backtest, read by sql (%(default)s)",
+        help="stored events of growth, catalog, columnar and backtest, read by sql (%(default)s)",
     )
     args = parser.parse_args()
     if unknown := [part for part in args.parts if part not in PARTS]:

@@ -44,12 +44,14 @@ class Result(PrintableFrame):
 
     `statement`, `params`: the SQL of the query and the values of its `:name` parameters. `query_hash`: a hash of both.
     `watermark`: the snapshot that the rows were read at; `wb.sql(…, as_of=frame)` reads the same events again.
+    `answered_from`: of a report, whether it was counted over `parts` of events or by `sql`.
     """
 
     statement: str | None = None
     params: Mapping[str, Any] | None = None
     query_hash: str | None = None
     watermark: str | None = None
+    answered_from: str | None = None
 
     @usage_example('frame.structs("payload")')
     def structs(self, *columns: str) -> Self:
@@ -75,7 +77,7 @@ class Result(PrintableFrame):
         return any(column.str.contains(_MASKED_ADDRESS, literal=True).any() for column in shown)
 
     def _forget_query(self) -> None:
-        self.statement = self.params = self.query_hash = self.watermark = None
+        self.statement = self.params = self.query_hash = self.watermark = self.answered_from = None
 
 
 def _forgetting(method: Callable[..., Any], *, always: bool) -> Any:
@@ -107,6 +109,7 @@ def read_result(streams: Iterable[bytes], headers: Mapping[str, str]) -> Result:
     # Without rechunk the frame keeps one chunk per batch, and the rows are not copied.
     rows = Result(pl.concat([pl.read_ipc_stream(stream) for stream in streams], rechunk=False))
     rows.query_hash, rows.watermark = headers.get("Query-Hash"), headers.get("Watermark")
+    rows.answered_from = headers.get("Answered-From")
     return rows
 
 

@@ -7,7 +7,7 @@ first byte of a response. The isolation of organizations from each other is in `
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from typing import Annotated
 
 import msgspec
@@ -90,9 +90,12 @@ class Gateway:
         self._warned = False
 
     @asynccontextmanager
-    async def run(self, query: AnalystQuery, binary: Collection[int] = ()) -> AsyncIterator[QueryResult]:
+    async def run(
+        self, query: AnalystQuery, binary: Collection[int] = (), counted_at: Snapshot | None = None
+    ) -> AsyncIterator[QueryResult]:
         """Yield the result while the query runs.
 
+        `counted_at`: the snapshot in which the events of the result were counted, if the query does not read them.
         `binary`: types (oids) that the caller takes in Postgres's binary form; used if all columns are of these types.
         Raises InvalidQueryError, QueryError, ReaderError or DatabaseUnavailableError.
         """
@@ -116,11 +119,22 @@ class Gateway:
                     raise InvalidQueryError(problem)
             try:
                 async with AsyncExitStack() as stack:
-                    yield await self._start(stack, query, statement, snapshot, reader, binary)
+                    result = await self._start(stack, query, statement, snapshot, reader, binary)
+                    if counted_at is not None and query.as_of is None:
+                        result.watermark = write_watermark(counted_at, self._keyring.of(query.org_id))
+                    yield result
             except DatabaseUnavailableError:
                 # The role may have been dropped or its password changed: create or complete it at the next query.
                 self._readers.forget(query.org_id)
                 raise
+
+    def slot(self, org_id: int) -> AbstractAsyncContextManager[None]:
+        """Hold one of the organization's slots for queries; raise TooManyQueriesError if none is free in time."""
+        return self._slots.acquire(org_id)
+
+    async def snapshot_of(self, org_id: int, watermark: str) -> Snapshot:
+        """Return the part of a watermark's snapshot that this database has; raise InvalidQueryError."""
+        return await self._resolve_as_of(AnalystQuery(org_id, "", None, clear_emails=False), watermark)
 
     async def _resolve_as_of(self, query: AnalystQuery, watermark: str) -> Snapshot:
         """Return the part of a watermark's snapshot that this database has (`resolve_snapshot`)."""

@@ -6,7 +6,7 @@ from sanic import Blueprint, Request
 
 from api.query.gateway import AnalystQuery
 from api.query.reports import statement
-from api.routes.request import Operation, body_of, principal_of, services
+from api.routes.request import Operation, body_of, cancel_when_key_ends, principal_of, services
 from api.routes.sql import SQL, SqlResponse, accepted_writer, send_result
 from workbench.language.reports import REPORTS, ReportBody, report_query
 
@@ -17,9 +17,19 @@ def _add_route(report: type[ReportBody]) -> None:
     async def run_report(request: Request) -> None:
         body = await body_of(request, report)
         principal, writer = principal_of(request), accepted_writer(request)
+        clear = "pii:read" in principal.scopes
         sql = report_query(body, statement)
-        query = AnalystQuery(principal.org_id, sql.text, sql.params, "pii:read" in principal.scopes, body.as_of)
-        await send_result(request, query.hash, services(request).gateway.run(query, writer.binary), writer)
+        query = AnalystQuery(principal.org_id, sql.text, sql.params, clear, body.as_of)
+        async with cancel_when_key_ends(request, SQL):
+            counted = await services(request).reports.count(principal.org_id, body)
+        if counted is None:
+            running = services(request).gateway.run(query, writer.binary)
+        else:
+            shown = report_query(body, statement, counted.counted)
+            shown_query = AnalystQuery(principal.org_id, shown.text, shown.params, clear, body.as_of)
+            running = services(request).gateway.run(shown_query, writer.binary, counted.snapshot)
+        answered_from = "sql" if counted is None else "parts"
+        await send_result(request, query.hash, running, writer, {"Answered-From": answered_from})
 
     run_report.__doc__ = report.__doc__
     handler: Any = Operation(SQL, body=report, answer=SqlResponse)(run_report)

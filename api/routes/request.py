@@ -35,6 +35,7 @@ from api.inapp.sessions import Sessions
 from api.ingest.clicks import Clicks
 from api.ingest.pipeline import Pipeline
 from api.ingest.rejected import Notices
+from api.parts.reports import ReportCounter
 from api.query.gateway import Gateway
 from api.routes.access_log import AccessLog
 from api.routes.responses import RequestRefusedError, answer
@@ -97,6 +98,7 @@ class Services(msgspec.Struct, frozen=True):
     notices: Notices
     followers: Followers
     gateway: Gateway
+    reports: ReportCounter
     sessions: Sessions
     feed: Feed
     segments: SegmentServices

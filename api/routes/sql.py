@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any
 
@@ -83,12 +84,16 @@ def accepted_writer(request: Request, *, spreadsheet: bool = False) -> type[Resu
 
 
 async def send_result(
-    request: Request, query_hash: str, running: AbstractAsyncContextManager[QueryResult], writer: type[ResultWriter]
+    request: Request,
+    query_hash: str,
+    running: AbstractAsyncContextManager[QueryResult],
+    writer: type[ResultWriter],
+    more_headers: Mapping[str, str] | None = None,
 ) -> None:
     """Stream the rows of a query that runs while `running` is entered."""
     # A query may run for long: a revoked key must not receive the rest of its rows.
     async with cancel_when_key_ends(request, SQL), running as result:
-        headers = {"Query-Hash": query_hash}
+        headers = {"Query-Hash": query_hash, **(more_headers or {})}
         if result.watermark is not None:
             headers["Watermark"] = result.watermark
         pieces = stream(result, writer)

@@ -142,6 +142,7 @@ def report(rows: Result, name: str, title: str, warnings: Sequence[str] = ()) ->
     result._name = name
     result.statement, result.params = rows.statement, rows.params
     result.query_hash, result.watermark = rows.query_hash, rows.watermark
+    result.answered_from = rows.answered_from
     return result
 
 

@@ -30,7 +30,7 @@ SPANS = [
 ]
 
 EventName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
-Path: TypeAlias = Annotated[
+PayloadPath: TypeAlias = Annotated[
     str, Meta(max_length=1_000, pattern=r"\A[^.]+(\.[^.]+)*\Z", extra_json_schema={"examples": ["asset.name"]})
 ]
 Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_SPAN_S)]
@@ -99,7 +99,7 @@ class Funnel(ReportBody, frozen=True, kw_only=True, rename="camel"):
 
     steps: Annotated[tuple[EventName, ...], Meta(min_length=2, max_length=MAX_STEPS)]
     within_seconds: Seconds = 7 * 86_400
-    by: Path | None = None
+    by: PayloadPath | None = None
 
     def events(self) -> dict[str, str]:
         return {f"step_{number}": name.lower() for number, name in enumerate(self.steps, 1)}
@@ -125,7 +125,7 @@ class Cohorts(ReportBody, frozen=True, kw_only=True, rename="camel"):
 
     start: EventName
     event: EventName
-    value: Path | None = None
+    value: PayloadPath | None = None
     every: Every = "month"
     periods: Periods = 6
 
@@ -169,9 +169,9 @@ class Revenue(ReportBody, frozen=True, kw_only=True, rename="camel"):
     structure: ClassVar = ("every",)
 
     event: EventName
-    value: Path
+    value: PayloadPath
     every: Every | None = None
-    by: Path | None = None
+    by: PayloadPath | None = None
 
 
 class TimeToConvert(ReportBody, frozen=True, kw_only=True, rename="camel"):

@@ -1,0 +1,611 @@
+"""The counting behind the built-in reports: passes of numpy over events that are sorted by contact and moment.
+
+A report is counted bucket by bucket: all events of a contact are in one bucket, so numbers of contacts add up. Within a
+bucket the order is (contact, moment, id), as in the window functions of `sql/reports`, which give the same numbers; no
+pass sorts or hashes events. `counted()` returns what `report_query` takes instead of the events.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from decimal import Context, Decimal
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from workbench.language.reports import (
+    SPANS,
+    ActiveUsers,
+    Cohorts,
+    Every,
+    Funnel,
+    Paths,
+    ReportBody,
+    Retention,
+    Revenue,
+    TimeToConvert,
+)
+
+Array: TypeAlias = npt.NDArray[Any]
+Moments: TypeAlias = npt.NDArray[np.int64]
+"""Microseconds since 1970."""
+
+MAX_PATH_ROWS = 50_000
+MILLION = 1_000_000
+
+_DAY_US = 86_400 * MILLION
+_SPAN_UNITS_S = {"minute": 60, "hour": 3_600, "day": 86_400}
+_EXACT_FLOAT = 2**53
+_DIGITS = Context(prec=400)  # a sum of 2^63 numbers below 10^24 with less than a hundred decimals has fewer
+
+
+class UncountableError(Exception):
+    """The kernels cannot give exactly the answer of the SQL."""
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """The numbers at a path of the payload, one place per event.
+
+    `millionths`: exact ones, where `known`. `decimals`: their digits after the point as sent, where they end in zeros.
+    `others`: the numbers that do not fit, by place.
+    """
+
+    millionths: Array
+    known: Array
+    decimals: Array
+    others: dict[int, Decimal]
+
+    def at(self, rows: Array) -> "Numbers":
+        """Return the numbers of some events, given by their places in ascending order."""
+        others = {}
+        if self.others:
+            places = np.fromiter(self.others, np.int64, len(self.others))
+            places.sort()
+            for new, old in zip(*_places_of(places, rows), strict=True):
+                others[int(new)] = self.others[int(old)]
+        return Numbers(self.millionths[rows], self.known[rows], self.decimals[rows], others)
+
+
+def _places_of(places: Array, rows: Array) -> tuple[Array, Array]:
+    """Return where `places` are in `rows`, and those that are in it; both are ascending."""
+    new = np.searchsorted(rows, places)
+    found = (new < len(rows)) & (rows[np.minimum(new, max(len(rows) - 1, 0))] == places) if len(rows) else new < 0
+    return new[found], places[found]
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """Events of some contacts, sorted by (contact, moment, id). `part`: numbers of the texts that `by` finds, or -1."""
+
+    contact: Array
+    at: Moments
+    event: Array
+    part: Array | None = None
+    numbers: Numbers | None = None
+
+    def take(self, rows: Array) -> "Bucket":
+        """Return the events at some places, in ascending order."""
+        return Bucket(
+            self.contact[rows],
+            self.at[rows],
+            self.event[rows],
+            None if self.part is None else self.part[rows],
+            None if self.numbers is None else self.numbers.at(rows),
+        )
+
+
+class CountedPeriod(msgspec.Struct, frozen=True):
+    """Microseconds since 1970. `until`: the end of a period that was given one, which events have to be before."""
+
+    since: int
+    until: int | None
+
+
+class Kernel(Protocol):
+    """Counts one report."""
+
+    def add(self, bucket: Bucket) -> None:
+        """Count the events of some contacts: those of the report's names, before the end of the period."""
+
+    def counted(self) -> dict[str, Any]:
+        """Return the sets of records that the template of the report reads; raise UncountableError."""
+        ...
+
+
+def kernel_of(report: ReportBody, period: CountedPeriod, names: Sequence[str], parts: Sequence[str]) -> Kernel:
+    """Return the kernel of a report. `names` and `parts`: the texts that the numbers in buckets stand for.
+
+    `parts` may grow while buckets are added.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    match report:
+        case Funnel():
+            return FunnelKernel(report, period, numbers, parts)
+        case Retention():
+            return RetentionKernel(report, period, numbers)
+        case Cohorts():
+            return CohortsKernel(report, period, numbers)
+        case ActiveUsers():
+            return ActiveUsersKernel(report, period)
+        case Paths():
+            return PathsKernel(report, period, numbers, names)
+        case Revenue():
+            return RevenueKernel(report, period, parts)
+        case TimeToConvert():
+            return TimeToConvertKernel(report, period, numbers)
+        case _:
+            raise UncountableError(report.name)
+
+
+# --- Contacts and periods
+
+
+def _begins(keys: Array) -> Array:
+    """Return the places at which a key differs from the one before."""
+    if not len(keys):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+
+
+def _persons(contact: Array) -> Array:
+    """Return the contacts as 0, 1, 2 …, in their order."""
+    person = np.zeros(len(contact), np.int64)
+    person[1:] = np.cumsum(contact[1:] != contact[:-1])
+    return person
+
+
+def _first_of_each(person: Array, rows: Array, missing: int) -> Array:
+    """Return for each person the first of `rows` that is theirs, or `missing`."""
+    first = np.full(person[-1] + 1 if len(person) else 0, missing, np.int64)
+    chosen = rows[_begins(person[rows])]
+    first[person[chosen]] = chosen
+    return first
+
+
+def ordinals(at: Moments, every: Every) -> Array:
+    """Return the days, weeks (from Monday) or months since 1970 of moments, in UTC."""
+    match every:
+        case "day":
+            return at // _DAY_US
+        case "week":
+            return (at // _DAY_US + 3) // 7
+        case "month":
+            return at.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+
+
+def start_text(ordinal: int, every: Every) -> str:
+    """Return the start of a day, week or month as Postgres reads it."""
+    if every == "month":
+        return f"{np.datetime64(ordinal, 'M').astype('datetime64[D]')}T00:00:00Z"
+    day = np.datetime64(ordinal if every == "day" else ordinal * 7 - 3, "D")
+    return f"{day}T00:00:00Z"
+
+
+def _count(counter: Counter[tuple[int, int]], first: Array, second: Array) -> None:
+    """Count pairs of whole numbers."""
+    if not len(first):
+        return
+    least, width = int(second.min()), int(second.max()) - int(second.min()) + 1
+    keys, counts = np.unique(first * width + (second - least), return_counts=True)
+    for key, count in zip(keys.tolist(), counts.tolist(), strict=True):
+        one, other = divmod(key, width)
+        counter[one, other + least] += count
+
+
+def median(values: Array) -> float | None:
+    """Return `percentile_cont(0.5)` of numbers, calculated as Postgres does."""
+    if not len(values):
+        return None
+    middle = 0.5 * (len(values) - 1)
+    low, high = int(np.floor(middle)), int(np.ceil(middle))
+    chosen = np.partition(values, (low, high))
+    lowest, highest = float(chosen[low]), float(chosen[high])
+    return lowest + (middle - low) * (highest - lowest)
+
+
+# --- Funnel
+
+
+class FunnelKernel:
+    """For each step and part, how long each contact took that reached it: the shortest of its ways."""
+
+    def __init__(self, report: Funnel, period: CountedPeriod, numbers: dict[str, int], parts: Sequence[str]) -> None:
+        self._names = [*report.events().values()]
+        self._steps = [numbers.get(name, -1) for name in self._names]
+        self._within = report.within_seconds * MILLION
+        self._period, self._parts = period, parts
+        self._grouped = report.by is not None
+        # Of each step, arrays of microseconds, and of the parts of their contacts
+        self._took: list[list[Array]] = [[] for _ in self._steps]
+        self._of: list[list[Array]] = [[] for _ in self._steps]
+
+    def add(self, bucket: Bucket) -> None:
+        if bucket.at.size and int(bucket.at.min()) < self._period.since:
+            bucket = bucket.take(np.flatnonzero(bucket.at >= self._period.since))
+        person, at = _persons(bucket.contact), bucket.at
+        rows = np.flatnonzero(bucket.event == self._steps[0])
+        if not len(rows):
+            return
+        part = np.zeros(person[-1] + 1, np.int64)
+        if bucket.part is not None:
+            firsts = rows[_begins(person[rows])]
+            part[person[firsts]] = bucket.part[firsts]
+        begun = at[rows]
+        for number, step in enumerate(self._steps):
+            if number:
+                reached = np.flatnonzero(bucket.event == step)
+                # The latest row of the step before that is strictly earlier. Of several begins, it carries the latest.
+                before = np.searchsorted(rows, reached) - 1
+                reached, before = reached[before >= 0], before[before >= 0]
+                on_the_way = (person[rows[before]] == person[reached]) & (at[reached] - begun[before] <= self._within)
+                rows, begun = reached[on_the_way], begun[before[on_the_way]]
+                if not len(rows):
+                    return
+            starts = _begins(person[rows])
+            self._took[number].append(np.minimum.reduceat(at[rows] - begun, starts))
+            self._of[number].append(part[person[rows[starts]]])
+
+    def counted(self) -> dict[str, Any]:
+        took = [np.concatenate(arrays) if arrays else np.zeros(0, np.int64) for arrays in self._took]
+        of = [np.concatenate(arrays) if arrays else np.zeros(0, np.int64) for arrays in self._of]
+        parts = np.unique(of[0]).tolist() if self._grouped else [0]
+        steps = []
+        for step, name in enumerate(self._names):
+            order = np.argsort(of[step], kind="stable") if self._grouped else slice(None)
+            durations, owners = took[step][order] / MILLION, of[step][order]
+            bounds = np.searchsorted(owners, parts), np.searchsorted(owners, parts, "right")
+            for part, begin, end in zip(parts, *bounds, strict=True):
+                chosen = durations[begin:end]
+                record = {"step": step + 1, "event": name, "contacts": len(chosen)}
+                steps.append(record | {"seconds": median(chosen), "part": self._text(part)})
+        return {"steps": steps}
+
+    def _text(self, part: int) -> str | None:
+        return self._parts[part] if self._grouped and part >= 0 else None
+
+
+# --- Cohorts: retention, and sums
+
+
+class _CohortKernel:
+    """Contacts by the period of their first start ever."""
+
+    def __init__(self, every: Every, start: int, period: CountedPeriod) -> None:
+        self._every, self._start, self._period = every, start, period
+        self._sizes: Counter[int] = Counter()
+
+    def _members(self, bucket: Bucket, person: Array) -> tuple[Array, Array]:
+        """Return for each person when it began (never: the largest number), and its cohort; count the cohorts."""
+        starts = np.flatnonzero(bucket.event == self._start)
+        first = _first_of_each(person, starts, -1)
+        began = np.where(first >= 0, bucket.at[first], np.iinfo(np.int64).max)
+        began[began < self._period.since] = np.iinfo(np.int64).max
+        is_member = began < np.iinfo(np.int64).max
+        cohort = np.zeros(len(began), np.int64)
+        cohort[is_member] = ordinals(began[is_member], self._every)
+        for ordinal, size in zip(*np.unique(cohort[is_member], return_counts=True), strict=True):
+            self._sizes[int(ordinal)] += int(size)
+        return began, cohort
+
+    def _cohorts(self) -> list[dict[str, Any]]:
+        return [{"cohort": self._text(ordinal), "size": size} for ordinal, size in self._sizes.items()]
+
+    def _text(self, ordinal: int) -> str:
+        return start_text(ordinal, self._every)
+
+
+class RetentionKernel(_CohortKernel):
+    def __init__(self, report: Retention, period: CountedPeriod, numbers: dict[str, int]) -> None:
+        super().__init__(report.every, numbers.get(report.start.lower(), -1), period)
+        self._back = None if report.back is None else numbers.get(report.back.lower(), -1)
+        self._returned: Counter[tuple[int, int]] = Counter()
+
+    def add(self, bucket: Bucket) -> None:
+        if not len(bucket.at):
+            return
+        person = _persons(bucket.contact)
+        began, cohort = self._members(bucket, person)
+        back = bucket.at >= began[person]
+        if self._back is not None:
+            back &= bucket.event == self._back
+        rows = np.flatnonzero(back)
+        person, at = person[rows], ordinals(bucket.at[rows], self._every)
+        if not len(rows):
+            return
+        new = np.concatenate(([True], (person[1:] != person[:-1]) | (at[1:] != at[:-1])))
+        _count(self._returned, cohort[person[new]], at[new])
+
+    def counted(self) -> dict[str, Any]:
+        returned = [
+            {"cohort": self._text(cohort), "at": self._text(at), "contacts": contacts}
+            for (cohort, at), contacts in self._returned.items()
+        ]
+        return {"cohorts": self._cohorts(), "returned": returned}
+
+
+class CohortsKernel(_CohortKernel):
+    def __init__(self, report: Cohorts, period: CountedPeriod, numbers: dict[str, int]) -> None:
+        super().__init__(report.every, numbers.get(report.start.lower(), -1), period)
+        self._event = numbers.get(report.event.lower(), -1)
+        self._with_value = report.value is not None
+        self._events: Counter[tuple[int, int]] = Counter()
+        self._totals: dict[tuple[int, int], Total] = defaultdict(Total)
+
+    def add(self, bucket: Bucket) -> None:
+        if not len(bucket.at):
+            return
+        person = _persons(bucket.contact)
+        began, cohort = self._members(bucket, person)
+        rows = np.flatnonzero((bucket.event == self._event) & (bucket.at >= began[person]))
+        cohorts, at = cohort[person[rows]], ordinals(bucket.at[rows], self._every)
+        _count(self._events, cohorts, at)
+        if self._with_value and bucket.numbers is not None:
+            for (_, key), rows_of_key in _groups(cohorts, at, rows):
+                self._totals[key].add(bucket.numbers.at(rows_of_key))
+
+    def counted(self) -> dict[str, Any]:
+        totals = []
+        for (cohort, at), events in self._events.items():
+            total = self._totals[cohort, at].text() if self._with_value else events
+            totals.append({"cohort": self._text(cohort), "at": self._text(at), "events": events, "total": total})
+        return {"cohorts": self._cohorts(), "totals": totals}
+
+
+def _groups(first: Array, second: Array, rows: Array) -> Iterator[tuple[tuple[int, tuple[int, int]], Array]]:
+    """Yield the rows of each pair of whole numbers in ascending order, with the number and the pair of the group."""
+    if not len(rows):
+        return
+    least, width = int(second.min()), int(second.max()) - int(second.min()) + 1
+    keys = first * width + (second - least)
+    order = np.argsort(keys, kind="stable")
+    starts = _begins(keys[order])
+    for number, chosen in enumerate(np.split(rows[order], starts[1:])):
+        one, other = divmod(int(keys[order[starts[number]]]), width)
+        yield (number, (one, other + least)), chosen
+
+
+class Total:
+    """A sum of numbers, exact, with as many decimals as Postgres gives it; their count, the largest and the median."""
+
+    def __init__(self) -> None:
+        self._millionths = self._decimals = 0
+        self._others = Decimal(0)
+        self._largest: Decimal | None = None
+        self._floats: list[Array] = []
+        self.count = 0
+
+    def add(self, numbers: Numbers) -> None:
+        known = numbers.millionths[numbers.known]
+        if len(known):
+            self.count += len(known)
+            # Halves of 32 bits, because a sum of 64 bits could overflow.
+            self._millionths += (int((known >> 32).sum()) << 32) + int((known & 0xFFFFFFFF).sum())
+            self._decimals = max(self._decimals, int(numbers.decimals.max()), _decimals_of(int(np.gcd.reduce(known))))
+            self._offer(Decimal(int(known.max())).scaleb(-6))
+            self._floats.append(_floats(known))
+        for number in numbers.others.values():
+            self.count += 1
+            self._others = _DIGITS.add(self._others, number)
+            self._decimals = max(self._decimals, -int(number.as_tuple().exponent))
+            self._offer(number)
+        if numbers.others:
+            self._floats.append(np.array([float(number) for number in numbers.others.values()]))
+
+    def _offer(self, number: Decimal) -> None:
+        self._largest = number if self._largest is None else max(self._largest, number)
+
+    def text(self) -> str | None:
+        """Return the sum; None without a number."""
+        if not self.count:
+            return None
+        total = _DIGITS.add(_DIGITS.scaleb(Decimal(self._millionths), -6), self._others)
+        return f"{total:.{self._decimals}f}"
+
+    def largest(self) -> str | None:
+        return None if self._largest is None else f"{self._largest:f}"
+
+    def median(self) -> float | None:
+        return median(np.concatenate(self._floats)) if self._floats else None
+
+
+def _decimals_of(millionths: int) -> int:
+    """Return the digits after the point that all multiples of a number of millionths need at most."""
+    decimals = 6
+    while decimals and millionths % 10 == 0:
+        millionths, decimals = millionths // 10, decimals - 1
+    return decimals
+
+
+def _floats(millionths: Array) -> Array:
+    """Return the nearest doubles. Below 2^53, one division of doubles rounds once and is therefore exact."""
+    floats = millionths / MILLION
+    for place in np.flatnonzero(np.abs(millionths) >= _EXACT_FLOAT).tolist():
+        floats[place] = int(millionths[place]) / MILLION
+    return floats
+
+
+# --- Active users
+
+
+class ActiveUsersKernel:
+    """Contacts by period: all, those without an earlier event, and those active in the period before as well."""
+
+    def __init__(self, report: ActiveUsers, period: CountedPeriod) -> None:
+        self._every, self._period = report.every, period
+        # The period before the one in which the report begins, for `stayed`
+        self._before = ordinals(np.array([period.since]), report.every)[0] - 1
+        self._counts: dict[int, Array] = defaultdict(lambda: np.zeros(4, np.int64))
+
+    def add(self, bucket: Bucket) -> None:
+        if not len(bucket.at):
+            return
+        person = _persons(bucket.contact)
+        ever_before = bucket.at[_begins(person)] < self._period.since
+        at = ordinals(bucket.at, self._every)
+        lately = np.flatnonzero(at >= self._before)
+        if not len(lately):
+            return
+        person, at, in_period = person[lately], at[lately], bucket.at[lately] >= self._period.since
+        starts = np.flatnonzero(np.concatenate(([True], (person[1:] != person[:-1]) | (at[1:] != at[:-1]))))
+        events = np.add.reduceat(in_period.astype(np.int64), starts)
+        person, at = person[starts], at[starts]
+        begins = np.concatenate(([True], person[1:] != person[:-1]))
+        stayed = np.concatenate(([False], at[1:] - at[:-1] == 1)) & ~begins
+        new = begins & ~ever_before[person]
+        has_events, least = events > 0, int(at.min())
+        place, length = at - least, int(at.max()) - least + 1
+        counts = [np.bincount(place[has_events & chosen], minlength=length) for chosen in (has_events, new, stayed)]
+        sums = np.bincount(place, weights=events, minlength=length).astype(np.int64)  # below 2^53, so exact
+        for number in np.flatnonzero(counts[0]).tolist():
+            self._counts[least + number] += np.array([*(count[number] for count in counts), sums[number]])
+
+    def counted(self) -> dict[str, Any]:
+        names = ("contacts", "new", "stayed", "events")
+        return {
+            "periods": [
+                {"at": start_text(ordinal, self._every)} | dict(zip(names, counts.tolist(), strict=True))
+                for ordinal, counts in self._counts.items()
+            ]
+        }
+
+
+# --- Paths
+
+
+class PathsKernel:
+    """How many contacts took each path."""
+
+    def __init__(self, report: Paths, period: CountedPeriod, numbers: dict[str, int], names: Sequence[str]) -> None:
+        self._start = None if report.start is None else numbers.get(report.start.lower(), -1)
+        self._steps, self._limit, self._within = report.steps, report.limit, report.within_seconds * MILLION
+        self._period, self._names = period, names
+        self._contacts: Counter[tuple[int, ...]] = Counter()
+
+    def add(self, bucket: Bucket) -> None:
+        if bucket.at.size and int(bucket.at.min()) < self._period.since:
+            bucket = bucket.take(np.flatnonzero(bucket.at >= self._period.since))
+        if not len(bucket.at):
+            return
+        person = _persons(bucket.contact)
+        starts = np.arange(len(person)) if self._start is None else np.flatnonzero(bucket.event == self._start)
+        first = _first_of_each(person, starts, len(person))
+        last = np.full(len(first), np.iinfo(np.int64).min)
+        has_begun = first < len(person)
+        last[has_begun] = bucket.at[first[has_begun]] + self._within
+        rows = np.flatnonzero((np.arange(len(person)) >= first[person]) & (bucket.at <= last[person]))
+        person, event = person[rows], bucket.event[rows].astype(np.int64)
+        if not len(rows):
+            return
+        is_new = np.concatenate(([True], (person[1:] != person[:-1]) | (event[1:] != event[:-1])))
+        person, event = person[is_new], event[is_new]
+        starts = _begins(person)
+        number = np.arange(len(person)) - np.repeat(starts, np.diff(np.append(starts, len(person))))
+        kept = number < self._steps
+        path = np.full((len(starts), self._steps), -1, np.int64)
+        path[np.cumsum(number == 0)[kept] - 1, number[kept]] = event[kept]
+        for events, contacts in _count_rows(path, len(self._names)):
+            self._contacts[events] += contacts
+
+    def counted(self) -> dict[str, Any]:
+        started = self._contacts.total()
+        most = sorted(self._contacts.values(), reverse=True)[: self._limit]
+        # Equally frequent paths are ordered by Postgres, in the order of its texts.
+        paths = [(path, contacts) for path, contacts in self._contacts.items() if contacts >= most[-1]]
+        if len(paths) > MAX_PATH_ROWS:
+            raise UncountableError(f"{len(paths)} paths are equally frequent")
+        return {
+            "paths": [
+                {"path": [self._names[event] for event in path], "contacts": contacts, "started": started}
+                for path, contacts in paths
+            ]
+        }
+
+
+def _count_rows(table: Array, names: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield each different row of a table of whole numbers from -1, without its end of -1, and how often it occurs."""
+    keys = np.zeros(len(table), np.int64)
+    for column in table.T:
+        # Numbers of the rows so far, so that the next column always fits.
+        _, keys = np.unique(keys * (names + 1) + column + 1, return_inverse=True)
+    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    for row, count in zip(table[first].tolist(), counts.tolist(), strict=True):
+        yield tuple(event for event in row if event >= 0), count
+
+
+# --- Revenue
+
+
+class RevenueKernel:
+    """Events, contacts and the sum of a number, by period and part. All events in the buckets are the report's."""
+
+    def __init__(self, report: Revenue, period: CountedPeriod, parts: Sequence[str]) -> None:
+        self._every, self._period, self._parts = report.every, period, parts
+        self._grouped = report.by is not None
+        self._events: Counter[tuple[int, int]] = Counter()
+        self._contacts: Counter[tuple[int, int]] = Counter()
+        self._totals: dict[tuple[int, int], Total] = defaultdict(Total)
+
+    def add(self, bucket: Bucket) -> None:
+        rows = np.flatnonzero(bucket.at >= self._period.since)
+        nothing = np.zeros(len(rows), np.int64)
+        at = nothing if self._every is None else ordinals(bucket.at[rows], self._every)
+        part = nothing if bucket.part is None else bucket.part[rows].astype(np.int64)
+        for (_, key), chosen in _groups(at, part, rows):
+            self._events[key] += len(chosen)
+            self._contacts[key] += len(_begins(bucket.contact[chosen]))
+            if bucket.numbers is not None:
+                self._totals[key].add(bucket.numbers.at(chosen))
+
+    def counted(self) -> dict[str, Any]:
+        if self._every is None and not self._grouped:
+            self._events[0, 0] += 0  # without groups there is always a row
+        totals = []
+        for (at, part), events in self._events.items():
+            total = self._totals[at, part]
+            record: dict[str, Any] = {"events": events, "contacts": self._contacts[at, part], "numbers": total.count}
+            record |= {"total": total.text(), "median": total.median(), "largest": total.largest()}
+            record["at"] = None if self._every is None else start_text(at, self._every)
+            record["part"] = self._parts[part] if self._grouped and part >= 0 else None
+            totals.append(record)
+        return {"totals": totals}
+
+
+# --- Time to convert
+
+
+class TimeToConvertKernel:
+    """Contacts by how long they took from their first start in the period to the first goal after it."""
+
+    def __init__(self, report: TimeToConvert, period: CountedPeriod, numbers: dict[str, int]) -> None:
+        self._start = numbers.get(report.start.lower(), -1)
+        self._goal = numbers.get(report.goal.lower(), -1)
+        self._period, self._within = period, report.within_seconds * MILLION
+        spans = {_span_us(span) for span in SPANS} | {self._within}
+        self._spans = np.array(sorted(span for span in spans if span <= self._within))
+        self._contacts = np.zeros(len(self._spans), np.int64)
+        self._started = 0
+
+    def add(self, bucket: Bucket) -> None:
+        in_period = bucket.at >= self._period.since
+        person = _persons(bucket.contact)
+        first = _first_of_each(person, np.flatnonzero(in_period & (bucket.event == self._start)), -1)
+        began = bucket.at[first] if len(first) else first
+        self._started += int((first >= 0).sum())
+        took = bucket.at - began[person]
+        is_goal = (bucket.event == self._goal) & in_period & (first[person] >= 0) & (took > 0) & (took <= self._within)
+        goals = np.flatnonzero(is_goal)
+        chosen = goals[_begins(person[goals])]
+        self._contacts += np.bincount(np.searchsorted(self._spans, took[chosen]), minlength=len(self._spans))
+
+    def counted(self) -> dict[str, Any]:
+        durations: list[dict[str, Any]] = [
+            {"duration": f"{span / MILLION:f} seconds", "contacts": contacts}
+            for span, contacts in zip(self._spans.tolist(), self._contacts.tolist(), strict=True)
+        ]
+        durations.append({"duration": None, "contacts": self._started - int(self._contacts.sum())})
+        return {"durations": durations}
+
+
+def _span_us(span: str) -> int:
+    number, unit = span.removesuffix("s").split(" ")
+    return int(number) * _SPAN_UNITS_S[unit] * MILLION

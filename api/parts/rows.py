@@ -1,0 +1,485 @@
+"""Events of parts and of the heap as the arrays that kernels count: filtered, in one order, with values of payloads.
+
+A bucket is read from several runs, each sorted: its files, and its rows of the heap. Runs are merged by a stable sort,
+which is a merge for sorted runs. Events of a contact at the same microsecond are ordered by id, as in Postgres; the ids
+are read only where such events are in different runs.
+"""
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from api.parts import files
+from api.parts.kernels import MILLION, Array, Bucket, Numbers, UncountableError
+from api.store.analyst import Snapshot
+from api.store.parts import EventPage
+
+_LARGEST, _MOST_DECIMALS = Decimal("1e24"), 100  # numbers beyond are ignored, as in `parts.number` of sql/reports
+_NO_END = np.iinfo(np.int64).max
+_MILLIONTHS = 6
+_MAX_MILLIONTHS = 10**18
+_NO_NUMBER = np.iinfo(np.int64).min
+_raw_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Texts:
+    """The texts that a value has, each with a number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str | None) -> int:
+        """Return the number of a text; -1 for none."""
+        if text is None:
+            return -1
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+        return number
+
+
+class EventSelection(NamedTuple):
+    """What a report reads. `events`: numbers of names, None for all. `start`: the only one read before `since`.
+
+    `history`: all events before `since` are read, too. `by`, `value`: paths into the payload, for events with the
+    numbers `by_event` and `value_event`. `without`: numbers of contacts that are read from the heap, in order.
+    """
+
+    events: Array | None
+    since: int
+    until: int | None
+    start: int | None
+    history: bool
+    by: str | None
+    by_event: int
+    value: str | None
+    value_event: int
+    as_of: Snapshot | None
+    without: Array
+    ordered: bool  # whether the order of events at the same microsecond matters
+
+
+class SortedEvents(NamedTuple):
+    """Sorted events. `texts`: numbers of the texts at `by`. `ids` are read only when they are needed."""
+
+    contact: Array
+    at: Array
+    event: Array
+    texts: Array | None
+    numbers: Numbers | None
+    rows: Array  # their places in the file
+    ids: Array | None
+    file: Path | None
+
+
+def _kept(
+    wanted: EventSelection, event: Array, at: Array, stored_in: Array | None, contact: Array, *, from_parts: bool
+) -> Array:
+    kept = np.ones(len(event), bool) if wanted.events is None else np.isin(event, wanted.events)
+    if not wanted.history:
+        recent = at >= wanted.since
+        kept &= recent if wanted.start is None else recent | (event == wanted.start)
+    if wanted.until is not None:
+        kept &= at < wanted.until
+    if wanted.as_of is not None and stored_in is not None:
+        kept &= stored_in < wanted.as_of.end
+        if wanted.as_of.open:
+            kept &= ~np.isin(stored_in, np.array(wanted.as_of.open))
+    if from_parts and len(wanted.without):
+        kept &= ~np.isin(contact, wanted.without)
+    return np.flatnonzero(kept)
+
+
+# --- From files
+
+
+class ContactRange(NamedTuple):
+    """The contacts of a bucket with numbers from `first` up to `end`."""
+
+    first: int
+    end: int
+
+
+def divide(paths: Sequence[Path], piece_rows: int) -> list[ContactRange]:
+    """Divide the contacts of a bucket into pieces with about `piece_rows` events in the files. Raises OSError."""
+    bounds: list[tuple[int, int]] = []
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            bounds += [(group.column(0).statistics.max, group.num_rows) for group in groups]
+    pieces, first, rows = [], 0, 0
+    for last, more in sorted(bounds):
+        rows += more
+        if rows >= piece_rows and last >= first:
+            pieces.append(ContactRange(first, last + 1))
+            first, rows = last + 1, 0
+    return [*pieces, ContactRange(first, _NO_END)]
+
+
+def run_of_file(path: Path, wanted: EventSelection, texts: Texts, contacts: ContactRange) -> SortedEvents:
+    """Return the events of some contacts that a report reads from a file. Raises OSError."""
+    blocks: list[SortedEvents | None] = []
+    with pq.ParquetFile(path) as file:
+        typed = files.keys_of(file.schema_arrow)
+        columns = ["contact", "event", "occurred_at"] + (["stored_in"] if wanted.as_of is not None else [])
+        columns = [*dict.fromkeys(columns + _columns_of(wanted.by, typed) + _columns_of(wanted.value, typed))]
+        seen = 0
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            bounds = group.column(0).statistics
+            if bounds.max >= contacts.first and bounds.min < contacts.end:
+                blocks.append(_block(file.read_row_group(number, columns=columns), wanted, texts, contacts, seen, path))
+            seen += group.num_rows
+    return _joined([block for block in blocks if block is not None])
+
+
+def _block(
+    table: pa.Table, wanted: EventSelection, texts: Texts, contacts: ContactRange, seen: int, path: Path
+) -> SortedEvents | None:
+    """Return the events of a row group, which begins with event number `seen` of its file; None without events."""
+    batches = table.combine_chunks().to_batches()
+    if not batches:
+        return None
+    (batch,) = batches
+    typed = [name.removeprefix("number:") for name in batch.schema.names if name.startswith("number:")]
+    contact, event, at = (_array(batch, name) for name in ("contact", "event", "occurred_at"))
+    stored_in = _array(batch, "stored_in") if wanted.as_of is not None else None
+    rows = _kept(wanted, event, at, stored_in, contact, from_parts=True)
+    rows = rows[(contact[rows] >= contacts.first) & (contact[rows] < contacts.end)]
+    values = None if wanted.by is None else _texts_of(batch, wanted.by, typed, event, rows, wanted, texts)
+    numbers = None if wanted.value is None else _numbers_of(batch, wanted.value, typed, event, rows, wanted)
+    return SortedEvents(contact[rows], at[rows], event[rows], values, numbers, rows + seen, None, path)
+
+
+def of_contacts(run: SortedEvents, contacts: ContactRange) -> SortedEvents:
+    """Return the events of some contacts."""
+    begin, end = np.searchsorted(run.contact, contacts)
+    return take(run, np.arange(begin, end))
+
+
+def _array(batch: pa.RecordBatch, name: str) -> Array:
+    array: Array = batch.column(name).to_numpy()
+    return array
+
+
+def _columns_of(path: str | None, typed: Sequence[str]) -> list[str]:
+    if path is None:
+        return []
+    return [f"number:{path}", f"json:{path}", "payload"] if path in typed and "." not in path else ["payload"]
+
+
+def _joined(runs: list[SortedEvents]) -> SortedEvents:
+    """Return runs one after the other."""
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        nothing = np.zeros(0, np.int64)
+        return SortedEvents(nothing, nothing, nothing, None, None, nothing, None, None)
+    return SortedEvents(
+        np.concatenate([run.contact for run in runs]),
+        np.concatenate([run.at for run in runs]),
+        np.concatenate([run.event for run in runs]),
+        None if runs[0].texts is None else np.concatenate([_some(run.texts) for run in runs]),
+        _joined_numbers([run.numbers for run in runs if run.numbers is not None]),
+        np.concatenate([run.rows for run in runs]),
+        None,
+        runs[0].file,
+    )
+
+
+def _some(array: Array | None) -> Array:
+    assert array is not None
+    return array
+
+
+def _joined_numbers(blocks: list[Numbers]) -> Numbers | None:
+    if not blocks:
+        return None
+    others: dict[int, Decimal] = {}
+    offset = 0
+    for block in blocks:
+        others |= {place + offset: number for place, number in block.others.items()}
+        offset += len(block.known)
+    return Numbers(
+        np.concatenate([block.millionths for block in blocks]),
+        np.concatenate([block.known for block in blocks]),
+        np.concatenate([block.decimals for block in blocks]),
+        others,
+    )
+
+
+# --- Values
+
+
+def _texts_of(
+    batch: pa.RecordBatch,
+    path: str,
+    typed: Sequence[str],
+    event: Array,
+    rows: Array,
+    wanted: EventSelection,
+    texts: Texts,
+) -> Array:
+    """Return the numbers of the texts at a path of the payloads, as `->>` gives them."""
+    result = np.full(len(rows), -1, np.int64)
+    places = np.flatnonzero(event[rows] == wanted.by_event)
+    chosen = pa.array(rows[places])
+    if path in typed and "." not in path:
+        numbers = batch.column(f"number:{path}").take(chosen)
+        found = np.full(len(places), -1, np.int64)
+        different, which = np.unique(numbers.fill_null(_NO_NUMBER).to_numpy(), return_inverse=True)
+        codes = [-1 if value == _NO_NUMBER else texts.number(_shortest(int(value))) for value in different]
+        found = np.array(codes, np.int64)[which] if len(places) else found
+        json = batch.column(f"json:{path}").take(chosen).dictionary_encode()
+        entries = json.dictionary.to_pylist()
+        codes = [-1 if entry in ("{", "[") else texts.number(_text(entry.encode())) for entry in entries]
+        index = json.indices.fill_null(-1).to_numpy()
+        with_text = index >= 0
+        found[with_text] = np.array(codes, np.int64)[index[with_text]] if entries else -1
+        containers = [number for number, entry in enumerate(entries) if entry in ("{", "[")]
+        nested = np.flatnonzero(np.isin(index, containers)) if containers else np.zeros(0, np.int64)
+        payloads = batch.column("payload").take(chosen.take(pa.array(nested))).to_pylist() if len(nested) else []
+        found[nested] = [texts.number(text_at(payload, path)) for payload in payloads]
+    else:
+        payloads = batch.column("payload").take(chosen).to_pylist()
+        found = np.array([texts.number(text_at(payload, path)) for payload in payloads], np.int64)
+    result[places] = found
+    return result
+
+
+def _numbers_of(
+    batch: pa.RecordBatch, path: str, typed: Sequence[str], event: Array, rows: Array, wanted: EventSelection
+) -> Numbers:
+    places = np.flatnonzero(event[rows] == wanted.value_event)
+    chosen = pa.array(rows[places])
+    if not (path in typed and "." not in path):
+        payloads = batch.column("payload").take(chosen).to_pylist()
+        return numbers_of([number_at(payload, path) for payload in payloads], places, len(rows))
+    column = batch.column(f"number:{path}").take(chosen).fill_null(_NO_NUMBER).to_numpy()
+    millionths, known = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
+    known[places] = column != _NO_NUMBER
+    millionths[places] = np.where(column != _NO_NUMBER, column, 0)
+    decimals, others = np.zeros(len(rows), np.int8), {}
+    json = batch.column(f"json:{path}").take(chosen).dictionary_encode()
+    of_entries = [_number(entry.encode()) for entry in json.dictionary.to_pylist()]
+    index = json.indices.fill_null(-1).to_numpy()
+    for place in np.flatnonzero(index >= 0).tolist():
+        number = of_entries[index[place]]
+        if number is None:
+            continue
+        row = int(places[place])
+        if known[row]:
+            decimals[row] = -int(number.as_tuple().exponent)
+        else:
+            others[row] = number
+    return Numbers(millionths, known, decimals, others)
+
+
+def numbers_of(values: Sequence[Decimal | None], places: Array, length: int) -> Numbers:
+    """Return numbers at some of `length` places."""
+    millionths, known = np.zeros(length, np.int64), np.zeros(length, bool)
+    decimals, others = np.zeros(length, np.int8), {}
+    for place, number in zip(places.tolist(), values, strict=True):
+        if number is None:
+            continue
+        digits = -int(number.as_tuple().exponent)
+        if digits <= _MILLIONTHS and abs(number) * MILLION < _MAX_MILLIONTHS:
+            millionths[place], known[place], decimals[place] = int(number * MILLION), True, digits
+        else:
+            others[place] = number
+    return Numbers(millionths, known, decimals, others)
+
+
+def _shortest(millionths: int) -> str:
+    """Return a number of millionths as JSON, with no more decimals than it needs."""
+    sign, digits = ("-" if millionths < 0 else ""), f"{abs(millionths):07d}"
+    return f"{sign}{digits[:-6]}.{digits[-6:]}".rstrip("0").rstrip(".")
+
+
+def _text(value: bytes) -> str | None:
+    """Return a JSON value as Postgres's `->>` does: a text without quotes, null as no text."""
+    if value[:1] == b'"':
+        return msgspec.json.decode(value, type=str)
+    return None if value == b"null" else value.decode()
+
+
+def _number(value: bytes) -> Decimal | None:
+    """Return a JSON number that reports count."""
+    if value[:1] not in b"-0123456789" or not value:
+        return None
+    number = Decimal(value.decode())
+    decimals = -int(number.as_tuple().exponent)
+    return number if abs(number) < _LARGEST and decimals < _MOST_DECIMALS else None
+
+
+def text_at(payload: str, path: str) -> str | None:
+    """Return the text at a path: of the key with dots in its name, or of the way through objects and arrays."""
+    root = _raw_object.decode(payload)
+    if "." in path:
+        whole = root.get(path)
+        text = None if whole is None else _text(bytes(whole))
+        if text is not None:
+            return text
+    value = _way(root, path.split("."))
+    return None if value is None else _text(value)
+
+
+def number_at(payload: str, path: str) -> Decimal | None:
+    """Return the number at a path; a key with dots in its name comes first, whatever it has."""
+    root = _raw_object.decode(payload)
+    whole = root.get(path) if "." in path else None
+    value = bytes(whole) if whole is not None else _way(root, path.split("."))
+    return None if value is None else _number(value)
+
+
+_CANONICAL_INDEX = re.compile(r"-?[0-9]{1,9}", re.ASCII)
+_ODD_INDEX = re.compile(r"\s*[+-]?[0-9]")
+
+
+def check_path(path: str | None) -> None:
+    """Raise UncountableError for a path that Postgres may read as an index of an array in a form of its own."""
+    for name in (path or "").split(".")[1:]:
+        if _ODD_INDEX.match(name) and not _CANONICAL_INDEX.fullmatch(name):
+            raise UncountableError(f"the path {path!r} has an index of another form")
+
+
+def _way(root: dict[str, msgspec.Raw], path: Sequence[str]) -> bytes | None:
+    value: Any = root.get(path[0])
+    for name in path[1:]:
+        if value is None:
+            return None
+        raw = bytes(value)
+        if raw[:1] == b"{":
+            value = _raw_object.decode(raw).get(name)
+        elif raw[:1] == b"[" and _CANONICAL_INDEX.fullmatch(name):
+            items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+            index = int(name)
+            value = items[index] if -len(items) <= index < len(items) else None
+        else:
+            return None
+    return None if value is None else bytes(value)
+
+
+# --- From the heap
+
+
+def run_of_page(
+    page: EventPage, names: dict[str, int], wanted: EventSelection, texts: Texts, *, touched: bool
+) -> SortedEvents:
+    """Return the events of the heap that a report reads, sorted. `names` gets the numbers of new names."""
+    known = page.events.dictionary_encode()
+    for name in known.dictionary.to_pylist():
+        names.setdefault(name, max(names.values(), default=0) + 1)
+    codes = np.array([names[name] for name in known.dictionary.to_pylist()], np.int64)
+    event = codes[known.indices.to_numpy()] if len(codes) else np.zeros(0, np.int64)
+    rows = _kept(wanted, event, page.occurred_at, page.stored_in, page.contacts, from_parts=not touched)
+    ids = _ids(page.ids)
+    order = np.lexsort((ids["low"][rows], ids["high"][rows], page.occurred_at[rows], page.contacts[rows]))
+    rows = rows[order]
+    payloads = page.payloads
+    values = numbers = None
+    if wanted.by is not None:
+        values = np.full(len(rows), -1, np.int64)
+        places = np.flatnonzero(event[rows] == wanted.by_event)
+        values[places] = [texts.number(text_at(payloads[row].as_py(), wanted.by)) for row in rows[places].tolist()]
+    if wanted.value is not None:
+        places = np.flatnonzero(event[rows] == wanted.value_event)
+        found = [number_at(payloads[row].as_py(), wanted.value) for row in rows[places].tolist()]
+        numbers = numbers_of(found, places, len(rows))
+    return SortedEvents(
+        page.contacts[rows], page.occurred_at[rows], event[rows], values, numbers, rows, ids[rows], None
+    )
+
+
+def _ids(column: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> Array:
+    """Return ids as pairs of numbers, whose order is that of uuids in Postgres."""
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    raw = column.buffers()[1]
+    offset = column.offset * 16
+    return np.frombuffer(raw, [("high", ">u8"), ("low", ">u8")])[offset // 16 : offset // 16 + len(column)].astype(
+        [("high", np.uint64), ("low", np.uint64)]
+    )
+
+
+# --- Merging
+
+
+def split_run(run: SortedEvents, buckets: int) -> list[SortedEvents]:
+    """Return the events of each bucket."""
+    bucket = run.contact % buckets
+    return [take(run, np.flatnonzero(bucket == number)) for number in range(buckets)]
+
+
+def take(run: SortedEvents, rows: Array) -> SortedEvents:
+    return SortedEvents(
+        run.contact[rows],
+        run.at[rows],
+        run.event[rows],
+        None if run.texts is None else run.texts[rows],
+        None if run.numbers is None else run.numbers.at(rows),
+        run.rows[rows],
+        None if run.ids is None else run.ids[rows],
+        run.file,
+    )
+
+
+def merged(runs: Sequence[SortedEvents], wanted: EventSelection) -> Bucket:
+    """Return the events of sorted runs in one order."""
+    runs = [run for run in runs if len(run.contact)]
+    whole = _joined(list(runs))
+    if len(runs) < 2:
+        return _bucket(whole)
+    order = np.argsort(whole.contact, kind="stable")
+    contact, at = whole.contact[order], whole.at[order]
+    late = np.flatnonzero((contact[1:] == contact[:-1]) & (at[1:] < at[:-1]))
+    if len(late):
+        # Few contacts have events that runs overlap in, so only theirs are sorted by moment.
+        rows = np.flatnonzero(np.isin(contact, contact[late]))
+        order[rows] = order[rows[np.lexsort((at[rows], contact[rows]))]]
+        contact, at = whole.contact[order], whole.at[order]
+    if wanted.ordered:
+        source = np.repeat(np.arange(len(runs)), [len(run.contact) for run in runs])[order]
+        same = (contact[1:] == contact[:-1]) & (at[1:] == at[:-1])
+        if (same & (source[1:] != source[:-1])).any():
+            tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+            ids = np.concatenate([_ids_of(run) for run in runs])[order[tied]]
+            keys = (ids["low"], ids["high"], at[tied], contact[tied])
+            order[tied] = order[tied[np.lexsort(keys)]]
+    return _bucket(whole, order)
+
+
+def _ids_of(run: SortedEvents) -> Array:
+    if run.ids is not None or run.file is None:
+        return _some(run.ids)
+    with pq.ParquetFile(run.file) as file:
+        sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        starts = np.cumsum([0, *sizes[:-1]])
+        group_of = np.searchsorted(starts, run.rows, "right") - 1
+        ids = [
+            _ids(file.read_row_group(group, columns=["id"])["id"].combine_chunks())[
+                run.rows[group_of == group] - starts[group]
+            ]
+            for group in np.unique(group_of).tolist()
+        ]
+    return np.concatenate(ids)
+
+
+def _bucket(run: SortedEvents, order: Array | None = None) -> Bucket:
+    if order is None:
+        return Bucket(run.contact, run.at, run.event, run.texts, run.numbers)
+    numbers = run.numbers
+    if numbers is not None:
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        others = {int(place[old]): number for old, number in numbers.others.items()}
+        numbers = Numbers(numbers.millionths[order], numbers.known[order], numbers.decimals[order], others)
+    texts = None if run.texts is None else run.texts[order]
+    return Bucket(run.contact[order], run.at[order], run.event[order], texts, numbers)
