@@ -16,12 +16,13 @@ from workbench.draft import Draft, from_json
 from workbench.duration import Moment, PeriodArguments
 from workbench.entries import DeadLetters, Entries, Entry, Until, dead_letters
 from workbench.errors import InvalidAutomationError, NotFoundError, WorkbenchError, usage_example
+from workbench.event_json import EventFields, EventValues, described_event
 from workbench.events import Receipt
 from workbench.language.check import Consent, Diagnostic, check_against
 from workbench.moves import MoveArgument, MoveResult, move_back, preview_move
 from workbench.plan import Plan, plan_publication
 from workbench.publish import AutomationRecord, Impact, SavedAutomation, Stopped, Versions
-from workbench.send_test import TestReceivers, TestSent, send_test
+from workbench.send_test import TestSent, send_test
 from workbench.simulate import Simulation, SimulationArguments, simulate_draft
 from workbench.snippets import with_pins
 from workbench.stats import Dashboard, Stats, stats
@@ -154,20 +155,22 @@ class Automation(AutomationVerbs):
 
     # Testing
 
-    @usage_example('.simulate({"contact": {"walletAddress": "0x…"}, "payload": {"amountUsd": 100}})')
+    @usage_example('.simulate("deposit", external_id="user_1", payload={"amountUsd": 100})')
     def simulate(
         self,
-        event: Mapping[str, Any] | None = None,
+        event: str | Mapping[str, Any] | None = None,
         contact: Mapping[str, Any] | None = None,
         now: datetime | None = None,
         *,
         events: Sequence[Mapping[str, Any]] = (),
         locale: str | None = None,
+        **fields: Unpack[EventValues],
     ) -> Simulation:
         """Return what would happen with `event`, without doing it. Delays and waits pass at once.
 
-        `event` is written as it would be posted; its name may be omitted if only one event starts this automation. An
-        automation that starts from a segment needs only `contact`, or `{"contact": {…}}` for a stored one.
+        `event` and its fields are as in `wb.events.send`. The name may be omitted if only one event starts this
+        automation. An automation that starts from a segment needs only a contact.
+
         `contact` (`walletAddress`, `email`, `externalId`, `attributes`, `tags`, `segments`, `optedOut`, `declined`)
         replaces the stored contact; `declined` are topics.
         `now` is the time of the event. `events` are later events of the same contact:
@@ -181,7 +184,8 @@ class Automation(AutomationVerbs):
         if connection is not None and not connection.has_key:
             connection = None  # without a key the server would refuse; this process can still simulate
         automation_id, note = (None, "") if record is None else (record.id, record.inactive_reason())
-        arguments = SimulationArguments(event or {}, contact, now, events, automation_id=automation_id, locale=locale)
+        described = described_event(event, fields)
+        arguments = SimulationArguments(described, contact, now, events, automation_id=automation_id, locale=locale)
         return simulate_draft(self._draft, arguments, connection, note)
 
     @usage_example('.backtest(days=30) or .backtest(days=30, against="published", segment="whales", sample=0.1)')
@@ -220,19 +224,28 @@ class Automation(AutomationVerbs):
         request = BacktestRequest(during, ContactSample(sample, segment), processes, at)
         return backtested(self._connected(), self._draft, self._server.record, against, request, version)
 
-    @usage_example('.send_test({"contact": {"email": "ada@example.com"}}, email="me@example.com")')
+    @usage_example('.send_test("deposit", external_id="user_1", to={"email": "me@example.com"})')
     def send_test(
-        self, event: Mapping[str, Any], *, node: str | None = None, locale: str | None = None, **to: TestReceivers
+        self,
+        event: str | Mapping[str, Any] | None = None,
+        *,
+        to: Mapping[str, str],
+        node: str | None = None,
+        locale: str | None = None,
+        **fields: Unpack[EventFields],
     ) -> TestSent:
         """Send the messages for `event` to yourself through the real channels, and return the result of each.
 
-        `event` and `locale` are as for `.simulate`, and the texts are those that its contact would get. Messages go
-        only to the addresses given here, are marked as tests and are not counted. With `node`, only the message of that
-        step is sent. A message that lacks something is skipped, and the draft is not saved.
+        `event`, its fields and `locale` are as for `.simulate`, and the texts are those that its contact would get.
+        Messages go only to the addresses in `to` (`email`, `walletAddress`, `url`), are marked as tests and are not
+        counted. With `node`, only the message of that step is sent. A message that lacks something is skipped, and the
+        draft is not saved.
         """
         record = self._server.record
         automation_id = record.id if record is not None else None
-        return send_test(self._connected(), automation_id, self._draft, event, to, node, locale)
+        return send_test(
+            self._connected(), automation_id, self._draft, described_event(event, fields), to, node, locale
+        )
 
     # Publishing
 

@@ -14,7 +14,7 @@ import logging
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -106,18 +106,20 @@ class Client:
             self._send()
         atexit.register(self.close, _EXIT_TIMEOUT_S)
 
-    def track(self, event: str, *, unique_by: str | Sequence[str] = (), **fields: Unpack[EventFields]) -> str:
+    def track(
+        self, event: str | Mapping[str, Any], *, unique_by: str | Sequence[str] = (), **fields: Unpack[EventFields]
+    ) -> str:
         """Store an event for sending, and return its idempotency key.
 
-        The fields are those of `Workbench.events.send`; `occurred_at` is now by default. `unique_by`: the payload
-        fields that identify the event, such as "orderId". The key is made from them and the name of the event, so an
-        event counts once, also if your code runs twice. Without it each call is a new event.
+        The event and its fields are as in `Workbench.events.send`; `occurred_at` is now by default. `unique_by`: the
+        payload fields that identify the event, such as "orderId". The key is made from them and the name of the event,
+        so an event counts once, also if your code runs twice. Without it each call is a new event.
 
         Raises InvalidArgumentError for values that JSON lacks, SpoolError if the file is full. Nothing is stored then.
         """
         body = event_body(event, fields)
         if unique_by:
-            body["idempotencyKey"] = _business_key(event, body.get("payload", {}), unique_by)
+            body["idempotencyKey"] = _business_key(str(body.get("event")), body.get("payload", {}), unique_by)
         body = with_key(body)
         body.setdefault("occurredAt", environment.now().isoformat())
         encoded = encode_exactly(body)

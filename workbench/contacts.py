@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -10,6 +10,7 @@ from workbench.connection import Connection
 from workbench.display.html import TableColumn, TableView, html, moment, plain, printable_text, table, table_columns
 from workbench.display.words import join_and, join_or, quantity, value
 from workbench.errors import InvalidArgumentError, NotFoundError, usage_example
+from workbench.event_json import EventValues
 from workbench.explain import EventToExplain, Explanations, explain
 from workbench.language.channel import CHANNELS
 from workbench.language.codec import encode
@@ -185,15 +186,17 @@ class Contact:
         columns = {"at": datetime, "field": str, "old": str, "new": str, "cause": str, "cause_id": str}
         return shown_frame(view, rows, **columns, contact_id=str)
 
-    @usage_example('.explain("Thanks for the deposit") or .explain(a, event={"event": "deposit", "payload": {…}})')
-    def explain(self, automation: object, event: EventToExplain = None, *, limit: int = 20) -> Explanations:
+    @usage_example('.explain("Thanks for the deposit") or .explain(a, "deposit", payload={…})')
+    def explain(
+        self, automation: object, event: EventToExplain = None, *, limit: int = 20, **fields: Unpack[EventValues]
+    ) -> Explanations:
         """Return why an automation did or did not start on the contact's newest events, filter by filter.
 
-        `automation`: an automation or its name. `event`: the id of one event, or an event that has not happened. The
-        server applies the engine's rules to the version that was live when the event arrived, and to the contact as
-        it was then.
+        `automation`: an automation or its name. `event`: the id of one event, or an event that has not happened, with
+        its fields as in `wb.events.send`. The server applies the engine's rules to the version that was live when the
+        event arrived, and to the contact as it was then.
         """
-        return explain(self._connection, self.id, automation, event, limit)
+        return explain(self._connection, self.id, automation, event, fields, limit)
 
     def export(self) -> dict[str, Any]:
         """Return everything stored about the contact, oldest first; only `history` is newest first.

@@ -17,10 +17,9 @@ BATCH_SIZE = 100  # events in one request; the service accepts no more
 RATE_LIMITED, UNAVAILABLE = "RATE_LIMITED", "INGEST_UNAVAILABLE"  # the first word of errors of single events
 
 
-class EventFields(TypedDict, total=False):
-    """The fields of an event, without its name."""
+class EventValues(TypedDict, total=False):
+    """The fields of an event, without its name and the object `contact`."""
 
-    contact: Mapping[str, Any] | None
     email: str | None
     wallet_address: str | None
     external_id: str | None
@@ -31,36 +30,74 @@ class EventFields(TypedDict, total=False):
     test: bool
 
 
-def event_body(event: str, fields: EventFields) -> JsonObject:
-    """Return the event in the JSON format of the API; single identifiers override those in `contact`."""
-    contact = fields.get("contact") or {}
-    if not isinstance(contact, Mapping):
-        raise InvalidArgumentError('contact must be an object: contact={"email": "ada@example.com"}')
-    identifiers = {
-        "email": fields.get("email"),
-        "walletAddress": fields.get("wallet_address"),
-        "externalId": fields.get("external_id"),
-    }
-    contact = dict(contact) | {name: value for name, value in identifiers.items() if value is not None}
-    if not contact:
+class EventFields(EventValues, total=False):
+    """The fields of an event, without its name."""
+
+    contact: Mapping[str, Any] | None
+
+
+def event_body(event: str | Mapping[str, Any], fields: EventFields) -> JsonObject:
+    """Return the event in the JSON format of the API. Raises InvalidArgumentError for an event without a contact."""
+    body = described_event(event, fields)
+    refuse_keywords(body)
+    if not body.get("contact"):
         raise InvalidArgumentError(
             "the event has no contact: pass email=…, wallet_address=…, external_id=… or contact={…}"
         )
+    return body
+
+
+def described_event(event: str | Mapping[str, Any] | None, fields: EventFields | EventValues) -> JsonObject:
+    """Return an event in the JSON format of the API; it may lack a name and a contact.
+
+    `event`: its name, or the event in that format, of which `fields` override parts.
+    """
+    match event:
+        case None:
+            described = {}
+        case str():
+            described = {"event": event}
+        case Mapping():
+            described = dict(event)
+        case _:
+            raise InvalidArgumentError(
+                'an event is written by its name, "deposit", or as {"event": "deposit", "contact": {"email": '
+                '"ada@example.com"}, "payload": {…}}'
+            )
+    contact = fields.get("contact") or described.get("contact") or {}
+    if not isinstance(contact, Mapping):
+        raise InvalidArgumentError('contact must be an object: contact={"email": "ada@example.com"}')
+    identifiers = {name: fields.get(keyword) for keyword, name in _IDENTIFIERS.items()}
+    contact = dict(contact) | {name: value for name, value in identifiers.items() if value is not None}
     occurred_at = fields.get("occurred_at")
     if isinstance(occurred_at, datetime):
         if occurred_at.tzinfo is None:
             raise InvalidArgumentError("occurred_at needs a time zone: datetime(…, tzinfo=UTC)")
         occurred_at = occurred_at.isoformat()
     body = {
-        "event": event,
-        "contact": contact,
+        "contact": contact or None,
         "payload": fields.get("payload"),
         "attributes": fields.get("attributes"),
         "occurredAt": occurred_at,
         "test": fields.get("test") or None,
         "idempotencyKey": fields.get("idempotency_key"),
     }
-    return {name: value for name, value in body.items() if value is not None}
+    return described | {name: value for name, value in body.items() if value is not None}
+
+
+def refuse_keywords(event: Mapping[str, Any]) -> None:
+    """Raise InvalidArgumentError if an event in the JSON format has a field that is spelt as a keyword is."""
+    for keyword, name in _IDENTIFIERS.items():
+        if misplaced := next((spelling for spelling in (keyword, name) if spelling in event), None):
+            raise InvalidArgumentError(
+                f'{misplaced} is not a field of an event: put it into "contact": {{"{name}": …}}, or pass {keyword}=…'
+            )
+    for keyword, name in (("occurred_at", "occurredAt"), ("idempotency_key", "idempotencyKey")):
+        if keyword in event:
+            raise InvalidArgumentError(f'{keyword} is not a field of an event: write "{name}", or pass {keyword}=…')
+
+
+_IDENTIFIERS = {"email": "email", "wallet_address": "walletAddress", "external_id": "externalId"}
 
 
 def with_key(event: Mapping[str, Any]) -> JsonObject:

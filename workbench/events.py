@@ -87,9 +87,10 @@ class Events(MethodHints):
         return self._key is not None
 
     @usage_example(f"wb.events.send{_SEND}")
-    def send(self, event: str, **fields: Unpack[EventFields]) -> "Receipt":
+    def send(self, event: str | Mapping[str, Any], **fields: Unpack[EventFields]) -> "Receipt":
         """Send one event about a contact and return the receipt.
 
+        `event`: its name, or the event in the JSON format of the API, `{"event": "deposit", "contact": {…}}`.
         The contact is one or more of `email`, `wallet_address` and `external_id`, or `contact={…}`. `payload` has the
         facts of the event, `attributes` the lasting traits of the contact. Without an `idempotency_key` each call is
         a new event; a second call with the same key stores nothing. `test=True` only reports how many automations
@@ -151,7 +152,9 @@ class Events(MethodHints):
         return Receipts(tuple(receipts), limited_s)
 
     @usage_example(f"wb.events.curl{_SEND}")
-    def curl(self, event: str, *, show_key: bool = False, **fields: Unpack[EventFields]) -> "CurlLine":
+    def curl(
+        self, event: str | Mapping[str, Any], *, show_key: bool = False, **fields: Unpack[EventFields]
+    ) -> "CurlLine":
         """Return the `curl` command that sends the same request as `send`; nothing is sent yet.
 
         The command reads the key from $WORKBENCH_EVENTS_KEY; with `show_key` it contains the key.

@@ -1,5 +1,6 @@
 """Explanations: why an automation did or did not start on a contact's events, filter by filter, with near misses."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,13 +11,14 @@ from workbench.connection import Connection
 from workbench.display import words
 from workbench.display.html import ItemSequence, html, moment, plain, printable_text, table_columns
 from workbench.errors import InvalidArgumentError, NotFoundError
+from workbench.event_json import EventValues, described_event
 from workbench.language.explain import ExplanationView
 
 if TYPE_CHECKING:
     import polars as pl
 
 EventToExplain: TypeAlias = str | Mapping[str, Any] | None
-"""The id of an event, an event that has not happened, or None for the newest ones."""
+"""The id of an event, an event that has not happened (its name or its JSON), or None for the newest ones."""
 
 
 class Explanation(ExplanationView, frozen=True, rename="camel"):
@@ -99,12 +101,13 @@ class Explanations(ItemSequence[Explanation]):
         return html("explained.html.j2", title=self.headline(), columns=_COLUMNS, rows=rows, verdicts=verdicts)
 
 
+_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _MAX_DETAILED = 5
 _COLUMNS = table_columns("at (UTC)", "event", "", "reason")
 
 
 def explain(
-    connection: Connection, contact_id: str, automation: object, event: EventToExplain, limit: int
+    connection: Connection, contact_id: str, automation: object, event: EventToExplain, fields: EventValues, limit: int
 ) -> Explanations:
     """Return the server's explanations for the newest `limit` events of a contact, or for one event."""
     name = getattr(automation, "name", automation)
@@ -117,15 +120,12 @@ def explain(
     else:
         raise NotFoundError(f"Automation not found on the server: {name!r}. Save it first: .save() or .publish()")
     request: dict[str, Any] = {"automationId": str(rows[0]["id"]), "limit": limit}
-    match event:
-        case str():
-            request["eventId"] = event
-        case Mapping():
-            request["event"] = event
-        case None:
-            pass
-        case _:
-            raise InvalidArgumentError('event must be an id or an object: {"event": "deposit", "payload": {…}}')
+    if isinstance(event, str) and _ID.fullmatch(event):
+        if fields:
+            raise InvalidArgumentError(f"{next(iter(fields))} cannot be changed: {event} is the id of a stored event")
+        request["eventId"] = event
+    elif event is not None or fields:
+        request["event"] = described_event(event, fields)
     body = connection.post(f"/contacts/{contact_id}/explain", request)
     explanations = msgspec.convert(body["explanations"], tuple[Explanation, ...])
     return Explanations(body["automation"], body["active"], explanations)

@@ -1,7 +1,7 @@
 """Test sends: the messages of an automation, sent to yourself through the real channels."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+from typing import Any
 
 import msgspec
 
@@ -15,11 +15,7 @@ from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.responses import TestMessageView
 from workbench.simulate import checked_locale, complete_event
 
-if TYPE_CHECKING:
-    TestReceivers: TypeAlias = str
-else:
-    # The addresses of all channels, so that completion and errors have their names.
-    TestReceivers = Unpack[TypedDict("TestReceivers", {channel.address: str for channel in CHANNELS.values()})]
+_RECEIVERS = {channel.receiver for channel in CHANNELS.values()}
 
 
 class TestMessage(TestMessageView, frozen=True, rename="camel"):
@@ -70,12 +66,15 @@ def send_test(
     Raises InvalidArgumentError without an address, and InvalidRequestError if the event does not start the automation.
     """
     # Re-entry, caps and the holdout do not apply: a test shows what a message looks like, not whether it would be sent.
+    if unknown := sorted(to.keys() - _RECEIVERS):
+        raise InvalidArgumentError(f"{unknown[0]} is no address to send to; these are {', '.join(sorted(_RECEIVERS))}")
     if not to:
-        raise InvalidArgumentError('add an address: email="me@example.com", wallet_address="0x…" or url="https://…"')
+        raise InvalidArgumentError(
+            'add an address: to={"email": "me@example.com"}, {"walletAddress": "0x…"} or {"url": "https://…"}'
+        )
     trigger, _ = draft.language()
-    receivers = {channel.receiver: to[channel.address] for channel in CHANNELS.values() if channel.address in to}
     payload = draft.payload()
-    body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "to": receivers}
+    body = {"triggerSpec": payload["triggerSpec"], "graph": payload["graph"], "to": dict(to)}
     options = {"automationId": automation_id, "nodeId": node, "event": complete_event(event, trigger, None)}
     if locale is not None:
         options["locale"] = checked_locale(locale)

@@ -8,7 +8,7 @@ the first event, up to a later time. So a simulation in parts cannot differ from
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -20,6 +20,7 @@ from workbench.display.kinds import trigger_subject
 from workbench.draft import Draft, JsonObject
 from workbench.duration import seconds_of
 from workbench.errors import InvalidArgumentError, usage_example
+from workbench.event_json import EventFields, described_event, refuse_keywords
 from workbench.language.codec import encode, normalize, printable
 from workbench.language.contact import ContactState
 from workbench.language.event import Event, read_event
@@ -120,12 +121,14 @@ class Simulation:
         """Let time pass, such as `"1h 30m"`, and return the simulation as it is then."""
         return self._source.run_until(self._source.elapsed + timedelta(seconds=seconds_of(span, "span")), self.note)
 
-    @usage_example('.send("purchase") or .send({"event": "purchase", "payload": {"plan": "pro"}}, after="2h")')
-    def send(self, event: str | Mapping[str, Any], *, after: str | timedelta = "1s") -> "Simulation":
+    @usage_example('.send("purchase") or .send("purchase", payload={"plan": "pro"}, after="2h")')
+    def send(
+        self, event: str | Mapping[str, Any], *, after: str | timedelta = "1s", **fields: Unpack[EventFields]
+    ) -> "Simulation":
         """Let `after` pass, have the contact send an event then, and return the simulation as it is at that time."""
-        described: object = {"event": event} if isinstance(event, str) else event
-        if not isinstance(described, Mapping) or not isinstance(described.get("event"), str):
-            raise InvalidArgumentError('an event is written like "purchase" or {"event": "purchase", "payload": {…}}')
+        described = described_event(event, fields)
+        if not isinstance(described.get("event"), str):
+            raise InvalidArgumentError('the event has no name: write "purchase" or {"event": "purchase", …}')
         # At least a second passes, because a wait counts only events that come after it began.
         elapsed = self._source.elapsed + timedelta(seconds=seconds_of(after, "after"))
         name, or_joins = described["event"], " unless it joins this one" if self._graph.collects else ""
@@ -353,6 +356,7 @@ def complete_event(event: Mapping[str, Any], trigger: Trigger, contact: Mapping[
         if isinstance(log, tuple):
             raise InvalidArgumentError("the contract cannot log this: " + "; ".join(map(str, log)))
         return sample
+    refuse_keywords(described)
     unknown = sorted(map(str, described.keys() - _EVENT_KEYS))
     if unknown and "payload" not in described:
         raise InvalidArgumentError(

@@ -106,7 +106,7 @@ def test_an_invalid_contact_is_refused_with_its_field(contact, words) -> None:
 @pytest.mark.parametrize(
     ("event", "now", "words"),
     [
-        ("deposit", NOW, "written like"),
+        (7, NOW, "written by its name"),
         ({}, NOW.replace(tzinfo=None), "time zone"),
         ({"payload": {1: object()}}, NOW, "JSON"),
     ],

@@ -233,7 +233,7 @@ def test_a_test_send_goes_to_the_given_addresses_and_returns_results(wb: Workben
         .send_email(subject="Hi", body="{{ name }}")
     )
     event = {"contact": {"walletAddress": WALLET, "email": "someone@example.com"}, "payload": {"name": "Ann"}}
-    sent = automation.send_test(event, email="me@example.com")
+    sent = automation.send_test(event, to={"email": "me@example.com"})
     assert [(result.node_id, result.outcome, result.reason) for result in sent] == [
         ("send_inapp", "skipped", "no_address"),
         ("send_email", "sent", None),
@@ -241,15 +241,18 @@ def test_a_test_send_goes_to_the_given_addresses_and_returns_results(wb: Workben
     for shown in (repr(sent), sent._repr_html_()):
         assert "you gave no address for it" in shown
     with pytest.raises(InvalidRequestError, match="does not belong to any of your contacts"):
-        automation.send_test(event, wallet_address=evm_wallet("20b0d45"))
+        automation.send_test(event, to={"walletAddress": evm_wallet("20b0d45")})
     assert wb.events.send("tested:me", wallet_address=evm_wallet("3e")).accepted
     assert [
-        result.node_id for result in automation.send_test(event, wallet_address=evm_wallet("3e"), node="send_inapp")
+        result.node_id
+        for result in automation.send_test(event, to={"walletAddress": evm_wallet("3e")}, node="send_inapp")
     ] == ["send_inapp"]
     with pytest.raises(InvalidArgumentError, match="add an address"):
-        automation.send_test(event)
+        automation.send_test(event, to={})
+    with pytest.raises(InvalidArgumentError, match="wallet_address is no address to send to"):
+        automation.send_test(event, to={"wallet_address": evm_wallet("3e")})
     with pytest.raises(InvalidRequestError, match=r"to\.email"):
-        automation.send_test(event, email="nobody")
+        automation.send_test(event, to={"email": "nobody"})
 
 
 def test_a_test_send_saves_nothing_and_continues_after_a_message_that_lacks_something(wb: Workbench) -> None:
@@ -262,7 +265,8 @@ def test_a_test_send_saves_nothing_and_continues_after_a_message_that_lacks_some
     )
     event = {"contact": {"email": "someone@example.com"}}
     assert [
-        (result.node_id, result.outcome, result.why()) for result in automation.send_test(event, email="me@x.co")
+        (result.node_id, result.outcome, result.why())
+        for result in automation.send_test(event, to={"email": "me@x.co"})
     ] == [
         ("send_inapp", "skipped", "the contact has no wallet"),
         ("send_email", "skipped", "a value of its text is missing (the value before it has no key 'name')"),
@@ -270,7 +274,7 @@ def test_a_test_send_saves_nothing_and_continues_after_a_message_that_lacks_some
     ]
     assert "unsaved test" not in [row.name for row in wb.automations]
     saved = automation.save()
-    assert saved.add_tag("later").send_test(event, email="me@x.co", node="send_email_2")[0].outcome == "sent"
+    assert saved.add_tag("later").send_test(event, to={"email": "me@x.co"}, node="send_email_2")[0].outcome == "sent"
     assert wb.automation("unsaved test").to_json() == automation.to_json()
     assert saved.audit()["action"].to_list() == ["automation.test", "automation.create"]
     assert len(saved.entries()) == 0

@@ -81,7 +81,7 @@ class CanvasAutomation(Protocol):
 
     def backtest(self, *args: Any, **during: Any) -> Any: ...
 
-    def send_test(self, *args: Any, **to: Any) -> Any: ...
+    def send_test(self, event: Any, *, to: Any, locale: Any = None) -> Any: ...
 
     def versions(self) -> Any: ...
 
@@ -250,7 +250,7 @@ def choices(request: CanvasRequest) -> JsonObject:
     parsed, trigger = parse_draft(request.draft), request.pieces.trigger
     suggested = request.suggestions.choices(events_of(parsed.trigger, parsed.graph))
     suggested["paths"] |= declared_paths(request.suggestions, trigger, parsed.trigger)
-    suggested["channels"] = [{"address": channel.address, "noun": channel.plural} for channel in CHANNELS.values()]
+    suggested["channels"] = [{"address": channel.receiver, "noun": channel.plural} for channel in CHANNELS.values()]
     return suggested
 
 
@@ -418,7 +418,7 @@ def display(request: CanvasRequest) -> Any:
             shown = automation.backtest(days=content["days"], against=content["against"])
         case "send_test":
             event, _, locale = request.sample()
-            shown = automation.send_test(event, locale=locale, **content["to"])
+            shown = automation.send_test(event, to=content["to"], locale=locale)
         case "automations" if connection is not None:
             shown = publishing.list_automations(connection)
         case _:
