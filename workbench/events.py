@@ -6,6 +6,7 @@ and a broken connection are retried a limited number of times, with growing paus
 then is reported as unknown.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import msgspec
 
 from workbench import environment
+from workbench.catalog import Catalog
 from workbench.connection import Connection
 from workbench.display.html import ItemSequence, html, plain, printable_text, table, table_columns
 from workbench.display.words import quantity
+from workbench.duration import PeriodArguments, read_period
 from workbench.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
@@ -40,10 +43,13 @@ from workbench.event_json import (
     with_key,
 )
 from workbench.language.responses import EventResponse
+from workbench.sql import SqlQuery, sql
 from workbench.tail import EventTail, Outcomes, misspelt, recent, rejected
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from workbench.frames import EventFrame
 
 T = TypeVar("T")
 
@@ -64,6 +70,12 @@ class SendRetries(msgspec.Struct, frozen=True):
             yield min(self.first_s * 2**number, self.longest_s) * (0.5 + environment.random_fraction())
 
 
+_FRAME_SQL = """
+select id, contact_id, occurred_at, created_at, payload
+from app_events where event = :event and occurred_at >= {since} and occurred_at < {until}
+order by occurred_at, id
+"""
+_NESTED = re.compile(r"[.\[]")  # in the path of a value inside an object or a list
 _SEND = '("deposit", email="ada@example.com", payload={"amountUsd": 100})'
 
 
@@ -173,6 +185,26 @@ class Events(MethodHints):
         matched_automations, field, body (JSON), id.
         """
         return recent(self._reader, outcome, limit)
+
+    @usage_example('wb.events.frame("deposit", days=7)')
+    def frame(self, event: str, **during: Unpack[PeriodArguments]) -> "EventFrame":
+        """Return the events of one name as a polars frame, oldest first, with a column for each field of the payload.
+
+        The last `days` (default 30) before `until` (default now), or `since` to `until`, by `occurred_at`.
+
+        Columns: id, contact_id, occurred_at, created_at (UTC), then the fields, with the types of `wb.structs`: numbers
+        are exact, and a field of several types is text, which `.notes` says. A field that the catalog knows (and
+        is no object) has a column even if no event of the period has it. A field with the name of another column, such
+        as `id`, is `payload.id`.
+        """
+        from workbench.frames import event_frame
+
+        period, shape = read_period(during), Catalog(self._reader)[event]
+        until = ":until ::timestamptz" if "until" in period else "now()"
+        since = ":since ::timestamptz" if "since" in period else f"{until} - :days * interval '1 day'"
+        query = _FRAME_SQL.format(since=since, until=until)
+        rows = sql(self._reader, SqlQuery(query, {"event": shape.event, **period}))
+        return event_frame(rows, {path.path: path.samples for path in shape.paths if not _NESTED.search(path.path)})
 
     @usage_example("wb.events.rejected()")
     def rejected(self, limit: int = 50) -> "pl.DataFrame":

@@ -12,10 +12,12 @@ Numbers that fit neither Int64 nor 38 digits become String as well.
 Importing this module loads polars, which takes 0.3 s, so callers import it inside the functions that make frames.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import wraps
+from html import escape
 from typing import Any, Self
 
 import polars as pl
@@ -102,6 +104,52 @@ for _name in ("__setitem__", "drop_in_place"):
 Result.columns = pl.DataFrame.columns.setter(  # type: ignore[method-assign, attr-defined]
     _forgetting(pl.DataFrame.columns.fset, always=True)  # type: ignore[attr-defined]
 )
+
+
+class EventFrame(Result):
+    """The events of one name with the fields of their payloads as columns. `notes`: columns that stay text, and why."""
+
+    notes: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return printable("\n".join([super().__str__(), *self.notes]))
+
+    __repr__ = __str__
+
+    def _repr_html_(self, **polars: Any) -> str:
+        return super()._repr_html_(**polars) + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+
+
+def event_frame(rows: Result, samples: Mapping[str, Sequence[Any]]) -> EventFrame:
+    """Return events with a column for each field of their `payload`, a text of JSON, and for each name in `samples`.
+
+    `samples`: values of fields, which help to decide on the type: a field without values, or with whole numbers only,
+    gets the type that it has in other periods.
+    """
+    payloads = [decode(text.encode()) if text is not None else {} for text in rows["payload"]]
+    events = rows.drop("payload")
+    columns, notes = [], []
+    for field in dict.fromkeys([*samples, *(key for payload in payloads for key in payload)]):
+        values = [payload.get(field) for payload in payloads]
+        name = f"payload.{field}" if field in events.columns else field
+        dtype = _dtype_of([*values, *samples.get(field, ())])
+        if mixed := _mixed_kinds(values):
+            notes.append(f"{name} is text, because its values have several types: {mixed}.")
+        columns.append(pl.Series(name, [_fitted(value, dtype) for value in values], dtype=dtype))
+    frame = EventFrame(events.hstack(columns))
+    frame.notes = notes
+    frame.statement, frame.params = rows.statement, rows.params
+    frame.query_hash, frame.watermark = rows.query_hash, rows.watermark
+    return frame
+
+
+def _mixed_kinds(values: Iterable[Any]) -> str:
+    """Return the kinds of values with their numbers, `98 number, 2 text`; empty if all are of one kind."""
+    kinds = Counter(_KINDS.get(type(value), "number") for value in values if value is not None)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) if len(kinds) > 1 else ""
+
+
+_KINDS = {str: "text", bool: "yes/no", dict: "object", list: "list"}
 
 
 def read_result(streams: Iterable[bytes], headers: Mapping[str, str]) -> Result:

@@ -1,4 +1,4 @@
-"""`%load_ext workbench`: SQL as a cell (`%%events`) or a line (`%events`), with completion."""
+"""`%load_ext workbench`: SQL as a cell (`%%events`, `%%sql`) or a line (`%events`, `%sql`), with completion."""
 
 import contextlib
 import keyword
@@ -14,18 +14,15 @@ from IPython.core.magic import no_var_expand
 from workbench.errors import InvalidArgumentError, WorkbenchError
 from workbench.language.sql import tokenize
 from workbench.sql import SqlQuery, parameter_names, plain_value, sql
-from workbench.workbench import Workbench
+from workbench.workbench import TABLES, Workbench
 
 if TYPE_CHECKING:
     from workbench.frames import Result
 
-
-# The list in the help of `wb.sql`, which users read: columns by table.
-_TABLE = re.compile(r"^ +- (\w+): (.+?)(?=\n +- |\n *$)", re.DOTALL | re.MULTILINE)
-TABLES = {table: re.findall(r"\w+", columns) for table, columns in _TABLE.findall(Workbench.sql.__doc__ or "")}
-
 _MATCHER = "workbench.events"
-_LINE_MAGIC = "%events "
+_NAMES = ("events", "sql")  # of the magic
+_LINE_MAGIC = re.compile(rf"\s*%(?:{'|'.join(_NAMES)}) ")
+_LINE_ASSIGNMENT = re.compile(r"\s*(\w+)\s*<<\s*(.*)", re.DOTALL)  # of JupySQL: `%sql df << select …`
 _QUALIFIED_NAME = re.compile(r"(?:(\w+)\.)?(\w*)$")
 _AFTER_FROM = re.compile(r"\b(?:from|join)\s+\w*$", re.IGNORECASE)
 
@@ -72,37 +69,44 @@ def _completion(fragment: str, kind: str, words: Iterable[str]) -> SqlCompletion
 def load(shell: InteractiveShell) -> None:
     unload(shell)  # after `%reload_ext` there must be one of each
     magic = EventsMagic(shell)
-    shell.magics_manager.register_function(magic.run, magic_kind="line_cell", magic_name="events")
+    for name in _NAMES:
+        if name not in shell.magics_manager.magics["line"]:  # `%sql` of JupySQL, if it was loaded before, stays
+            shell.magics_manager.register_function(magic.run, magic_kind="line_cell", magic_name=name)
     shell.Completer.custom_matchers.append(magic.complete)
 
 
 def unload(shell: InteractiveShell) -> None:
     for magics in shell.magics_manager.magics.values():
-        magics.pop("events", None)
+        for name in _NAMES:
+            # After a reload the class is a new one, so the old magic is recognized by the name of its module.
+            if getattr(magics.get(name), "__module__", None) == __name__:
+                del magics[name]
     matchers = shell.Completer.custom_matchers
     # A reload creates a new matcher object, so the old one is recognized by its name.
     matchers[:] = [matcher for matcher in matchers if getattr(matcher, "matcher_identifier", None) != _MATCHER]
 
 
 class EventsMagic:
-    """`%events` and `%%events` in one shell."""
+    """`%events` and `%%events` in one shell, also as `%sql` and `%%sql`."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
 
     @no_var_expand  # IPython would replace {name} and $name in the SQL
     def run(self, line: str, cell: str | None = None) -> "Result | None":
-        """Run one read-only query, like `wb.sql`: `%events select …`, or `%%events` with the query below it.
+        """Run one read-only query, like `wb.sql`: `%sql select …`, or `%%sql` with the query below it.
 
-        `%%events` displays the frame; `%%events df` stores it in the variable df. `:name` takes the value of the
-        notebook's variable `name`. The query runs on the notebook's `wb`, or on the Workbench that was created last.
+        `%%sql` displays the frame; `%%sql df` or `%%sql df <<` stores it in the variable df. `:name` takes the value of
+        the notebook's variable `name`. The query runs on the notebook's `wb`, or on the Workbench created last.
         """
-        if cell is None:
-            return self._query(line)
-        name = line.strip()
+        name, query = "", line if cell is None else cell
+        if cell is not None:
+            name = line.strip().removesuffix("<<").strip()
+        elif assignment := _LINE_ASSIGNMENT.fullmatch(line):
+            name, query = assignment.groups()
         if name and (not name.isidentifier() or keyword.iskeyword(name)):
-            raise InvalidArgumentError(f"{name!r} is not a variable name: write %%events df, and the query below it")
-        frame = self._query(cell)
+            raise InvalidArgumentError(f"{name!r} is not a variable name: write %%sql df, and the query below it")
+        frame = self._query(query)
         if not name:
             return frame
         self._shell.user_ns[name] = frame
@@ -150,11 +154,11 @@ def _statement_at_cursor(context: CompletionContext) -> tuple[str, str] | None:
     lines = context.full_text.split("\n")
     row, column = context.cursor_line, context.cursor_position
     command = lines[0].split(maxsplit=1)
-    if command[:1] == ["%%events"]:
+    if command and command[0].removeprefix("%%") in _NAMES and command[0].startswith("%%"):
         if row == 0:
             return None
         return "\n".join([*lines[1:row], lines[row][:column]]), "\n".join([lines[row][column:], *lines[row + 1 :]])
-    offset = len(lines[row]) - len(lines[row].lstrip()) + len(_LINE_MAGIC)
-    if not lines[row].lstrip().startswith(_LINE_MAGIC) or column < offset:
+    line_magic = _LINE_MAGIC.match(lines[row])
+    if line_magic is None or column < line_magic.end():
         return None
-    return lines[row][offset:column], lines[row][column:]
+    return lines[row][line_magic.end() : column], lines[row][column:]

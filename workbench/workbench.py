@@ -1,5 +1,6 @@
 """The entry point: `wb = Workbench()`."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
@@ -25,13 +26,15 @@ from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
 from workbench.snippets import Snippets
 from workbench.sql import AsOf, Params, SqlQuery, Stream, bind_values, sql, watermark
+from workbench.tables import compiled, tables
 from workbench.topics import Topics
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import SimpleNamespace
 
     import polars as pl
-    from sqlalchemy import Engine
+    from sqlalchemy import ClauseElement, Engine
 
     from workbench.frames import Result
 
@@ -54,23 +57,41 @@ class Workbench(Reports):
 
     @overload
     def sql(
-        self, query: str, *, stream: Literal[False] = False, as_of: AsOf = "", params: Params = None, **values: Any
+        self,
+        query: "str | ClauseElement",
+        *,
+        stream: Literal[False] = False,
+        as_of: AsOf = "",
+        params: Params = None,
+        **values: Any,
     ) -> "Result": ...
 
     @overload
     def sql(
-        self, query: str, *, stream: Literal[True], as_of: AsOf = "", params: Params = None, **values: Any
+        self,
+        query: "str | ClauseElement",
+        *,
+        stream: Literal[True],
+        as_of: AsOf = "",
+        params: Params = None,
+        **values: Any,
     ) -> Stream: ...
 
     @usage_example('wb.sql("select * from contacts where id = :id", id="…")')
     def sql(
-        self, query: str, *, stream: bool = False, as_of: AsOf = "", params: Params = None, **values: Any
+        self,
+        query: "str | ClauseElement",
+        *,
+        stream: bool = False,
+        as_of: AsOf = "",
+        params: Params = None,
+        **values: Any,
     ) -> "Result | Stream":
         """Return the result of one read-only query as a polars frame. Raises SqlError with the position of the error.
 
         Write `:name` in the query and pass `name=value`. Values are bound, never written into the text, and may also be
         columns or arrays. For a name that is an argument of this method (`stream`, `as_of`), pass
-        `params={"stream": value}`.
+        `params={"stream": value}`. The query may also be a statement of SQLAlchemy Core over `wb.tables`.
 
         With `stream=True` the result may be larger than memory: `for frame in wb.sql(…, stream=True)`, or
         `.to_parquet(path)`. `as_of=frame` (an earlier result, or its `.watermark`) reads app_events as they were for
@@ -105,6 +126,9 @@ class Workbench(Reports):
         - suppressions: channel, contact_id, cause, created_at
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at
         """
+        if not isinstance(query, str) and hasattr(query, "compile"):
+            query, params = compiled(query, dict(params or {}) | values)
+            values = {}
         if not isinstance(query, str):
             raise InvalidArgumentError(
                 'the query must be a string: wb.sql("select event, count(*) from app_events group by 1")'
@@ -112,6 +136,14 @@ class Workbench(Reports):
         bound = bind_values(query, values, params, ("self", "query", "stream", "as_of", "params"))
         sql_query = SqlQuery(query, bound, watermark(as_of))
         return Stream(self._connection, sql_query) if stream else sql(self._connection, sql_query)
+
+    @property
+    def tables(self) -> "SimpleNamespace":
+        """The tables of `wb.sql` for SQLAlchemy Core, with typed columns.
+
+        `wb.sql(select(wb.tables.app_events.c.event))`. Needs `event-workbench[engine]`.
+        """
+        return tables(TABLES)
 
     @usage_example('wb.structs(frame, "payload")')
     def structs(self, frame: "pl.DataFrame", *columns: str) -> "pl.DataFrame":
@@ -310,3 +342,8 @@ class Workbench(Reports):
             else "To send events, set WORKBENCH_EVENTS_KEY.",
         ]
         return "connected", " ".join(sentences), "good"
+
+
+# The list in the help of `wb.sql`, which users read: columns by table.
+_TABLE = re.compile(r"^ +- (\w+): (.+?)(?=\n +- |\n *$)", re.DOTALL | re.MULTILINE)
+TABLES = {table: re.findall(r"\w+", columns) for table, columns in _TABLE.findall(Workbench.sql.__doc__ or "")}

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tests.running import Running
-from workbench import InvalidArgumentError
+from workbench import InvalidArgumentError, NotFoundError
 from workbench.frames import structs
 
 
@@ -84,3 +84,29 @@ def test_numbers_and_moments_are_exact(running: Running) -> None:
     (row,) = frame.rows()
     assert row[:3] == (Decimal("0.1000"), Decimal("9007199254740993.000000001"), Decimal(18014398509481987))
     assert row[3].isoformat() == "2026-03-01T06:30:00.123456+00:00"
+
+
+def test_events_have_a_column_for_each_field_of_the_payload(running: Running) -> None:
+    wb = running.workbench()
+    payloads = [
+        {"usd": Decimal("12345678901234567890.10"), "size": 1, "id": "p1", "by": {"card": True}},
+        {"usd": 1, "size": "large", "extra": 9007199254740993},
+    ]
+    for payload in payloads:
+        wb.events.send("framed", external_id="f1", payload=payload)
+    frame = wb.events.frame("Framed", days=1)
+    types = {"usd": pl.Decimal(38, 2), "size": pl.String, "payload.id": pl.String, "extra": pl.Int64}
+    assert {name: frame.schema[name] for name in types} == types
+    assert frame.schema["by"] == pl.Struct({"card": pl.Boolean})
+    assert frame["usd"].to_list() == [Decimal("12345678901234567890.10"), Decimal("1.00")]
+    assert (frame["size"].to_list(), frame["extra"].to_list()) == (["1", "large"], [None, 9007199254740993])
+    note = "size is text, because its values have several types: 1 number, 1 text."
+    assert list(frame.notes) == [note]
+    assert note in repr(frame)
+    assert f"<p>{note}</p>" in frame._repr_html_()
+    empty = wb.events.frame("framed", since="2020-01-01", until="2020-01-02")
+    assert (len(empty), {name: empty.schema[name] for name in types}) == (0, types)
+    with pytest.raises(NotFoundError, match="did you mean"):
+        wb.events.frame("framd")
+    with pytest.raises(InvalidArgumentError, match="`days` or `since`"):
+        wb.events.frame("framed", days=1, since="2026-01-01")

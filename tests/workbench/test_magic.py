@@ -53,6 +53,25 @@ def test_a_cell_stores_its_frame_in_a_variable(shell: InteractiveShell) -> None:
     assert shell.user_ns["df"]["one"].to_list() == [1]
 
 
+@pytest.mark.parametrize(
+    "cell", ["%%sql df <<\nSELECT 1 AS one", "%%sql df\nSELECT 1 AS one", "%sql df << SELECT 1 AS one"]
+)
+def test_sql_is_the_same_magic_with_the_assignment_of_jupysql(shell: InteractiveShell, cell: str) -> None:
+    execution = run(shell, cell)
+    assert (execution.success, execution.result, shell.user_ns["df"].rows()) == (True, None, [(1,)])
+    assert run(shell, "%sql SELECT 1 << 2 AS four").result.rows() == [(4,)]
+
+
+def test_a_sql_magic_of_another_extension_stays(shell: InteractiveShell) -> None:
+    shell.run_line_magic("unload_ext", "workbench")
+    shell.register_magic_function(lambda line: f"theirs {line}", magic_name="sql")
+    shell.run_line_magic("load_ext", "workbench")
+    assert run(shell, "%sql select 1").result == "theirs select 1"
+    assert run(shell, "%events select 1 AS one").result.rows() == [(1,)]
+    shell.run_line_magic("unload_ext", "workbench")
+    assert (run(shell, "%sql x").result, shell.find_line_magic("events")) == ("theirs x", None)
+
+
 def test_a_line_is_a_query_without_expansion(shell: InteractiveShell) -> None:
     shell.push({"one": 2})
     execution = run(shell, "df = %events SELECT '{one} $one' AS word, :one AS one")
@@ -98,6 +117,9 @@ def test_the_workbench_is_wb_or_the_last_one(shell: InteractiveShell, wb: Workbe
         ("%%events\nSELECT e.occ|\nFROM app_events e", {"occurred_at"}),
         ("%%events df\nSELECT *\nFROM app_events AS e JOIN contacts c ON c.id = e.con|", {"contact_id"}),
         ("%%events\nSELECT * FROM app_events WHERE event = 'depo|'", {"deposit"}),
+        ("%%sql\nSELECT * FROM app|", {"app_events"}),
+        ("df = %sql SELECT c.wallet_| FROM contacts c", set()),
+        ("%sql SELECT * FROM cont|", {"contacts", "contact_changes"}),
         ("%events SELECT * FROM cont|", {"contacts", "contact_changes"}),
         ("x = 1\n%events SELECT c.wallet_| FROM contacts c", {"wallet_address"}),
         ("%%events\nSELECT x.| FROM app_events e", set()),
