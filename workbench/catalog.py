@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -23,7 +23,7 @@ from workbench.language.responses import CatalogResponse, EventCountView
 if TYPE_CHECKING:
     import polars as pl
 
-    from workbench.display.widgets import Answer
+    from workbench.display.widgets import CatalogWindow
 
 
 _UNFINISHED_KEY = re.compile(r"\[\s*[\"']([^\"']*)$")
@@ -189,7 +189,12 @@ class Catalog(MethodHints):
         return "No event name contains this text." if self._text else "No events yet. wb.events.send(…) sends one."
 
     def _ipython_display_(self) -> None:
-        _show(self, self.answer)
+        _show(self, self._display_)
+
+    def _display_(self) -> "CatalogWindow":  # marimo
+        from workbench.display.widgets import CatalogWindow
+
+        return CatalogWindow(self.answer)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer the widget: `look` reads the shape of an `event`, anything else the catalog, searched for `text`."""
@@ -236,15 +241,20 @@ class EventShape(Shape, frozen=True, rename="camel"):
         return {"event": self.event, "payload": sampled | payload}
 
     def _ipython_display_(self) -> None:
-        _show(self, lambda _request: self.page(), self.event)
+        _show(self, self._display_)
+
+    def _display_(self) -> "CatalogWindow":  # marimo
+        from workbench.display.widgets import CatalogWindow
+
+        return CatalogWindow(lambda _request: self.page(), event=self.event)
 
 
-def _show(content: Catalog | EventShape, answer: "Answer", event: str | None = None) -> None:
+def _show(content: Catalog | EventShape, window: "Callable[[], CatalogWindow]") -> None:
     """Show a widget, with the static HTML for copies of the notebook; outside a notebook print the text."""
     if not environment.in_kernel():
         sys.stdout.write(f"{content!r}\n")
         return
     static = content._repr_html_()  # raises if the server does not answer, before an empty widget appears
-    from workbench.display.widgets import CatalogWindow, show
+    from workbench.display.widgets import show
 
-    show(CatalogWindow(answer, event=event or ""), static)
+    show(window(), static)

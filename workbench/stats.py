@@ -29,6 +29,8 @@ from workbench.publish import AutomationRecord
 if TYPE_CHECKING:
     import polars as pl
 
+    from workbench.display.widgets import LiveWindow
+
 
 class GoalRate(GoalView, frozen=True, rename="camel"):
     """The share of the contacts that first entered in the last `days` and reached the goal in time."""
@@ -218,10 +220,15 @@ class Dashboard:
         if not environment.in_kernel():  # a terminal has no widgets
             sys.stdout.write(f"{stats!r}\n")
             return
-        from workbench.display.widgets import LiveWindow, show
+        from workbench.display.widgets import show
 
         # The HTML is for viewers without a kernel, such as a notebook that is opened again.
-        show(LiveWindow(self.answer), stats._repr_html_())
+        show(self._display_(), stats._repr_html_())
+
+    def _display_(self) -> "LiveWindow":  # marimo
+        from workbench.display.widgets import LiveWindow
+
+        return LiveWindow(self.answer)
 
     @printable_text
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from workbench.language.responses import MisspeltFieldView, RecentEvent
 if TYPE_CHECKING:
     import polars as pl
 
-    from workbench.display.widgets import LiveView, Row
+    from workbench.display.widgets import LiveView, Row, TailWindow
 
 Outcomes: TypeAlias = str | Iterable[str] | None
 
@@ -129,6 +129,11 @@ class EventTail:
                 sys.stdout.flush()
         except KeyboardInterrupt:
             return
+
+    def _display_(self) -> "TailWindow":  # marimo
+        view = self.live_view()
+        view.answer({"ask": "here"})
+        return view.window
 
     def live_view(self) -> "LiveView":
         """Return the live table of a notebook; `.show()` displays it."""

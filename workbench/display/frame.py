@@ -6,6 +6,9 @@ Importing this module loads polars, which takes 0.3 s, so it is imported where a
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+import polars as pl
+
 from workbench.display.html import TableView, plain, printable_text
 from workbench.frames import PrintableFrame, frame_of
 
@@ -28,6 +31,19 @@ class ShownFrame(PrintableFrame):
 
     def _repr_html_(self, **polars: Any) -> str:
         return super()._repr_html_(**polars) if self.view is None else self.view.html()
+
+    def _display_(self) -> "MarimoHtml | pl.DataFrame":
+        """Return what marimo displays; it would show any polars frame as its own table."""
+        return pl.DataFrame(self) if self.view is None else MarimoHtml(self._repr_html_())
+
+
+class MarimoHtml(msgspec.Struct, frozen=True):
+    """HTML for marimo."""
+
+    html: str
+
+    def _mime_(self) -> tuple[str, str]:
+        return "text/html", self.html
 
 
 def shown_frame(view: TableView, rows: Iterable[Any], **columns: type) -> ShownFrame:

@@ -17,7 +17,7 @@ function catalog(model, el) {
   const title = h("div", { class: "head grow" });
   const rows = h("tbody");
   const names = ["event", "count", "share", "by day", "first seen (UTC)", "last seen (UTC)"];
-  const classes = ["", "num", "num more", "fixed", "fixed more", "fixed more"];
+  const classes = ["", "num", "num more", "one-line", "one-line more", "one-line more"];
   const table = h("table", {}, h("thead", {}, h("tr", {}, names.map((name, index) => h("th", { class: classes[index] }, name)))), rows);
   const list = h("div", { class: "list" }, h("div", { class: "bar" }, title, search), h("div", { class: "scroll" }, table));
   const detail = h("div", { class: "detail", hidden: true });
@@ -53,7 +53,7 @@ function catalog(model, el) {
 
   function draw(text) {
     const matching = listed.events.filter((entry) => entry.event.includes(text));
-    const focused = rows.contains(document.activeElement) ? document.activeElement.dataset.event : null;
+    const focused = focusedIn(rows)?.dataset.event;
     rows.replaceChildren(...matching.map(drawRow));
     for (const row of rows.children) if (row.dataset.event === focused) row.focus();
     if (!matching.length) rows.append(h("tr", {}, h("td", { colspan: names.length, class: "soft" }, text ? "No event name contains this text." : listed.empty)));
@@ -64,7 +64,7 @@ function catalog(model, el) {
     const open = () => look(entry.event);
     return h(
       "tr",
-      { class: entry.event === chosen ? "chosen" : null, tabindex: 0, role: "button", "data-event": entry.event, "aria-label": `Show ${entry.event}`, onclick: open, title: `first seen ${entry.first}, last seen ${entry.last} (UTC)` },
+      { class: entry.event === chosen ? "chosen" : null, tabindex: 0, role: "button", "data-event": entry.event, onclick: open, title: `first seen ${entry.first}, last seen ${entry.last} (UTC)` },
       cells.map((cell, index) => h("td", { class: classes[index] }, cell)),
     );
   }
@@ -133,7 +133,7 @@ function catalog(model, el) {
           h("td", { class: "num" }, path.missing),
           h("td", { class: "num" }, path.nulls),
           h("td", {}, values(path)),
-          h("td", { class: "fixed" }, buttons(path.code, "SQL")),
+          h("td", { class: "one-line" }, buttons(path.code, "SQL")),
         ))),
       ),
     );

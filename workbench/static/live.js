@@ -65,7 +65,7 @@ function live(model, el) {
     const visible = document.visibilityState === "visible" && root.offsetParent !== null;
     const selection = document.getSelection();
     // Drawing replaces the elements, so it would end a selection of text and take the focus from a button.
-    const inUse = (selection && !selection.isCollapsed && root.contains(selection.focusNode)) || (document.activeElement?.tagName === "BUTTON" && root.contains(document.activeElement));
+    const inUse = (selection && !selection.isCollapsed && root.contains(selection.focusNode)) || focusedIn(root)?.tagName === "BUTTON";
     if (visible && !inUse) look({ ask: "look" });
     else timer = setTimeout(refresh, REFRESH_MS);
   }

@@ -38,6 +38,12 @@ function keepKeys(element) {
   return () => element.removeEventListener("keydown", stop);
 }
 
+/** Return the element below `element` that has the focus, or null. In marimo a widget is in a shadow tree, which has its own focus. */
+function focusedIn(element) {
+  const focused = element.getRootNode().activeElement;
+  return focused && element.contains(focused) ? focused : null;
+}
+
 /** Return a bar chart of counts; the title has the largest one with its `unit`. */
 function spark(counts, days, { width = 124, height = 22, unit = " a day" } = {}) {
   const svg = (tag, attributes) => {

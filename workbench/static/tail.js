@@ -97,9 +97,9 @@ function tail(model, el) {
     return [
       h(
         "tr",
-        { class: "event", tabindex: 0, role: "button", "aria-label": `${row.event}, ${OUTCOMES[row.outcome]}: details`, onclick: open, onkeydown: onKey },
-        h("td", { class: "fixed" }, row.at),
-        h("td", { class: "fixed" }, h("span", { class: `pill ${row.outcome}` }, OUTCOMES[row.outcome] ?? row.outcome)),
+        { class: "event", tabindex: 0, role: "button", onclick: open, onkeydown: onKey },
+        h("td", { class: "one-line" }, row.at),
+        h("td", { class: "one-line" }, h("span", { class: `pill ${row.outcome}` }, OUTCOMES[row.outcome] ?? row.outcome)),
         h("td", {}, row.event),
         h("td", {}, row.result),
       ),
