@@ -485,3 +485,11 @@ class Automation(AutomationVerbs):
 
 
 _EMPTY = 'Empty so far. Begin with .on("deposit"), or draw it: .canvas().'
+
+
+def open_automation(connection: Connection, name: str) -> Automation:
+    """Return the saved draft of the automation with that name, or an empty one to write."""
+    record = publishing.find(connection, name)
+    archived = record is None and publishing.was_archived(connection, name)
+    server = SavedAutomation(connection, record, archived=archived)
+    return Automation(Draft(name) if record is None else record.draft(), server)

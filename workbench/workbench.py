@@ -1,12 +1,13 @@
 """The entry point: `wb = Workbench()`."""
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
 from workbench.account import SCOPE_ACTIONS, Keys, audit, caller, set_timezone, timezone, usage
-from workbench.automation import Automation
+from workbench.automation import Automation, open_automation
 from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
 from workbench.chain import ChainsStatus, ContractEvents, Logs, abi, chains, logs
@@ -15,13 +16,12 @@ from workbench.connections import Connections
 from workbench.contacts import Contact, ContactIdentifier, Merge, contact, merge
 from workbench.display.html import html, printable_text
 from workbench.display.words import WORDS, join_and, join_or
-from workbench.draft import Draft
 from workbench.entries import DeadLetters, Entry, dead_letters
 from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
 from workbench.language.responses import CallerView
-from workbench.publish import Automations, SavedAutomation, Stopped
+from workbench.publish import Automations, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
 from workbench.snippets import Snippets
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import polars as pl
     from sqlalchemy import ClauseElement, Engine
 
+    from workbench.display.widgets import FormWindow
+    from workbench.forms import Forms
     from workbench.frames import Result
 
 
@@ -181,10 +183,7 @@ class Workbench(Reports):
             raise InvalidArgumentError(
                 'an automation is opened by its name (a string): wb.automation("Thanks for the deposit")'
             )
-        record = publish.find(self._connection, name)
-        archived = record is None and publish.was_archived(self._connection, name)
-        server = SavedAutomation(self._connection, record, archived=archived)
-        return Automation(Draft(name) if record is None else record.draft(), server)
+        return open_automation(self._connection, name)
 
     @usage_example('wb.abi(text)["Transfer"]')
     def abi(self, text: str) -> ContractEvents:
@@ -228,6 +227,13 @@ class Workbench(Reports):
         Returns the numbers of automations, of entries that run now, and of their messages that are not sent yet.
         """
         return publish.resume_all(self._connection, overdue)
+
+    @property
+    def forms(self) -> "Forms":
+        """Forms that need no code: `wb.forms.event()`, `.funnel()`, `.retention()`, `.automation()` and `.stats()`."""
+        from workbench.forms import Forms  # loads ipywidgets, which code without a notebook does not need
+
+        return Forms(self, self.catalog, self._connection, lambda: self._welcome(folded=True))
 
     @property
     def broadcasts(self) -> Broadcasts:
@@ -322,8 +328,24 @@ class Workbench(Reports):
         return "\n".join(["Event Workbench", note, *tasks])
 
     def _repr_html_(self) -> str:
+        return self._welcome(folded=False)
+
+    def _welcome(self, *, folded: bool) -> str:
+        """Return the state of the connection and the code for each task, `folded` above the forms."""
         state, note, look = self._status()
-        return html("welcome.html.j2", state=state, note=note, look=look, lines=WORDS["tasks"].items())
+        tasks = WORDS["tasks"].items()
+        return html("welcome.html.j2", state=state, note=note, look=look, lines=tasks, folded=folded)
+
+    def _ipython_display_(self) -> None:
+        if not environment.in_kernel():
+            sys.stdout.write(f"{self!r}\n")
+            return
+        from workbench.display.widgets import show
+
+        show(self._display_(), self._repr_html_())
+
+    def _display_(self) -> "FormWindow":  # marimo
+        return self.forms.page()._display_()
 
     def _status(self) -> tuple[str, str, str]:
         """Return a state, sentences about the connection and the key, and a colour."""

@@ -12,16 +12,19 @@ from tests.running import Running
 pytestmark = pytest.mark.browser
 
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"  # `make browser` installs it
-SERIOUS_FINDINGS = """async () => {
-    const { violations } = await axe.run(".ewc");
+SERIOUS_FINDINGS = """async (part) => {
+    const { violations } = await axe.run(part);
     return violations
         .filter(({ impact }) => ["serious", "critical"].includes(impact))
         .flatMap(({ id, nodes }) => nodes.map(node => `${id}: ${node.html} ${node.failureSummary}`));
 }"""
 
 
-def serious_findings(page: Page) -> list[str]:
-    findings: list[str] = page.evaluate(SERIOUS_FINDINGS)
+def serious_findings(page: Page, part: str = ".ewc") -> list[str]:
+    """Return what axe-core finds in the parts of the page that a selector matches."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.add_script_tag(path=AXE)
+    findings: list[str] = page.evaluate(SERIOUS_FINDINGS, part)
     return findings
 
 
@@ -29,7 +32,6 @@ def serious_findings(page: Page) -> list[str]:
 def test_axe_finds_no_serious_fault(page: Page, dark: bool) -> None:
     automation = greeting().split({"a": 50, "b": 50}).branch("a", lambda b: b.wait_for("trade", within="2d"))
     with open_canvas(page, automation, dark=dark) as view:
-        page.add_script_tag(path=AXE)
         found = {"overview": serious_findings(page)}
         for node in automation.to_json()["graph"]["nodes"]:
             card(view, node["id"]).click()

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from workbench.display.widgets import CatalogWindow, LiveWindow, TailWindow
+from tests.browser.test_canvas_accessibility import serious_findings
+from workbench.display.html import html
+from workbench.display.widgets import CatalogWindow, FormWindow, LiveWindow, TailWindow
 
 pytestmark = pytest.mark.browser
 
@@ -59,7 +61,7 @@ SHOW = """async ([source, css, traits, answers]) => {
 
 def show(
     page: Page,
-    window: type[CatalogWindow] | type[TailWindow] | type[LiveWindow],
+    window: type[CatalogWindow] | type[FormWindow] | type[LiveWindow] | type[TailWindow],
     answers: dict[str, Any],
     **traits: str,
 ) -> None:
@@ -274,3 +276,79 @@ def test_the_dashboard_shows_an_error_and_tries_again(page: Page) -> None:
     expect(page.get_by_role("status")).to_have_text(EVIL)
     page.clock.run_for(4_000)
     page.wait_for_function("() => window.sent.length === 2")
+
+
+FIELDS = [
+    {
+        "name": "event",
+        "label": "Event",
+        "kind": "choice",
+        "value": "trade",
+        "options": ["", EVIL, "trade"],
+        "required": True,
+    }
+    | {"reloads": True, "help": ""},
+    {"name": "payload.usd", "label": EVIL, "kind": "text", "value": EVIL, "options": ["5", EVIL], "required": False}
+    | {"reloads": False, "help": EVIL},
+]
+PAGES = [
+    {"title": title, "html": "", "forms": [{"name": title, "title": f"Form {title}", "submit": "Run"}]}
+    for title in ("Explore", "Test")
+]
+FORMS = {
+    "open": {
+        "html": html("welcome.html.j2", state="connected", note="note", look="good", lines=(("a", "b"),), folded=True),
+        "pages": PAGES,
+    },
+    "fields": {"fields": FIELDS, "note": ""},
+    "run": {"html": "<p>the result</p>", "code": EVIL},
+}
+
+
+def test_a_form_is_filled_in_with_the_keyboard(page: Page) -> None:
+    show(page, FormWindow, FORMS)
+    page.get_by_role("tab", name="Explore").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Test")).to_be_focused()
+    expect(page.get_by_role("tabpanel")).to_have_count(1)
+    form = page.get_by_role("form", name="Form Test")
+    form.get_by_role("combobox", name="Event").press("<")  # chooses another event, so the fields are read again
+    expect(form.get_by_role("combobox", name="Event")).to_be_focused()
+    form.locator("input").fill("7")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Form Test: result")).to_have_text("the result")
+    expect(form.get_by_label("Code")).to_have_text(EVIL)
+    requests = page.evaluate("window.sent.map(({ask, form, values}) => ({ask, form, values}))")
+    assert requests[-1] == {"ask": "run", "form": "Test", "values": {"event": "trade", "payload.usd": "7"}}
+    assert page.title() != "broken"
+    assert keys_outside(page) == []
+
+
+def test_an_edit_survives_an_answer_that_comes_later(page: Page) -> None:
+    show(page, FormWindow, FORMS)
+    first = page.locator("[role=tabpanel]:not([hidden]) input")
+    first.wait_for()
+    page.evaluate("() => { window.real = window.model.send; window.model.send = request => (window.late = request); }")
+    page.get_by_role("combobox", name="Event").select_option(EVIL)
+    first.fill("edited")
+    page.evaluate("fields => window.tell({...fields, id: window.late.id})", FORMS["fields"])
+    expect(page.get_by_role("combobox", name="Event")).to_have_value("trade")  # as Python answered
+    expect(first).to_have_value("edited")
+
+
+@pytest.mark.parametrize(
+    ("window", "answers"),
+    [
+        (CatalogWindow, {"list": LISTED, "look": LOOKED}),
+        (TailWindow, {"hello": HELLO | {"rows": [tail_row(1), tail_row(2, outcome="rejected")], "state": "following"}}),
+        (LiveWindow, {"look": STATS}),
+        (FormWindow, FORMS),
+    ],
+)
+def test_axe_finds_no_serious_fault_in_a_widget(page: Page, window: Any, answers: dict[str, Any]) -> None:
+    show(page, window, answers)
+    expect(page.locator(".ewb-widget :is(tbody tr, label):visible").first).to_be_visible()
+    if window is CatalogWindow:
+        page.locator("tr[data-event]").first.click()
+        expect(page.locator(".detail")).to_be_visible()
+    assert serious_findings(page, ".ewb-widget") == []

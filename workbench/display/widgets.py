@@ -80,6 +80,13 @@ class TailWindow(_Window):
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'tail.css').read_text()}"
 
 
+class FormWindow(_Window):
+    """Forms, in tabs if there are several. Requests: `open`; `fields` and `run`, with a `form` and its `values`."""
+
+    _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'form.js').read_text()}"
+    _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'form.css').read_text()}"
+
+
 class LiveWindow(_Window):
     """The figures of one automation. Requests: `look`, and `replay` (`cause`)."""
 
