@@ -13,7 +13,7 @@ ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/se
 WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas bench torture fidelity format lock wheels clean
+.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas notebooks bench torture fidelity format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -65,6 +65,9 @@ tests/%/node_modules: tests/%/package-lock.json
 
 canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
 	cd workbench/canvas_src && npm ci --no-audit --no-fund && npm run build
+
+notebooks: $(VENV)/dev.stamp tests/chain/node_modules  ## execute the notebooks whose code has changed, and store their outputs (ARGS="--all")
+	$(BIN)/python -m tests.notebooks $(ARGS)
 
 bench: $(VENV)/dev.stamp tests/chain/node_modules  ## measure every figure, in a quarter of an hour (ARGS="singles --quick", "growth --millions 10")
 	$(BIN)/python -m bench $(ARGS)

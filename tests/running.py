@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -56,7 +57,14 @@ class Running(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[Running]:
-    """`workbench up` without Lab, on a free port, in a temporary folder; starts in about 17 s."""
+    """The whole system, for all tests of the session."""
+    with run_system() as running:
+        yield running
+
+
+@contextmanager
+def run_system() -> Iterator[Running]:
+    """Run `workbench up` without Lab, on a free port, in a temporary folder; it starts in about 17 s."""
     folder = Path(tempfile.mkdtemp(prefix="workbench-up-"))
     folder.chmod(0o755)
     port = free_port()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.notebooks.execution import without_outputs
+
 ROOT = Path(__file__).parents[1]
 ROWS = re.findall(r"^\| ([^|]+) \| [^|]+ \|([^|]*)\|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
 UNWANTED = {word: term.strip() for term, words in ROWS for word in re.findall(r"`([^`]+)`", words)}
@@ -22,10 +24,18 @@ PAGES = [
     ]
     if path.suffix in SUFFIXES and path.name not in EXEMPT and "node_modules" not in path.parts
 ]
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file; of a notebook without outputs, which contain encoded pictures and data."""
+    text = path.read_text("utf-8")
+    return without_outputs(text) if path.suffix == ".ipynb" else text
+
+
 LINES = [
     (f"{path.relative_to(ROOT)}:{number}", line)
     for path in sorted(PAGES)
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+    for number, line in enumerate(text_of(path).splitlines(), 1)
 ]
 
 

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Route, expect, sync_playwright
 
+from tests.notebooks.execution import NOTEBOOKS, without_outputs
 from tests.running import Running, free_port
 
 expect.set_options(timeout=30_000)  # milliseconds: an answer takes 5 s on a machine that runs ten things at a time
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHROMIUM = "/usr/bin/chromium"
 _NOTEBOOK_BUNDLE = (
     "/static/notebook/notebook_core"  # of Notebook 7.6, which reports an error for every page that it opens
@@ -45,10 +45,10 @@ class Lab(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="session")
 def lab(running: Running) -> Iterator[Lab]:
-    """JupyterLab on a copy of the notebooks, with credentials in its environment."""
+    """JupyterLab on a copy of the notebooks without their outputs, with credentials in its environment."""
     with jupyter(running, "jupyterlab", *_LAB_OPTIONS) as lab:
         for notebook in NOTEBOOKS.glob("*.ipynb"):
-            (lab.folder / notebook.name).write_text(notebook.read_text())
+            (lab.folder / notebook.name).write_text(without_outputs(notebook.read_text()))
         yield lab
 
 

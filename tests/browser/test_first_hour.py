@@ -27,6 +27,7 @@ from tests.browser.conftest import Lab, write_notebook
 from tests.browser.mouse import Mouse
 from tests.browser.test_notebooks import STDERR
 from tests.installation import until
+from tests.notebooks.execution import without_outputs
 from tests.running import free_port
 from workbench import Workbench
 
@@ -56,6 +57,8 @@ class Clone:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
+        for notebook in (folder / "notebooks").glob("*.ipynb"):  # what a cell shows is then from this run
+            notebook.write_text(without_outputs(notebook.read_text()))
         self.folder = folder
         self._started: list[subprocess.Popen[str]] = []
         self.port, self.lab_port = free_port(), free_port()

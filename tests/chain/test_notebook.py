@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,6 +22,13 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture
 def followed(running: Running, anvil: Anvil) -> Iterator[str]:
     """A node that the running system follows."""
+    with following(running, anvil):
+        yield anvil.url
+
+
+@contextmanager
+def following(running: Running, anvil: Anvil) -> Iterator[None]:
+    """Run the process that follows a node."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     environment |= {"WORKBENCH_EVM_RPC": anvil.url, "WORKBENCH_DATA_DIR": str(running.folder / "data")}
     log = (running.folder / "chain.log").open("ab")
@@ -28,7 +36,7 @@ def followed(running: Running, anvil: Anvil) -> Iterator[str]:
         log,
         subprocess.Popen([sys.executable, "-m", "api", "chain"], env=environment, stdout=log, stderr=log) as process,
     ):
-        yield anvil.url
+        yield
         process.terminate()
 
 

@@ -3,17 +3,16 @@
 import asyncio
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TypeAlias
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.notebooks.execution import NOTEBOOKS
 from tests.running import Running
 
 A_TENTH = ("CDNOW_master.txt", "CDNOW_sample.txt")  # of the customers of the public log, which is enough here
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 ON_CHAIN = NOTEBOOKS / "09_on_chain.ipynb"  # needs a node: tests/chain runs it
 TEXTS = {path.stem[:2]: path.read_text() for path in sorted(NOTEBOOKS.glob("*.ipynb")) if path != ON_CHAIN}
 pytestmark = pytest.mark.filterwarnings(
@@ -215,10 +214,3 @@ def test_campaigns(runs: dict[str, tuple[Cells, Cells]]) -> None:
         assert "3 trades, 1,250 USD" in cells["digest-simulate"]
         assert "ada@example.com asks for a call at 9:30" in cells["slack-simulate"]
         assert "POST https://hooks.slack.com/services/***" in cells["slack-request"]
-
-
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebooks_are_stored_without_outputs(path: Path) -> None:
-    notebook = nbformat.read(path, 4)
-    nbformat.validate(notebook)
-    assert [cell.id for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
