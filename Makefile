@@ -50,7 +50,7 @@ citus: $(VENV)/dev.stamp  ## the tests that use Postgres, on the Citus coordinat
 browser: $(VENV)/dev.stamp tests/browser/node_modules  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core)
 	$(BIN)/python -m pytest -m browser
 
-picture: $(VENV)/dev.stamp tests/browser/node_modules  ## take the picture of the canvas in the docs, from the running product
+picture: $(VENV)/dev.stamp tests/browser/node_modules  ## take the pictures of the docs from the running product
 	WORKBENCH_PICTURES=docs $(BIN)/python -m pytest -m browser tests/browser/test_docs_picture.py
 
 chain: $(VENV)/dev.stamp tests/chain/node_modules  ## test with a real EVM node (needs npm, which installs it)
