@@ -13,13 +13,14 @@ ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/se
 WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas notebooks bench torture fidelity format lock wheels clean
+.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas docs notebooks bench torture fidelity format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-up: $(VENV)/up.stamp  ## run everything on this machine: Postgres, API, engine, JupyterLab (options: ARGS="--port 9000")
-	@$(BIN)/workbench up $(ARGS)
+up: $(VENV)/up.stamp | build  ## run everything on this machine: Postgres, API, engine, JupyterLab (options: ARGS="--port 9000")
+	@trap : INT; nice $(MAKE) --silent docs >build/docs.log 2>&1 & docs=$$!; \
+	$(BIN)/workbench up $(ARGS); status=$$?; kill $$docs 2>/dev/null; exit $$status
 
 test: lint  ## everything a change must pass: lint, then the tests
 	$(BIN)/python -m pytest -m "not browser and not chain and not schedules" --numprocesses auto
@@ -47,7 +48,7 @@ postgres: $(VENV)/dev.stamp  ## the tests that depend on the version of Postgres
 citus: $(VENV)/dev.stamp  ## the tests that use Postgres, on the Citus coordinator in DATABASE_URL (ARGS="tests/query")
 	$(BIN)/python -m pytest -m "not browser and not chain and not schedules and not plain" $(or $(ARGS),$(WITH_POSTGRES))
 
-browser: $(VENV)/dev.stamp tests/browser/node_modules  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core)
+browser: $(VENV)/dev.stamp tests/browser/node_modules docs  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core)
 	$(BIN)/python -m pytest -m browser
 
 picture: $(VENV)/dev.stamp tests/browser/node_modules  ## take the pictures of the docs from the running product
@@ -66,6 +67,13 @@ tests/%/node_modules: tests/%/package-lock.json
 canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; the result is committed)
 	cd workbench/canvas_src && npm ci --no-audit --no-fund && npm run build
 
+docs: build/site/index.html  ## build the site of the documentation, which the API serves at /help; a dead link is an error
+
+# Complete or not at all: a site that is being built, or has a dead link, is not served.
+build/site/index.html: $(VENV)/docs.stamp mkdocs.yml $(shell find api docs notebooks sql tools/site workbench CHANGELOG.md CONTRIBUTING.md -type f -not -path '*/node_modules/*' -not -name '*.pyc' -not -name '* *')
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@rm -rf build/site && mv build/site.new build/site
+
 notebooks: $(VENV)/dev.stamp tests/chain/node_modules  ## execute the notebooks whose code has changed, and store their outputs (ARGS="--all")
 	$(BIN)/python -m tests.notebooks $(ARGS)
 
@@ -83,11 +91,12 @@ format: $(VENV)/dev.stamp  ## format the code
 	$(BIN)/ruff check --fix .
 
 lock: $(VENV)/dev.stamp  ## lock the newest versions of all requirements that fit
-	$(LOCK) --upgrade $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab --extra otel --extra dev -o requirements/dev.txt
+	$(LOCK) --upgrade $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab --extra otel --extra docs --extra dev -o requirements/dev.txt
 	$(LOCK) $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab -c requirements/dev.txt -o requirements/up.txt
 	$(LOCK) pyproject.toml --extra notebook -c requirements/dev.txt -o requirements/notebook.txt
+	$(LOCK) pyproject.toml --extra docs -c requirements/dev.txt -o requirements/docs.txt
 
-wheels: $(VENV)/dev.stamp  ## build the two distributions into dist/
+wheels: $(VENV)/dev.stamp docs  ## build the two distributions into dist/
 	@$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./packaging/server
 
 clean:  ## remove the virtual environment (data stays)
@@ -104,6 +113,13 @@ $(VENV)/dev.stamp: requirements/dev.txt $(PROJECTS) | $(BIN)/python
 	@$(INSTALL) -r requirements/dev.txt
 	@$(EDITABLE)
 	@touch $@ $(VENV)/up.stamp
+
+$(VENV)/docs.stamp: requirements/docs.txt $(VENV)/up.stamp
+	@$(INSTALL) -r requirements/docs.txt
+	@touch $@
+
+build:
+	@mkdir -p $@
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 …")'

@@ -14,7 +14,7 @@ from api.cli.errors import Parser, add_data_dir, explain, note
 
 # Each command with the function that declares its options and `run`, and its line of help. A module is imported only
 # for its own command, so that `workbench --help` answers at once.
-_COMMANDS = {
+COMMANDS = {
     "up": ("api.cli.up:add_options", "run everything on this machine: Postgres, API, engine, JupyterLab"),
     "serve": ("api.cli.serve:add_options", "run the API"),
     "engine": ("api.cli.serve:add_engine", "run an engine process"),
@@ -34,7 +34,7 @@ _COMMANDS = {
     "doctor": ("api.cli.doctor:add_options", "explain what is wrong with this installation"),
 }
 # Commands of the package `workbench`. It is imported only to run one of them: a server process never loads it.
-_DELEGATED = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
+DELEGATED = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,14 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None:
         arguments = sys.argv[1:]
     try:
-        if arguments and arguments[0] in _DELEGATED:
-            module, description = _DELEGATED[arguments[0]]
+        if arguments and arguments[0] in DELEGATED:
+            module, description = DELEGATED[arguments[0]]
             parser = Parser(prog="workbench", description=description)
             return int(importlib.import_module(module).main(arguments, parser))
         parser = Parser(prog="workbench", description="Events in, automations out, and notebooks to see both.")
         parser.add_argument("--version", action="version", version=f"%(prog)s {version('event-workbench-server')}")
         subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-        for name, (function, help_text) in (_COMMANDS | _DELEGATED).items():
+        for name, (function, help_text) in (COMMANDS | DELEGATED).items():
             command = subparsers.add_parser(name, help=help_text)
             if arguments[:1] == [name]:
                 pkgutil.resolve_name(function)(command)

@@ -60,6 +60,7 @@ from api.routes import (
     clicks,
     connections,
     contacts,
+    documentation,
     entries,
     events,
     health,
@@ -142,6 +143,7 @@ BLUEPRINTS = (
     tracking.blueprint,
     inapp.blueprint,
     health.blueprint,
+    documentation.blueprint,
     document.blueprint,
 )
 

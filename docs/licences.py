@@ -13,16 +13,18 @@ PAGE = Path(__file__).with_name("licences.md")
 _HEAD = """\
 # Licences
 
-Written by `python docs/licences.py` from `requirements/up.txt` and the canvas's `package-lock.json`. Event Workbench
-itself is Apache-2.0. psycopg is LGPL-3.0: it is used as it is, from its own package. No other package is under a
-licence of the GPL family, and a test checks this. Tools for tests and benchmarks (`requirements/dev.txt`) are not
-shipped and not listed.
+Written by `python docs/licences.py` from `requirements/up.txt`, `requirements/docs.txt` and the canvas's
+`package-lock.json`. Event Workbench itself is Apache-2.0. psycopg is LGPL-3.0: it is used as it is, from its own
+package.
+No other package is under a licence of the GPL family, and a test checks this. Tools for tests and benchmarks
+(`requirements/dev.txt`) are not shipped and not listed.
 """
 
 
 def locked() -> list[str]:
-    """Return the names of the Python packages that `make up` installs."""
-    return sorted(set(re.findall(r"^([A-Za-z0-9_.-]+)==", (ROOT / "requirements/up.txt").read_text(), re.MULTILINE)))
+    """Return the names of the Python packages that `make up` and `make docs` install."""
+    text = "".join((ROOT / "requirements" / name).read_text() for name in ("up.txt", "docs.txt"))
+    return sorted(set(re.findall(r"^([A-Za-z0-9_.-]+)==", text, re.MULTILINE)))
 
 
 def bundled() -> dict[str, str]:

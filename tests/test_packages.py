@@ -45,8 +45,8 @@ def test_the_notebook_s_wheel_holds_workbench_and_the_sql_of_reports(notebook: z
     assert packaged(notebook) == files("workbench") | files("sql/reports", "workbench/_reports")
 
 
-def test_the_server_s_wheel_holds_api_and_sql(server: zipfile.ZipFile) -> None:
-    assert packaged(server) == files("api") | files("sql", "api/_sql")
+def test_the_server_s_wheel_holds_api_sql_and_the_site_if_it_is_built(server: zipfile.ZipFile) -> None:
+    assert packaged(server) == files("api") | files("sql", "api/_sql") | files("build/site", "api/_site")
 
 
 def test_both_wheels_hold_the_licence(notebook: zipfile.ZipFile, server: zipfile.ZipFile) -> None:

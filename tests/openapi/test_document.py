@@ -137,7 +137,7 @@ async def test_the_page_shows_every_route_and_loads_no_external_resource(service
     answer = await service.client.get(f"http://127.0.0.1:{service.port}/docs")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert not re.findall(r"<script|<link|@import|(?:src|href)=\"(?!#|/openapi)", answer.text)
+    assert not re.findall(r"<script|<link|@import|(?:src|href)=\"(?!#|/openapi|/help/)", answer.text)
     for name in OPERATIONS:
         assert f'id="{name}"' in answer.text
     for anchor in re.findall(r'href="#([^"]+)"', answer.text):
@@ -157,8 +157,8 @@ async def test_every_refusal_links_to_a_section_of_the_page_and_names_what_works
         if answer.status_code < 400:
             continue
         statuses.add(answer.status_code)
-        if answer.headers["content-type"].startswith("text/html"):  # a page for contacts, which says it in a sentence
-            assert path.startswith("/preferences/")
+        if answer.headers["content-type"].startswith("text/html"):  # a page for people, which says it in a sentence
+            assert path.startswith(("/help/", "/preferences/"))
             continue
         error = answer.json()
         assert re.fullmatch(r"/docs(#[\w.]+)?", error["doc"]), (method, path)

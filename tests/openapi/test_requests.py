@@ -99,6 +99,8 @@ NEVER_SUCCESSFUL = {
     "entries.replay",
     "inapp.session",
     "contacts.undo_merge",
+    "documentation.redirect_to_home",
+    "documentation.serve_file",
     "openapi.redirect_to_page",
     "preferences.ask",
     "preferences.confirm",

@@ -1,0 +1,95 @@
+"""`/help`: the site of the documentation, as `make docs` has built it.
+
+A page may load only what this service serves, and run only the scripts that the site has: its inline scripts are
+allowed by their hashes. Its own requests are those of the HTTP reference, to this service.
+"""
+
+import asyncio
+import base64
+import hashlib
+import mimetypes
+import re
+from pathlib import Path
+
+from sanic import Blueprint, HTTPResponse, Request, redirect
+from sanic.response import html
+
+from api.routes.request import Operation
+
+blueprint = Blueprint("documentation")
+
+FOLDERS = (
+    Path(__file__).parents[1] / "_site",
+    Path(__file__).parents[2] / "build" / "site",
+)  # of the wheel, of a checkout
+_HEADERS = {
+    "cache-control": "public, max-age=300",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "font-src 'self' data:; media-src 'self'; connect-src 'self'; worker-src 'self'; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
+_NOT_BUILT = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="5">
+<title>The documentation is not built</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 1.0625rem/1.5 system-ui, sans-serif; margin: 12vh auto; max-width: 34rem; padding: 0 1.25rem }
+</style>
+<h1>The documentation is not built yet</h1>
+<p><code>make up</code> builds it in the background, about a minute after its first start. This page then shows it.</p>
+<p>If it does not appear, run <code>make docs</code> in the folder of the repository. The sources are in its folder
+<code>docs</code>, and the <a href="/docs">description of the API</a> is always available.</p>
+</html>
+"""
+
+
+@blueprint.get("/help", strict_slashes=True)
+@Operation(media="text/html", status=302)
+async def redirect_to_home(_: Request) -> HTTPResponse:
+    """Redirect to the first page of the documentation."""
+    return redirect("/help/")  # its links are relative
+
+
+@blueprint.get("/help/<path:path>")
+@Operation(media="text/html")
+async def serve_file(_: Request, path: str) -> HTTPResponse:
+    """Return a page or another file of the documentation."""
+    return await _serve(path or "index.html")
+
+
+async def _serve(name: str) -> HTTPResponse:
+    content = await asyncio.to_thread(_read, name)
+    if content is None:
+        missing = await asyncio.to_thread(_read, "404.html")
+        headers = _HEADERS | {
+            "cache-control": "no-store",
+            "content-security-policy": _policy(missing or _NOT_BUILT.encode()),
+        }
+        return html(missing or _NOT_BUILT, status=404, headers=headers)
+    media = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    headers = _HEADERS | ({"content-security-policy": _policy(content)} if media == "text/html" else {})
+    charset = "; charset=utf-8" if media.startswith("text/") else ""
+    return HTTPResponse(content, headers=headers, content_type=f"{media}{charset}")
+
+
+def _read(name: str) -> bytes | None:
+    """Return a file of the site, or None: it does not exist, or is outside of the site."""
+    site = next((folder for folder in FOLDERS if folder.is_dir()), None)
+    if site is None or "\0" in name:
+        return None
+    path = (site / name).resolve()
+    if not path.is_relative_to(site.resolve()) or not path.is_file():
+        return None
+    return path.read_bytes()
+
+
+def _policy(page: bytes) -> str:
+    digests = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _INLINE_SCRIPT.findall(page))
+    return _POLICY.format(hashes="".join(f" 'sha256-{digest}'" for digest in dict.fromkeys(digests)))

@@ -1,0 +1,1 @@
+"""Tools for the repository itself: the site of the documentation, and a report on readability."""
