@@ -69,9 +69,11 @@ canvas:  ## build the canvas from workbench/canvas_src (needs Node 20 and npm; t
 
 docs: build/site/index.html  ## build the site of the documentation, which the API serves at /help; a dead link is an error
 
-# Complete or not at all: a site that is being built, or has a dead link, is not served.
+# Complete or not at all: a site that is being built, or has a dead link, is not served. make passes a signal on only to a
+# program that it runs without a shell, so the variable is not set in the command.
+build/site/index.html: export NO_MKDOCS_2_WARNING := 1
 build/site/index.html: $(VENV)/docs.stamp mkdocs.yml $(shell find api docs notebooks sql tools/site workbench CHANGELOG.md CONTRIBUTING.md -type f -not -path '*/node_modules/*' -not -name '*.pyc' -not -name '* *')
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@$(BIN)/python -m mkdocs build --strict
 	@rm -rf build/site && mv build/site.new build/site
 
 notebooks: $(VENV)/dev.stamp tests/chain/node_modules  ## execute the notebooks whose code has changed, and store their outputs (ARGS="--all")
