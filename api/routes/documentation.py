@@ -7,21 +7,27 @@ allowed by their hashes. Its own requests are those of the HTTP reference, to th
 import asyncio
 import base64
 import hashlib
-import mimetypes
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sanic import Blueprint, HTTPResponse, Request, redirect
-from sanic.response import html
 
 from api.routes.request import Operation
 
 blueprint = Blueprint("documentation")
 
-FOLDERS = (
-    Path(__file__).parents[1] / "_site",
-    Path(__file__).parents[2] / "build" / "site",
-)  # of the wheel, of a checkout
+# The site in the wheel, and in a checkout
+FOLDERS = (Path(__file__).parents[1] / "_site", Path(__file__).parents[2] / "build" / "site")
+# Not those of the machine, which may lack some: with `nosniff`, a browser then refuses scripts and styles.
+_MEDIA = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webp": "image/webp",
+}
 _HEADERS = {
     "cache-control": "public, max-age=300",
     "x-content-type-options": "nosniff",
@@ -33,7 +39,7 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
-_NOT_BUILT = """<!doctype html>
+_NOT_BUILT = b"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="5">
@@ -61,22 +67,15 @@ async def redirect_to_home(_: Request) -> HTTPResponse:
 @Operation(media="text/html")
 async def serve_file(_: Request, path: str) -> HTTPResponse:
     """Return a page or another file of the documentation."""
-    return await _serve(path or "index.html")
-
-
-async def _serve(name: str) -> HTTPResponse:
+    name = path or "index.html"
     content = await asyncio.to_thread(_read, name)
     if content is None:
-        missing = await asyncio.to_thread(_read, "404.html")
-        headers = _HEADERS | {
-            "cache-control": "no-store",
-            "content-security-policy": _policy(missing or _NOT_BUILT.encode()),
-        }
-        return html(missing or _NOT_BUILT, status=404, headers=headers)
-    media = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    headers = _HEADERS | ({"content-security-policy": _policy(content)} if media == "text/html" else {})
-    charset = "; charset=utf-8" if media.startswith("text/") else ""
-    return HTTPResponse(content, headers=headers, content_type=f"{media}{charset}")
+        page = await asyncio.to_thread(_read, "404.html") or _NOT_BUILT
+        headers = _HEADERS | {"cache-control": "no-store", "content-security-policy": _policy(page)}
+        return HTTPResponse(page, 404, headers, _MEDIA[".html"])
+    media = _MEDIA.get(PurePosixPath(name).suffix, "application/octet-stream")
+    headers = _HEADERS | ({"content-security-policy": _policy(content)} if media == _MEDIA[".html"] else {})
+    return HTTPResponse(content, 200, headers, media)
 
 
 def _read(name: str) -> bytes | None:

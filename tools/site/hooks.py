@@ -42,9 +42,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if uri.startswith("decisions/"):
         page.meta["search"] = {"exclude": True}  # they would come before the pages for users
-    folder = {"notebooks": "notebooks"}.get(posixpath.dirname(uri), f"docs/{posixpath.dirname(uri)}")
-    if uri in _ROOT_PAGES:
-        folder = ""
+    is_elsewhere = uri in _ROOT_PAGES or uri.startswith("notebooks/")
+    folder = posixpath.dirname(uri if is_elsewhere else f"docs/{uri}")
 
     def translate(link: re.Match[str]) -> str:
         picture, text, target, anchor = link.groups(default="")
