@@ -50,12 +50,15 @@ if TYPE_CHECKING:
     from workbench.events import Receipt
 
 LANES = 4  # requests at a time. Events with the same contact are in one lane, so they arrive in order
+_EVENTS_READ = LANES * BATCH_SIZE * 5 // 4  # so that nearly every lane has a full batch
 MAX_SPOOL_BYTES = 1_073_741_824
 _FOLDER = Path(".local/state/event-workbench")  # in the home of the user
 _WAIT_FOR_OTHERS_S = 0.1  # before the first event of a request is sent
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0  # after failures
+_LONGEST_RETRY_AFTER_S = 300.0
 _TAKE_OVER_INTERVAL_S = 1.0  # how often a process tries to become the one that sends
-_REFUSALS = (400, 413, 422)
+_TOO_LARGE = 413
+_REFUSALS = (400, 422)
 _EXIT_TIMEOUT_S = 2.0  # the end of a process waits so long; the file keeps the other events
 
 logger = logging.getLogger("workbench.client")
@@ -231,7 +234,7 @@ class _Sender(threading.Thread):
         self.failure: WorkbenchError | None = None
         self.settled = threading.Event()  # set for a moment after each round
         self._spool, self._url, self._key, self._on_receipt = spool, url, key, on_receipt
-        self._wake, self._at_once, self._stopping = threading.Event(), threading.Event(), False
+        self._wake, self._at_once, self._stopping = (threading.Event() for _ in range(3))
 
     def wake(self, *, now: bool) -> None:
         """Tell the thread that there are events; `now`: it does not wait for others."""
@@ -241,7 +244,7 @@ class _Sender(threading.Thread):
             self._wake.set()
 
     def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         self.wake(now=True)
         self.join(_EXIT_TIMEOUT_S)
 
@@ -251,14 +254,14 @@ class _Sender(threading.Thread):
 
             connection = Connection(self._url, self._key)
         pause_s = _FIRST_PAUSE_S
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 # A key that the service refuses never gets the right to send, which others may need.
                 me = connection.get("/me")
                 owner = (me["organization"], me["key"]["kind"])
                 self._spool.register(*owner)
                 pause_s = _FIRST_PAUSE_S
-                while not self._stopping:
+                while not self._stopping.is_set():
                     with self._spool.sending(*owner) as is_sender:
                         if is_sender:
                             self._send_all(connection)
@@ -272,21 +275,25 @@ class _Sender(threading.Thread):
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, at most until `flush` or `stop`."""
-        self._at_once.wait(seconds)
+        """Wait, at most until `flush` or `stop`; for as long as the service asks for, only `stop` ends it."""
+        retry_after_s = min(getattr(self.failure, "retry_after_s", 0.0), _LONGEST_RETRY_AFTER_S)
+        if retry_after_s:
+            self._stopping.wait(retry_after_s)
+        if seconds > retry_after_s:
+            self._at_once.wait(seconds - retry_after_s)
         self._at_once.clear()
 
     def _send_all(self, connection: "Connection") -> None:
         """Send events until the thread is stopped, or the service refuses the key."""
         pause_s = _FIRST_PAUSE_S
-        while not self._stopping:
-            events = self._spool.oldest(LANES * BATCH_SIZE)
+        while not self._stopping.is_set():
+            events = self._spool.oldest(_EVENTS_READ)
             if not events:
                 self._wake.wait(_TAKE_OVER_INTERVAL_S)  # another process cannot wake this thread
                 self._wake.clear()
                 continue
             if len(events) < BATCH_SIZE and not self._at_once.wait(_WAIT_FOR_OTHERS_S):
-                events = self._spool.oldest(LANES * BATCH_SIZE)
+                events = self._spool.oldest(_EVENTS_READ)
             self._at_once.clear()
             failures, is_any_settled = self._send_lanes(connection, events)
             refusal = next((f for f in failures if isinstance(f, AuthenticationError | PermissionDeniedError)), None)
@@ -304,26 +311,25 @@ class _Sender(threading.Thread):
     def _send_lanes(
         self, connection: "Connection", events: Sequence[WaitingEvent]
     ) -> tuple[list[WorkbenchError], bool]:
-        """Send each lane in its order, the lanes side by side; return why events still wait, and whether any do not."""
+        """Send one batch of each lane, side by side; return why events still wait, and whether any do not."""
         lanes = defaultdict[int, list[WaitingEvent]](list)
         for event in events:
-            lanes[event.lane].append(event)
+            if len(lanes[event.lane]) < BATCH_SIZE:  # the others are read again
+                lanes[event.lane].append(event)
         failures: list[WorkbenchError] = []
         settled: list[int] = []
 
         def send(lane: Sequence[WaitingEvent]) -> None:
-            for start in range(0, len(lane), BATCH_SIZE):
-                try:
-                    count, failure = self._send_batch(connection, lane[start : start + BATCH_SIZE])
-                    settled.append(count)
-                except WorkbenchError as error:
-                    failure = error
-                except Exception as error:
-                    logger.exception("sending failed")
-                    failure = UnknownOutcomeError(f"sending failed: {error!r}")
-                if failure is not None:
-                    failures.append(failure)
-                    return
+            try:
+                count, failure = self._send_batch(connection, lane)
+                settled.append(count)
+            except WorkbenchError as error:
+                failure = error
+            except Exception as error:
+                logger.exception("sending failed")
+                failure = UnknownOutcomeError(f"sending failed: {error!r}")
+            if failure is not None:
+                failures.append(failure)
 
         # A ThreadPoolExecutor takes no work once the interpreter ends, when `close` sends the last events.
         first, *others = lanes.values()
@@ -348,7 +354,8 @@ class _Sender(threading.Thread):
         try:
             answer = connection.post("/events/batch", {"events": [msgspec.Raw(event.body) for event in events]})
         except InvalidRequestError as error:
-            if error.status not in _REFUSALS or error.request_id is None:  # not of this service, such as a redirection
+            # Another server, such as a proxy, knows nothing about events; but what is too large for it stays too large.
+            if error.status != _TOO_LARGE and (error.status not in _REFUSALS or error.request_id is None):
                 return 0, error
             if len(events) > 1:  # the request as a whole, such as one that is too large
                 middle = len(events) // 2

@@ -56,6 +56,12 @@ class Response(msgspec.Struct, frozen=True):
         return f"the server answered {self.status}"
 
     @property
+    def retry_after_s(self) -> float:
+        """The value of `Retry-After` in seconds; 0 without one, or if it is a date."""
+        text = self.headers.get("Retry-After", "")
+        return float(text) if text.isascii() and text.isdigit() else 0.0
+
+    @property
     def problems(self) -> tuple[Problem, ...]:
         """Every problem in the body, with the field or node that it is about."""
         if not isinstance(self.body, dict):
@@ -206,7 +212,10 @@ class Connection:
                 if len(response.problems) > 1:
                     bullets = [f"  • {problem}" for problem in response.problems]
                     error = "\n".join([f"{len(bullets)} problems:", *bullets])
-        raise kind(error, response.problems, status=status, request_id=response.request_id)
+        raised = kind(error, response.problems, status=status, request_id=response.request_id)
+        if isinstance(raised, UnavailableError):
+            raised.retry_after_s = response.retry_after_s
+        raise raised
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -236,7 +245,7 @@ def _response(response: httpx.Response) -> Response:
     if response.headers.get("Content-Type", "").startswith(JSON):
         with suppress(MalformedJsonError):
             body = decode(response.content)
-    decoded = Response(response.status_code, body)
+    decoded = Response(response.status_code, body, response.headers)
     # Raised here and not in `check`, because some callers handle error responses without `check`.
     if decoded.status == 400 and [problem.field for problem in decoded.problems] == [VERSION_HEADER]:
         raise VersionError(decoded.problems[0].reason, status=decoded.status, request_id=decoded.request_id)

@@ -80,7 +80,11 @@ class UnavailableError(WorkbenchError):
     """The server is busy or failing.
 
     After a 429 no event was stored. After a 5xx, check whether the change was made before you repeat it.
+
+    `retry_after_s`: for how long the server asks clients to wait.
     """
+
+    retry_after_s = 0.0
 
 
 class ConnectionFailedError(WorkbenchError, ConnectionError):

@@ -57,17 +57,23 @@ def malformed_json(error: Exception) -> str:
 def exactness_problem(value: object, path: str) -> str | None:
     """Return why JSON cannot keep a value at a path (NaN, infinity, a time without a zone), or None if it can."""
     match value:
-        case float() | Decimal() if not math.isfinite(value):
+        case str() | int() | None:  # most values; the test for Mapping() takes longer than all others
+            return None
+        case float() | Decimal():
+            if math.isfinite(value):
+                return None
             return f"{path}: {value} is not a number that JSON has; leave it out, or write None"
-        case datetime() if value.tzinfo is None:
-            return f"{path}: a time needs its zone: datetime(…, tzinfo=UTC)"
-        case Mapping():
-            items = [(f"{path}.{name}" if path else str(name), item) for name, item in value.items()]
+        case datetime():
+            return None if value.tzinfo is not None else f"{path}: a time needs its zone: datetime(…, tzinfo=UTC)"
         case list() | tuple():
-            items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+            problems = (exactness_problem(item, f"{path}[{index}]") for index, item in enumerate(value))
+        case dict() | Mapping():
+            problems = (
+                exactness_problem(item, f"{path}.{name}" if path else str(name)) for name, item in value.items()
+            )
         case _:
             return None
-    return next((problem for at, item in items if (problem := exactness_problem(item, at)) is not None), None)
+    return next(filter(None, problems), None)
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:
