@@ -13,7 +13,7 @@ ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/se
 WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas docs notebooks bench torture fidelity format lock wheels clean
+.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas docs notebooks node bench torture fidelity format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,7 +23,7 @@ up: $(VENV)/up.stamp | build  ## run everything on this machine: Postgres, API, 
 	$(BIN)/workbench up $(ARGS); status=$$?; kill $$docs 2>/dev/null; exit $$status
 
 test: lint  ## everything a change must pass: lint, then the tests
-	$(BIN)/python -m pytest -m "not browser and not chain and not schedules" --numprocesses auto
+	$(BIN)/python -m pytest -m "not browser and not chain and not node and not schedules" --numprocesses auto
 
 retest: $(VENV)/dev.stamp  ## run the tests that failed in the last run
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
@@ -46,7 +46,7 @@ postgres: $(VENV)/dev.stamp  ## the tests that depend on the version of Postgres
 	WORKBENCH_POSTGRES_BIN=$(POSTGRES) $(BIN)/python -m pytest --numprocesses auto $(ON_ANY_POSTGRES)
 
 citus: $(VENV)/dev.stamp  ## the tests that use Postgres, on the Citus coordinator in DATABASE_URL (ARGS="tests/query")
-	$(BIN)/python -m pytest -m "not browser and not chain and not schedules and not plain" $(or $(ARGS),$(WITH_POSTGRES))
+	$(BIN)/python -m pytest -m "not browser and not chain and not node and not schedules and not plain" $(or $(ARGS),$(WITH_POSTGRES))
 
 browser: $(VENV)/dev.stamp tests/browser/node_modules docs  ## test JupyterLab in a real Chromium (needs npm, which installs axe-core)
 	$(BIN)/python -m pytest -m browser
@@ -54,13 +54,17 @@ browser: $(VENV)/dev.stamp tests/browser/node_modules docs  ## test JupyterLab i
 picture: $(VENV)/dev.stamp tests/browser/node_modules  ## take the pictures of the docs from the running product
 	WORKBENCH_PICTURES=docs $(BIN)/python -m pytest -m browser tests/browser/test_docs_picture.py
 
+node: $(VENV)/dev.stamp clients/node/node_modules  ## build and test the Node client, and Segment's (needs Node 20 and npm)
+	cd clients/node && npm run --silent build && npm test
+	$(BIN)/python -m pytest -m node
+
 chain: $(VENV)/dev.stamp tests/chain/node_modules  ## test with a real EVM node (needs npm, which installs it)
 	$(BIN)/python -m pytest -m chain
 
 schedules: $(VENV)/dev.stamp  ## run engines and API in orders that seeds choose, with crashes (SCHEDULES=1000)
 	SCHEDULES=$(or $(SCHEDULES),1000) $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/schedules
 
-tests/%/node_modules: tests/%/package-lock.json
+%/node_modules: %/package-lock.json
 	cd $(@D) && npm ci --ignore-scripts --silent
 	@touch $@
 

@@ -35,8 +35,9 @@ class Installation:
             "WORKBENCH_DATA_DIR": str(logs),
         }
 
-    def start_api(self, *arguments: str, **environment: str) -> "Api":
-        port = _free_port()
+    def start_api(self, *arguments: str, port: int | None = None, **environment: str) -> "Api":
+        """Start an API on a port, by default on a free one."""
+        port = port or _free_port()
         process = self._start(["serve", "--port", str(port), *arguments], environment)
         api = Api(port, process)
         api.wait_until_ready()
@@ -82,7 +83,7 @@ class Api:
         return httpx.Client(base_url=f"{self.url}/api/v1", headers={"authorization": f"Bearer {key}"}, timeout=10)
 
     def wait_until_ready(self) -> None:
-        until(lambda: self._status() == 200, "the API is ready")
+        until(lambda: self._status() == 200, "the API is ready", 60)
 
     def _status(self) -> int:
         try:

@@ -12,7 +12,20 @@ from tests.notebooks.execution import without_outputs
 ROOT = Path(__file__).parents[1]
 ROWS = re.findall(r"^\| ([^|]+) \| [^|]+ \|([^|]*)\|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
 UNWANTED = {word: term.strip() for term, words in ROWS for word in re.findall(r"`([^`]+)`", words)}
-FOLDERS = (".ci", "api", "bench", "docker", "docs", "notebooks", "packaging", "sql", "tests", "tools", "workbench")
+FOLDERS = (
+    ".ci",
+    "api",
+    "bench",
+    "clients",
+    "docker",
+    "docs",
+    "notebooks",
+    "packaging",
+    "sql",
+    "tests",
+    "tools",
+    "workbench",
+)
 SUFFIXES = {".css", ".html", ".ipynb", ".j2", ".js", ".md", ".py", ".sh", ".sql", ".toml", ".ts", ".tsx", ".yml"}
 # The glossary and the tool that looks for these words name them; `canvas.js` is built, and holds words of libraries.
 EXEMPT = {"glossary.md", "test_glossary.py", "readability.py", "canvas.js"}
@@ -22,7 +35,7 @@ PAGES = [
         *(path for path in ROOT.iterdir() if path.name != "CHANGELOG.md"),  # it names what was renamed
         *(path for name in FOLDERS for path in (ROOT / name).rglob("*")),
     ]
-    if path.suffix in SUFFIXES and path.name not in EXEMPT and "node_modules" not in path.parts
+    if path.suffix in SUFFIXES and path.name not in EXEMPT and not {"node_modules", "dist"} & set(path.parts)
 ]
 
 

@@ -1,0 +1,59 @@
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+
+import * as module from "../dist/esm/index.js";
+
+const required = createRequire(import.meta.url)("../dist/cjs/index.js");
+const { Client } = module;
+
+/** Return a client whose service is not there, so that events wait. */
+function offline(t, options = {}) {
+  const spool = mkdtempSync(join(tmpdir(), "client-"));
+  const client = new Client({ url: "http://127.0.0.1:65535", key: "sk_live_x", spool, ...options });
+  t.after(async () => {
+    await client.close(0);
+    rmSync(spool, { recursive: true });
+  });
+  return client;
+}
+
+test("import and require give the same", () => {
+  assert.deepEqual(Object.keys(required).sort(), Object.keys(module).sort());
+});
+
+test("events wait without a service, and a closed client takes none", { timeout: 60_000 }, async (t) => {
+  const client = offline(t);
+  const key = client.track("deposit", { externalId: "c1", idempotencyKey: "k1" });
+  while (client.failure === undefined) assert.equal(await client.flush(100), 1);
+  assert.deepEqual([key, client.waiting, client.failure.name], ["k1", 1, "UnavailableError"]);
+  assert.equal(await client.close(0), 1);
+  assert.throws(() => client.track("deposit", { externalId: "c1" }), { name: "SpoolError", message: /closed/ });
+});
+
+test("what JSON lacks is refused, and nothing is stored", (t) => {
+  const client = offline(t);
+  for (const value of [NaN, Infinity, 10n ** 20n, new Date(NaN), new Map(), () => 1, Symbol("x")]) {
+    assert.throws(() => client.track("deposit", { externalId: "c1", payload: { a: [{ value }] } }), { name: "InvalidArgumentError" });
+  }
+  assert.throws(() => client.track("deposit", { payload: {} }), { message: /has no contact/ });
+  assert.throws(() => client.track("deposit", { externalId: "c1", uniqueBy: "orderId" }), { message: /has no 'orderId'/ });
+  assert.equal(client.waiting, 0);
+});
+
+test("a key that cannot send is refused at once", () => {
+  assert.throws(() => new Client({ key: "wb_x" }), { name: "AuthenticationError", message: /wb_… cannot send events/ });
+  assert.throws(() => new Client({ key: " " }), { name: "AuthenticationError", message: /is missing/ });
+});
+
+test("a program ends although events wait, and the next client has them", (t) => {
+  const spool = mkdtempSync(join(tmpdir(), "client-"));
+  t.after(() => rmSync(spool, { recursive: true }));
+  const program = `import { Client } from ${JSON.stringify(import.meta.resolve("../dist/esm/index.js"))};
+    new Client({ url: "http://127.0.0.1:65535", key: "sk_live_x", spool: ${JSON.stringify(spool)} }).track("a", { externalId: "c1" });`;
+  execFileSync(process.execPath, ["--no-warnings", "--input-type=module", "-e", program], { timeout: 60_000 });
+});

@@ -1,0 +1,136 @@
+import assert from "node:assert/strict";
+import { appendFileSync, mkdtempSync, readdirSync, rmSync, statSync, truncateSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+
+import { Spool } from "../dist/esm/spool.js";
+
+const KEY = "sk_live_x";
+const OWNER = ["demo", "live"];
+
+/** Return a new folder, and a function that opens a client's spool in it, with the files of clients that ended. */
+function folder(t) {
+  const path = mkdtempSync(join(tmpdir(), "spool-"));
+  const opened = [];
+  t.after(() => {
+    opened.forEach((spool) => spool.close());
+    rmSync(path, { recursive: true });
+  });
+  const open = async (key = KEY, maxBytes = 1e9, owner = OWNER) => {
+    const spool = new Spool(path, key, maxBytes);
+    opened.push(spool);
+    await spool.takeOver(...owner);
+    return spool;
+  };
+  return { path, open };
+}
+
+function files(path, end) {
+  return readdirSync(path).filter((name) => name.endsWith(end)).map((name) => join(path, name));
+}
+
+const waiting = (spool) => spool.oldest(1_000).map(({ json }) => json);
+
+test("a line that was cut off is not read, and those before it are", async (t) => {
+  const { path, open } = folder(t);
+  const first = await open();
+  for (const json of ['{"n":1}', '{"n":"ä"}', '{"n":3}']) first.add(1, json);
+  first.close();
+  const [file] = files(path, ".events");
+  truncateSync(file, statSync(file).size - 3);
+  const second = await open();
+  assert.deepEqual([second.waiting, waiting(second)], [2, ['{"n":1}', '{"n":"ä"}']]);
+});
+
+test("a line that is damaged is left out", async (t) => {
+  const { path, open } = folder(t);
+  const first = await open();
+  first.add(0, '{"n":1}');
+  first.close();
+  appendFileSync(files(path, ".events")[0], '00000000 0 {"n":2}\n\n');
+  assert.deepEqual(waiting(await open()), ['{"n":1}']);
+});
+
+test("what was settled is not sent again, also out of order; without the note of it, all is", async (t) => {
+  const { path, open } = folder(t);
+  const first = await open();
+  for (let n = 0; n < 5; n += 1) first.add(n % 4, `{"n":${n}}`);
+  const events = first.oldest(5);
+  first.settle([events[0], events[3]], []);
+  const count = first.counter();
+  first.add(0, '{"n":5}');
+  assert.deepEqual([first.waiting, count()], [4, 3]);
+  first.close();
+  const second = await open();
+  assert.deepEqual([second.waiting, waiting(second)], [4, ['{"n":1}', '{"n":2}', '{"n":4}', '{"n":5}']]);
+  second.settle(second.oldest(1), []);
+  second.close();
+  rmSync(files(path, ".settled")[0]);
+  assert.equal((await open()).waiting, 6);
+});
+
+test("files of a client that lives stay with it; those of clients that ended come in their order", async (t) => {
+  const { open } = folder(t);
+  const [first, second, living] = [await open(), await open(), await open()];
+  first.add(0, '{"n":1}');
+  second.add(0, '{"n":2}');
+  living.add(0, '{"n":3}');
+  second.close();
+  first.close();
+  const later = await open();
+  const order = [];
+  for (let events; (events = later.oldest(10)).length > 0; later.settle(events, [])) order.push(...events.map(({ json }) => json));
+  assert.deepEqual([order, living.waiting], [['{"n":1}', '{"n":2}'], 1]);
+});
+
+test("events go to keys of the same organization and kind only", async (t) => {
+  const { open } = folder(t);
+  const old = await open("sk_live_old");
+  old.add(0, '{"n":1}');
+  old.close();
+  assert.equal((await open("sk_test_x", 1e9, ["demo", "test"])).waiting, 0);
+  assert.equal((await open("sk_live_other", 1e9, ["other", "live"])).waiting, 0);
+  assert.equal((await open("sk_live_new")).waiting, 1);
+});
+
+test("a full folder refuses events, keeps the others, and has room after they were sent", async (t) => {
+  const { open } = folder(t);
+  const spool = await open(KEY, 10_000);
+  let added = 0;
+  const fill = () => {
+    for (; added < 1_000; added += 1) spool.add(0, JSON.stringify({ text: "x".repeat(200) }));
+  };
+  assert.throws(fill, { name: "SpoolError", message: /is full/ });
+  assert.ok(added > 30 && spool.waiting === added);
+  for (let events; (events = spool.oldest(10)).length > 0; ) spool.settle(events, []);
+  spool.add(0, '{"n":1}');
+  assert.equal(spool.waiting, 1);
+});
+
+test("the newest 10,000 rejected events are kept, and can be sent again", async (t) => {
+  const { open } = folder(t);
+  const spool = await open();
+  for (let n = 0; n < 12_000; n += 1) spool.add(0, `{"n":${n}}`);
+  for (let events; (events = spool.oldest(500)).length > 0; ) spool.settle([], events.map((event) => [event, "no"]));
+  spool.close();
+  const later = await open();
+  const rejected = later.rejected();
+  assert.ok(rejected.length >= 10_000 && rejected.length < 11_001);
+  assert.deepEqual(later.rejected(1), [{ error: "no", lane: 0, json: '{"n":11999}' }]);
+  later.retryRejected();
+  assert.deepEqual([later.waiting, later.rejected()], [rejected.length, []]);
+  assert.equal(waiting(later)[0], rejected.at(-1).json);
+});
+
+test("only the user can read the files, and none is left when all was sent", async (t) => {
+  const { path, open } = folder(t);
+  const spool = await open();
+  spool.add(0, '{"n":1}');
+  const modes = readdirSync(path).filter((name) => !name.endsWith(".alive")).map((name) => statSync(join(path, name)).mode & 0o777);
+  assert.deepEqual(new Set(modes), new Set([0o600]));
+  spool.settle(spool.oldest(1), []);
+  spool.close();
+  await new Promise(setImmediate);
+  assert.deepEqual([files(path, ".events"), files(path, ".settled"), files(path, ".alive")], [[], [], []]);
+});

@@ -1,0 +1,88 @@
+"""Events that a client has tracked are stored once each, although producers and servers are killed again and again.
+
+`KILLED_PRODUCERS=200` and `KILLED_SERVERS=200` kill so many of them, for each client.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+import time
+
+from tests.clients.conftest import Start
+from tests.installation import Installation, until
+from tests.promises.conftest import query
+from tests.running import free_port
+
+PRODUCERS = int(os.environ.get("KILLED_PRODUCERS", "5"))
+SERVERS = int(os.environ.get("KILLED_SERVERS", "2"))
+TIMEOUT_S = 240
+
+
+def track(process: "subprocess.Popen[str]", tracked: list[str]) -> threading.Thread:
+    """Add the keys that a producer prints to a list, until it ends."""
+
+    def read() -> None:
+        # The last line may be cut off; its event may be stored or not.
+        tracked.extend(line.strip() for line in process.stdout or () if line.endswith("\n"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    return reader
+
+
+async def stored(installation: Installation) -> list[str]:
+    return [key for (key,) in await query(installation.dsn, "SELECT idempotency_key FROM events ORDER BY 1")]
+
+
+def finish(process: "subprocess.Popen[str]") -> None:
+    """Let a producer send everything, and end."""
+    assert process.stdin is not None
+    process.stdin.close()
+    until(lambda: process.poll() is not None, "the producer has sent everything", TIMEOUT_S)
+    assert process.returncode == 0
+
+
+async def test_killed_producers_lose_and_double_nothing(installation: Installation, start: Start) -> None:
+    keys = await installation.organization()
+    url = installation.start_api().url
+    tracked: list[str] = []
+    for kill in range(PRODUCERS):
+        with start("endless", url, keys["live"]) as process:
+            before = len(tracked)
+            reader = track(process, tracked)
+            until(lambda before=before: len(tracked) > before, "an event was tracked", 60)  # type: ignore[misc]
+            await asyncio.sleep(0.01 * (kill % 30))  # before, while and after the events are sent
+            process.send_signal(signal.SIGKILL)
+            reader.join()
+    with start("endless", url, keys["live"]) as last:
+        reader = track(last, tracked)
+        finish(last)
+        reader.join()
+    events = await stored(installation)
+    assert set(tracked) <= set(events)
+    assert len(events) == len(set(events))
+    assert len(set(events) - set(tracked)) <= PRODUCERS  # one at most from each killed process
+
+
+async def test_killed_servers_lose_and_double_nothing(installation: Installation, start: Start) -> None:
+    keys = await installation.organization()
+    port = free_port()
+    tracked: list[str] = []
+    with start("endless", f"http://127.0.0.1:{port}", keys["live"]) as process:
+        reader = track(process, tracked)
+        for kill in range(SERVERS):
+            enough = len(await stored(installation)) + 1 + 97 * (kill % 4)
+            api = installation.start_api(port=port)
+            until_s = time.monotonic() + TIMEOUT_S
+            while len(await stored(installation)) < enough:  # it is killed while it answers
+                assert process.poll() is None
+                assert time.monotonic() < until_s
+            api.process.kill()
+            api.process.wait()
+        installation.start_api(port=port)
+        finish(process)
+        reader.join()
+    assert len(tracked) > SERVERS
+    assert await stored(installation) == sorted(tracked)
