@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "clients/node/README.md"]
-PLACE = re.compile(r"`((?:api|bench|clients|docker|docs|notebooks|packaging|sql|tests|tools|workbench|\.ci)/[\w./-]*)`")
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "actions").rglob("*.md"),
+    ROOT / "clients/node/README.md",
+]
+PLACE = re.compile(
+    r"`((?:actions|api|bench|clients|docker|docs|notebooks|packaging|sql|tests|tools|workbench|\.ci)/[\w./-]*)`"
+)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 TEST = re.compile(r"\b(tests/[\w/]+\.py)(?:::(\w+))?")

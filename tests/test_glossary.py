@@ -14,6 +14,7 @@ ROWS = re.findall(r"^\| ([^|]+) \| [^|]+ \|([^|]*)\|$", (ROOT / "docs" / "glossa
 UNWANTED = {word: term.strip() for term, words in ROWS for word in re.findall(r"`([^`]+)`", words)}
 FOLDERS = (
     ".ci",
+    "actions",
     "api",
     "bench",
     "clients",

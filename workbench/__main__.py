@@ -8,15 +8,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
 
 from workbench import environment
 from workbench.connection import Connection
-from workbench.errors import WorkbenchError
+from workbench.errors import MissingDependencyError, WorkbenchError
 from workbench.git import apply
 from workbench.git.files import pull
 from workbench.language.check import Consent
 from workbench.language.codec import printable
+
+if TYPE_CHECKING:
+    from workbench.backtest.run import Against
 
 _DIFFERENCES = 2  # the exit code of `plan`
 _FOLDER = Path("automations")
@@ -46,6 +51,13 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
             help="drop unknown operators of filters, and an unknown kind of the first step",
         )
         action.add_argument("--every-event", action="store_true", help="an empty event name means every event")
+    planning.add_argument(
+        "--backtest",
+        metavar="DAYS",
+        type=int,
+        default=0,
+        help="also show what new and changed automations would have done (needs event-workbench[notebook])",
+    )
     applying.add_argument("--overwrite", action="store_true", help="also replace changes made on the server")
     applying.add_argument("--archive-missing", action="store_true", help="archive automations without a file")
     applying.add_argument(
@@ -72,11 +84,35 @@ def _run(args: argparse.Namespace, connection: Connection) -> int:
         items = apply.apply(comparison, connection, **options)
         _print([apply.as_json(items)] if args.json else apply.describe_apply(items))
         return 0
+    if args.backtest:
+        comparison = _with_backtests(comparison, connection, args.backtest)
     differs = comparison.differs
     _print([apply.as_json(comparison.items, differences=differs)] if args.json else apply.describe_plan(comparison))
     if comparison.of("broken"):
         return 1
     return _DIFFERENCES if differs else 0
+
+
+def _with_backtests(comparison: apply.Comparison, connection: Connection, days: int) -> apply.Comparison:
+    """Return a comparison with the backtest of each automation that would be created or changed and takes entries."""
+    try:
+        from workbench.backtest.run import BacktestRequest, backtested
+    except ImportError:
+        raise MissingDependencyError('--backtest needs polars: pip install "event-workbench[notebook]"') from None
+    request = BacktestRequest({"days": days})
+
+    def backtest(item: apply.Item) -> str:
+        if item.content is None or item.content.state == "off" or item.action not in ("create", "update", "conflict"):
+            return ""
+        record = None if item.current is None else item.current.record
+        against: Against | None = "published" if record is not None and record.published_version is not None else None
+        try:
+            return str(backtested(connection, item.content.draft(), record, against, request))
+        except WorkbenchError as error:
+            return f"no backtest: {error}"
+
+    items = [msgspec.structs.replace(item, backtest=backtest(item)) for item in comparison.items]
+    return msgspec.structs.replace(comparison, items=tuple(items))
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ _STATES = {"live": "published and switched on", "off": "published and switched o
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One file or one automation: what `apply` would do with it, and why."""
+    """One file or one automation: what `apply` would do with it, and why; and what it would have done in the past."""
 
     file: str
     name: str
@@ -46,6 +46,7 @@ class Item(msgspec.Struct, frozen=True):
     current: ServerAutomation | None = None
     changes: Changes = Changes()
     notes: tuple[str, ...] = ()
+    backtest: str = ""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -226,6 +227,7 @@ def describe_plan(comparison: Comparison) -> list[str]:
             lines.append(f"{_SIGNS[item.action]} {item.file}{name}{_PLANNED.get(item.action, '')}")
             lines += [f"  {line}" for line in item.changes.lines()]
             lines += [f"    {note}" for note in item.notes]
+            lines += [f"    {line}" for line in item.backtest.splitlines()]
     same = len(comparison.of("same"))
     summary = [f"{quantity(same, 'automation')} as on the server"] if same else []
     if comparison.others:
@@ -256,5 +258,7 @@ def as_json(items: Sequence[Item | PullResult], **fields: Any) -> str:
             automation["changes"] = [
                 {"kind": change.kind, "subject": change.subject, "text": change.text} for change in item.changes.items
             ]
+            if item.backtest:
+                automation["backtest"] = item.backtest
         automations.append(automation | {"notes": item.notes})
     return encode({**fields, "automations": automations}).decode()
