@@ -19,12 +19,13 @@ from api.ingest.parse import AcceptedEvent, Duplicate
 from api.ingest.pipeline import Pipeline
 from api.store import consents as store
 from api.store.consents import ConsentRow, ConsentSource
-from api.store.contacts import find_contact
+from api.store.contacts import find_contact, opt_out_of_emails
 from api.store.database import Database, Transaction, TransactionConflictError
 from api.store.locks import hold_contacts
 from api.store.merges import find_survivor
+from api.store.messages import suppress
 from api.store.query import run
-from workbench.language.channel import CHANNELS
+from workbench.language.channel import CHANNELS, EMAIL
 from workbench.language.codec import encode
 from workbench.language.problem import Problem, suggestion
 from workbench.language.responses import ContactView, PreferencesView, TopicView
@@ -117,6 +118,18 @@ async def withdraw(database: Database, link: ContactLink, owner_id: str | None, 
             if contact := await find_contact(tx, link.org_id, contact_id):
                 await _choose(tx, link.org_id, contact, {link.topic: False}, {}, "one_click", now_us)
                 return
+
+
+@retry_conflicts
+async def stop_emails(database: Database, org_id: int, address_digest: str, now_us: int) -> None:
+    """Suppress an email address, and opt the contact that owns it out of emails."""
+    at = from_us(now_us)
+    async with database.transaction() as tx:
+        contact_id = await opt_out_of_emails(tx, org_id, address_digest, at)
+        await suppress(tx, org_id, EMAIL.name, address_digest, at)
+        if contact_id is not None:
+            row = ConsentRow(uuid7(now_us), contact_id, False, "one_click", at, None, EMAIL.name)
+            await store.add_consents(tx, org_id, [row])
 
 
 @retry_conflicts

@@ -10,15 +10,12 @@ from msgspec import Meta
 from sanic import Blueprint, HTTPResponse, Request
 
 from api.channels.signing import ContactLink, Unsubscription, read_contact_token, read_unsubscribe_token
-from api.clock import from_us, uuid7
 from api.contacts import preferences
 from api.crypto import INDEX
 from api.routes.pages import Page
 from api.routes.request import Operation, services
 from api.routes.responses import RequestRefusedError
-from api.store import messages as store
-from api.store.consents import ConsentRow, add_consents
-from api.store.contacts import find_email_owner, opt_out_of_emails
+from api.store.contacts import find_email_owner
 from api.store.query import act_for
 from workbench.language.body import Body
 from workbench.language.problem import Problem
@@ -56,13 +53,7 @@ async def unsubscribe(request: Request, query: TokenQuery) -> HTTPResponse:
             owner_id = await find_email_owner(tx, token.org_id, token.address_digest[:INDEX])
         await preferences.withdraw(database, topic_link, owner_id, clock.unique_now_us())
         return page.message(page.texts.topic_stopped.format(label))
-    now_us = clock.unique_now_us()
-    async with database.transaction() as tx:
-        contact_id = await opt_out_of_emails(tx, token.org_id, token.address_digest, from_us(now_us))
-        await store.suppress(tx, token.org_id, "email", token.address_digest, from_us(now_us))
-        if contact_id is not None:
-            row = ConsentRow(uuid7(now_us), contact_id, False, "one_click", from_us(now_us), None, "email")
-            await add_consents(tx, token.org_id, [row])
+    await preferences.stop_emails(database, token.org_id, token.address_digest, clock.unique_now_us())
     return page.message(page.texts.emails_stopped)
 
 

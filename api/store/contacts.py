@@ -16,7 +16,7 @@ from api.crypto import INDEX, OrgKeys
 from api.store.chain import LogRow
 from api.store.changes import NEWEST_CHANGE, ChangeCursor, note_opt_outs, read_changes
 from api.store.consents import read_topic_changes
-from api.store.database import Transaction, transaction_offset
+from api.store.database import Transaction, TransactionConflictError, transaction_offset
 from api.store.events import EventRow
 from api.store.locks import hold_contacts, share_members
 from api.store.merges import MergeRow, find_identifier_owners
@@ -169,11 +169,16 @@ async def lift_suppressions_of(tx: Transaction, org_id: int, contact_id: Uuid) -
 
 
 async def opt_out_of_emails(tx: Transaction, org_id: int, address_digest: str, at: datetime) -> str | None:
-    """Opt the owner of an email address out of emails; return its id, or None if nothing changed."""
+    """Opt the owner of an email address out of emails; return its id, or None if nothing changed.
+
+    Raises TransactionConflictError if the address got another owner while this waited for the lock.
+    """
     contact_id = await find_email_owner(tx, org_id, address_digest[:INDEX])  # lookups use the first index
     if contact_id is None:
         return None
     await run(tx, hold_contacts([contact_id]))
+    if await find_email_owner(tx, org_id, address_digest[:INDEX]) != contact_id:
+        raise TransactionConflictError(f"contact {contact_id} lost the address")
     opted_out = await read_opted_out(tx, org_id, contact_id)
     if "email" in opted_out:
         return None

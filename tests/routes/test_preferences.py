@@ -197,22 +197,40 @@ async def test_links_lead_to_the_survivor_of_a_merge_and_back_after_it_is_undone
     assert (await preferences(acme, zoe))["topics"]["news"] is False  # its own latest choice
 
 
-async def test_a_topic_is_confirmed_while_its_contact_is_merged(acme: Org, zoe: str) -> None:
+async def post_during_merge(org: Org, keep: str, absorbed: str, url: str) -> None:
+    """Merge two contacts, and send a request that waits for the lock of the absorbed one."""
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    # A merge locks both contacts in the order of their ids: while it waits for the second, it holds the first.
-    other = await contact(acme, {"externalId": "zoe2"})
-    second, first = sorted((zoe, other), key=lambda contact_id: contact_id[19:])
-    async with asyncio.TaskGroup() as tasks, acme.service.services.system_database.transaction() as tx:
-        await run(tx, hold_contacts([second]))
-        body = {"keep": second, "absorb": first}
-        merging = tasks.create_task(acme.call("POST", "/contacts/merge", body, kind="workbench"))
+    async with asyncio.TaskGroup() as tasks, org.service.services.system_database.transaction() as tx:
+        await run(tx, hold_contacts([keep]))
+        body = {"keep": keep, "absorb": absorbed}
+        merging = tasks.create_task(org.call("POST", "/contacts/merge", body, kind="workbench"))
         while await tx.fetch_value(waiting) < 1:
             pass
-        confirming = tasks.create_task(acme.service.client.post(page_url(acme, first, "confirm", "deals")))
+        posting = tasks.create_task(org.service.client.post(url))
         while await tx.fetch_value(waiting) < 2:
             pass
-    assert (merging.result().status_code, confirming.result().status_code) == (200, 200)
-    assert (await preferences(acme, second))["topics"]["deals"] is True
+    assert (merging.result().status_code, posting.result().status_code) == (200, 200)
+
+
+def in_order_of_locks(*contact_ids: str) -> list[str]:
+    """A merge locks both contacts in this order reversed: while it waits for the first, it holds the second."""
+    return sorted(contact_ids, key=lambda contact_id: contact_id[19:])
+
+
+async def test_a_topic_is_confirmed_while_its_contact_is_merged(acme: Org, zoe: str) -> None:
+    keep, absorbed = in_order_of_locks(zoe, await contact(acme, {"externalId": "zoe2"}))
+    await post_during_merge(acme, keep, absorbed, page_url(acme, absorbed, "confirm", "deals"))
+    assert (await preferences(acme, keep))["topics"]["deals"] is True
+
+
+async def test_emails_are_stopped_while_the_owner_of_the_address_is_merged(acme: Org, zoe: str) -> None:
+    addresses = {zoe: ZOE["email"], await contact(acme, {"email": "zoe2@acme.example"}): "zoe2@acme.example"}
+    keep, absorbed = in_order_of_locks(*addresses)
+    digest = acme.service.keyring.of(acme.id).digest("email", addresses[absorbed])
+    token = unsubscribe_token(acme.service.keyring, Unsubscription(acme.id, digest))
+    await post_during_merge(acme, keep, absorbed, f"/unsubscribe?token={token}")
+    assert (await preferences(acme, keep))["channels"]["email"] is False
+    assert await acme.rows("contact_id", "consents", "id") == [(keep,)]
 
 
 async def test_an_erased_contact_has_no_consents_and_its_links_say_so(acme: Org, zoe: str) -> None:
