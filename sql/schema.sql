@@ -978,7 +978,7 @@ ALTER TABLE workbench.suppressions ENABLE ROW LEVEL SECURITY;
 
 CREATE VIEW analyst.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
-           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id, merged_from
     FROM workbench.events;
 
 CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = true) AS
@@ -988,6 +988,15 @@ CREATE VIEW analyst.contacts WITH (security_invoker = true, security_barrier = t
            tags, created_at, updated_at, email_domain, opted_out, erased_at
     FROM workbench.contacts
     WHERE merged_into IS NULL;
+
+-- Contacts that were merged into another one, with the values that they had then.
+CREATE VIEW analyst.merged_contacts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, merged_into, email, wallet_address, external_id,
+           CASE WHEN external_id IS NULL THEN attributes
+                ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
+           tags, created_at, updated_at, email_domain, opted_out
+    FROM workbench.contacts
+    WHERE merged_into IS NOT NULL AND erased_at IS NULL;
 
 -- Events of merged contacts are found by the contact that they were merged into: a filter on `contact_id` is then one on an index.
 CREATE VIEW analyst.contact_changes WITH (security_invoker = true, security_barrier = true) AS
@@ -1026,7 +1035,7 @@ CREATE VIEW analyst.automations WITH (security_invoker = true, security_barrier 
 
 CREATE VIEW analyst.automation_entries WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id, attempts, last_error,
-           created_at, updated_at
+           created_at, updated_at, merged_from
     FROM workbench.entries;
 
 CREATE VIEW analyst.entry_steps WITH (security_invoker = true, security_barrier = true) AS
@@ -1064,7 +1073,8 @@ CREATE VIEW analyst.rejected_events WITH (security_invoker = true, security_barr
     WHERE outcome = 'rejected';
 
 CREATE VIEW analyst.consents WITH (security_invoker = true, security_barrier = true) AS
-    SELECT n.id, coalesce(c.merged_into, n.contact_id) AS contact_id, n.topic, n.channel, n.granted, n.source, n.text_sha256, n.at
+    SELECT n.id, coalesce(c.merged_into, n.contact_id) AS contact_id, n.topic, n.channel, n.granted, n.source, n.text_sha256, n.at,
+           CASE WHEN c.merged_into IS NOT NULL THEN n.contact_id END AS merged_from
     FROM workbench.consents n
     JOIN workbench.contacts c ON c.org_id = n.org_id AND c.id = n.contact_id;
 
@@ -1096,7 +1106,7 @@ CREATE FUNCTION workbench.past_open() RETURNS bigint[] LANGUAGE sql STABLE SECUR
 
 CREATE VIEW analyst_past.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
-           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id
+           wallet_address AS sent_wallet_address, email AS sent_email, external_id AS sent_external_id, merged_from
     FROM workbench.events
     WHERE stored_in < (SELECT workbench.past_end()) AND stored_in <> ALL ((SELECT workbench.past_open())::bigint[]);
 
@@ -1106,7 +1116,7 @@ CREATE SCHEMA analyst_direct;
 
 CREATE VIEW analyst_direct.app_events WITH (security_invoker = true, security_barrier = true) AS
     SELECT id, contact_id, event, occurred_at, created_at, payload, idempotency_key,
-           wallet_address AS sent_wallet_address, external_id AS sent_external_id
+           wallet_address AS sent_wallet_address, external_id AS sent_external_id, merged_from
     FROM workbench.events;
 
 CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barrier = true) AS
@@ -1116,6 +1126,14 @@ CREATE VIEW analyst_direct.contacts WITH (security_invoker = true, security_barr
            tags, created_at, updated_at, email_domain, opted_out, erased_at
     FROM workbench.contacts
     WHERE merged_into IS NULL;
+
+CREATE VIEW analyst_direct.merged_contacts WITH (security_invoker = true, security_barrier = true) AS
+    SELECT id, merged_into, wallet_address, external_id,
+           CASE WHEN external_id IS NULL THEN attributes
+                ELSE attributes || jsonb_build_object('externalId', external_id) END AS metadata,
+           tags, created_at, updated_at, email_domain, opted_out
+    FROM workbench.contacts
+    WHERE merged_into IS NOT NULL AND erased_at IS NULL;
 
 CREATE VIEW analyst_direct.contact_changes WITH (security_invoker = true, security_barrier = true) AS
     SELECT contact_id, changed_at, field, old, new, cause, cause_id FROM workbench.contact_changes WHERE field <> 'email'

@@ -102,9 +102,11 @@ class Workbench(Reports):
         Tables and their columns:
 
         - app_events: id, contact_id, event, occurred_at, created_at, payload, idempotency_key, sent_wallet_address,
-          sent_email, sent_external_id
+          sent_email, sent_external_id, merged_from
         - contacts: id, email, wallet_address, external_id, metadata, tags, created_at, updated_at, email_domain,
           opted_out, erased_at
+        - merged_contacts: id, merged_into, email, wallet_address, external_id, metadata, tags, created_at, updated_at,
+          email_domain, opted_out
         - contact_changes: contact_id, changed_at, field, old, new, cause, cause_id
         - contacts_at(moment): id, email, wallet_address, external_id, metadata, tags, segments, opted_out, created_at
         - messages: id, contact_id, automation_id, entry_id, node_id, channel, status, subject, body, created_at,
@@ -112,7 +114,7 @@ class Workbench(Reports):
         - message_outcomes: message_id, channel, outcome, reason, at
         - automations: id, name, active, published_version, created_at, updated_at, archived_at
         - automation_entries: id, automation_id, automation_version, contact_id, event_id, state, outcome, node_id,
-          attempts, last_error, created_at, updated_at
+          attempts, last_error, created_at, updated_at, merged_from
         - entry_steps: entry_id, claim, step, attempt, node_id, kind, at, outcome, handle, cause
         - dead_letters: entry_id, automation_id, automation, automation_version, contact_id, event_id, node_id, cause,
           last_error, attempts, died_at
@@ -123,7 +125,7 @@ class Workbench(Reports):
         - segment_sizes: segment, at, size, entered, departed
         - broadcasts: id, automation_id, segment, scheduled, at, state, contacts, entered, departed, entries,
           created_at, started_at, ended_at
-        - consents: id, contact_id, topic, channel, granted, source, text_sha256, at
+        - consents: id, contact_id, topic, channel, granted, source, text_sha256, at, merged_from
         - declined_topics: contact_id, topic
         - suppressions: channel, contact_id, cause, created_at
         - rejected_events: id, event, field, reason, body, idempotency_key, received_at

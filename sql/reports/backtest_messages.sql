@@ -2,7 +2,8 @@
 -- message that was stored less than a second after the event of its entry was decided at the moment of that event.
 {% import "backtest_parts.sql" as parts %}
 SELECT m.contact_id, CASE WHEN at_once THEN e.created_at ELSE m.created_at END AS at,
-       CASE WHEN at_once THEN e.event_id::text ELSE '' END AS event_id, {{ "m.automation_id > :automation" if own else "false" }} AS is_younger
+       CASE WHEN at_once THEN e.event_id::text ELSE '' END AS event_id, {{ "m.automation_id > :automation" if own else "false" }} AS is_younger,
+       e.merged_from AS member_id
 FROM messages m
 JOIN automation_entries e ON e.id = m.entry_id
 CROSS JOIN LATERAL (SELECT m.created_at < e.created_at + interval '1 second' AS at_once) moment

@@ -29,7 +29,8 @@ created_at >= :since AND created_at < :until
 {% macro rows(selection, sample, narrow=false) %}
 {% if selection.custom_events %}
 SELECT contact_id, created_at{% if not narrow %}, id, event, payload, sent_wallet_address,
-       {{ address(selection, "sent_email") }} AS sent_email, sent_external_id, NULL::text AS source{% endif %}
+       {{ address(selection, "sent_email") }} AS sent_email, sent_external_id, NULL::text AS source,
+       merged_from AS member_id{% endif %}
 
 FROM app_events
 WHERE {{ selected(selection, sample) }}
@@ -41,17 +42,18 @@ WHERE {{ selected(selection, sample) }}
 {{ starts(start, sample, narrow) }}
 {% endfor %}
 {%- endmacro %}
-{# Starts of the period, of a contact once at each time, although it may have been two that were merged. One that was not stored gets an #}
-{# id like those of the engine: its time, and a hash. #}
+{# Starts of the period, of a contact once at each time; contacts that were merged since are members of one. A start that was not stored #}
+{# gets an id like those of the engine: its time, and a hash. #}
 {% macro starts(start, sample, narrow) %}
 SELECT s.contact_id, s.at AS created_at{% if not narrow %},
        coalesce(s.start_id, (regexp_replace(lpad(to_hex((date_part('epoch', s.at) * 1000)::bigint), 12, '0'), '(.{8})(.{4})', '\1-\2-7')
-           || regexp_replace(md5({{ start.param("key") }} || s.contact_id::text || s.at::text), '(.{3})(.{3})(.{12}).*', '\1-8\2-\3'))::uuid) AS id,
+           || regexp_replace(md5({{ start.param("key") }} || s.member_id::text || s.at::text), '(.{3})(.{3})(.{12}).*', '\1-8\2-\3'))::uuid) AS id,
        {{ start.param("type") }}::text AS event, jsonb_build_object('args', jsonb_strip_nulls(jsonb_build_object('segment', s.segment))) AS payload,
-       NULL::text AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, {{ start.param("key") }}::text AS source{% endif %}
+       NULL::text AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, {{ start.param("key") }}::text AS source,
+       s.member_id{% endif %}
 
 FROM (
-    {{ "SELECT DISTINCT ON (contact_id, at) * FROM (" if not narrow }}
+    {{ "SELECT DISTINCT ON (member_id, at) * FROM (" if not narrow }}
     {% if start.kind == "changes" %}
     {{ segment_changes(start, narrow) }}
     {% elif start.kind == "times" %}
@@ -59,22 +61,23 @@ FROM (
     {% else %}
     {{ broadcast_starts() }}
     {% endif %}
-    {{ ") any_start ORDER BY contact_id, at, start_id" if not narrow }}) s
+    {{ ") any_start ORDER BY member_id, at, start_id" if not narrow }}) s
 WHERE true{{ in_sample(sample, "s.contact_id") }}
 {%- endmacro %}
 {# Contacts that entered or left a segment at a refresh, with the start that the engine stored if an automation took entries from it. #}
 {# Merges and deletions change members, too, and start nothing. #}
 {% macro segment_changes(start, narrow) %}
-SELECT k.contact_id, k.at, {{ start.param("segment") }}::text AS segment{% if not narrow %}, e.event_id AS start_id{% endif %}
+SELECT k.contact_id, k.at, {{ start.param("segment") }}::text AS segment{% if not narrow %}, e.event_id AS start_id, k.member_id{% endif %}
 
 FROM (
-    SELECT coalesce(m.keep_id, k.contact_id) AS contact_id, k.changed_at AS at
+    SELECT coalesce(m.keep_id, k.contact_id) AS contact_id, k.contact_id AS member_id, k.changed_at AS at
     FROM contact_changes k LEFT JOIN ({{ survivors() }}) m ON m.contact_id = k.contact_id
     WHERE k.field = 'segments.' || {{ start.param("segment") }} AND k.cause = 'refresh' AND k.new = '{{ "true" if start.source.type == "segment_entered" else "false" }}'
         AND k.changed_at >= :since AND k.changed_at < :until) k
 {%- if not narrow %}
 
-LEFT JOIN automation_entries e ON e.contact_id = k.contact_id AND e.created_at = k.at AND e.created_at >= :since AND e.created_at < :until
+LEFT JOIN automation_entries e ON e.contact_id = k.contact_id AND coalesce(e.merged_from, e.contact_id) = k.member_id
+    AND e.created_at = k.at AND e.created_at >= :since AND e.created_at < :until
 {%- endif %}
 {%- endmacro %}
 {# The contacts at each of some times, of a segment if the start names one: since when until when each was one of them, then which of #}
@@ -82,21 +85,21 @@ LEFT JOIN automation_entries e ON e.contact_id = k.contact_id AND e.created_at =
 {% macro scheduled_starts(start, narrow) %}
 SELECT r.contact_id, {{ "coalesce(e.created_at, r.at)" if start.own and not narrow else "r.at" }} AS at,
        {{ start.param("segment") if start.segment else "NULL" }}::text AS segment
-    {%- if not narrow %}, {{ "e.event_id" if start.own else "NULL::uuid" }} AS start_id{% endif %}
+    {%- if not narrow %}, {{ "e.event_id" if start.own else "NULL::uuid" }} AS start_id, r.member_id{% endif %}
 
 FROM (
-    SELECT contact_id, unnest(({{ start.param("times") }}::timestamptz[])[first + 1 : last]) AS at
+    SELECT contact_id, member_id, unnest(({{ start.param("times") }}::timestamptz[])[first + 1 : last]) AS at
     FROM ({{ presences(start) }}) p) r
 {%- if start.own and not narrow %}
 
 LEFT JOIN (
-    SELECT e.contact_id, b.at, e.event_id, e.created_at
+    SELECT coalesce(e.merged_from, e.contact_id) AS member_id, b.at, e.event_id, e.created_at
     FROM broadcasts b JOIN automation_entries e ON e.automation_id = b.automation_id AND left(e.event_id::text, 24) = left(b.id::text, 24)
-    WHERE b.automation_id = :automation AND b.scheduled AND b.at >= :since AND b.at < :until) e ON e.contact_id = r.contact_id AND e.at = r.at
+    WHERE b.automation_id = :automation AND b.scheduled AND b.at >= :since AND b.at < :until) e ON e.member_id = r.member_id AND e.at = r.at
 {%- endif %}
 {%- endmacro %}
 {% macro presences(start) %}
-SELECT coalesce(m.keep_id, p.contact_id) AS contact_id, width_bucket(p.at - interval '1 microsecond', {{ start.param("times") }}::timestamptz[]) AS first,
+SELECT coalesce(m.keep_id, p.contact_id) AS contact_id, p.contact_id AS member_id, width_bucket(p.at - interval '1 microsecond', {{ start.param("times") }}::timestamptz[]) AS first,
        width_bucket(p.until - interval '1 microsecond', {{ start.param("times") }}::timestamptz[]) AS last
 FROM (
     SELECT contact_id, at, is_present, least(lead(at) OVER (PARTITION BY contact_id ORDER BY at), :until) AS until
@@ -110,16 +113,16 @@ FROM (
         SELECT id AS contact_id, :since::timestamptz AS at, true AS is_present FROM contacts_at(:since)
         UNION ALL
         SELECT id, created_at, true FROM contacts WHERE created_at > :since AND created_at < :until AND erased_at IS NULL
-        UNION ALL    -- separated again
-        SELECT contact_id, changed_at, true FROM contact_changes
-        WHERE field = 'mergedInto' AND new IS NULL AND changed_at > :since AND changed_at < :until
+        UNION ALL    -- merged, or separated again
+        SELECT contact_id, changed_at, new IS NULL FROM contact_changes
+        WHERE field = 'mergedInto' AND changed_at > :since AND changed_at < :until
         {%- endif %}) c) p
 LEFT JOIN ({{ survivors() }}) m ON m.contact_id = p.contact_id
 WHERE p.is_present
 {%- endmacro %}
 {# The starts of broadcasts of this automation that were sent. #}
 {% macro broadcast_starts() %}
-SELECT e.contact_id, e.created_at AS at, b.segment, e.event_id AS start_id
+SELECT e.contact_id, e.created_at AS at, b.segment, e.event_id AS start_id, coalesce(e.merged_from, e.contact_id) AS member_id
 FROM broadcasts b JOIN automation_entries e ON e.automation_id = b.automation_id AND left(e.event_id::text, 24) = left(b.id::text, 24)
 WHERE b.automation_id = :automation AND NOT b.scheduled AND e.created_at >= :since AND e.created_at < :until
 {%- endmacro %}
@@ -127,13 +130,26 @@ WHERE b.automation_id = :automation AND NOT b.scheduled AND e.created_at >= :sin
 {% macro survivors() %}
 SELECT DISTINCT ON (contact_id) contact_id, (new #>> '{}')::uuid AS keep_id FROM contact_changes WHERE field = 'mergedInto' ORDER BY contact_id, changed_at DESC
 {%- endmacro %}
+{# Merges since the beginning of the period that were not undone. A contact that was merged into one that was then merged itself has a #}
+{# change for each: the first one says into which contact it was merged, the last one what that is today. #}
+{% macro merges() %}
+SELECT DISTINCT ON (k.contact_id) k.contact_id AS member_id, (new #>> '{}')::uuid AS into_id, changed_at AS at, cause_id::text AS merge_id,
+       (last_value(new) OVER (PARTITION BY k.contact_id ORDER BY changed_at ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) #>> '{}')::uuid
+           AS contact_id
+FROM (
+    SELECT *, max(changed_at) FILTER (WHERE new IS NULL) OVER (PARTITION BY contact_id) AS separated_at
+    FROM contact_changes WHERE field = 'mergedInto' AND changed_at >= :since) k
+WHERE separated_at IS NULL OR changed_at > separated_at
+ORDER BY k.contact_id, k.changed_at
+{%- endmacro %}
 {# Logs of the period: those that may start an entry, for the contact of their wallet, and those that a step may wait for. #}
 {# Those that start one are named by the contract's event, the others as waits name them. #}
 {% macro logs(selection, sample, narrow) %}
 {% set in_period = "o.created_at >= :since AND o.created_at < :until AND NOT o.removed" %}
 {% for number in range(selection.log_sources) %}
 SELECT c.id AS contact_id, o.created_at{% if not narrow %}, o.id, o.event, {{ location() }} || jsonb_build_object('args', o.args) AS payload,
-       c.wallet_address AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, :key_{{ number }}::text AS source{% endif %}
+       c.wallet_address AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, :key_{{ number }}::text AS source,
+       NULL::uuid AS member_id{% endif %}
 
 FROM onchain_events o JOIN contacts c ON c.wallet_address = o.args ->> :wallet_{{ number }}
 WHERE {{ in_period }}
@@ -143,7 +159,8 @@ WHERE {{ in_period }}
 UNION ALL
 {% endfor %}
 SELECT o.contact_id, o.created_at{% if not narrow %}, o.id, o.contract || ':' || lower(o.event) AS event, {{ location() }} || o.args AS payload,
-       NULL::text AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, NULL::text AS source{% endif %}
+       NULL::text AS sent_wallet_address, NULL::text AS sent_email, NULL::text AS sent_external_id, NULL::text AS source,
+       NULL::uuid AS member_id{% endif %}
 
 FROM onchain_events o
 WHERE {{ in_period }}

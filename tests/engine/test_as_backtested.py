@@ -229,11 +229,12 @@ TABLES = (
 )
 COLUMNS = {
     "events": "contact_id::text, created_at, id::text, event, payload::text, sent_wallet_address, sent_email,"
-    " sent_external_id, source",
+    " sent_external_id, source, member_id::text",
     "contacts": "contact_id::text, wallet_address, email, external_id, metadata::text, tags, opted_out, segments,"
-    " declined",
-    "changes": 'contact_id::text, changed_at, at, field, old, new, event_id, "order", is_own, cause',
-    "messages": "contact_id::text, at, event_id, is_younger",
+    " declined, member_id::text",
+    "changes": 'contact_id::text, changed_at, at, field, old, new, event_id, "order", is_own, cause, member_id::text,'
+    " merge_id",
+    "messages": "contact_id::text, at, event_id, is_younger, member_id::text",
     "entries": "contact_id::text, event_id, version, state, outcome, created_at, updated_at",
     "steps": "contact_id::text, event_id, claim, step, node_id, outcome, handle, cause, at",
 }
@@ -261,6 +262,7 @@ class BacktestReader:
             "selection": selection,
             "own": True,
             "live": False,
+            "merged": False,
             "began_before": None,
         }
         text = statement(f"backtest_{name}", **structure)
@@ -281,12 +283,12 @@ class BacktestReader:
         rows = sorted(await self.rows("events"), key=lambda row: row[1:3])
         return [
             EventRecord(event_id, name, at, Identifiers(*sent), payload.encode(), source)
-            for _, at, event_id, name, payload, *sent, source in rows
+            for _, at, event_id, name, payload, *sent, source, _ in rows
         ]
 
     async def contact(self) -> ContactState:
         """Return the contact as it is now."""
-        ((contact_id, *identifiers, metadata, tags, opted_out, segments, declined),) = await self.rows("contacts")
+        ((contact_id, *identifiers, metadata, tags, opted_out, segments, declined, _),) = await self.rows("contacts")
         attributes = decode(metadata.encode())
         if identifiers[2] is not None:
             attributes.pop("externalId")
@@ -297,7 +299,7 @@ class BacktestReader:
         return next(iter(read_changes(await self.frame("changes")).values()), [])
 
     async def messages(self) -> list[OtherMessage]:
-        return [OtherMessage(*message) for _, *message in sorted(await self.rows("messages"))]
+        return [OtherMessage(*message) for _, *message, _ in sorted(await self.rows("messages"))]
 
 
 async def steps(bench: EngineBench, automation_id: str, engines: KilledEngines | None = None) -> list[tuple[Any, ...]]:

@@ -170,7 +170,7 @@ class Comparison:
 
     async def compare_backtests(self) -> None:
         played = self._played
-        if not played.world.in_notebook or limits.contacts_merged(played):
+        if not played.world.in_notebook:
             return
         for number in range(len(played.world.automations)):
             own = [entry for entry in played.entries if entry.automation_id == played.automation_ids[number]]

@@ -45,8 +45,3 @@ def others_interfere(played: PlayedWorld, entry: StartedEntry) -> bool:
 def is_disturbed(played: PlayedWorld, entry: StartedEntry) -> bool:
     """A trial knows the later events of its contact, but no other changes: by persons, merges, and other contacts."""
     return any(entry.created_at < at <= entry.last_at for at in played.disturbed.get(entry.contact_id, ()))
-
-
-def contacts_merged(played: PlayedWorld) -> bool:
-    """A backtest counts contacts that were merged as one from the beginning, because events name their survivor."""
-    return played.has_merged

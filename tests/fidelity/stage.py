@@ -118,7 +118,6 @@ class PlayedWorld(msgspec.Struct):
     previews: list[tuple[int, int]] = []  # contacts of a preview, and entries of the broadcast
     killed: int = 0
     disturbed: dict[str, list[datetime]] = {}  # by contact: when something other than its events changed it
-    has_merged: bool = False
 
 
 class SeededBits:
@@ -275,7 +274,6 @@ class Stage:
                 if kept is not None and gone is not None and kept != gone:
                     merged = await merge.merge(bench.database, self.author, merge.Pair(kept, gone), self.show)
                     assert not isinstance(merged, Refusal) or merged.reason == "conflict", merged
-                    played.has_merged |= not isinstance(merged, Refusal)
                     self._disturb(played, kept, gone)
             case Change():
                 contact_id = await self._find_contact(played.world.contacts[action.contact].identifiers)

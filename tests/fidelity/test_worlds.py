@@ -103,6 +103,11 @@ MEMBERS = (Contact(ANN, {}, member=True), Contact(BOB, {}, member=True))
             *(deposit(0, WALLET), deposit(20, {"email": ANN["email"]}), Merge(33, 0, 1), deposit(75, ANN, "paid")),
             contacts=(Contact(WALLET), Contact({"email": ANN["email"]})),
         ),
+        world(  # the merge wakes no entry in quiet hours, and collected events of both become one message
+            path(HI, {"type": "collect", "data": {"seconds": 3_600}}, HI, quietHours={"from": "09:00", "to": "10:30"}),
+            *(deposit(0, WALLET), deposit(20, {"email": ANN["email"]}), Merge(33, 0, 1), deposit(3_690, ANN)),
+            contacts=(Contact(WALLET), Contact({"email": ANN["email"]})),
+        ),
         world(path(DELAY, MAIL), deposit(0), Change(20, 0, channels={"email": False}), deposit(33)),
         world(
             path(HI, trigger={"type": "segment_entered", "segment": "vip"}),

@@ -29,6 +29,8 @@ INSERT INTO workbench.contacts (org_id, id, email, email_domain, wallet_address,
     created_at, updated_at)
 VALUES (%(org)s, %(id)s, %(email)s, 'example.com', %(canary)s, %(canary)s, '{"tier": "gold"}',
     ARRAY['vip', 'a "b", c'], %(at)s, %(at)s);
+INSERT INTO workbench.contacts (org_id, id, email, email_domain, external_id, merged_into, created_at, updated_at)
+VALUES (%(org)s, gen_random_uuid(), %(email)s, 'example.com', %(canary)s, %(id)s, %(at)s, %(at)s);
 INSERT INTO workbench.events (org_id, id, contact_id, event, occurred_at, created_at, payload, idempotency_key, email)
 VALUES (%(org)s, %(id)s, %(id)s, %(canary)s, %(at)s, %(at)s, '{"amountUsd": 12345678901234567890.10, "ok": true}',
     %(canary)s, %(email)s);

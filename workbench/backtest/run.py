@@ -16,6 +16,7 @@ from workbench.backtest.simulate_bucket import (
     CHANGES,
     CONTACTS,
     EVENTS,
+    MERGES,
     MESSAGES,
     PAST_ENTRIES,
     REAL_ENTRIES,
@@ -183,6 +184,7 @@ def run(
         delays = msgspec.convert(connection.get("/retries")["delays"], tuple[float, ...] | None)
         task = BucketTask(str(folder.path), scope.window.until, payloads, RetryPolicy(delays), live)
         with _Progress(total) as progress, closing(WorkerPool(task, processes)) as workers:
+            _write_bucketed(folder, MERGES, buckets, source.merges(scope.window))
             events, contacts = (BucketWriter(folder.path / name, buckets) for name in (EVENTS, CONTACTS))
             read = 0
             for window, _ in slices:

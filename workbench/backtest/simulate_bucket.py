@@ -1,6 +1,6 @@
 """Simulate one bucket: read the events of some contacts, write what the automations would have done. No network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -12,6 +12,7 @@ import polars as pl
 
 from workbench.backtest.agreement import ONLY_SIMULATED, Difference, RealEntry, RealStep, compare, recorded_failures
 from workbench.backtest.buckets import read_bucket
+from workbench.backtest.merged import merged_topics, read_merges, with_default_topics, with_members
 from workbench.draft import read_language
 from workbench.language.channel import DEFAULT_POLICY, Message, RetryPolicy
 from workbench.language.codec import decode, normalize
@@ -20,12 +21,12 @@ from workbench.language.event import Identifiers, mask_email
 from workbench.language.graph import Graph
 from workbench.language.live import ActivationChange, ActivationState, LiveChange, PublishedVersion, live_changes
 from workbench.language.run import JOINED, TERMINAL, State, counts_towards_cap
-from workbench.language.simulate import LivePast, SimulatedAutomation, backtest
+from workbench.language.simulate import LivePast, MergedContact, SimulatedAutomation, backtest
 from workbench.language.starts import START_TYPES
 from workbench.language.timeline import EventRecord, OtherMessage, PastEntries, SimulatedEntry
 
 # Tables that are read, and tables that are written, as folders with one file per bucket.
-EVENTS, CONTACTS, CHANGES, MESSAGES = "events", "contacts", "changes", "messages"
+EVENTS, CONTACTS, CHANGES, MESSAGES, MERGES = "events", "contacts", "changes", "messages", "merges"
 REAL_ENTRIES, REAL_STEPS, PAST_ENTRIES = "real_entries", "real_steps", "past_entries"
 STEPS, ENTRIES, CONTACT_TOTALS, DIFFERENCES = "steps", "entries", "contact_totals", "differences"
 
@@ -150,7 +151,7 @@ class BucketSimulator:
         contact_frame = read_bucket(self._folder / CONTACTS, bucket)
         # A contact is read once for each part of the period in which it has events, so it may have several rows.
         contact_table = () if contact_frame is None else contact_frame.iter_rows()
-        for contact_id, wallet, email, external_id, attributes, tags, opted_out, segments, declined in contact_table:
+        for _, wallet, email, external_id, attributes, tags, opted_out, segments, declined, contact_id in contact_table:
             identifiers = Identifiers(wallet, email, external_id)
             own = decode(attributes.encode())
             if external_id is not None:
@@ -158,14 +159,19 @@ class BucketSimulator:
             contacts[contact_id] = ContactState(
                 contact_id, identifiers, own, tuple(tags), tuple(segments), tuple(opted_out), tuple(declined)
             )
-        message_frame = read_bucket(self._folder / MESSAGES, bucket)
+        merges = read_merges(read_bucket(self._folder / MERGES, bucket), contacts)
+        members = {merge.member_id for merged in merges.values() for merge in merged}
+        message_frame, change_frame, past_frame = (
+            None if frame is None else with_members(frame, members)
+            for frame in (read_bucket(self._folder / name, bucket) for name in (MESSAGES, CHANGES, PAST_ENTRIES))
+        )
         other_messages: dict[str, list[OtherMessage]] = {}
         if message_frame is not None:
-            for contact_id, *message in message_frame.sort("contact_id", "at", "event_id", "is_younger").iter_rows():
+            for _, *message, contact_id in message_frame.sort("at", "event_id", "is_younger").iter_rows():
                 other_messages.setdefault(contact_id, []).append(OtherMessage(*message))
-        change_frame = read_bucket(self._folder / CHANGES, bucket)
-        changes, merged = read_changes(change_frame), _merged_contacts(change_frame)
-        past_entries = _read_past_entries(read_bucket(self._folder / PAST_ENTRIES, bucket))
+        merge_ids = {merge.merge_id for merged in merges.values() for merge in merged}
+        changes, was_merged = read_changes(change_frame, merge_ids), _merged_contacts(change_frame, merge_ids)
+        past_entries = _read_past_entries(past_frame)
         failures, compared = recorded_failures(real_entries), len(real_entries)
         simulations = [_Simulation(automation) for automation in self._automations]
         differences: list[Difference | None] = []
@@ -175,30 +181,47 @@ class BucketSimulator:
         if events is not None:
             # The runs of a schedule are read by their times, and the last one may have begun after the period.
             events = events.filter(pl.col("created_at") < self._until).sort("contact_id", "created_at", "id")
-            rows = events.with_columns(pl.col("created_at").to_physical()).iter_rows()
+            rows = with_members(events, members).with_columns(pl.col("created_at").to_physical()).iter_rows()
         for contact_id, contact_rows in groupby(rows, itemgetter(0)):
             contact = contacts.get(contact_id)
             if contact is None:  # erased contacts are not returned by the query, but their events are
                 erased += 1
                 continue
-            records = []
-            for _, at, event_id, name, payload, wallet, email, external_id, source in contact_rows:
+            records: dict[str, list[EventRecord]] = {}
+            for _, at, event_id, name, payload, wallet, email, external_id, source, member_id in contact_rows:
                 sent, time = Identifiers(wallet, email, external_id), _EPOCH + timedelta(microseconds=at)
-                records.append(EventRecord(event_id, name, time, sent, payload.encode(), source))
+                record = EventRecord(event_id, name, time, sent, payload.encode(), source)
+                records.setdefault(member_id, []).append(record)
             messages = other_messages.get(contact_id, [])
-            contact, others = contact_since(contact, changes.get(contact_id, ()), records)
+            own_merges = merges.get(contact_id, ())
+            topics = merged_topics(contact_id, own_merges, changes) if own_merges else {}
+            if own_merges:
+                contact = with_default_topics(contact, own_merges, contacts)
+            own_records = records.get(contact_id, [])
+            contact, others = contact_since(
+                contact, changes.get(contact_id, ()), own_records, topics.get(contact_id, ())
+            )
+            merged = []
+            for merge in own_merges:
+                member_id, own = merge.member_id, records.get(merge.member_id, [])
+                since = contact_since(contacts[member_id], changes.get(member_id, ()), own, topics.get(member_id, ()))
+                past = past_entries.get(member_id)
+                sent_to = other_messages.get(member_id, ())
+                merged.append(MergedContact(since[0], own, merge.into_id, merge.at, sent_to, since[1], past))
             live = None if self._live is None else LivePast(self._live, past_entries.get(contact_id), failures)
             for simulation in simulations:
-                automation, rest = simulation.automation, (self._retries, messages, others, live)
-                entries: Iterable[SimulatedEntry] = backtest(automation, contact, records, self._until, *rest)
+                automation, rest = simulation.automation, (self._retries, messages, others, live, merged)
+                entries: Iterable[SimulatedEntry] = backtest(automation, contact, own_records, self._until, *rest)
                 if live is not None:
                     entries = list(entries)
                     for entry in entries:
                         real = real_entries.pop(entry.event.id, None)
-                        differences.append(compare(real, entry, contact_id, self._until, merged=contact_id in merged))
+                        differences.append(
+                            compare(real, entry, contact_id, self._until, merged=contact_id in was_merged)
+                        )
                 simulation.add(contact.id, entries)
         differences += [
-            compare(entry, None, entry.contact_id, self._until, merged=entry.contact_id in merged)
+            compare(entry, None, entry.contact_id, self._until, merged=entry.contact_id in was_merged)
             for entry in real_entries.values()
         ]
         differing = [difference for difference in differences if difference is not None]
@@ -285,35 +308,48 @@ def _read_past_entries(frame: pl.DataFrame | None) -> dict[str, PastEntries]:
     rows = () if frame is None else frame.iter_rows()
     return {
         contact_id: PastEntries(entered_at, None if is_open else ended_at)
-        for contact_id, entered_at, ended_at, is_open in rows
+        for _, entered_at, ended_at, is_open, contact_id in rows
     }
 
 
-def read_changes(frame: pl.DataFrame | None) -> dict[str, list[ValueChange]]:
-    """Return the changes by contact, in the order in which they were made."""
+def read_changes(frame: pl.DataFrame | None, merge_ids: Collection[str] = ()) -> dict[str, list[ValueChange]]:
+    """Return the changes by contact (`member_id`), in the order in which they were made.
+
+    Those by `merge_ids` are the automation's own: these merges are simulated.
+    """
     changes: dict[str, list[ValueChange]] = {}
     if frame is not None:
-        rows = frame.sort("contact_id", "changed_at").drop("changed_at", "cause").iter_rows()
-        for contact_id, at, field, old, new, event_id, order, is_own in rows:
+        rows = frame.sort("member_id", "changed_at").drop("contact_id", "changed_at", "cause").iter_rows()
+        for at, field, old, new, event_id, order, is_own, contact_id, merge_id in rows:
             before, after = (msgspec.UNSET if text is None else decode(text.encode()) for text in (old, new))
-            change = ValueChange(at, field, before, after, event_id, ChangeOrder(order), is_own)
+            change = ValueChange(
+                at, field, before, after, event_id, ChangeOrder(order), is_own or merge_id in merge_ids
+            )
             changes.setdefault(contact_id, []).append(change)
     return changes
 
 
-def _merged_contacts(frame: pl.DataFrame | None) -> set[str]:
-    """Return the contacts that another one was merged into, or separated from."""
-    return set() if frame is None else set(frame.filter(pl.col("cause") == "merge")["contact_id"])
+def _merged_contacts(frame: pl.DataFrame | None, merge_ids: Collection[str]) -> set[str]:
+    """Return the contacts that another one was merged into, or separated from, by merges that are not simulated."""
+    if frame is None:
+        return set()
+    return set(frame.filter((pl.col("cause") == "merge") & ~pl.col("merge_id").is_in([*merge_ids]))["contact_id"])
 
 
 def contact_since(
-    contact: ContactState, changes: Sequence[ValueChange], events: Sequence[EventRecord]
+    contact: ContactState,
+    changes: Sequence[ValueChange],
+    events: Sequence[EventRecord],
+    topics: Sequence[ValueChange] = (),
 ) -> tuple[ContactState, list[ValueChange]]:
-    """Return the contact before its changes, and those that something else than the automation made, in order."""
-    if not changes:
+    """Return the contact before its changes, and those that something else than the automation made, in order.
+
+    `topics`: further ones, by merges.
+    """
+    if not changes and not topics:
         return contact, []
     event_at = {event.id: event.at for event in events}
-    others = []
+    others = [*topics]
     for change in changes:
         if not change.is_own:
             at = event_at.get(change.event_id)

@@ -194,6 +194,7 @@ class BacktestSource:
         self._connection = connection
         self._selection = selection
         self._sample = sample
+        self._merged = False
 
     def scope(self, period: Period) -> BacktestScope:
         """Return the scope; the period is resolved with the clock of the server."""
@@ -247,8 +248,17 @@ class BacktestSource:
         """Yield the events of a window in any order."""
         return self._stream("backtest_events", self._params(window))
 
+    def merges(self, window: Window) -> Generator[pl.DataFrame]:
+        """Yield the merges since the beginning of a window. Read them first.
+
+        If there are any, contacts and changes have those of the absorbed contacts, too.
+        """
+        for frame in self._stream("backtest_merges", window.params):
+            self._merged |= frame.height > 0
+            yield frame
+
     def contacts(self, window: Window) -> Generator[pl.DataFrame]:
-        return self._stream("backtest_contacts", self._params(window))
+        return self._stream("backtest_contacts", self._params(window) | self._opt_in_topics(), merged=self._merged)
 
     def entries(self, window: Window, own_id: str) -> Generator[pl.DataFrame]:
         """Yield the entries of the automation that began in a window."""
@@ -268,11 +278,8 @@ class BacktestSource:
         Read them after the contacts: a change in between is then undone twice, and not overlooked. `live`: those by
         entries of the automation from before the window are not its own.
         """
-        params = self._params(window) | ({"automation": own_id} if own_id is not None else {})
-        if self._selection.topics:
-            topics = self._connection.get("/topics")["topics"]
-            params["opt_in_topics"] = [topic["name"] for topic in topics if topic["optIn"] != "none"]
-        return self._stream("backtest_changes", params, own=own_id is not None, live=live)
+        params = self._params(window) | ({"automation": own_id} if own_id is not None else {}) | self._opt_in_topics()
+        return self._stream("backtest_changes", params, own=own_id is not None, live=live, merged=self._merged)
 
     def messages(
         self, window: Window, own_id: str | None, began_before: datetime | None = None
@@ -285,6 +292,12 @@ class BacktestSource:
         if began_before is not None:
             params["began_before"] = began_before.isoformat()
         return self._stream("backtest_messages", params, own=own_id is not None, began_before=began_before)
+
+    def _opt_in_topics(self) -> dict[str, Any]:
+        if not self._selection.topics:
+            return {}
+        topics = self._connection.get("/topics")["topics"]
+        return {"opt_in_topics": [topic["name"] for topic in topics if topic["optIn"] != "none"]}
 
     def _params(self, window: Window) -> dict[str, Any]:
         return window.params | self._selection.params

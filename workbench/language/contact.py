@@ -112,6 +112,7 @@ class ChangeOrder(IntEnum):
 class ValueChange(msgspec.Struct, frozen=True, gc=False):
     """A change in the history of a contact (docs/contacts.md#history), or of a topic (`topics.NAME`, True: wanted).
 
+    A field of its own, `suppressed`, says that a bounce or complaint closed the contact's address.
     It took effect at `at`, and if there is an `event_id`, at the moment of that event in this `order`. `old`, `new`:
     UNSET if there was, or is, no value. `is_own`: a step of the automation itself made it.
     """
@@ -137,6 +138,8 @@ def contact_before(contact: ContactState, changes: Sequence[ValueChange]) -> Con
 
 def apply_change(contact: ContactState, change: ValueChange) -> ContactState:
     """Return the contact after a change. Of tags and opt-outs only those change that differ in `old` and `new`."""
+    if change.field == "suppressed":  # a bounce or a complaint closed the address, which is no choice of the contact
+        return msgspec.structs.replace(contact, opted_out=tuple(dict.fromkeys((*contact.opted_out, "email"))))
     if change.field not in ("tags", "optedOut"):
         return _write_field(contact, change.field, change.new)
     old, new = (list(value) if isinstance(value, list) else [] for value in (change.old, change.new))
@@ -169,7 +172,7 @@ def _write_field(contact: ContactState, field: str, value: Json | msgspec.UnsetT
             identifiers = msgspec.structs.replace(contact.identifiers, **{column: value})
             return msgspec.structs.replace(contact, identifiers=identifiers)
         case _:
-            return contact  # `mergedInto`: a contact that is separate again had its values all the time
+            return contact  # `mergedInto`, `suppressed`: before it, the contact had the same values
 
 
 def _with_member(names: Iterable[str], name: str, *, is_in: bool) -> tuple[str, ...]:
@@ -352,6 +355,35 @@ def apply_merge(keep: ContactRecord, gained: ContactRecord) -> ContactRecord | N
     values: dict[str, Any] = {column: getattr(keep, column) or getattr(gained, column) for column in _COLUMNS}
     values |= {name: (*getattr(keep, name), *_without(getattr(gained, name), getattr(keep, name))) for name in _SETS}
     return ContactRecord(**values, attributes=attributes)
+
+
+def merge_contacts(keep: ContactState, absorbed: ContactState) -> ContactState:
+    """Return the kept contact after a merge, without topics: of these the latest choice counts, whoever made it."""
+    records = [
+        ContactRecord(
+            contact.identifiers.wallet,
+            None,
+            contact.identifiers.email,
+            None,
+            contact.identifiers.external_id,
+            contact.attributes,
+            contact.tags,
+            contact.opted_out,
+            contact.segments,
+        )
+        for contact in (keep, absorbed)
+    ]
+    merged = apply_merge(records[0], plan_merge(*records).gained)
+    if merged is None:  # with the attributes that a draft would have set, the merge would have been refused
+        return keep
+    return msgspec.structs.replace(
+        keep,
+        identifiers=Identifiers(merged.wallet, merged.email, merged.external_id),
+        attributes=as_stored(merged.attributes),
+        tags=merged.tags,
+        opted_out=merged.opted_out,
+        segments=tuple(sorted(merged.segments)),
+    )
 
 
 class UndoneMerge(msgspec.Struct, frozen=True):

@@ -101,6 +101,18 @@ class LivePast(msgspec.Struct, frozen=True):
     failures: Mapping[str, Sequence[RecordedFailure]] = {}
 
 
+class MergedContact(msgspec.Struct, frozen=True):
+    """A contact that was merged into another one at a moment, and what `backtest` needs to know of it."""
+
+    contact: ContactState
+    events: Sequence[EventRecord]
+    into_id: str
+    at: datetime
+    other_messages: Sequence[OtherMessage] = ()
+    changes: Sequence[ValueChange] = ()
+    past_entries: PastEntries | None = None
+
+
 class MissedEvent(msgspec.Struct, frozen=True, rename="camel"):
     """An event with the awaited name that did not pass the filters of the wait."""
 
@@ -222,33 +234,64 @@ def backtest(
     other_messages: Sequence[OtherMessage] = (),
     changes: Sequence[ValueChange] = (),
     live: LivePast | None = None,
+    merged: Sequence[MergedContact] = (),
 ) -> Iterator[SimulatedEntry]:
     """Yield the contact's entries as they end, then those that are still open at the end of the backtest.
 
     `events` are the contact's, ordered by (at, id), all before `until`. Events that the automation does not name may be
     left out. `other_messages`: the messages of other automations to the contact, in ascending order. `contact`: its
     values at the beginning. `changes`: those since then, as in `Timeline`. The contact begins without earlier entries.
-    `live`: play what was live instead, as it happened; then only the id of the automation counts.
+    `live`: play what was live instead, as it happened; then only the id of the automation counts. `merged`: the
+    contacts that were merged into this one, or into one of them, and are played apart until then.
     """
-    timeline = Timeline(automation.graph, contact, retries=retries, other_messages=other_messages, changes=changes)
-    if live is not None:
-        timeline.graph, timeline.past_entries, timeline.failures = None, live.past_entries, live.failures
-        versions = [change.version for change in live.changes if change.version is not None]
-        timeline.graphs = tuple({version.number: version.graph for version in versions}.values())
-        timeline.changes = sorted((*changes, *live.changes), key=attrgetter("at", "event_id", "order"))
 
-    def start(event: EventRecord) -> SimulatedEntry | None:
-        if live is None:
-            return _start_entry(automation, timeline.contact, event)
-        live_now = timeline.live
-        if live_now is None or live_now.version is None or live_now.state != "live":
-            return None
-        return _start_entry(SimulatedAutomation(live_now.version.trigger, None, automation.id), timeline.contact, event)
+    def open_timeline(
+        contact: ContactState,
+        other_messages: Sequence[OtherMessage],
+        changes: Sequence[ValueChange],
+        past_entries: PastEntries | None,
+    ) -> Timeline:
+        timeline = Timeline(automation.graph, contact, retries=retries, other_messages=other_messages, changes=changes)
+        timeline.is_merging = bool(merged)
+        if live is not None:
+            timeline.graph, timeline.past_entries, timeline.failures = None, past_entries, live.failures
+            versions = [change.version for change in live.changes if change.version is not None]
+            timeline.graphs = tuple({version.number: version.graph for version in versions}.values())
+            timeline.changes = sorted((*changes, *live.changes), key=attrgetter("at", "event_id", "order"))
+        return timeline
 
-    for walk in timeline.play(events, start, until):
-        if walk.entry.run.state in TERMINAL:
-            yield walk.entry
-    yield from timeline.open_entries()
+    def play(timeline: Timeline, events: Iterable[EventRecord], until: datetime) -> Iterator[SimulatedEntry]:
+        def start(event: EventRecord) -> SimulatedEntry | None:
+            if live is None:
+                return _start_entry(automation, timeline.contact, event)
+            live_now = timeline.live
+            if live_now is None or live_now.version is None or live_now.state != "live":
+                return None
+            played = SimulatedAutomation(live_now.version.trigger, None, automation.id)
+            return _start_entry(played, timeline.contact, event)
+
+        return (walk.entry for walk in timeline.play(events, start, until) if walk.entry.run.state in TERMINAL)
+
+    own_past = None if live is None else live.past_entries
+    timelines = {contact.id: open_timeline(contact, other_messages, changes, own_past)}
+    upcoming = {contact.id: events}
+    for item in merged:
+        timelines[item.contact.id] = open_timeline(item.contact, item.other_messages, item.changes, item.past_entries)
+        upcoming[item.contact.id] = item.events
+    for item in sorted(merged, key=attrgetter("at")):
+        if item.at >= until:
+            break
+        into_id = item.into_id if item.into_id in timelines else contact.id
+        rest: list[EventRecord] = []
+        for contact_id in (into_id, item.contact.id):
+            own = list(upcoming.pop(contact_id))
+            yield from play(timelines[contact_id], [event for event in own if event.at < item.at], item.at)
+            rest += (event for event in own if event.at >= item.at)
+        upcoming[into_id] = sorted(rest, key=attrgetter("at", "id"))
+        timelines[into_id].absorb(timelines.pop(item.contact.id), item.at)
+    for contact_id, timeline in timelines.items():
+        yield from play(timeline, upcoming[contact_id], until)
+        yield from timeline.open_entries()
 
 
 def without_holdout(graph: Graph) -> Graph:

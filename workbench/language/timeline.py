@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from workbench.language.actions import Collect
 from workbench.language.advance import (
     LOOP_LIMIT,
     LOOP_WINDOW,
@@ -30,7 +31,15 @@ from workbench.language.advance import (
 )
 from workbench.language.channel import DEFAULT_POLICY, ExternalMessage, RetryPolicy
 from workbench.language.codec import Json, as_stored, decode
-from workbench.language.contact import ChangeOrder, ContactState, IdentifierKey, ValueChange, apply_change, apply_event
+from workbench.language.contact import (
+    ChangeOrder,
+    ContactState,
+    IdentifierKey,
+    ValueChange,
+    apply_change,
+    apply_event,
+    merge_contacts,
+)
 from workbench.language.decision import Decision, Failure
 from workbench.language.event import Identifiers
 from workbench.language.facts import CollectingEntry, ContactHistory, Facts, LaterEvent
@@ -146,11 +155,12 @@ class PastEntries(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct):
-    """A contact and its entries in one automation; `play` runs it once.
+    """A contact and its entries in one automation; `play` runs it up to a moment, from where it may go on.
 
     `past`: what the contact did before. `owners`: as in `apply_event`. `other_messages`: in ascending order. `changes`:
     those that something else than these entries makes to the contact, ordered by (at, event_id, order). `failures`: the
     failed steps that were recorded, in order, by the event that started the entry. `graphs`: of all versions.
+    `is_merging`: it absorbs another timeline, or is absorbed, so events count for entries that are not on it yet.
     """
 
     graph: Graph | None
@@ -165,6 +175,7 @@ class Timeline(msgspec.Struct):
     failures: Mapping[str, Sequence[RecordedFailure]] = {}
     graphs: tuple[Graph, ...] = ()
     live: LiveChange | None = None  # None: `graph` is live
+    is_merging: bool = False
     _applied_changes: int = 0  # the number of changes that took effect
     _open: dict[int, SimulatedEntry] = {}  # by the number of the entry
     _due: list[tuple[datetime, int]] = []  # a heap, ordered by time and then by the number of the entry
@@ -188,13 +199,13 @@ class Timeline(msgspec.Struct):
                 self.contact = apply_event(self.contact, event.sent, event.attributes, self.owners)
             if self._applied_changes < len(self.changes):
                 self._apply_with(event, ChangeOrder.BEFORE_WAKING)
-            if self._open and event.source is None:
+            if (self._open or self.is_merging) and event.source is None:
                 yield from self._wake_entries(event, before)
             if self._applied_changes < len(self.changes):
                 self._wake_followers(self._apply_with(event, ChangeOrder.BEFORE_START), event.at)
             entry = start(event)
             if entry is not None:
-                if not self._open:
+                if not self._open and not self.is_merging:
                     self._arrivals.clear()
                 entry.graph = self.graph
                 if self.live is not None and self.live.version is not None:
@@ -220,6 +231,40 @@ class Timeline(msgspec.Struct):
     def open_entries(self) -> list[SimulatedEntry]:
         """Return the entries that have not ended."""
         return [*self._open.values()]
+
+    def absorb(self, other: "Timeline", at: datetime) -> None:
+        """Continue with the values, the entries and the past of another contact, too, as after a merge.
+
+        Both have been played until `at`. As in the engine, the merge makes entries due that something can wake.
+        """
+        before, self.contact = self.contact, merge_contacts(self.contact, other.contact)
+        entries = sorted(
+            [*self._open.values(), *other._open.values()], key=lambda entry: (entry.event.at, entry.event.id)
+        )
+        for entry in entries:
+            run, required = entry.run, entry.required
+            node = None if entry.graph is None or run.node_id is None else entry.graph.by_id.get(run.node_id)
+            collects = node is not None and isinstance(node.action, Collect)
+            is_woken = required.later_events or required.attributes or collects
+            if run.state is State.WAITING and is_woken and run.due_at is not None and run.due_at > at:
+                entry.run = msgspec.structs.replace(run, due_at=at)
+        self._open = dict(enumerate(entries))  # older entries before younger ones; entries to come have higher numbers
+        self._due = [(run.due_at, number) for number, run in self._open_runs() if run.due_at is not None]
+        heapq.heapify(self._due)
+        self._arrivals = sorted([*self._arrivals, *other._arrivals], key=lambda arrival: (arrival.at, arrival.id or ""))
+        self._sent_at = sorted([*self._sent_at, *other._sent_at])
+        self._started_at = sorted([*self._started_at, *other._started_at])
+        self._entered_at = max(filter(None, (self._entered_at, other._entered_at)), default=None)
+        self.other_messages = sorted([*self.other_messages, *other.other_messages])
+        past = [entries for entries in (self.past_entries, other.past_entries) if entries is not None]
+        if past:
+            ends = [entries.ended_at for entries in past if entries.ended_at is not None]
+            ended_at = max(ends) if len(ends) == len(past) else None
+            self.past_entries = PastEntries(max(entries.entered_at for entries in past), ended_at)
+        self._wake_followers(before, at)
+
+    def _open_runs(self) -> Iterator[tuple[int, Run]]:
+        return ((number, entry.run) for number, entry in self._open.items())
 
     def _apply_changes(self, before: datetime, event_id: str) -> Iterator[Walk]:
         """Apply the changes before an event. What is due earlier is processed first."""
@@ -294,7 +339,7 @@ class Timeline(msgspec.Struct):
         filters = [alternative for graph in graphs for alternative in graph.awaited[event.name]]
         # Most stored events pass no filter; an event that can never pass one wakes no entry.
         steadily = not changed and is_stored and all(graph.awaits_steadily for graph in graphs)
-        if steadily and all(filters):
+        if steadily and all(filters) and not self.is_merging:
             context = Facts(arrival.event, arrival.sent, arrival.payload, self.contact).context
             if not any(matches(alternative, context, event.at) for alternative in filters):
                 return
