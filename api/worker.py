@@ -1,4 +1,4 @@
-"""The engine process, which drives entries, refreshes segments, sends broadcasts and has parts built."""
+"""The engine process, which drives entries, refreshes segments, sends broadcasts, mails pages and has parts built."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ from api.engine.drive import Driver
 from api.engine.loop import Engine
 from api.metrics.collect import ProcessMetrics, collect_engine
 from api.metrics.serve import publish
+from api.page_schedules.runs import PageServices, keep_mailing
 from api.parts.schedule import keep_built
 from api.process import install_tracing, run
 from api.query.gateway import Gateway
@@ -22,7 +23,7 @@ from api.settings import Settings
 from api.store.analyst import QueryLimits
 from api.store.database import Database, DatabaseUnavailableError, with_application_name
 from api.store.engines import Listener
-from workbench.language.channel import RetryPolicy
+from workbench.language.channel import EMAIL, RetryPolicy
 
 # These limits for queries that refresh segments are generous, because no request waits for them.
 _SEGMENT_QUERY_LIMITS = QueryLimits(step_seconds=30.0, watch_seconds=31.0, answer_seconds=QUERY_TIMEOUT_S)
@@ -47,19 +48,18 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     retries = RetryPolicy(settings.retry_delays)
     channels = open_transports(settings)
     engine = Engine(database, Driver(database, keyring, clock, retries, channels), clock, Listener(dsn))
+    gateway = Gateway(segment_database, keyring, _SEGMENT_QUERY_LIMITS)
     segments = SegmentServices(
-        segment_database,
-        Gateway(segment_database, keyring, _SEGMENT_QUERY_LIMITS),
-        keyring,
-        QUERY_TIMEOUT_S,
-        QuerySlots(ConcurrencyLimits(total=WORKERS)),
+        segment_database, gateway, keyring, QUERY_TIMEOUT_S, QuerySlots(ConcurrencyLimits(total=WORKERS))
     )
+    pages = PageServices(segment_database, gateway, keyring, channels.senders[EMAIL.name], retries, clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, engine.stop)
     jobs = [
         asyncio.create_task(keep_fresh(segments, clock)),
         asyncio.create_task(keep_sending(segment_database, clock)),
+        asyncio.create_task(keep_mailing(pages)),
     ]
     if settings.parts:
         jobs.append(asyncio.create_task(keep_built(segment_database, settings, dsn, clock)))

@@ -6,7 +6,7 @@ The service answers a report from its arguments (`workbench.language.reports`). 
 """
 
 from abc import ABC
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, get_args
 
@@ -16,6 +16,7 @@ from workbench.duration import PeriodArguments, read_period, seconds_of
 from workbench.duration import whole_number as _count
 from workbench.errors import InvalidArgumentError, NotFoundError, WorkbenchError, usage_example
 from workbench.language.check import TYPE_WORDS, unknown_event_message, unknown_property_message
+from workbench.language.page import RelativeTime
 from workbench.language.problem import suggestion
 from workbench.language.reports import (
     MAX_PATHS,
@@ -244,7 +245,9 @@ class Reports(ABC):
         source, path = body.group or (None, "")
         if source == "contact" and rows.height and rows["part"].drop_nulls().is_empty():
             self._require_attribute(path)
-        return report(rows, kind.name, title, self._warnings(rows, body))
+        made = report(rows, kind.name, title, self._warnings(rows, body))
+        made.relative = _relative(arguments, values, query.params)
+        return made
 
     def _require_attribute(self, name: str) -> None:
         """Raise InvalidArgumentError if none of many contacts has the attribute."""
@@ -337,6 +340,25 @@ def _period(arguments: ReportArguments, as_of: str | None, values: dict[str, Any
         since, until = arguments.get("since"), arguments.get("until")
         raise InvalidArgumentError(f"the period ends before it begins: since={since!r}, until={until!r}")
     return begin, period.get("until")
+
+
+def _relative(
+    arguments: ReportArguments, values: Mapping[str, Any], params: Mapping[str, Any]
+) -> dict[str, RelativeTime]:
+    """Return the values of a query that count back from the time at which it runs; none with `since=` or `until=`."""
+    period = read_period(arguments)
+    if "since" in period or "until" in period:
+        return {}
+    if "periods" in values and "days" not in arguments:
+        since = RelativeTime(every=values["every"], periods=values["periods"])
+        previous = RelativeTime(every=values["every"], periods=values["periods"] + 1)
+    else:
+        seconds = timedelta(days=period["days"]).total_seconds()
+        since = RelativeTime(seconds=seconds)
+        # Without the microsecond, it would be too early for a period that begins exactly then.
+        previous = RelativeTime(seconds=seconds - 1e-6, every=values.get("every"), periods=1)
+    relative = {"since": since, "previous": previous, "now": RelativeTime()}
+    return {name: time for name, time in relative.items() if name in params}
 
 
 def _segments(arguments: ReportArguments) -> list[str]:

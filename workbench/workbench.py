@@ -21,6 +21,7 @@ from workbench.errors import InvalidArgumentError, WorkbenchError, usage_example
 from workbench.events import Events
 from workbench.export import Exported, engine, export
 from workbench.language.responses import CallerView
+from workbench.pages import PagePart, PageSchedule, PageSchedules, ReportPage, schedule
 from workbench.publish import Automations, Stopped
 from workbench.reports import Reports
 from workbench.segments import Segment, Segments, audience
@@ -241,6 +242,30 @@ class Workbench(Reports):
     def broadcasts(self) -> Broadcasts:
         """The newest broadcasts with their progress, as a sequence that is displayed as a table."""
         return list_broadcasts(self._connection)
+
+    @usage_example('wb.page("Monday numbers", wb.funnel(["signup", "deposit"]), ("Assets", wb.sql("select …")))')
+    def page(self, title: str, *reports: PagePart) -> ReportPage:
+        """Return reports as one document for people without a notebook, with charts, tables, hashes and watermarks.
+
+        Each is a report, or a title with a result of `wb.sql`. `.save("monday.html")` writes the document, which needs
+        no network and prints. It has the first 500 rows of each.
+        """
+        return ReportPage(title, reports)
+
+    @usage_example('wb.schedule(page, every="monday 08:00", to=["ada@example.com"])')
+    def schedule(self, page: ReportPage, *, every: str, to: Sequence[str], timezone: str | None = None) -> PageSchedule:
+        """Let the engine make a page again at these times, and mail it. Your key needs pages:send.
+
+        `every`: "monday 08:00", "mon,thu 08:30", "day 07:00", "weekday 09:00", "month 08:00" (on the first), or a cron
+        expression, at most once an hour. `timezone`: by default that of the organization. Reports over the last days or
+        periods move with each run; `since=` and `until=` stay. Addresses of contacts on the page are masked.
+        """
+        return schedule(self._connection, page, every, to, timezone)
+
+    @property
+    def page_schedules(self) -> PageSchedules:
+        """The scheduled pages with their last run, as a sequence with `.runs(…)` and `.delete(…)`."""
+        return PageSchedules(self._connection)
 
     @property
     def snippets(self) -> Snippets:

@@ -14,6 +14,7 @@ from api.store.broadcasts import delete_unsent_starts
 from api.store.chain import delete_old_unknown_wallets
 from api.store.database import Database, Transaction
 from api.store.messages import delete_expired_challenges, delete_old_test_pushes, find_old_test_pushes
+from api.store.page_schedules import delete_old_pages
 from api.store.segments import delete_old_sizes
 from api.store.snippets import delete_old_snippets
 
@@ -35,6 +36,7 @@ _DAILY_DELETIONS: tuple[_Delete, ...] = (
     delete_old_unknown_wallets,
     delete_unsent_starts,
     delete_old_snippets,
+    delete_old_pages,
 )
 
 _log = logging.getLogger("workbench.catalog")

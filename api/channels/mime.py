@@ -60,8 +60,9 @@ def compose(delivery: Delivery, sender: Address) -> bytes:
     # Date, Message-ID and boundary are the same in every attempt, so that a repeated email can be recognised.
     message["Date"] = format_datetime(delivery.created_at)
     message["Message-ID"] = f"<{delivery.id}@{sender.domain}>"
-    message["List-Unsubscribe"] = f"<{delivery.unsubscribe_url}>"
-    message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
+    if delivery.unsubscribe_url:
+        message["List-Unsubscribe"] = f"<{delivery.unsubscribe_url}>"
+        message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
     message["Auto-Submitted"] = "auto-generated"
     if delivery.test:
         message[TEST_HEADER] = "true"
@@ -69,6 +70,12 @@ def compose(delivery: Delivery, sender: Address) -> bytes:
     if delivery.html:
         message.add_alternative(delivery.body, subtype="html", cte="quoted-printable")
         message.set_boundary(f"=_{delivery.id}")  # the library's own is random
+    if (file := delivery.attachment) is not None:
+        content = file.html.encode()
+        message.add_attachment(
+            content, maintype="text", subtype="html", filename=file.name, params={"charset": "utf-8"}
+        )
+        message.set_boundary(f"=_{delivery.id}_")
     return message.as_bytes()
 
 

@@ -99,6 +99,13 @@ class PreparedRequest(msgspec.Struct, frozen=True):
         return "PreparedRequest()"
 
 
+class Attachment(msgspec.Struct, frozen=True):
+    """A file of an email: an HTML document with its name."""
+
+    name: str
+    html: str
+
+
 class Delivery(msgspec.Struct, frozen=True):
     """One message to one address; every attempt has the same bytes.
 
@@ -106,7 +113,8 @@ class Delivery(msgspec.Struct, frozen=True):
     it unsubscribes the address. `secrets`: the secrets that sign the message, newest first. `test`: mark the message as
     a test in a header. `track_clicks`: the links of the body have yet to be replaced by tracked ones. `request`: the
     request of a connection, which `body` has the fields for. `contact_id`: the contact of the links to preferences;
-    None in a test. `topic`: what the message is about.
+    None in a test. `topic`: what the message is about. `unsubscribe_url` is empty, and there may be an `attachment`, in
+    emails to people who are no contacts.
     """
 
     org_id: int
@@ -123,6 +131,7 @@ class Delivery(msgspec.Struct, frozen=True):
     request: PreparedRequest | None = None
     contact_id: str | None = None
     topic: str | None = None
+    attachment: Attachment | None = None
 
 
 class Sender(Protocol):

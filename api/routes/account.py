@@ -37,6 +37,7 @@ _KIND_SCOPES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("automation", "entry", "snippet", "connection", "topic", "organization"), _OF_AUTOMATIONS),
     "segment": ("contacts:read", "sql:read", "automations:write"),
     "contact": ("contacts:read",),
+    "page_schedule": ("sql:read",),
 }
 _ANY_SECRET_KEY = Access(("live", "test", "workbench"))
 _RETRIES = Access(("workbench",), (*READ.scopes, "sql:read"))

@@ -62,7 +62,7 @@ def _read_name(name: Any, path: str) -> str | Problems:
     return (Problem(path, f"must be {SLUG_CHARACTERS}, such as {example!r}"),)
 
 
-def _read_params(params: Json, path: str) -> Json | Problems:
+def read_params(params: Json, path: str) -> Json | Problems:
     named: dict[str, Json] = {}
     if isinstance(params, dict):
         named = {f"{path}.{name}": value for name, value in params.items()}
@@ -114,7 +114,7 @@ def _read_provenance(provenance: Any, path: str) -> dict[str, Any] | Problems:
     return stored
 
 
-def _address_problems(sql: str | None) -> Iterator[Problem]:
+def address_problems(sql: str | None) -> Iterator[Problem]:
     if sql is not None and (_ADDRESS.search(sql) or _WALLET.search(sql)):
         reason = "contains an email address or a wallet, which would be stored and logged as it is. "
         yield Problem("sql", f'{reason}Write :address in its place, and params {{"address": ...}}')
@@ -124,7 +124,7 @@ _IDS_SCHEMA = {"type": "array", "items": {"type": "string", "format": "uuid"}, "
 SegmentName = Annotated[
     str, Meta(max_length=64, extra={"read": _read_name}, extra_json_schema={"pattern": f"^{SLUG.pattern}$"})
 ]
-Params = Annotated[Json, Meta(extra={"read": _read_params})]
+Params = Annotated[Json, Meta(extra={"read": read_params})]
 Interval = Annotated[
     int, Meta(ge=60, le=_WEEK_S, extra={"reason": f"must be from 60 to {_WEEK_S}: a minute to a week"})
 ]
@@ -157,7 +157,7 @@ class SegmentBody(Body, frozen=True, rename="camel"):
     more: bool = False
 
     def conflicts(self) -> Iterator[Problem]:
-        yield from _address_problems(self.sql)
+        yield from address_problems(self.sql)
         if self.contact_ids is None:
             if self.sql is None:
                 yield Problem("sql", "is required")
@@ -181,7 +181,7 @@ class SegmentEdit(Body, frozen=True, rename="camel"):
     every_seconds: Interval | None = None
 
     def conflicts(self) -> Iterator[Problem]:
-        yield from _address_problems(self.sql)
+        yield from address_problems(self.sql)
         if self.sql is None and self.params is not None:
             yield Problem("params", "needs sql: these are the values of a query")
 
@@ -198,7 +198,7 @@ class SegmentPreviewBody(Body, frozen=True):
     name: SegmentName | None = None
 
     def conflicts(self) -> Iterator[Problem]:
-        return _address_problems(self.sql)
+        return address_problems(self.sql)
 
     @property
     def query(self) -> SegmentQuery:

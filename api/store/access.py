@@ -249,9 +249,13 @@ async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes]
 
     `later_hash` returns the hash of the current generation for an older hash, and None for a current one.
     """
-    for segment_id, params in await (await tx.execute(_SQL["find_segments"], {"org_id": org.id})).fetchall():
+    scope = {"org_id": org.id}
+    for segment_id, params in await (await tx.execute(_SQL["find_segments"], scope)).fetchall():
         changed = org.keys.reseal(params.decode())
         await tx.execute(_SQL["change_segment"], {"org_id": org.id, "id": segment_id, "params": changed})
+    for schedule_id, recipients, sections in await (await tx.execute(_SQL["find_page_schedules"], scope)).fetchall():
+        resealed = {"recipients": [*map(org.keys.reseal, recipients)], "sections": org.keys.reseal(sections.decode())}
+        await tx.execute(_SQL["change_page_schedule"], {"org_id": org.id, "id": schedule_id, **resealed})
     for sealed_secrets in await (await tx.execute(_SQL["find_webhook_secrets"], {"org_id": org.id})).fetchall():
         secret, previous = [
             None if sealed is None else org.keys.seal_webhook_secret(org.keys.open_webhook_secret(sealed))
@@ -260,8 +264,8 @@ async def reseal_secrets(tx: Transaction, org: Org, later_hash: Callable[[bytes]
         values = {"org_id": org.id, "secret": secret, "previous": previous}
         await tx.execute(_SQL["change_webhook_secrets"], values)
     for name, sealed in await (await tx.execute(_SQL["find_connections"], {"org_id": org.id})).fetchall():
-        resealed = org.keys.seal_connection(org.keys.open_connection(sealed, name), name)
-        await tx.execute(_SQL["change_connection"], {"org_id": org.id, "name": name, "secrets": resealed})
+        secrets = org.keys.seal_connection(org.keys.open_connection(sealed, name), name)
+        await tx.execute(_SQL["change_connection"], {"org_id": org.id, "name": name, "secrets": secrets})
     for key_id, key_hash in await (await tx.execute(_SQL["find_key_hashes"], {"org_id": org.id})).fetchall():
         if (later := later_hash(key_hash)) is not None:
             await tx.execute(_SQL["change_key_hash"], {"org_id": org.id, "id": key_id, "key_hash": later})

@@ -251,6 +251,7 @@ _CLEARINGS = [
         "clear_starts",
         "erase_dry_runs",
         "delete_consents",
+        "forget_pages",
     )
 ]
 

@@ -253,6 +253,14 @@ SELECT id::text, params FROM segments WHERE org_id = :org_id AND params IS NOT N
 -- Write the resealed parameters.
 UPDATE segments SET params = :params ::jsonb WHERE org_id = :org_id AND id = :id ::uuid;
 
+-- find_page_schedules --
+-- The recipients of scheduled pages, and the values of their queries, locked.
+SELECT id::text, recipients, sections FROM page_schedules WHERE org_id = :org_id ORDER BY id FOR UPDATE;
+
+-- change_page_schedule --
+-- Write the resealed emails.
+UPDATE page_schedules SET recipients = :recipients, sections = :sections ::jsonb WHERE org_id = :org_id AND id = :id ::uuid;
+
 -- find_webhook_secrets --
 -- The sealed secrets that sign an organization's webhooks, locked.
 SELECT secret, previous FROM webhook_secrets WHERE org_id = :org_id FOR UPDATE;

@@ -203,6 +203,11 @@ WHERE n.org_id = :org_id AND c.org_id = :org_id AND (c.id = :contact_id OR c.mer
 -- Remove the contact from its logs: the logs are public, their contact is not.
 UPDATE onchain_events SET contact_id = NULL WHERE org_id = :org_id AND contact_id = :contact_id;
 
+-- forget_pages --
+-- Delete the pages that are kept, because each may show values of the contact. Those that are still to be mailed are made again.
+UPDATE page_runs SET html = NULL, email_html = NULL, state = CASE state WHEN 'sending' THEN 'planned' ELSE state END
+WHERE org_id = :org_id AND html IS NOT NULL;
+
 -- erase_dry_runs --
 -- Erase the payloads and keys of its dry runs (and of contacts that were merged into it), and the same keys in
 -- rejected events.

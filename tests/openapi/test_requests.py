@@ -89,6 +89,12 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "reports.revenue": PERIOD | {"event": "deposit", "value": "amount"},
     "reports.time_to_convert": PERIOD | {"start": "signup", "goal": "deposit"},
     "reports.message_performance": PERIOD,
+    "page_schedules.create": {
+        "title": "Monday",
+        "sections": [{"title": "Events", "sql": "SELECT event FROM app_events"}],
+        "cron": "0 8 * * mon",
+        "to": ["boss@example.com"],
+    },
     "sql.run_query": {"sql": "SELECT event, occurred_at, payload FROM app_events"},
 }
 """Valid bodies; a value that is the name of an id below is replaced by that id."""
@@ -151,6 +157,11 @@ async def create_rows(org: Org) -> dict[str, Any]:
     await create(f"/automations/{sender_id}/publish", {})
     broadcast = await create(f"/automations/{sender_id}/broadcasts", {"all": True})
     entry_id = (await org.rows("id", "entries"))[0][0]
+    page_schedule = await create("/page-schedules", VALID_BODIES["page_schedules.create"])
+    await org.service.rows(
+        "INSERT INTO page_runs (org_id, id, schedule_id, at, state, html) VALUES (%s, %s, %s, now(), 'done', 'x')",
+        *(org.id, broadcast["id"], page_schedule["id"]),
+    )
     return {
         "automation_id": automation_id,
         "revision": published["revision"],
@@ -159,6 +170,8 @@ async def create_rows(org: Org) -> dict[str, Any]:
         "entry_id": entry_id,
         "broadcast_id": broadcast["id"],
         "move_id": move["id"],
+        "schedule_id": page_schedule["id"],
+        "run_id": broadcast["id"],
         "key_id": (await org.rows("id", "api_keys", "kind, id"))[0][0],  # a live key
         "name": "everybody",
         "event": "deposit",

@@ -6,9 +6,8 @@ pages.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -17,8 +16,8 @@ from polars import selectors
 
 from workbench.display.frame import ShownFrame
 from workbench.display.html import TableColumn, TableView, html, image, moment
-from workbench.display.words import UNITS_S, duration, quantity
 from workbench.frames import Result
+from workbench.language.page import UNITS_S, RelativeTime, cell_text, column_title, quantity
 
 # jsonschema, which Altair imports, builds a grammar of IRIs with it if it is installed. No chart has an IRI, and the
 # grammar takes longer (1.7 s) than everything else before the first chart. The price: in this process, jsonschema does
@@ -47,19 +46,6 @@ _OUTCOMES = ("sent", "failed", "skipped", "unknown")
 _OUTCOME_SCALE = alt.Scale(domain=[*_OUTCOMES], range=["#27875a", "#c6423a", _GREY, "#a9690c"])
 
 _MAX_TABLE_ROWS = 24
-_SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"})
-_SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
-_COLUMN_WORDS = {
-    "at": "from",
-    "complete": "",  # the cells say "in part", or nothing
-    "departed": "left",
-    "stayed": "returning",
-    "of_first": "% of step 1",
-    "of_previous": "% of previous step",
-    "median_seconds": "median time",
-    "after_seconds": "after",
-    "within_seconds": "within",
-}
 
 
 def chart(name: str, frame: pl.DataFrame, every: str = "period") -> Chart:
@@ -101,6 +87,10 @@ class Report(ShownFrame, Result):
     `wb.sql(report.statement, as_of=report, **report.params)` runs the same query again.
     """
 
+    titles: Mapping[str, str] = {}
+    relative: Mapping[str, RelativeTime] = {}
+    """The values of the query that move with the time at which it runs again, on the page of a schedule."""
+
     _name: str
     _every: str
 
@@ -125,47 +115,24 @@ def report(rows: Result, name: str, title: str, warnings: Sequence[str] = ()) ->
     result = Report(rows)
     params = rows.params or {}
     result._every = params.get("every", "period")
-    titles = _COLUMN_WORDS | {"number": result._every}
+    titles = {"number": result._every}
     if "part" in rows.columns:
         titles["part"] = params["by"][-1] if "by" in params else "segment"
     columns = [
-        TableColumn(titles.get(column, column.replace("_", " ")), number=kind.is_numeric())
-        for column, kind in rows.schema.items()
+        TableColumn(column_title(column, titles), number=kind.is_numeric()) for column, kind in rows.schema.items()
     ]
     cells = [
-        [_cell(column, value) for column, value in zip(rows.columns, row, strict=True)]
+        [cell_text(column, value) for column, value in zip(rows.columns, row, strict=True)]
         for row in rows.head(_MAX_TABLE_ROWS).iter_rows()
     ]
     shortened = rows.height > _MAX_TABLE_ROWS
     note = f"{_MAX_TABLE_ROWS} of {quantity(rows.height, 'row')}; the frame has all of them." if shortened else ""
     result.view = TableView(columns, cells, title, "No data in this period.", note, warnings)
-    result._name = name
+    result._name, result.titles = name, titles
     result.statement, result.params = rows.statement, rows.params
     result.query_hash, result.watermark = rows.query_hash, rows.watermark
     result.answered_from = rows.answered_from
     return result
-
-
-def _cell(column: str, value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case bool() if column == "complete":
-            return "" if value else "in part"
-        case list():
-            return " → ".join(value)
-        case datetime():
-            return f"{value:%Y-%m-%d}" if not (value.hour or value.minute) else moment(value)
-        case int() | float() | Decimal() if column in _SECONDS:
-            return duration(timedelta(seconds=round(value)))
-        case int() | float() | Decimal() if column in _SHARES:
-            return f"{value:.1%}"
-        case int():
-            return f"{value:,}"
-        case float() | Decimal():
-            return f"{value:,.2f}"
-        case _:
-            return str(value)
 
 
 def _funnel(frame: pl.DataFrame) -> Any:

@@ -17,6 +17,9 @@ from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.filter import OPERATORS, WHERE, Filter, Verdict, paths_of
 from workbench.language.lift import LiftGroup
 from workbench.language.locales import DEFAULT_TEXTS
+from workbench.language.page import duration as duration
+from workbench.language.page import quantity as quantity
+from workbench.language.page import units_of as units_of
 from workbench.language.problem import DeclarationError
 from workbench.language.run import State, Step
 
@@ -38,7 +41,6 @@ OUTCOME_WORDS, ENTERED_WORDS, CAUSE_WORDS = WORDS["outcomes"], WORDS["entered"],
 _SEGMENTS_PATH = "contact.segments"
 _MAX_COUNTED_ENTRIES = 100_000  # the server counts the states of the newest 100,000 entries only
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
 def value(content: Any) -> str:
@@ -64,11 +66,6 @@ def short(identifier: str | None) -> str:
     return text if len(text) <= 24 else f"{text[:8]}…{text[-4:]}"
 
 
-def quantity(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 message`, `2,000 messages`."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 def join_and(texts: Sequence[str]) -> str:
     """Return texts as one list: `a, b and c`."""
     return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)
@@ -77,11 +74,6 @@ def join_and(texts: Sequence[str]) -> str:
 def join_or(texts: Sequence[str]) -> str:
     """Return texts as alternatives: `a, b or c`."""
     return f"{', '.join(texts[:-1])} or {texts[-1]}" if len(texts) > 1 else "".join(texts)
-
-
-def duration(span: timedelta) -> str:
-    """Return a duration in its two largest units: `3 days`, `1 hour 30 minutes`."""
-    return " ".join(quantity(*part) for part in units_of(round(span.total_seconds()))[:2]) or "no time"
 
 
 def weekdays(numbers: Iterable[int]) -> str:
@@ -93,16 +85,6 @@ def shift(span: timedelta) -> str:
     """Return the distance of a moment from a date, in all units: `3 days earlier`, `1 day 2 hours later`."""
     parts = units_of(abs(span) // timedelta(seconds=1))
     return f"{' '.join(quantity(*part) for part in parts)} {'earlier' if span < timedelta() else 'later'}"
-
-
-def units_of(seconds: int) -> list[tuple[int, str]]:
-    """Return a duration in all its units, the largest first: `(1, "day")`, `(3, "second")`."""
-    parts = []
-    for size, noun in UNITS_S:
-        number, seconds = divmod(seconds, size)
-        if number:
-            parts.append((number, noun))
-    return parts
 
 
 def offset(span: timedelta) -> str:

@@ -25,6 +25,7 @@ TestOutcome: TypeAlias = Literal["sent", "failed", "unknown", "skipped"]
 EarlierOutcome: TypeAlias = Literal["finishes", "no_published_version", "automation_inactive"]
 """An entry's fate after a publication: it finishes on its own version, or ends with this outcome."""
 TimelineKind: TypeAlias = Literal["event", "entry", "message", "conflict", "merge", "log"]
+PageRunState: TypeAlias = Literal["planned", "sending", "done", "failed"]
 BroadcastState: TypeAlias = Literal["planned", "running", "done", "stopped"]
 MoveState: TypeAlias = Literal["planned", "running", "done", "stopped", "undoing", "undone"]
 UnknownWalletOutcome: TypeAlias = Literal["created", "unknown", "limit", "zero_address", "erased"]
@@ -932,3 +933,55 @@ class TimelineItemView(msgspec.Struct, frozen=True):
     at: datetime
     sentence: str
     detail: dict[str, Any]
+
+
+class PageSectionView(msgspec.Struct, frozen=True):
+    """A part of a scheduled page. `params`: addresses are masked without pii:read."""
+
+    title: str
+    sql: str
+    params: Any
+
+
+class PageRunView(msgspec.Struct, frozen=True, rename="camel"):
+    """A run of a scheduled page. `at`: when it was planned for; `madeAt`: when its queries ran.
+
+    `state`: planned, sending, done or failed. `sent`, `waiting`, `failed`: numbers of emails. `error`: what went wrong
+    in the run or in a part of the page; `emailError`: with an email. `kept`: whether the page can be read.
+    """
+
+    id: str
+    at: datetime
+    state: Annotated[str, _values(PageRunState)]
+    made_at: datetime | None
+    error: str | None
+    kept: bool
+    sent: int
+    waiting: int
+    failed: int
+    email_error: str | None
+
+
+class PageScheduleView(msgspec.Struct, frozen=True, rename="camel"):
+    """A page that is made and mailed at the times of `cron` in `timezone`, next at `nextAt`.
+
+    `recipients`: masked without pii:read. `createdBy`: the id of the key; once it is revoked, no page is made.
+    `lastRun`: null before the first one.
+    """
+
+    id: str
+    title: str
+    sections: tuple[PageSectionView, ...]
+    recipients: tuple[str, ...]
+    cron: str
+    timezone: str
+    next_at: datetime | None
+    created_at: datetime
+    created_by: str
+    last_run: PageRunView | None
+
+
+class KeptPageView(msgspec.Struct, frozen=True):
+    """The page of a run, as it was mailed."""
+
+    html: str

@@ -27,11 +27,12 @@ from workbench.display.sentences import (
     PLAIN_PATH,
     PLAIN_URL,
 )
-from workbench.display.words import OPERATOR_PHRASES, UNITS_S, WEEKDAYS
+from workbench.display.words import OPERATOR_PHRASES, WEEKDAYS
 from workbench.errors import InvalidAutomationError
 from workbench.language.actions import FIELDS, FieldType, handles_of
 from workbench.language.filter import OPERATORS, WHERE, condition_fields
 from workbench.language.local_time import TIMEZONE_ATTRIBUTE
+from workbench.language.page import UNITS_S
 from workbench.language.starts import MISSED
 
 _RAW = "Run "

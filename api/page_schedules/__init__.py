@@ -1,0 +1,1 @@
+"""Pages that are made on a schedule and mailed to people."""

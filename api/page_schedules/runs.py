@@ -1,0 +1,286 @@
+"""Runs of scheduled pages: planned once, made as an analyst of the organization, and mailed.
+
+An engine plans a run by moving its schedule on, in one statement, so of several engines one plans it. A run that was
+missed is made late, and only the last one of several. A claim on a run is a lease with a number: what an engine writes
+after its lease has ended has no effect. An email is recorded after it has left, so an engine that is killed in between
+sends it again, as all emails are, with the same Message-ID.
+
+A query that fails is a sentence on the page, and the rest of the page is made. A mail server that fails is tried again
+after the delays of all emails.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import chain, takewhile
+from typing import Any
+
+import msgspec
+
+from api.channels.email import EMAILS
+from api.channels.outcome import Attachment, Delivery, Failed, Retry, Sender, Sent
+from api.clock import Clock, to_us, uuid7
+from api.crypto import EmailDisplay, Keyring
+from api.jobs import every, one_by_one
+from api.page_schedules.schedules import ScheduledSection, read_sections
+from api.query.formats import JsonText
+from api.query.gateway import AnalystQuery, Gateway, InvalidQueryError
+from api.segments.definition import open_params
+from api.segments.refresh import describe_error
+from api.store import page_schedules as store
+from api.store.analyst import (
+    QueryMemoryError,
+    QueryTimeoutError,
+    ResultTooLargeError,
+    StatementError,
+    TooManyQueriesError,
+)
+from api.store.database import Database, DatabaseUnavailableError
+from api.store.page_schedules import ClaimedPageRun, DueSchedule, PageEmail
+from api.store.sql_roles import ReaderError
+from workbench.language.channel import EMAIL, RetryPolicy
+from workbench.language.codec import decode
+from workbench.language.cron import Cron, read_cron
+from workbench.language.decision import DELIVERY_ERRORS
+from workbench.language.local_time import time_zone
+from workbench.language.page import MAX_PAGE_ROWS, PageSection, page_html
+from workbench.language.responses import PageRunState
+
+POLL_INTERVAL_S = 2.0
+WORKERS = 3  # per engine, so that a slow query or mail server does not hold up the pages of other organizations
+LEASE = timedelta(minutes=5)
+SECTION_TIMEOUT_S = 60.0
+RETRY_DELAY = timedelta(seconds=30)  # after a lack of slots or of a database
+MAX_PAGE_BYTES = 4_000_000
+
+_log = logging.getLogger("workbench.pages")
+
+
+class PageServices(msgspec.Struct, frozen=True):
+    """What runs need: queries as analysts, the mailer, and the schedule of retries."""
+
+    database: Database
+    gateway: Gateway
+    keyring: Keyring
+    mailer: Sender
+    retries: RetryPolicy
+    clock: Clock
+
+
+async def keep_mailing(services: PageServices) -> None:
+    await asyncio.gather(
+        every(POLL_INTERVAL_S, "plan_pages", lambda: plan_due(services.database, services.clock)),
+        *(every(POLL_INTERVAL_S, "mail_pages", lambda: run_due(services)) for _ in range(WORKERS)),
+    )
+
+
+async def plan_due(database: Database, clock: Clock) -> None:
+    """Plan the runs whose time has come."""
+    now = clock.now()
+    async with database.transaction() as tx:
+        due = await store.list_due_schedules(tx, now)
+
+    async def plan(row: DueSchedule) -> None:
+        cron = await asyncio.to_thread(read_cron, row.cron, time_zone(row.timezone))
+        assert isinstance(cron, Cron)
+        # Of several runs that were missed, only the last one counts.
+        times = chain([row.next_at], cron.times_after(row.next_at))
+        at = deque(takewhile(lambda time: time <= now, times), maxlen=1)[0]
+        next_at, run_id = next(cron.times_after(now), None), uuid7(to_us(now))
+        async with database.transaction() as tx:
+            await store.plan_page_run(tx, row.org_id, row.id, row.next_at, at, next_at, run_id, now)
+
+    await one_by_one("plan_pages", due, plan)
+
+
+async def run_due(services: PageServices) -> None:
+    """Make and mail the pages that are due."""
+    async with services.database.transaction() as tx:
+        due = await store.find_due_page_runs(tx, services.clock.now())
+
+    async def continue_run(key: tuple[int, str]) -> None:
+        now = services.clock.now()
+        async with services.database.transaction() as tx:
+            run = await store.claim_page_run(tx, *key, now, now + LEASE)
+        if run is not None:
+            await _continue(services, run)
+
+    await one_by_one("mail_pages", due, continue_run)
+
+
+async def _continue(services: PageServices, run: ClaimedPageRun) -> None:
+    if run.key_revoked:
+        await _settle(services, run, "failed", error="the key that made the schedule was revoked; schedule it again")
+        return
+    if run.html is None:
+        made = await _make(services, run)
+        if made is None:
+            await _settle(services, run, "planned", services.clock.now() + RETRY_DELAY)
+            return
+        run = made
+    await _mail(services, run)
+
+
+# --- Making the page
+
+
+async def _make(services: PageServices, run: ClaimedPageRun) -> ClaimedPageRun | None:
+    """Run the queries and store the page; None if that has to be repeated later."""
+    made_at = services.clock.now()
+    sections = []
+    for section in read_sections(run.sections):
+        try:
+            sections.append(await _result(services, run, section))
+        except (TooManyQueriesError, DatabaseUnavailableError) as error:
+            _log.info("page_delayed", extra={"org_id": run.org_id, "run_id": run.id, "reason": type(error).__name__})
+            return None
+        if not await _keep_claim(services, run):
+            return None
+    html = page_html(run.title, sections, made_at)
+    email_html = page_html(run.title, sections, made_at, charts=False)
+    failure = "; ".join(f"{section.title}: {section.error}" for section in sections if section.error) or None
+    if len(html) > MAX_PAGE_BYTES:
+        failure = f"the page is larger than {MAX_PAGE_BYTES:,} bytes; select fewer rows or shorter texts"
+        empty = [PageSection(title=run.title, error=failure)]
+        html = email_html = page_html(run.title, empty, made_at)
+    async with services.database.transaction() as tx:
+        if not await store.store_page(tx, run.org_id, run.id, run.claim, html, email_html, made_at, failure):
+            return None
+        await store.add_page_emails(tx, run.org_id, run.id, len(run.recipients))
+    return msgspec.structs.replace(run, state="sending", html=html, email_html=email_html, made_at=made_at)
+
+
+async def _result(services: PageServices, run: ClaimedPageRun, section: ScheduledSection) -> PageSection:
+    """Return the result of a section, or its error. Raises TooManyQueriesError or DatabaseUnavailableError."""
+    keys = services.keyring.of(run.org_id)
+    # In clear, because the gateway seals what is an address; the values of the result are masked.
+    params = open_params(section.params, EmailDisplay(keys, clear=True))
+    if isinstance(params, dict):
+        params = params | {value.name: value.before(run.at).isoformat() for value in section.relative}
+    query = AnalystQuery(run.org_id, section.sql, params, clear_emails=False)
+    try:
+        async with asyncio.timeout(SECTION_TIMEOUT_S), services.gateway.run(query) as result:
+            writer, text, count = JsonText(result.columns), b"", 0
+            async for batch in result.batches():
+                text += await asyncio.to_thread(writer.batch, batch.rows, result.visible_columns(batch))
+                count += batch.rows
+                if count > MAX_PAGE_ROWS or len(text) > MAX_PAGE_BYTES:
+                    break
+            body = decode(text + writer.end())
+            watermark = result.watermark
+    except TimeoutError:
+        return PageSection(title=section.title, error=f"the query took longer than {SECTION_TIMEOUT_S:g} s")
+    except (
+        StatementError,
+        InvalidQueryError,
+        QueryTimeoutError,
+        ResultTooLargeError,
+        QueryMemoryError,
+        ReaderError,
+    ) as error:
+        return PageSection(title=section.title, error=describe_error(error), query_hash=query.hash)
+    types = [column["type"] for column in body["columns"]]
+    rows = [[_value(cell, kind) for cell, kind in zip(row, types, strict=True)] for row in body["rows"][:MAX_PAGE_ROWS]]
+    return PageSection(
+        title=section.title,
+        columns=tuple(column["name"] for column in body["columns"]),
+        rows=rows,
+        complete=count <= MAX_PAGE_ROWS,
+        titles=section.titles,
+        query_hash=query.hash,
+        watermark=watermark,
+    )
+
+
+def _value(cell: Any, kind: str) -> Any:
+    if isinstance(cell, str) and kind.startswith(("timestamp", "date")):
+        with suppress(ValueError):  # infinity, or a date BC
+            return datetime.fromisoformat(cell)
+    return cell
+
+
+# --- Mailing it
+
+
+async def _mail(services: PageServices, run: ClaimedPageRun) -> None:
+    """Send the emails that wait, one after the other, and settle the run."""
+    async with services.database.transaction() as tx:
+        emails = await store.list_page_emails(tx, run.org_id, run.id)
+    delays = services.retries.delays(EMAIL)
+    results = []
+    for email in emails:
+        if email.state != "waiting":
+            results.append(email)
+            continue
+        if not await _keep_claim(services, run):
+            return
+        result, error = await _send(services, run, email, len(delays))
+        tries = result.attempts - email.attempts
+        async with services.database.transaction() as tx:
+            kept = await store.record_page_email(
+                tx, run.org_id, run.id, run.claim, email.number, result.state, tries, error
+            )
+        if not kept:
+            return
+        results.append(result)
+    waiting = [email.attempts for email in results if email.state == "waiting"]
+    if waiting:
+        delay = delays[max(min(waiting) - 1, 0)] if delays else RETRY_DELAY.total_seconds()
+        await _settle(services, run, "sending", services.clock.now() + timedelta(seconds=delay))
+    else:
+        await _settle(services, run, "done" if any(email.state == "sent" for email in results) else "failed")
+
+
+async def _send(
+    services: PageServices, run: ClaimedPageRun, email: PageEmail, max_retries: int
+) -> tuple[PageEmail, str | None]:
+    """Send an email once; return it as it is afterwards, and what went wrong."""
+    keys, now = services.keyring.of(run.org_id), services.clock.now()
+    address = keys.open_email(run.recipients[email.number - 1])
+    async with services.database.transaction() as tx:
+        digests = [keys.digest(EMAILS.address.index, address)]
+        if await EMAILS.find_closed(tx, run.org_id, digests):
+            closed = msgspec.structs.replace(email, state="failed", attempts=email.attempts + 1)
+            return closed, "the address gets no more emails: it is suppressed"
+    assert run.made_at is not None
+    assert run.html is not None
+    assert run.email_html is not None
+    delivery = Delivery(
+        run.org_id,
+        f"{run.id}.{email.number}",
+        run.made_at,
+        address,
+        run.title,
+        run.email_html,
+        html=True,
+        attachment=Attachment(f"page-{run.at:%Y-%m-%d}.html", run.html),
+    )
+    lease_end = now + LEASE / 2
+    outcome = await services.mailer.send(delivery, now, lambda: services.clock.now() < lease_end)
+    attempts = email.attempts + (0 if isinstance(outcome, Retry) and outcome.reason == "busy" else 1)
+    tried = msgspec.structs.replace(email, attempts=attempts)
+    if isinstance(outcome, Sent):
+        return msgspec.structs.replace(tried, state="sent"), None
+    error = DELIVERY_ERRORS.get(outcome.reason, outcome.reason) + (f" ({outcome.detail})" if outcome.detail else "")
+    if isinstance(outcome, Failed) or attempts > max_retries:
+        return msgspec.structs.replace(tried, state="failed"), error
+    return tried, error
+
+
+async def _keep_claim(services: PageServices, run: ClaimedPageRun) -> bool:
+    now = services.clock.now()
+    async with services.database.transaction() as tx:
+        return await store.keep_page_claim(tx, run.org_id, run.id, run.claim, now, now + LEASE)
+
+
+async def _settle(
+    services: PageServices,
+    run: ClaimedPageRun,
+    state: PageRunState,
+    due_at: datetime | None = None,
+    error: str | None = None,
+) -> None:
+    async with services.database.transaction() as tx:
+        await store.settle_page_run(tx, run.org_id, run.id, run.claim, state, due_at, error)

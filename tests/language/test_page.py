@@ -1,0 +1,80 @@
+"""Pages: one document, without a network, in which everything from outside is escaped."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from workbench.language.page import PageSection, RelativeTime, cell_text, chart_svg, page_html
+
+NOW = datetime(2026, 11, 27, 8, tzinfo=UTC)
+DAYS = [(datetime(2026, 11, day, tzinfo=UTC), day * 10, day % 2 == 0) for day in (1, 2, 3)]
+ACTIVE = PageSection(
+    title="Active", columns=("at", "contacts", "complete"), rows=DAYS, query_hash="abc", watermark="2026~x"
+)
+
+
+def test_a_page_is_one_document_without_a_network_with_hashes_and_a_heading_for_each_report() -> None:
+    page = page_html("Monday", [ACTIVE, PageSection(title="Broken", error="no such column")], NOW)
+    assert re.findall(r"(?:src|href)=|url\(|@import", page) == []
+    assert "default-src 'none'" in page
+    assert re.findall(r"<h[12][^>]*>([^<]*)<", page) == ["Monday", "Active", "Broken"]
+    assert ("Query abc, as of 2026~x" in page, "no such column" in page) == (True, True)
+    assert re.findall(r'<th scope="col"[^>]*>([^<]*)<', page) == ["from", "contacts", ""]
+    assert re.findall(r"<td[^>]*>([^<]*)<", page)[:3] == ["2026-11-01", "10", "in part"]
+    assert page.count("<rect") == 3
+    assert 'aria-label="Active: contacts by from; the same numbers as in the table below"' in page
+    assert "<svg" not in page_html("Monday", [ACTIVE], NOW, charts=False)
+
+
+def test_texts_of_customers_are_texts() -> None:
+    hostile = "<script>alert(1)</script>\u202e"
+    section = PageSection(title=hostile, columns=(hostile, "events"), rows=[(hostile, 1), ("b", 2)], warnings=[hostile])
+    page = page_html(hostile, [section], NOW)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "marks"),
+    [
+        (("event", "events"), [("a", 3), ("b", 1)], 2),
+        (("path", "contacts"), [(["a", "b"], 3), (["a"], 1)], 2),
+        (("event", "events"), [("a", 3), ("a", 1)], 0),  # no name of its own
+        (("event",), [("a",), ("b",)], 0),
+        (("step", "event", "contacts"), [(1, "a", 3), (2, "b", None)], 2),
+        (("n",), [], 0),
+    ],
+)
+def test_a_chart_needs_names_and_numbers(columns: tuple[str, ...], rows: list[tuple[object, ...]], marks: int) -> None:
+    assert chart_svg(PageSection(title="t", columns=columns, rows=rows)).count("<rect") == marks
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "text"),
+    [
+        ("of_first", Decimal("0.25"), "25.0%"),
+        ("median_seconds", 90_000, "1 day 1 hour"),
+        ("n", 1_234_567, "1,234,567"),
+        ("n", Decimal("1234.5"), "1,234.50"),
+        ("at", NOW, "2026-11-27 08:00:00"),
+        ("payload", {"a": 1}, '{"a":1}'),
+        ("x", None, ""),
+    ],
+)
+def test_cells(column: str, value: object, text: str) -> None:
+    assert cell_text(column, value) == text
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (RelativeTime(), NOW),
+        (RelativeTime(seconds=86_400), NOW - timedelta(days=1)),
+        (RelativeTime(every="week", periods=1), datetime(2026, 11, 16, tzinfo=UTC)),
+        (RelativeTime(every="month", periods=2), datetime(2026, 9, 1, tzinfo=UTC)),
+    ],
+)
+def test_relative_times(time: RelativeTime, expected: datetime) -> None:
+    assert time.before(NOW) == expected

@@ -1,0 +1,261 @@
+"""Scheduled pages: who may make them, their runs by engines, and what reaches the mail server."""
+
+import asyncio
+import email
+import email.policy
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from api.channels.email import SmtpMailer
+from api.contacts.erase import erase_again
+from api.embedded import Server
+from api.page_schedules.runs import PageServices, plan_due, run_due
+from api.query.gateway import Gateway
+from api.settings import SmtpServer
+from tests.channels.test_email_smtp import MailServer, mail_server
+from tests.conftest import clone
+from tests.routes.conftest import Org, Service, serving
+from tests.segments.conftest import LateClock
+from workbench.language.channel import RetryPolicy
+from workbench.language.codec import decode
+
+SECTION = {"title": "Events", "sql": "SELECT event, count(*) AS events FROM app_events GROUP BY 1 ORDER BY 1"}
+PAGE = {"title": "Monday", "sections": [SECTION], "cron": "0 8 * * *", "to": ["Boss@example.com"]}
+SCOPES = ("sql:read", "pages:send")
+DAY = timedelta(days=1)
+
+
+class Mailing:
+    """An organization with engines that mail its pages."""
+
+    def __init__(self, org: Org, server: MailServer, clock: LateClock) -> None:
+        self.org, self.server, self.clock = org, server, clock
+        parts = org.service.services
+        self.mailer = SmtpMailer(SmtpServer("127.0.0.1", server.port, "never"), "Reports <reports@example.org>")
+        gateway = Gateway(parts.system_database, parts.keyring)
+        retries = RetryPolicy((60.0, 600.0))
+        self.engine = PageServices(parts.system_database, gateway, parts.keyring, self.mailer, retries, clock)
+
+    async def call(self, method: str, path: str = "", body: Any = None, *scopes: str) -> tuple[int, Any]:
+        key = await self.org.key("workbench", *(scopes or SCOPES))
+        answer = await self.org.call(method, f"/page-schedules{path}", body, authorization=f"Bearer {key}")
+        return answer.status_code, decode(answer.content)
+
+    async def schedule(self, **fields: Any) -> str:
+        status, made = await self.call("POST", "", PAGE | fields)
+        assert status == 201, made
+        return str(made["id"])
+
+    async def work(self, engines: int = 1) -> None:
+        await asyncio.gather(*(plan_due(self.engine.database, self.clock) for _ in range(engines)))
+        await asyncio.gather(*(run_due(self.engine) for _ in range(engines)))
+
+    @property
+    def emails(self) -> list[Any]:
+        return [email.message_from_bytes(item.content, policy=email.policy.default) for item in self.server.envelopes]
+
+    def answer(self, code: str) -> None:
+        """Let the mail server give this answer to every email, and forget those that it refused."""
+        self.server.answers = {"data": code}
+        self.server.envelopes.clear()
+
+    async def runs(self, schedule_id: str) -> list[dict[str, Any]]:
+        status, answer = await self.call("GET", f"/{schedule_id}/runs")
+        assert status == 200
+        runs: list[dict[str, Any]] = answer["runs"]
+        return runs
+
+
+@pytest.fixture(scope="module")
+async def service(postgres: Server, template: str) -> AsyncIterator[Service]:
+    with clone(postgres, template) as dsn:
+        async with serving(dsn) as started:
+            yield started
+
+
+@pytest.fixture
+async def team(service: Service) -> AsyncIterator[Mailing]:
+    clock = LateClock()
+    await service.services.system_database.calibrate(clock)
+    async with mail_server() as server:
+        made = Mailing(await service.organization(), server, clock)
+        yield made
+        await made.mailer.close()
+    await service.rows("DELETE FROM page_schedules")
+
+
+async def test_a_page_is_mailed_once_however_many_engines_run(team: Mailing) -> None:
+    for name in ("deposit", "deposit", "signup"):
+        assert (await team.org.post({"event": name, "contact": {"externalId": "u1"}}))[0] == 202
+    schedule_id = await team.schedule(to=["boss@example.com", "cfo@example.com"])
+    await team.work()
+    assert team.emails == []  # not before its time
+    team.clock.ahead = 3 * DAY  # two runs were missed
+    await team.work(engines=3)
+    await team.work(engines=3)
+    assert sorted(str(item["To"]) for item in team.emails) == ["boss@example.com", "cfo@example.com"]
+    first = team.emails[0]
+    assert (first["Subject"], first["List-Unsubscribe"]) == ("Monday", None)
+    (attached,) = first.iter_attachments()
+    page, body = attached.get_content(), first.get_body(("html",)).get_content()
+    assert [text.count("<svg") for text in (page, body)] == [1, 0]
+    assert ("deposit" in page, "deposit" in body, "2" in first.get_body(("plain",)).get_content()) == (True,) * 3
+    (run,) = await team.runs(schedule_id)
+    assert (run["state"], run["sent"], run["waiting"], run["failed"], run["error"]) == ("done", 2, 0, 0, None)
+    assert (await team.call("GET", f"/{schedule_id}/runs/{run['id']}"))[1]["html"] == page.replace("\r\n", "\n")
+
+
+async def test_a_mail_server_that_fails_is_tried_again_after_the_delays_of_emails(team: Mailing) -> None:
+    schedule_id = await team.schedule()
+    team.answer("451 later")
+    outcomes = []
+    for ahead in (DAY, DAY + timedelta(seconds=30), DAY + timedelta(seconds=61)):
+        team.clock.ahead = ahead
+        await team.work()
+        (run,) = await team.runs(schedule_id)
+        outcomes.append((run["state"], run["waiting"], run["emailError"]))
+    assert {outcome[:2] for outcome in outcomes} == {("sending", 1)}
+    assert "SMTP 451" in outcomes[-1][2]
+    assert len(team.emails) == 2  # not tried again before its time
+    team.answer("250 OK")
+    team.clock.ahead = DAY + timedelta(seconds=700)
+    await team.work()
+    (run,) = await team.runs(schedule_id)
+    assert (run["state"], run["sent"], len(team.emails)) == ("done", 1, 1)
+    team.answer("550 no")
+    team.clock.ahead = 2 * DAY
+    await team.work()
+    assert [(item["state"], item["failed"]) for item in await team.runs(schedule_id)] == [("failed", 1), ("done", 0)]
+
+
+async def test_a_query_that_fails_is_a_sentence_on_the_page(team: Mailing) -> None:
+    wrong = {"title": "Wrong", "sql": "SELECT nothing FROM app_events"}
+    schedule_id = await team.schedule(sections=[wrong, SECTION])
+    team.clock.ahead = DAY
+    await team.work()
+    (run,) = await team.runs(schedule_id)
+    assert (run["state"], run["error"]) == ("done", 'Wrong: column "nothing" does not exist (character 8)')
+    page = (await team.call("GET", f"/{schedule_id}/runs/{run['id']}"))[1]["html"]
+    assert "column &#34;nothing&#34; does not exist" in page
+    assert "Events</h2>" in page
+
+
+async def test_a_page_sees_its_organization_alone_and_masks_addresses_and_writes_nothing(team: Mailing) -> None:
+    other = await team.org.service.organization()
+    for org, name in ((team.org, "ada"), (other, "eve")):
+        assert (await org.post({"event": "x", "contact": {"email": f"{name}@example.com"}}))[0] == 202
+    sections = [
+        {"title": "All", "sql": "SELECT email FROM contacts"},
+        {"title": "One", "sql": "SELECT id FROM contacts WHERE email = :who", "params": {"who": "ada@example.com"}},
+        {"title": "Write", "sql": "DELETE FROM contacts"},
+    ]
+    key = await team.org.key("workbench", *SCOPES, "pii:read")
+    made = await team.org.call("POST", "/page-schedules", PAGE | {"sections": sections}, authorization=f"Bearer {key}")
+    assert made.json()["sections"][1]["params"] == {"who": "ada@example.com"}
+    stored = await team.org.service.rows("SELECT sections::text, recipients FROM page_schedules")
+    assert "ada@" not in str(stored)
+    assert "oss@" not in str(stored)
+    team.clock.ahead = DAY
+    await team.work()
+    (run,) = await team.runs(made.json()["id"])
+    assert run["error"].startswith("Write: ")
+    page = (await team.call("GET", f"/{made.json()['id']}/runs/{run['id']}"))[1]["html"]
+    assert ("a•••@example.com" in page, "ada@" in page, "e•••@" in page) == (True, False, False)
+    assert [len(await org.rows("id", "contacts")) for org in (team.org, other)] == [1, 1]
+    ((contact_id,),) = await team.org.rows("id", "contacts")
+    assert page.count(str(contact_id)) == 1
+
+
+async def test_values_of_a_query_move_with_the_run(team: Mailing) -> None:
+    section = {
+        "title": "Week",
+        "sql": "SELECT CAST(:since AS text) AS since, CAST(:week AS text) AS week",
+        "params": {"since": "x", "week": "y"},
+        "relative": [{"name": "since", "seconds": 86_400}, {"name": "week", "every": "week", "periods": 1}],
+    }
+    schedule_id = await team.schedule(sections=[section], timezone="Europe/Zurich")
+    team.clock.ahead = DAY
+    await team.work()
+    (run,) = await team.runs(schedule_id)
+    at = datetime.fromisoformat(run["at"])
+    page = (await team.call("GET", f"/{schedule_id}/runs/{run['id']}"))[1]["html"]
+    assert (at - DAY).astimezone(UTC).isoformat() in page
+    monday = (at - timedelta(days=at.weekday(), weeks=1)).replace(hour=0)
+    assert monday.astimezone(UTC).isoformat() in page
+
+
+async def test_an_erasure_deletes_kept_pages_and_one_that_was_not_mailed_is_made_again(team: Mailing) -> None:
+    assert (await team.org.post({"event": "x", "contact": {"externalId": "secret-name"}}))[0] == 202
+    section = {"title": "Names", "sql": "SELECT external_id, id FROM contacts"}
+    schedule_id = await team.schedule(sections=[section])
+    team.answer("451 later")
+    team.clock.ahead = DAY
+    await team.work()
+    ((contact_id,),) = await team.org.rows("id", "contacts")
+    key = await team.org.key("workbench", "contacts:erase", "contacts:read")
+    erased = await team.org.call("DELETE", f"/contacts/{contact_id}", authorization=f"Bearer {key}")
+    assert erased.status_code == 200, erased.text
+    (run,) = await team.runs(schedule_id)
+    assert (run["state"], run["kept"]) == ("planned", False)
+    await erase_again(team.engine.database, team.clock.now())
+    team.answer("250 OK")
+    team.clock.ahead = DAY + timedelta(seconds=100)
+    await team.work()
+    (run,) = await team.runs(schedule_id)
+    assert (run["state"], run["sent"]) == ("done", 1)
+    assert "secret-name" not in str(team.emails[0])
+
+
+async def test_a_revoked_key_mails_nothing_any_more(team: Mailing) -> None:
+    schedule_id = await team.schedule()
+    await team.org.service.rows("UPDATE api_keys SET revoked_at = now() WHERE org_id = %s", team.org.id)
+    team.clock.ahead = DAY
+    await team.work()
+    rows = await team.org.rows("state, error", "page_runs")
+    reason = "the key that made the schedule was revoked; schedule it again"
+    assert (rows, team.emails) == ([("failed", reason)], [])
+    assert schedule_id
+
+
+@pytest.mark.parametrize(
+    ("scopes", "status"),
+    [(("sql:read",), 403), (("pages:send",), 403), (("sql:read", "automations:publish", "keys:admin"), 403)],
+)
+async def test_mailing_needs_both_scopes(team: Mailing, scopes: tuple[str, ...], status: int) -> None:
+    assert (await team.call("POST", "", PAGE, *scopes))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"cron": "* * * * *"}, "cron: runs more often than once an hour"),
+        ({"to": ["x"]}, "to[0]: must be an email address"),
+        ({"to": []}, "to: must be an array of 1 to 20 email addresses"),
+        ({"timezone": "Mars"}, "timezone: must be the name of a time zone, like Europe/Zurich"),
+        (
+            {"sections": [SECTION | {"relative": [{"name": "a"}]}]},
+            "sections[0].relative[0].name: is not a value of the query",
+        ),
+        ({"sections": [{"title": "A", "sql": "SELECT 'a@b.example'"}]}, "sections[0].sql: contains an email address"),
+    ],
+)
+async def test_a_page_that_cannot_be_mailed_is_refused(team: Mailing, fields: dict[str, Any], error: str) -> None:
+    status, answer = await team.call("POST", "", PAGE | fields)
+    assert (status, answer["error"][: len(error)]) == (400, error)
+
+
+async def test_schedules_are_listed_masked_audited_and_deleted_and_other_organizations_have_none(team: Mailing) -> None:
+    schedule_id = await team.schedule()
+    other = Mailing(await team.org.service.organization(), team.server, team.clock)
+    assert (await other.call("GET"))[1] == {"schedules": []}
+    assert (await other.call("DELETE", f"/{schedule_id}"))[0] == 404
+    (shown,) = (await team.call("GET"))[1]["schedules"]
+    assert (shown["recipients"], shown["timezone"], shown["lastRun"]) == (["b•••@example.com"], "UTC", None)
+    assert (await team.call("DELETE", f"/{schedule_id}"))[1] == {"id": schedule_id}
+    assert (await team.call("GET"))[1] == {"schedules": []}
+    actions = await team.org.rows("action, detail", "audit_log")
+    detail = {"title": "Monday", "cron": "0 8 * * *", "timezone": "UTC", "recipients": 1}
+    assert actions == [("page_schedule.create", detail), ("page_schedule.delete", {"title": "Monday"})]

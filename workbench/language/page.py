@@ -1,0 +1,338 @@
+"""A page: results of queries as one HTML document, for readers without a notebook.
+
+A notebook and the server write pages with the same functions, so a page that is mailed every Monday looks like the one
+that its author saw. A page loads nothing: the styles are in it, the charts are SVG, and its policy forbids everything
+else. It is light or dark as the reader's system, and prints.
+
+Charts are simpler than those of a notebook: columns over time, or bars by name, of one number. The table below a chart
+has all numbers, for people who cannot see the chart and for mail programs, which remove SVG (`charts=False`).
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+from msgspec import Meta
+
+from workbench.language.codec import encode, printable
+from workbench.language.reports import Every, start_of_period
+
+MAX_PAGE_ROWS = 500  # of a section; a page is for reading
+MAX_SECTIONS = 20
+UNITS_S = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+
+_MAX_BARS = 30
+_MAX_COLUMNS = 120  # of a chart over time
+_SHARES = frozenset({"share", "share_so_far", "of_first", "of_previous", "rate"})
+_SECONDS = frozenset({"median_seconds", "after_seconds", "within_seconds"})
+_MEASURES = ("total", "contacts", "size", "events", "sent")  # what a chart shows if the result has it
+_COLUMN_WORDS = {
+    "at": "from",
+    "complete": "",  # the cells say "in part", or nothing
+    "departed": "left",
+    "stayed": "returning",
+    "of_first": "% of step 1",
+    "of_previous": "% of previous step",
+    "median_seconds": "median time",
+    "after_seconds": "after",
+    "within_seconds": "within",
+}
+
+
+class PageSection(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one query: its columns with their titles, its rows, and what identifies it.
+
+    `rows`: at most MAX_PAGE_ROWS of them; `complete`: whether these are all. `error`: why there is no result.
+    """
+
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: Sequence[Sequence[Any]] = ()
+    complete: bool = True
+    titles: Mapping[str, str] = {}
+    query_hash: str | None = None
+    watermark: str | None = None
+    warnings: Sequence[str] = ()
+    error: str | None = None
+
+
+class RelativeTime(msgspec.Struct, frozen=True):
+    """A time that moves with the run of a page: `seconds` before it, or the start of a day, week or month.
+
+    With `every`, it is the start (in UTC) of the period that is `periods` before the one that ends there.
+    """
+
+    seconds: Annotated[float, Meta(ge=0, le=1e10)] = 0.0
+    every: Every | None = None
+    periods: Annotated[int, Meta(ge=0, le=10_000)] = 0
+
+    def before(self, end: datetime) -> datetime:
+        """Return the time that belongs to a run at `end`."""
+        moment = end.astimezone(UTC) - timedelta(seconds=self.seconds)
+        return moment if self.every is None else start_of_period(moment, self.every, self.periods)
+
+
+def page_html(title: str, sections: Sequence[PageSection], made_at: datetime, *, charts: bool = True) -> str:
+    """Return the document. `charts=False`: without charts, for the body of an email."""
+    drawn = [(section, chart_svg(section) if charts else "", _table(section)) for section in sections]
+    made = f"{made_at.astimezone(UTC):%Y-%m-%d %H:%M}"
+    return _template().render(title=title, sections=drawn, made_at=made)
+
+
+def cell_text(column: str, value: Any) -> str:
+    """Return a value as a reader of a report sees it; the column decides on percent signs and durations."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return ("" if value else "in part") if column == "complete" else str(value).lower()
+        case list() if all(isinstance(item, str) for item in value):
+            return " → ".join(value)
+        case datetime():
+            return f"{value:%Y-%m-%d}" if not (value.hour or value.minute) else f"{value:%Y-%m-%d %H:%M:%S}"
+        case date():
+            return value.isoformat()
+        case int() | float() | Decimal() if column in _SECONDS:
+            return duration(timedelta(seconds=round(value)))
+        case int() | float() | Decimal() if column in _SHARES:
+            return f"{value:.1%}"
+        case int():
+            return f"{value:,}"
+        case float() | Decimal():
+            return f"{value:,.2f}"
+        case str():
+            return value
+        case _:
+            return encode(value).decode() if isinstance(value, list | dict) else str(value)
+
+
+def column_title(column: str, titles: Mapping[str, str] = {}) -> str:
+    """Return the heading of a column; `titles` are those of one report."""
+    return (_COLUMN_WORDS | dict(titles)).get(column, column.replace("_", " "))
+
+
+def duration(span: timedelta) -> str:
+    """Return a duration in its two largest units: `3 days`, `1 hour 30 minutes`."""
+    return " ".join(quantity(*part) for part in units_of(round(span.total_seconds()))[:2]) or "no time"
+
+
+def units_of(seconds: int) -> list[tuple[int, str]]:
+    """Return a duration in all its units, the largest first: `(1, "day")`, `(3, "second")`."""
+    parts = []
+    for size, noun in UNITS_S:
+        number, seconds = divmod(seconds, size)
+        if number:
+            parts.append((number, noun))
+    return parts
+
+
+def quantity(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 message`, `2,000 messages`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+# --- Charts
+
+_WIDTH, _LABELS, _BAR, _HEIGHT = 640, 220, 22, 180  # pixels
+
+
+def chart_svg(section: PageSection) -> Markup:
+    """Return a chart of a section, or nothing if its rows have no name or time of their own, or no number."""
+    rows, names = section.rows, section.columns
+    over_time = _column_of(rows, datetime) if len(rows) <= _MAX_COLUMNS else None
+    by_name = next((found for kind in (str, list) if (found := _column_of(rows, kind)) is not None), None)
+    label = by_name if over_time is None else over_time
+    measure = _measure(section, label)
+    if label is None or measure is None:
+        return Markup("")
+    values = [max(float(row[measure] or 0), 0.0) for row in rows]
+    texts = [printable(cell_text(names[label], row[label]), kept="") for row in rows]
+    shown = [cell_text(names[measure], row[measure]) for row in rows]
+    draw = _columns_over_time if over_time is not None else _bars
+    body, height = draw(values, texts, shown)
+    what = column_title(names[measure], section.titles)
+    about = f"{what} by {column_title(names[label], section.titles)}; the same numbers as in the table below"
+    return Markup('<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>').format(
+        _WIDTH, height, _WIDTH, height, f"{section.title}: {about}", body
+    )
+
+
+def _column_of(rows: Sequence[Sequence[Any]], kind: type) -> int | None:
+    """Return the first column in which every row has a different value of this type."""
+    for index in range(len(rows[0]) if rows else 0):
+        values = [row[index] for row in rows]
+        if all(isinstance(value, kind) for value in values) and len(set(map(str, values))) == len(values) > 1:
+            return index
+    return None
+
+
+def _measure(section: PageSection, label: int | None) -> int | None:
+    numbers = [
+        index
+        for index, name in enumerate(section.columns)
+        if index != label
+        and name not in ("step", "number")
+        and all(row[index] is None or _is_number(row[index]) for row in section.rows)
+        and any(row[index] is not None for row in section.rows)
+    ]
+    preferred = [section.columns.index(name) for name in _MEASURES if name in section.columns]
+    return next((index for index in [*preferred, *numbers] if index in numbers), None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _bars(values: list[float], texts: list[str], shown: list[str]) -> tuple[Markup, int]:
+    largest, room = max(values) or 1.0, _WIDTH - _LABELS - 110
+    lines = [
+        Markup(
+            '<text x="{}" y="{}" text-anchor="end">{}</text><rect x="{}" y="{}" width="{:.1f}" height="14"/>'
+            '<text x="{:.1f}" y="{}">{}</text>'
+        ).format(
+            *(_LABELS - 8, index * _BAR + 15, text if len(text) <= 32 else f"{text[:31]}…"),
+            *(_LABELS, index * _BAR + 4, value / largest * room),
+            *(_LABELS + value / largest * room + 6, index * _BAR + 15, number),
+        )
+        for index, (value, text, number) in enumerate(zip(values, texts, shown, strict=True))
+        if index < _MAX_BARS
+    ]
+    return Markup("").join(lines), len(lines) * _BAR + 4
+
+
+def _columns_over_time(values: list[float], texts: list[str], shown: list[str]) -> tuple[Markup, int]:
+    largest, step = max(values) or 1.0, _WIDTH / len(values)
+    tops = [_HEIGHT - 20 - value / largest * (_HEIGHT - 50) for value in values]
+    columns = [
+        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}: {}</title></rect>').format(
+            index * step + step * 0.1, top, step * 0.8, _HEIGHT - 20 - top, text, number
+        )
+        for index, (top, text, number) in enumerate(zip(tops, texts, shown, strict=True))
+    ]
+    peak = values.index(max(values))
+    anchor = "start" if peak * step < 60 else "end" if peak * step > _WIDTH - 60 else "middle"
+    labels = Markup(
+        '<text x="0" y="{}">{}</text><text x="{}" y="{}" text-anchor="end">{}</text>'
+        '<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>'
+    ).format(
+        _HEIGHT - 4, texts[0], _WIDTH, _HEIGHT - 4, texts[-1], (peak + 0.5) * step, tops[peak] - 6, anchor, shown[peak]
+    )
+    return Markup("").join([*columns, labels]), _HEIGHT
+
+
+# --- The document
+
+
+class _Table(msgspec.Struct, frozen=True):
+    headings: list[tuple[str, bool]]  # whether the cells are numbers
+    rows: list[list[tuple[str, bool]]]
+
+
+def _table(section: PageSection) -> _Table:
+    numeric = [any(_is_number(row[index]) for row in section.rows) for index in range(len(section.columns))]
+    rows = [
+        [
+            (printable(cell_text(name, value)), is_number)
+            for name, value, is_number in zip(section.columns, row, numeric, strict=True)
+        ]
+        for row in section.rows
+    ]
+    headings = [column_title(name, section.titles) for name in section.columns]
+    return _Table(list(zip(headings, numeric, strict=True)), rows)
+
+
+# The policy forbids everything that a page does not need. Mail programs remove <style>, so cells have their alignment
+# and border themselves.
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="color-scheme" content="light dark">
+<title>{{ title }}</title>
+<style>
+:root {
+  color-scheme: light dark;
+  --ink: #22252e; --soft: #5b6372; --line: #c9cdd6; --paper: #fff; --mark: #6166dc; --bad: #b3261e;
+}
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8eaf0; --soft: #a9b0be; --line: #454b58; --paper: #16181d; --mark: #9297ff; --bad: #ff8a80 }
+}
+@media print {
+  :root { --ink: #000; --soft: #444; --line: #999; --paper: #fff; --mark: #555; --bad: #000 }
+  section { break-inside: avoid }
+}
+body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif }
+body { color: var(--ink); background: var(--paper) }
+h1 { font-size: 1.6rem }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
+.soft { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere }
+.bad { color: var(--bad) }
+.wide { overflow-x: auto }
+svg { max-width: 100%; height: auto }
+svg text { font: 12px system-ui, sans-serif; fill: var(--ink) }
+rect { fill: var(--mark) }
+table { border-collapse: collapse }
+th { font-weight: 600 }
+th, td { border-color: var(--line) !important }
+</style>
+</head>
+<body>
+<main>
+<h1>{{ title }}</h1>
+<p class="soft">Made on {{ made_at }} UTC</p>
+{% for section, chart, table in sections %}
+<section aria-labelledby="s{{ loop.index }}">
+<h2 id="s{{ loop.index }}">{{ section.title }}</h2>
+{% for warning in section.warnings %}
+<p><b>Warning:</b> {{ warning }}</p>
+{% endfor %}
+{% if section.error %}
+<p class="bad"><b>This report failed:</b> {{ section.error }}</p>
+{% elif not table.rows %}
+<p>No data in this period.</p>
+{% else %}
+{{ chart }}
+<div class="wide" role="region" aria-labelledby="s{{ loop.index }}" tabindex="0"><table>
+<thead><tr>
+{% for text, number in table.headings %}
+<th scope="col" style="{{ cell }}{{ right if number else left }}">{{ text }}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in table.rows %}
+<tr>
+{% for text, number in row %}
+<td style="{{ cell }}{{ right if number else left }}">{{ text }}</td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody>
+</table></div>
+{% if not section.complete %}
+<p class="soft">The first {{ table.rows | length }} rows; the query returns more.</p>
+{% endif %}
+{% endif %}
+{% if section.query_hash %}
+<p class="soft">Query {{ section.query_hash }}{% if section.watermark %}, as of {{ section.watermark }}{% endif %}</p>
+{% endif %}
+</section>
+{% endfor %}
+</main>
+</body>
+</html>
+"""
+_CELL = "padding:2px 10px 2px 0;border-bottom:1px solid #c9cdd6;vertical-align:top;"
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {"cell": _CELL, "right": "text-align:right", "left": "text-align:left"}
+    return environment.from_string(_PAGE)
