@@ -34,7 +34,10 @@ COMMANDS = {
     "doctor": ("api.cli.doctor:add_options", "explain what is wrong with this installation"),
 }
 # Commands of the package `workbench`. It is imported only to run one of them: a server process never loads it.
-DELEGATED = {"automations": ("workbench.__main__", "automations as files in git: pull, plan, apply")}
+DELEGATED = {
+    "automations": ("workbench.__main__", "automations as files in git: pull, plan, apply"),
+    "mcp": ("workbench.__main__", "tools for an agent, over the Model Context Protocol"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,9 @@
-"""The command `python -m workbench automations pull|plan|apply [DIR]`: automations as files in git.
+"""The commands `python -m workbench automations pull|plan|apply [DIR]`, automations as files in git, and `… mcp`, the
+tools of an agent.
 
-The server's command line offers it as `workbench automations …`. It connects to WORKBENCH_URL with WORKBENCH_KEY and
-does not need the server's packages. Exit codes: 0 success; 1 an error or a conflict; 2 `plan` has differences.
+The server's command line offers them as `workbench automations …` and `workbench mcp`. They connect to WORKBENCH_URL
+with WORKBENCH_KEY and do not need the server's packages. Exit codes: 0 success; 1 an error or a conflict; 2 `plan` has
+differences.
 """
 
 import argparse
@@ -32,7 +34,9 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
 
     `parser`: the one of the server's command line, with its name and suggestions for misspelt words.
     """
-    parser = parser or argparse.ArgumentParser(prog="python -m workbench", description="Automations as files in git.")
+    parser = parser or argparse.ArgumentParser(
+        prog="python -m workbench", description="Automations as files in git, and tools for agents."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     automations = commands.add_parser("automations", help="automations as files in git")
     actions = automations.add_subparsers(required=True, metavar="ACTION", dest="action")
@@ -63,13 +67,27 @@ def main(arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser
     applying.add_argument(
         "--move", choices=("none", "safe"), default="none", help="safe: move waiting entries to the new versions"
     )
+    commands.add_parser("mcp", help="tools for an agent, over the Model Context Protocol on stdin and stdout")
     args = parser.parse_args(arguments)
     try:
         url = environment.variable("WORKBENCH_URL") or environment.DEFAULT_URL
-        return _run(args, Connection(url, environment.variable("WORKBENCH_KEY")))
+        connection = Connection(url, environment.variable("WORKBENCH_KEY"))
+        return _run(args, connection) if "action" in args else _serve_agent(connection)
     except (WorkbenchError, OSError) as error:
         sys.stderr.write(f"workbench: {printable(str(error))}\n")
         return 1
+
+
+def _serve_agent(connection: Connection) -> int:
+    try:
+        from workbench.agents import server
+    except ModuleNotFoundError as error:
+        if error.name != "mcp":
+            raise
+        sys.stderr.write('workbench: mcp is not installed. pip install "event-workbench[mcp]"\n')
+        return 1
+    server(connection).run("stdio")
+    return 0
 
 
 def _run(args: argparse.Namespace, connection: Connection) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
 from workbench.account import SCOPE_ACTIONS, Keys, audit, caller, set_timezone, timezone, usage
+from workbench.approvals import Approvals
 from workbench.automation import Automation, open_automation
 from workbench.broadcasts import Broadcasts, list_broadcasts
 from workbench.catalog import Catalog
@@ -332,6 +333,11 @@ class Workbench(Reports):
     def me(self) -> CallerView:
         """The organization, the scopes and the limits of your key, and the version of the server."""
         return caller(self._connection)
+
+    @property
+    def approvals(self) -> Approvals:
+        """The publications that agents propose, with `.approve(…)`, `.reject(…)` and `.require()`."""
+        return Approvals(self._connection)
 
     @property
     def keys(self) -> Keys:

@@ -26,11 +26,13 @@ WORKBENCH = (
     "pii:read",
     "keys:admin",
     "pages:send",
+    "automations:propose",
 )
 SECRET = ("ingest", "events:read")
 RANDOM_BYTES = 32
 
-# Erasing contacts, seeing their email addresses, administering keys and mailing pages must be asked for by name.
+# Erasing contacts, seeing their email addresses, administering keys, mailing pages and the
+# rights of agents must be asked for by name.
 _DEFAULT_WORKBENCH = WORKBENCH[:5]
 # A publishable key is readable in the page's source, so it has no scope: it only lets a wallet sign in.
 _SCOPES: dict[Kind, tuple[str, ...]] = {"live": SECRET, "test": SECRET, "publishable": (), "workbench": WORKBENCH}

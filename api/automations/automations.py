@@ -209,10 +209,22 @@ class NewMove(msgspec.Struct, frozen=True):
     patience: timedelta
 
 
+Permit = Callable[[Transaction, Author, AutomationRow, AutomationRow], Awaitable[Refusal | None]]
+"""Decides on a publication of an automation, under its lock, by the draft with its pins; None: it may be published."""
+
+
 async def publish(
-    database: Database, author: Author, automation_id: str, revision: int | None, move: NewMove | None = None
+    database: Database,
+    author: Author,
+    automation_id: str,
+    revision: int | None,
+    move: NewMove | None = None,
+    permit: Permit | None = None,
 ) -> AutomationRow | Refusal:
-    """Make the draft the live version, and plan a move to it; refused if the draft or the move has errors."""
+    """Make the draft the live version, and plan a move to it; refused if the draft or the move has errors.
+
+    `permit`: what else has to allow it.
+    """
     for _ in range(_MAX_PUBLISH_TRIES):
         async with database.transaction() as tx:
             checked = _changeable(await store.find_automation(tx, author.org_id, automation_id), revision)
@@ -237,6 +249,8 @@ async def publish(
             if live is not None and _same_specs(live, draft):
                 await _plan_move(tx, author, row, move)
                 return row
+            if permit is not None and (refusal := await permit(tx, author, row, draft)) is not None:
+                return refusal
             published = await _add_version(tx, author, row, live, draft)
             if isinstance(published, Refusal):
                 return published

@@ -21,6 +21,7 @@ from api.routes.request import PUBLISH, READ, READ_EVENTS, Access, Operation, au
 from api.store.access import find_timezone, set_timezone
 from api.store.automations import ChangesQuery, list_audit
 from api.store.messages import count_sent
+from api.store.receipts import asks_for_approvals, set_approvals
 from workbench.language.body import Body
 from workbench.language.channel import CHANNELS
 from workbench.language.local_time import NOT_A_ZONE, find_zone
@@ -69,15 +70,20 @@ def _read_timezone(value: Any, path: str) -> Any:
 
 
 class OrganizationBody(Body, frozen=True):
-    """`timezone`: an IANA name, such as Europe/Zurich; null or left out: UTC."""
+    """`timezone`: an IANA name, such as Europe/Zurich; null or left out: UTC.
+
+    `approvals`: whether another person has to approve what a key with automations:propose publishes; left out: as now.
+    """
 
     timezone: Annotated[str, Meta(extra={"read": _read_timezone})] | None = None
+    approvals: bool | None = None
 
 
 class OrganizationView(msgspec.Struct, frozen=True):
-    """`timezone`: that of contacts and automations without one; null: UTC."""
+    """`timezone`: that of contacts and automations without one; null: UTC. `approvals`: as in a request."""
 
     timezone: str | None
+    approvals: bool
 
 
 class RetriesResponse(msgspec.Struct, frozen=True):
@@ -126,20 +132,26 @@ def visible_kinds(scopes: Collection[str]) -> list[str] | None:
 async def read_organization(request: Request) -> OrganizationView:
     """Return the settings of the organization."""
     async with services(request).database.transaction() as tx:
-        return OrganizationView(await find_timezone(tx, principal_of(request).org_id))
+        org_id = principal_of(request).org_id
+        return OrganizationView(await find_timezone(tx, org_id), bool(await asks_for_approvals(tx, org_id)))
 
 
 @blueprint.put("/organization")
 @Operation(PUBLISH)
 async def change_organization(request: Request, body: OrganizationBody) -> OrganizationView:
-    """Set the time zone of the organization. Automations keep it from their next publication on."""
+    """Set the time zone and whether agents need approvals. Automations keep a zone until their next publication."""
     author = author_of(request)
     async with services(request).database.transaction() as tx:
         before = await find_timezone(tx, author.org_id)
         if before != body.timezone:
             await set_timezone(tx, author.org_id, body.timezone)
             await record(tx, author, "organization.timezone", None, {"from": before, "to": body.timezone})
-    return OrganizationView(body.timezone)
+        approvals = bool(await asks_for_approvals(tx, author.org_id))
+        if body.approvals is not None and body.approvals != approvals:
+            approvals = body.approvals
+            await set_approvals(tx, author.org_id, approvals)
+            await record(tx, author, "organization.approvals", None, {"to": approvals})
+    return OrganizationView(body.timezone, approvals)
 
 
 @blueprint.get("/usage")

@@ -2,7 +2,7 @@
 
 Workbench keys only. Reading needs one of automations:write, automations:publish, events:read; changes, simulations and
 test sends automations:write; publish, rollback and the undo of a move automations:publish; activate, pause and resume
-either of the two.
+either of the two. Drafts, simulations and a publication with receipts also go with automations:propose.
 
 Reading a draft and viewing an automation compile templates (64 KB of expressions take 1.7 s), so both run in a thread.
 """
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 from sanic import Blueprint, Request
 
-from api.automations import automations, entries, goals, moves, stop, trial
+from api.automations import automations, entries, goals, moves, receipts, stop, trial
 from api.automations.automations import NewMove, Refusal, unknown
 from api.automations.body import AutomationEdit, GraphText, NewAutomation, TriggerText
 from api.automations.moves import MoveServices
@@ -24,6 +24,8 @@ from api.automations.views import StatsView, automation_view, impact_view
 from api.clock import uuid7
 from api.routes.entries import CauseBody
 from api.routes.request import (
+    DRAFT,
+    PROPOSE,
     PUBLISH,
     READ,
     SWITCH,
@@ -36,6 +38,7 @@ from api.routes.request import (
     unwrap,
     valid,
 )
+from api.routes.responses import RequestRefusedError
 from api.segments.reach import check_reach
 from api.store import automations as store
 from api.store.automations import STATES, AutomationRow, EntriesQuery, StateFlags, VersionRow
@@ -45,6 +48,8 @@ from workbench.language.channel import RetryPolicy
 from workbench.language.live import ActivationChange
 from workbench.language.moves import MoveMode
 from workbench.language.responses import (
+    ApprovalState,
+    ApprovalView,
     AutomationState,
     AutomationView,
     ChangeView,
@@ -52,6 +57,8 @@ from workbench.language.responses import (
     GoalView,
     ImpactView,
     MoveView,
+    ReceiptKind,
+    ReceiptView,
     StoppedView,
     TestMessageView,
 )
@@ -100,6 +107,19 @@ class MoveBody(Body, frozen=True, rename="camel"):
     graph: GraphText | None = None
 
 
+class ReceiptBody(Body, frozen=True):
+    """What to find out: `check`, `backtest` or `impact`."""
+
+    kind: ReceiptKind
+
+
+class DecidedApproval(msgspec.Struct, frozen=True):
+    """An approval after a decision."""
+
+    id: str
+    state: ApprovalState
+
+
 class RollbackBody(Body, frozen=True):
     """The version to publish again."""
 
@@ -113,7 +133,7 @@ class ResumeBody(Body, frozen=True):
 
 
 @blueprint.post("/automations")
-@Operation(WRITE, status=201)
+@Operation(DRAFT, status=201)
 async def create(request: Request, body: NewAutomation) -> AutomationView:
     """Create an automation."""
     return await _view(await automations.create(services(request).database, author_of(request), body))
@@ -140,27 +160,67 @@ async def read(request: Request, automation_id: str) -> AutomationView:
 
 
 @blueprint.put("/automations/<automation_id:str>")
-@Operation(WRITE)
+@Operation(DRAFT)
 async def update(request: Request, automation_id: str, body: AutomationEdit) -> AutomationView:
-    """Change the draft; 409 unless `revision` is the current one."""
+    """Change the draft; 409 unless `revision` is the current one. `active` needs automations:write."""
+    if body.active is not None and "automations:write" not in principal_of(request).scopes:
+        raise RequestRefusedError(403, "this key lacks the scope automations:write, which `active` needs")
     return await _view(await automations.update(services(request).database, author_of(request), automation_id, body))
 
 
 @blueprint.post("/automations/<automation_id:str>/publish")
-@Operation(PUBLISH)
+@Operation(PROPOSE)
 async def publish(request: Request, automation_id: str, body: PublishBody) -> AutomationView:
     """Publish the draft and return its impact on entries that are under way; 400 lists the errors in the draft.
 
     With `move`, entries that wait on earlier versions are moved, also if the draft is the live version already. If that
-    takes longer than 20 seconds, `moves` is the state then, and the move continues.
+    takes longer than 20 seconds, `moves` is the state then, and the move continues. A key without automations:publish
+    needs valid receipts, and the approval of another person if the organization asks for it: 409 says what is missing.
     """
     database, author = services(request).database, author_of(request)
+    permit = None if "automations:publish" in principal_of(request).scopes else receipts.permit
+    if permit is not None and body.move != "none":
+        raise RequestRefusedError(403, "a key without automations:publish cannot move entries")
     move = None if body.move == "none" else NewMove(uuid7(author.now_us), body.move, moves.MAX_BUSY_TIME)
-    row = unwrap(await automations.publish(database, author, automation_id, body.revision, move))
+    row = unwrap(await automations.publish(database, author, automation_id, body.revision, move, permit))
     if move is None:
         return await _published(request, row)
     moved = await moves.complete(_move_services(request), author.org_id, row.id, move.id)
     return msgspec.structs.replace(await _published(request, row), moves=moved)
+
+
+@blueprint.post("/automations/<automation_id:str>/receipts")
+@Operation(DRAFT)
+async def issue_receipt(request: Request, automation_id: str, body: ReceiptBody) -> ReceiptView | Refusal:
+    """Check, backtest or count the draft as it would be published, and issue a receipt for the key that asks."""
+    context = _trial_context(request)
+    return await receipts.issue(services(request).database, context, author_of(request), automation_id, body.kind)
+
+
+@blueprint.get("/approvals")
+@Operation(READ, field="approvals")
+async def list_approvals(request: Request, query: LimitQuery) -> list[ApprovalView]:
+    """List the publications that wait for an approval, then those that were decided, newest first."""
+    return await receipts.list_approvals(services(request).database, author_of(request), query.limit)
+
+
+@blueprint.post("/approvals/<approval_id:str>/approve")
+@Operation(PUBLISH)
+async def approve(request: Request, approval_id: str) -> DecidedApproval:
+    """Approve a publication; 409 for a key that wrote or proposed the draft, or if the draft was changed since."""
+    return await _decide(request, approval_id, "approved")
+
+
+@blueprint.post("/approvals/<approval_id:str>/reject")
+@Operation(PUBLISH)
+async def reject(request: Request, approval_id: str) -> DecidedApproval:
+    """Reject a publication."""
+    return await _decide(request, approval_id, "rejected")
+
+
+async def _decide(request: Request, approval_id: str, state: ApprovalState) -> DecidedApproval:
+    row = unwrap(await receipts.decide(services(request).database, author_of(request), approval_id, state))
+    return DecidedApproval(row.id, row.state)
 
 
 @blueprint.post("/automations/<automation_id:str>/moves/preview")
@@ -349,7 +409,7 @@ async def replay(request: Request, automation_id: str, body: CauseBody) -> int |
 
 
 @blueprint.post("/automations/<automation_id:str>/simulate")
-@Operation(WRITE)
+@Operation(DRAFT)
 async def simulate(request: Request, automation_id: str, body: TrialBody) -> TrialView:
     """Simulate the automation for an event. Nothing is stored or sent."""
     context = services(request)
@@ -359,7 +419,7 @@ async def simulate(request: Request, automation_id: str, body: TrialBody) -> Tri
 
 
 @blueprint.post("/simulate")
-@Operation(WRITE)
+@Operation(DRAFT)
 async def simulate_unsaved(request: Request, body: UnsavedTrialBody) -> TrialView:
     """Simulate an automation that comes with the request and is not stored."""
     context = services(request)

@@ -72,7 +72,9 @@ READ_EVENTS = Access(("live", "test", "workbench"), ("events:read",))
 # Automations and their entries
 READ = Access(("workbench",), ("automations:write", "automations:publish", "events:read"))
 WRITE = Access(("workbench",), ("automations:write",))
+DRAFT = Access(("workbench",), ("automations:write", "automations:propose"))
 PUBLISH = Access(("workbench",), ("automations:publish",))
+PROPOSE = Access(("workbench",), ("automations:publish", "automations:propose"))
 SWITCH = Access(("workbench",), ("automations:write", "automations:publish"))
 
 TRACKING_PREFIX = "/v1/"  # Segment's libraries put the key in HTTP Basic

@@ -39,10 +39,10 @@ async def set_zone(org: Org, zone: str | None) -> tuple[int, Any]:
 
 
 async def test_it_is_utc_until_it_is_set_and_the_change_is_audited(acme: Org) -> None:
-    assert await acme.call("GET", "/organization") == (200, {"timezone": None})
+    assert await acme.call("GET", "/organization") == (200, {"timezone": None, "approvals": False})
     for zone in ("Asia/Tokyo", "Asia/Tokyo", None):
-        assert await set_zone(acme, zone) == (200, {"timezone": zone})
-        assert await acme.call("GET", "/organization") == (200, {"timezone": zone})
+        assert await set_zone(acme, zone) == (200, {"timezone": zone, "approvals": False})
+        assert await acme.call("GET", "/organization") == (200, {"timezone": zone, "approvals": False})
     _, audit = await acme.call("GET", "/audit?action=organization.timezone")
     changes = [change["detail"] for change in audit["changes"]]
     assert changes == [{"from": "Asia/Tokyo", "to": None}, {"from": None, "to": "Asia/Tokyo"}]

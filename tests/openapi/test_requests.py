@@ -89,6 +89,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "reports.revenue": PERIOD | {"event": "deposit", "value": "amount"},
     "reports.time_to_convert": PERIOD | {"start": "signup", "goal": "deposit"},
     "reports.message_performance": PERIOD,
+    "automations.issue_receipt": {"kind": "check"},
     "page_schedules.create": {
         "title": "Monday",
         "sections": [{"title": "Events", "sql": "SELECT event FROM app_events"}],
@@ -99,6 +100,8 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
 }
 """Valid bodies; a value that is the name of an id below is replaced by that id."""
 NEVER_SUCCESSFUL = {
+    "automations.approve",
+    "automations.reject",
     "clicks.follow",
     "clicks.head",
     "broadcasts.create",

@@ -25,6 +25,8 @@ TestOutcome: TypeAlias = Literal["sent", "failed", "unknown", "skipped"]
 EarlierOutcome: TypeAlias = Literal["finishes", "no_published_version", "automation_inactive"]
 """An entry's fate after a publication: it finishes on its own version, or ends with this outcome."""
 TimelineKind: TypeAlias = Literal["event", "entry", "message", "conflict", "merge", "log"]
+ReceiptKind: TypeAlias = Literal["check", "backtest", "impact"]
+ApprovalState: TypeAlias = Literal["waiting", "approved", "rejected"]
 PageRunState: TypeAlias = Literal["planned", "sending", "done", "failed"]
 BroadcastState: TypeAlias = Literal["planned", "running", "done", "stopped"]
 MoveState: TypeAlias = Literal["planned", "running", "done", "stopped", "undoing", "undone"]
@@ -985,3 +987,34 @@ class KeptPageView(msgspec.Struct, frozen=True):
     """The page of a run, as it was mailed."""
 
     html: str
+
+
+class ReceiptView(msgspec.Struct, frozen=True, rename="camel"):
+    """What the server found out about a draft. `result`: numbers and warnings, without values of contacts.
+
+    `contentHash`: of the trigger and graph as they would be published. A receipt holds until `expiresAt`, for the key
+    that got it, and as long as the draft has this content.
+    """
+
+    kind: Annotated[str, _values(ReceiptKind)]
+    content_hash: str
+    result: dict[str, Any]
+    issued_at: datetime
+    expires_at: datetime
+
+
+class ApprovalView(msgspec.Struct, frozen=True, rename="camel"):
+    """A publication that a key proposes.
+
+    `requestedBy`: the name of the key, or its id. `receipts`: what the key was shown.
+    """
+
+    id: str
+    automation_id: str
+    automation: str
+    requested_by: str
+    requested_at: datetime
+    state: Annotated[str, _values(ApprovalState)]
+    decided_at: datetime | None
+    content_hash: str
+    receipts: tuple[ReceiptView, ...]

@@ -1,0 +1,66 @@
+-- Receipts and approvals: what precedes a publication by a key that may only propose it.
+
+-- save_receipt --
+INSERT INTO receipts (org_id, automation_id, content_hash, key_id, kind, result, issued_at)
+VALUES (:org_id, :automation_id, :content_hash, :key_id, :kind, :result, :now)
+ON CONFLICT (org_id, automation_id, content_hash, key_id, kind)
+DO UPDATE SET result = excluded.result, issued_at = excluded.issued_at;
+
+-- list_receipts --
+-- The receipts of a key for a content that were issued after a moment.
+SELECT kind, result, issued_at FROM receipts
+WHERE org_id = :org_id AND automation_id = :automation_id AND content_hash = :content_hash AND key_id = :key_id AND issued_at > :since
+ORDER BY kind;
+
+-- asks_for_approvals --
+SELECT approvals FROM organizations WHERE id = :org_id;
+
+-- set_approvals --
+UPDATE organizations SET approvals = :approvals WHERE id = :org_id;
+
+-- find_approval --
+-- The approval of what a key proposes; no row if it has not asked.
+SELECT id, automation_id, content_hash, requested_by, requested_at, state, decided_by, decided_at FROM approvals
+WHERE org_id = :org_id AND automation_id = :automation_id AND content_hash = :content_hash AND requested_by = :key_id;
+
+-- ask_for_approval --
+-- Ask for an approval, again if a decision is too old.
+INSERT INTO approvals (org_id, id, automation_id, content_hash, requested_by, requested_at, state)
+VALUES (:org_id, :approval_id, :automation_id, :content_hash, :key_id, :now, 'waiting')
+ON CONFLICT (org_id, automation_id, content_hash, requested_by)
+DO UPDATE SET requested_at = excluded.requested_at, state = 'waiting', decided_by = NULL, decided_at = NULL
+    WHERE approvals.decided_at < :expired;
+
+-- lock_approval --
+SELECT id, automation_id, content_hash, requested_by, requested_at, state, decided_by, decided_at FROM approvals
+WHERE org_id = :org_id AND id = :approval_id FOR UPDATE;
+
+-- decide_approval --
+UPDATE approvals SET state = :state, decided_by = :key_id, decided_at = :now
+WHERE org_id = :org_id AND id = :approval_id AND state = 'waiting';
+
+-- list_approvals --
+-- The newest approvals, with the names of the automation and of the key that asked.
+SELECT p.id, p.automation_id, a.name AS automation, coalesce(nullif(k.name, ''), p.requested_by ::text) AS requested_by,
+       p.requested_at, p.state, p.decided_at, p.content_hash, p.requested_by AS key_id
+FROM approvals p
+JOIN automations a ON a.org_id = p.org_id AND a.id = p.automation_id
+LEFT JOIN api_keys k ON k.org_id = p.org_id AND k.id = p.requested_by
+WHERE p.org_id = :org_id
+ORDER BY p.state <> 'waiting', p.requested_at DESC
+LIMIT :limit;
+
+-- list_draft_authors --
+-- The keys that wrote the draft since its last publication.
+SELECT DISTINCT key_id FROM audit_log
+WHERE org_id = :org_id AND subject_id = :automation_id AND action IN ('automation.create', 'automation.update') AND key_id IS NOT NULL
+    AND id > coalesce((
+        SELECT max(id::text) FROM audit_log
+        WHERE org_id = :org_id AND subject_id = :automation_id AND action IN ('automation.publish', 'automation.rollback')
+    ), '00000000-0000-0000-0000-000000000000')::uuid;
+
+-- delete_old_receipts --
+DELETE FROM receipts
+WHERE org_id = :org_id AND (automation_id, content_hash, key_id, kind) IN (
+    SELECT automation_id, content_hash, key_id, kind FROM receipts
+    WHERE org_id = :org_id AND issued_at < :now ::timestamptz - :retention ::interval LIMIT :limit);

@@ -1,0 +1,62 @@
+"""Publications that agents propose, and that a person approves or rejects."""
+
+from typing import Any
+
+import msgspec
+
+from workbench.connection import Connection
+from workbench.display.html import TableSequence, TableView, moment, table_columns
+from workbench.errors import InvalidArgumentError, usage_example
+from workbench.language.responses import ApprovalView
+
+
+class Approval(ApprovalView, frozen=True, rename="camel"):
+    """A publication that a key proposes. `receipts`: what the server found out about it."""
+
+    def facts(self) -> str:
+        """Return the numbers of the receipts in one line."""
+        results: dict[str, dict[str, Any]] = {receipt.kind: receipt.result for receipt in self.receipts}
+        backtest, warnings = results.get("backtest", {}), results.get("check", {}).get("warnings", ())
+        parts = [f"{backtest.get('entered', 0)} of {backtest['sampled']} recent events enter"] if backtest else []
+        parts += [f"{number} {channel} messages" for channel, number in backtest.get("messages", {}).items()]
+        parts += [f"{len(warnings)} warnings"] if warnings else []
+        return ", ".join(parts)
+
+
+class Approvals(TableSequence[Approval]):
+    """Publications that wait for a person first, then those that were decided. `wb.approvals` reads them each time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        super().__init__(msgspec.convert(connection.get("/approvals")["approvals"], tuple[Approval, ...]))
+
+    @usage_example(".approve(wb.approvals[0])")
+    def approve(self, approval: Approval | str) -> None:
+        """Let the proposed draft be published, as long as it stays as it is. Not with the key that wrote it."""
+        self._connection.post(f"/approvals/{_id_of(approval)}/approve", {})
+
+    @usage_example(".reject(wb.approvals[0])")
+    def reject(self, approval: Approval | str) -> None:
+        """Refuse the proposed draft; a changed draft may be proposed again."""
+        self._connection.post(f"/approvals/{_id_of(approval)}/reject", {})
+
+    def require(self, required: bool = True) -> None:
+        """Set whether what agents propose is published only after an approval. Needs automations:publish."""
+        zone = self._connection.get("/organization")["timezone"]
+        self._connection.put("/organization", {"timezone": zone, "approvals": required})
+
+    def _view(self) -> TableView:
+        rows = [
+            (item.automation, item.requested_by, moment(item.requested_at), item.state, item.facts(), item.id)
+            for item in self
+        ]
+        columns = table_columns("automation", "proposed by", "at (UTC)", "state", "receipts", "id")
+        return TableView(columns, rows, "Approvals", "No publication waits for an approval.")
+
+
+def _id_of(approval: Approval | str) -> str:
+    if isinstance(approval, Approval):
+        return approval.id
+    if not isinstance(approval, str):
+        raise InvalidArgumentError("pass an approval of wb.approvals, or its id")
+    return approval
