@@ -19,7 +19,7 @@ help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 up: $(VENV)/up.stamp | build  ## run everything on this machine: Postgres, API, engine, JupyterLab (options: ARGS="--port 9000")
-	@trap : INT; nice $(MAKE) --silent docs >build/docs.log 2>&1 & docs=$$!; \
+	@trap : INT; nice -n 19 $(MAKE) --silent docs >build/docs.log 2>&1 & docs=$$!; \
 	$(BIN)/workbench up $(ARGS); status=$$?; kill $$docs 2>/dev/null; exit $$status
 
 test: lint  ## everything a change must pass: lint, then the tests
