@@ -128,6 +128,12 @@ def test_jupyter_notebook(page: Page, running: Running, pictures: Path) -> None:
         page.wait_for_function(KERNEL_IDLE, timeout=60_000)
         assert page.evaluate(RUN_ALL) is True
         use_outputs(page, pictures, "notebook")
+        cells = page.locator(".jp-CodeCell").count()
+        for focused in (".ewb-widget.catalog tr[data-event]", ".ewb-widget.forms [role=tab]", ".ewc .react-flow__node"):
+            page.locator(focused).first.focus()
+            for key in "dd", "b", "a":  # in command mode these delete and insert cells
+                page.keyboard.type(key)
+        assert page.locator(".jp-CodeCell").count() == cells
         page.goto("about:blank")  # its requests end before the server does
 
 

@@ -60,7 +60,7 @@ class Canvas(AnyWidget):
     ```
     """
 
-    _esm = _STATIC.joinpath("canvas.js").read_text("utf-8")
+    _esm = f"{_STATIC.joinpath('canvas.js').read_text('utf-8')}\n{_STATIC.joinpath('keys.js').read_text('utf-8')}"
     _css = _STATIC.joinpath("canvas.css").read_text("utf-8")
 
     palette = traitlets.Dict().tag(sync=True)

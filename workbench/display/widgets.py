@@ -37,6 +37,7 @@ _CHECK_INTERVAL_S = 5.0
 _START_TIMEOUT_S = 3.0  # a cell waits until following has started, so that events of the next cell are included
 _RECONNECT_S = 5.0
 _STATIC = Path(__file__).parent.parent / "static"
+_PAGE_JS = f"{(_STATIC / 'keys.js').read_text()}\n{(_STATIC / 'page.js').read_text()}"
 _COPY_TEXT = "Run this cell for the live view."
 
 
@@ -69,28 +70,28 @@ class CatalogWindow(_Window):
 
     event = Unicode("").tag(sync=True)
 
-    _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'catalog.js').read_text()}"
+    _esm = f"{_PAGE_JS}\n{(_STATIC / 'catalog.js').read_text()}"
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'catalog.css').read_text()}"
 
 
 class TailWindow(_Window):
     """Events as they arrive. Requests: `hello`, `here` while visible, and `leave`; it receives `rows` and `state`."""
 
-    _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'tail.js').read_text()}"
+    _esm = f"{_PAGE_JS}\n{(_STATIC / 'tail.js').read_text()}"
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'tail.css').read_text()}"
 
 
 class FormWindow(_Window):
     """Forms, in tabs if there are several. Requests: `open`; `fields` and `run`, with a `form` and its `values`."""
 
-    _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'form.js').read_text()}"
+    _esm = f"{_PAGE_JS}\n{(_STATIC / 'form.js').read_text()}"
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'form.css').read_text()}"
 
 
 class LiveWindow(_Window):
     """The figures of one automation. Requests: `look`, and `replay` (`cause`)."""
 
-    _esm = f"{(_STATIC / 'page.js').read_text()}\n{(_STATIC / 'live.js').read_text()}"
+    _esm = f"{_PAGE_JS}\n{(_STATIC / 'live.js').read_text()}"
     _css = f"{(_STATIC / 'page.css').read_text()}\n{(_STATIC / 'live.css').read_text()}"
 
 
