@@ -3,14 +3,22 @@
 from itertools import count
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.ingest.identity import ContactPlan, recognise, resolve_contacts
+from api.ingest.identity import (
+    AttributeChange,
+    ContactIdentifiers,
+    ContactPlan,
+    IdentifierChange,
+    recognise,
+    resolve_contacts,
+)
 from api.ingest.parse import IdentifiedEvent
 from api.store.events import Owner
 from workbench.language.codec import Json
-from workbench.language.contact import IdentifierKey, IdentifierKind
+from workbench.language.contact import Conflict, IdentifierKey, IdentifierKind
 from workbench.language.event import Event, Identifiers
 
 ORG_ID = 1
@@ -97,6 +105,74 @@ def test_batches_give_the_contacts_of_single_events(
         rest = rest[size:]
     assert batches.by_events() == one_by_one.by_events()
     assert batches.conflicts == one_by_one.conflicts
+
+
+WALLET, EMAIL, EXTERNAL_ID = IdentifierKind
+ANN = Owner(0, "ann", "w1", "a@x.co", None, has_attributes=False)
+BOB = Owner(3, "bob", None, "b@x.co", "u2", has_attributes=True)
+
+
+def test_the_whole_plan_of_a_batch() -> None:
+    """An email moves from Bob to Ann and replaces hers; a new contact gains an email; Bob was recognised."""
+    events = [
+        parsed("1", ("w1", "b@x.co", None), {"plan": 1}),
+        parsed("2", ("w9", None, "u9"), {"plan": 1}),
+        parsed("3", ("w9", "c@x.co", None), {"plan": 2}),
+        parsed("4", (None, None, "u2"), {}),
+    ]
+    locked = {(ORG_ID, (WALLET, "w1")): ANN, (ORG_ID, (EMAIL, "b@x.co")): BOB}
+    ann, bob, new = (ORG_ID, "ann"), (ORG_ID, "bob"), (ORG_ID, "new")
+    created = ContactIdentifiers("w9", "c@x.co", "u9", "w9", "x.co")
+    moved = (EMAIL, "b@x.co")
+    assert resolve_contacts(events, [None, None, None, BOB], locked, ["new", "unused", "unused"]) == ContactPlan(
+        contact_ids=["ann", "new", "new", "bob"],
+        identifiers={
+            "ann": ContactIdentifiers("w1", "b@x.co"),
+            "bob": ContactIdentifiers(external_id="u2"),
+            "new": created,
+        },
+        created={new: created},
+        gained={ann: ContactIdentifiers(email="b@x.co", email_domain="x.co")},
+        lost_email={bob},
+        owned={
+            (ORG_ID, moved): "ann",
+            (ORG_ID, (WALLET, "w9")): "new",
+            (ORG_ID, (EXTERNAL_ID, "u9")): "new",
+            (ORG_ID, (EMAIL, "c@x.co")): "new",
+        },
+        attributes={ann: {"plan": 1}, new: {"plan": 2}},
+        conflicts=[
+            (events[0], "ann", Conflict(moved, "moved", "bob")),
+            (events[0], "ann", Conflict(moved, "replaced", None)),
+        ],
+        creators={new: events[1]},
+        identifier_changes=[
+            IdentifierChange(bob, 0, events[0], "email", "b@x.co", None),
+            IdentifierChange(ann, 0, events[0], "email", "a@x.co", "b@x.co"),
+            IdentifierChange(new, 2, events[2], "email", None, "c@x.co"),
+        ],
+        attribute_changes=[
+            AttributeChange(ann, 0, events[0], {"plan": 1}, {}),
+            AttributeChange(new, 1, events[1], {"plan": 1}, {}),
+            AttributeChange(new, 2, events[2], {"plan": 2}, {"plan": 1}),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_recognised"),
+    [
+        (("w1", None, None), True),
+        (("w1", "a@x.co", None), True),
+        (("w2", None, None), False),
+        (("w1", "b@x.co", None), False),
+        (("w1", None, "u2"), False),
+    ],
+)
+def test_an_owner_is_recognised_by_all_identifiers_of_the_event(
+    sent: tuple[str | None, str | None, str | None], is_recognised: bool
+) -> None:
+    assert recognise([parsed("1", sent, {})], [ANN]) == [ANN if is_recognised else None]
 
 
 def parsed(
