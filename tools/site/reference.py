@@ -22,7 +22,8 @@ from api.cli.errors import MESSAGES, Parser, add_data_dir
 from api.openapi.document import build_document
 from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.version import VERSION
-from workbench.magic import TABLES
+from workbench.tables import column_type
+from workbench.workbench import TABLES
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,7 +121,7 @@ def _sql() -> str:
         lines += [f"## `{view}`", "", "| column | type | |", "|---|---|---|"]
         for column in TABLES[view]:
             kind, comment = columns.get(renamed.get(column, column), ("", ""))
-            lines.append(f"| `{column}` | {f'`{kind}`' if kind else ''} | {comment.replace('|', '&#124;')} |")
+            lines.append(f"| `{column}` | `{kind or column_type(view, column)}` | {comment.replace('|', '&#124;')} |")
         lines += ["", '??? note "Its definition"', "", "    ```sql", *(f"    {line}" for line in statement.split("\n"))]
         lines += ["    ```", ""]
     return "\n".join(lines)

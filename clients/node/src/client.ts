@@ -76,6 +76,7 @@ export class Client {
   #isUrgent = false; // `flush` was called: the sender leaves out its next pause
   #flushing: (() => void)[] = []; // callers of `flush`, which look again after each round
   #settled = 0;
+  #tookOver = false;
   #tookOverAt = -Infinity;
   #running: Promise<void>;
 
@@ -106,10 +107,11 @@ export class Client {
 
   /** Wait until the events that are stored now were accepted or rejected; return how many still wait. */
   async flush(timeoutMs = 30_000): Promise<number> {
-    const count = this.#spool.counter();
     const until = performance.now() + timeoutMs;
     this.#hurry();
-    for (let rest; count() > 0 && (rest = until - performance.now()) > 0; ) await this.#nextRound(rest);
+    await this.#waitFor(() => this.#tookOver, until); // the events of clients that ended count, too
+    const count = this.#spool.counter();
+    await this.#waitFor(() => count() === 0, until);
     return count();
   }
 
@@ -138,7 +140,9 @@ export class Client {
   async close(timeoutMs = 10_000): Promise<number> {
     if (this.#stopping.signal.aborted) return 0;
     process.off("beforeExit", this.#atExit);
-    await this.flush(timeoutMs);
+    const count = this.#spool.counter();
+    this.#hurry();
+    await this.#waitFor(() => count() === 0, performance.now() + timeoutMs);
     this.#stopping.abort();
     this.#hurry();
     await this.#running;
@@ -179,7 +183,9 @@ export class Client {
     const { organization, key } = (body ?? {}) as { organization?: string; key?: { kind: string } };
     if (status !== 200 || organization === undefined || key === undefined) throw this.#strangeAnswer(status);
     await this.#spool.takeOver(organization, key.kind);
+    this.#tookOver = true;
     this.#tookOverAt = performance.now();
+    this.#endRound();
   }
 
   /** Send the oldest events, or wait for some. Throws the reason why events still wait. */
@@ -317,14 +323,13 @@ export class Client {
     for (const resolve of this.#flushing.splice(0)) resolve();
   }
 
-  #nextRound(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = setTimeout(resolve, ms);
-      this.#flushing.push(() => {
-        clearTimeout(timer);
-        resolve();
-      });
-    });
+  /** Look after each round whether something is the case, up to a time. */
+  async #waitFor(isDone: () => boolean, until: number): Promise<void> {
+    for (let rest; !isDone() && (rest = until - performance.now()) > 0; ) {
+      const timer = setTimeout(() => this.#endRound(), rest);
+      await new Promise<void>((resolve) => this.#flushing.push(resolve));
+      clearTimeout(timer);
+    }
   }
 }
 

@@ -75,6 +75,11 @@ export class Log {
     }
   }
 
+  /** Let the next line not continue one that was cut off. */
+  endLine(): void {
+    this.bytes += writeSync(this.descriptor, "\n");
+  }
+
   close(): void {
     closeSync(this.descriptor);
   }

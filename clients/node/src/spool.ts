@@ -9,7 +9,8 @@
  *
  * `owner` is a client: only it writes its files. When its process has ended, nothing listens on its socket, and another
  * client of the same organization and kind of key takes its files over by renaming them, which only one can do.
- * `stamp` orders the files by the time at which they were made. `key` is the fingerprint of a key.
+ * `stamp` is the time at which a file was made, which orders the files, and its first owner, which makes it unique.
+ * `key` is the fingerprint of a key.
  */
 import { createHash, randomBytes } from "node:crypto";
 import { closeSync, fdatasync, mkdirSync, openSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
@@ -94,7 +95,11 @@ export class EventFile {
       this.#early.delete(this.done);
       this.#doneAt = end;
     }
-    writeLine(this.#settled, JSON.stringify([this.done, this.#doneAt, [...this.#early]]));
+    try {
+      writeLine(this.#settled, JSON.stringify([this.done, this.#doneAt, [...this.#early]]));
+    } catch {
+      // The disk is full. It gets room when the file is deleted.
+    }
   }
 
   close(): void {
@@ -224,6 +229,7 @@ export class Spool {
       if (kindOfFile === "rejected") {
         const log = new Log(join(this.folder, `${base}.rejected`));
         await log.count();
+        log.endLine();
         this.#rejected = [...this.#rejected, log].sort((left, right) => stampOf(left.path) - stampOf(right.path));
       } else {
         this.#rename(`${key}.${id}.${stamp}.settled`, `${base}.settled`);
@@ -265,7 +271,7 @@ export class Spool {
 
   #newBase(): string {
     newestStamp = Math.max(newestStamp + 1, Date.now() * 1_000);
-    return join(this.folder, `${this.#key}.${this.#owner}.${newestStamp}`);
+    return join(this.folder, `${this.#key}.${this.#owner}.${newestStamp}-${this.#owner}`);
   }
 
   #rename(from: string, to: string): boolean {
@@ -307,6 +313,6 @@ function fingerprint(key: string): string {
 }
 
 function stampOf(path: string): number {
-  return Number(path.split(".").at(-2)) || 0;
+  return parseInt(path.split(".").at(-2)!) || 0;
 }
 

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
+import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -33,6 +34,33 @@ test("events wait without a service, and a closed client takes none", { timeout:
   assert.deepEqual([key, client.waiting, client.failure.name], ["k1", 1, "UnavailableError"]);
   assert.equal(await client.close(0), 1);
   assert.throws(() => client.track("deposit", { externalId: "c1" }), { name: "SpoolError", message: /closed/ });
+});
+
+test("a later client sends what waits, and hands over a receipt for each event", async (t) => {
+  const spool = mkdtempSync(join(tmpdir(), "client-"));
+  const earlier = offline(t, { spool });
+  const keys = ["first", "not a name", "third"].map((name) => earlier.track(name, { externalId: "c1" }));
+  await earlier.close(0);
+  const server = createServer((request, response) => {
+    let body = "";
+    request.on("data", (chunk) => (body += chunk)).on("end", () => {
+      const outcomes = request.method === "POST" ? JSON.parse(body).events.map(outcome) : [];
+      const me = { organization: "demo", key: { kind: "live" } };
+      response.end(JSON.stringify(request.method === "POST" ? { results: outcomes } : me));
+    });
+  });
+  const outcome = ({ event, idempotencyKey }) =>
+    event === "not a name" ? { accepted: false, error: "event: no" } : { accepted: true, idempotencyKey };
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  const receipts = [];
+  const url = `http://127.0.0.1:${server.address().port}`;
+  const later = new Client({ url, key: "sk_live_x", spool, onReceipt: (receipt) => receipts.push(receipt) });
+  assert.equal(await later.flush(60_000), 0);
+  const received = receipts.map(({ idempotencyKey, accepted }) => [idempotencyKey, accepted]);
+  assert.deepEqual(received, [[keys[0], true], [keys[1], false], [keys[2], true]]);
+  assert.deepEqual(later.rejected().map(({ error, event }) => [error, event.event]), [["event: no", "not a name"]]);
+  assert.equal(await later.close(), 0);
 });
 
 test("what JSON lacks is refused, and nothing is stored", (t) => {

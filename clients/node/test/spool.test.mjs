@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { appendFileSync, mkdtempSync, readdirSync, rmSync, statSync, truncateSync } from "node:fs";
+import { appendFileSync, mkdtempSync, readdirSync, renameSync, rmSync, statSync, truncateSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -82,6 +82,32 @@ test("files of a client that lives stay with it; those of clients that ended com
   const order = [];
   for (let events; (events = later.oldest(10)).length > 0; later.settle(events, [])) order.push(...events.map(({ json }) => json));
   assert.deepEqual([order, living.waiting], [['{"n":1}', '{"n":2}'], 1]);
+});
+
+test("files that were made at the same moment are all taken over", async (t) => {
+  const { path, open } = folder(t);
+  const [first, second] = [await open(), await open()];
+  first.add(0, '{"n":1}');
+  second.add(0, '{"n":2}');
+  first.close();
+  second.close();
+  const [one, other] = files(path, ".events");
+  const [moment, otherMoment] = [one, other].map((name) => name.split(".").at(-2).split("-")[0]);
+  renameSync(other, other.replace(otherMoment, moment));
+  assert.equal((await open()).waiting, 2);
+});
+
+test("a rejected event is not written behind a line that was cut off", async (t) => {
+  const { path, open } = folder(t);
+  const first = await open();
+  first.add(0, '{"n":1}');
+  first.add(0, '{"n":2}');
+  first.settle([], [[first.oldest(1)[0], "no"]]);
+  first.close();
+  appendFileSync(files(path, ".rejected")[0], "0123");
+  const second = await open();
+  second.settle([], [[second.oldest(1)[0], "neither"]]);
+  assert.deepEqual(second.rejected().map(({ error }) => error), ["neither", "no"]);
 });
 
 test("events go to keys of the same organization and kind only", async (t) => {
