@@ -159,6 +159,14 @@ def test_the_whole_plan_of_a_batch() -> None:
     )
 
 
+def test_an_email_that_the_contact_had_before_is_stored_again() -> None:
+    event = parsed("1", ("w1", "b@x.co", None), {})
+    locked = {(ORG_ID, (WALLET, "w1")): ANN, (ORG_ID, (EMAIL, "b@x.co")): ANN}
+    plan = resolve_contacts([event], [None], locked, ["unused"])
+    assert plan.gained == {(ORG_ID, "ann"): ContactIdentifiers(email="b@x.co", email_domain="x.co")}
+    assert plan.conflicts == [(event, "ann", Conflict((EMAIL, "b@x.co"), "replaced", None))]
+
+
 @pytest.mark.parametrize(
     ("sent", "is_recognised"),
     [
