@@ -13,7 +13,7 @@ ON_ANY_POSTGRES := tests/store tests/auth tests/query/test_isolation.py tests/se
 WITH_POSTGRES := $(addprefix tests/,auth automations backtest canvas catalog channels cli contacts display engine git imports inapp ingest metrics openapi promises query routes segments store workbench)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas docs notebooks node bench torture fidelity format lock wheels clean
+.PHONY: help up test retest lint advice postgres citus browser picture chain schedules canvas docs notebooks node bench torture fidelity mutants format lock wheels clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -92,6 +92,15 @@ torture: $(VENV)/dev.stamp  ## ten minutes of load, kills and misuse, then a ver
 fidelity: $(VENV)/dev.stamp  ## compare all interpreters on 10,000 random worlds (ARGS="--cases 1000 --seed 7")
 	$(BIN)/python -m tests.fidelity --cases 10000 --seed now $(ARGS)
 
+mutants: build/mutmut.stamp  ## change the language one place at a time, and see that its tests fail (MUTANTS="workbench.language.advance*")
+	@mkdir -p build/mutants
+	git ls-files -z | xargs -0 tar cf - | tar xf - -C build/mutants
+	cd build/mutants && PYTHONPATH=$(CURDIR)/build/mutmut $(CURDIR)/$(BIN)/python -m mutmut run $(MUTANTS)
+
+build/mutmut.stamp: requirements/mutants.txt $(VENV)/dev.stamp
+	@$(INSTALL) --upgrade --target build/mutmut -r $<
+	@touch $@
+
 format: $(VENV)/dev.stamp  ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -101,6 +110,7 @@ lock: $(VENV)/dev.stamp  ## lock the newest versions of all requirements that fi
 	$(LOCK) $(PROJECTS) requirements/build.in --extra notebook --extra engine --extra lab -c requirements/dev.txt -o requirements/up.txt
 	$(LOCK) pyproject.toml --extra notebook -c requirements/dev.txt -o requirements/notebook.txt
 	$(LOCK) pyproject.toml --extra docs -c requirements/dev.txt -o requirements/docs.txt
+	$(LOCK) requirements/mutants.in -c requirements/dev.txt -o requirements/mutants.txt
 
 wheels: $(VENV)/dev.stamp docs  ## build the two distributions into dist/
 	@$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . ./packaging/server

@@ -28,6 +28,13 @@ pytest_plugins = ["tests.installation", "tests.running"]
 hypothesis.settings.register_profile(
     "tests", deadline=None, database=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile(  # make mutants: the same few inputs for each, and the first failure is enough
+    "mutants",
+    hypothesis.settings.get_profile("tests"),
+    derandomize=True,
+    max_examples=20,
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+)
 hypothesis.settings.load_profile("tests")
 # A shell that runs pytest in the background lets it ignore Ctrl-C, and its child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
