@@ -6,6 +6,7 @@ Every form calls the method that a cell would call, shows what the cell would sh
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -170,12 +171,11 @@ class Forms:
     def _automation_choice(self, values: Values, *, reloads: bool = False) -> list[FormInput]:
         """Return the field of the automation; none if there is no automation."""
         names = [row.name for row in publish.list_automations(self._connection)]
-        chosen = values.get("automation") if values.get("automation") in names else None
-        return (
-            [FormInput("automation", "Automation", chosen or names[0], names, "choice", reloads=reloads)]
-            if names
-            else []
-        )
+        if not names:
+            return []
+        chosen = values.get("automation", "")
+        value = chosen if chosen in names else names[0]
+        return [FormInput("automation", "Automation", value, names, "choice", reloads=reloads)]
 
     def _chosen(self, values: Values) -> tuple[str, Automation]:
         name = values.get("automation", "")
@@ -185,8 +185,7 @@ class Forms:
         return self._automation_choice(values)
 
     def _automation(self, values: Values) -> FormCall:
-        name = values.get("automation", "")
-        return FormCall("wb.automation", lambda name: open_automation(self._connection, name), (name,))
+        return FormCall("wb.automation", partial(open_automation, self._connection), (values.get("automation", ""),))
 
     def _stats_fields(self, values: Values) -> Sequence[FormInput]:
         choice = self._automation_choice(values)

@@ -69,10 +69,14 @@ def compiled(statement: "ClauseElement", values: Mapping[str, Any]) -> tuple[str
     """
     from sqlalchemy.dialects import postgresql
     from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.sql.compiler import SQLCompiler
 
     try:
         dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
-        compiler = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
-        return str(compiler), dict(compiler.construct_params(dict(values)) or {})
+        compiler = statement.compile(dialect=dialect)
+        if not isinstance(compiler, SQLCompiler):  # CREATE TABLE and the like
+            raise InvalidArgumentError("only a query can be run: wb.sql(select(…))")
+        state = compiler.construct_expanded_state(dict(values))  # each item of a list is a parameter
+        return state.statement, dict(state.parameters)
     except SQLAlchemyError as error:
-        raise InvalidArgumentError(f"this statement cannot be compiled: {error}") from None
+        raise InvalidArgumentError(f"this statement cannot be compiled: {error.args[0]}") from None

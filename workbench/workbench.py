@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from workbench import entries, environment, publish
@@ -143,7 +144,7 @@ class Workbench(Reports):
         sql_query = SqlQuery(query, bound, watermark(as_of))
         return Stream(self._connection, sql_query) if stream else sql(self._connection, sql_query)
 
-    @property
+    @cached_property  # SQLAlchemy takes two objects for one table as two tables
     def tables(self) -> "SimpleNamespace":
         """The tables of `wb.sql` for SQLAlchemy Core, with typed columns.
 

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -35,8 +34,7 @@ from api.store.database import Database, Transaction, is_distributed
 from api.store.locks import BUILDING, try_turn
 from api.store.parts import EventPage, NewPart, PartFile, Progress
 
-PAGE_ROWS = 50_000
-MAX_PAGE_ROWS = 200_000  # a transaction that stored more is read in several pages
+FIRST_PAGE_ROWS, PAGE_ROWS, PAGE_BYTES = 2_000, 50_000, 20_000_000
 STEP_ROWS, STEP_BYTES = 250_000, 50_000_000
 BUCKET_ROWS = 8_000_000  # a bucket with more is divided
 MAX_SMALL_FILES = 8  # of a bucket and month, beside the largest
@@ -231,11 +229,10 @@ class _Builder:
             known, written, collected = len(names), [], _Collected(progress.buckets)
             for start in range(0, len(touched), TOUCHED_PER_PAGE):
                 ids = [contact.contact_id for contact in touched[start : start + TOUCHED_PER_PAGE]]
-                page = await store.read_contacts(tx, self._org_id, ids, progress.closed)
-                if page is not None:
+                async for page in _read_contacts(tx, self._org_id, ids, progress.closed):
                     collected.add(page, names, months)
-                if collected.rows >= STEP_ROWS or collected.bytes >= STEP_BYTES:
-                    written += self._write(collected.drain(progress.keys), progress.keys)
+                    if collected.rows >= STEP_ROWS or collected.bytes >= STEP_BYTES:
+                        written += self._write(collected.drain(progress.keys), progress.keys)
             assert len(names) == known, "events below the closed number have numbered names"
             written += self._write(collected.drain(progress.keys), progress.keys)
         outdated = [part for part in parts if files.has_contacts(self._path(part.file), numbers)]
@@ -337,18 +334,38 @@ async def read_pages(
     tx: Transaction, org_id: int, since: int, until: int
 ) -> AsyncIterator[tuple[EventPage | None, int | None]]:
     """Yield events, with the number below which all have been read; None within a transaction."""
+    rows = FIRST_PAGE_ROWS
     while since < until:
-        end = await store.find_page_end(tx, org_id, since, until, PAGE_ROWS)
+        end = await store.find_page_end(tx, org_id, since, until, rows)
         end = until if end is None else max(end, since + 1)
-        if end > since + 1 or await store.find_page_end(tx, org_id, since, end, MAX_PAGE_ROWS) is None:
-            yield await store.read_page(tx, org_id, since, end), end
+        if end > since + 1 or await store.find_page_end(tx, org_id, since, end, 2 * rows) is None:
+            page = await store.read_page(tx, org_id, since, end)
+            yield page, end
+            rows = _following_rows(page, rows)
         else:  # one transaction with very many events, such as those from before transactions were numbered
             after = store.FIRST_ID
-            while page := await store.read_part_of_transaction(tx, org_id, since, PAGE_ROWS, after):
+            while page := await store.read_part_of_transaction(tx, org_id, since, rows, after):
                 yield page, None
-                after = str(UUID(bytes=page.ids[-1].as_py()))
+                after, rows = page.last_id, _following_rows(page, rows)
             yield None, end
         since = end
+
+
+async def _read_contacts(
+    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int
+) -> AsyncIterator[EventPage]:
+    rows, after = FIRST_PAGE_ROWS, store.FIRST_ID
+    while page := await store.read_contacts(tx, org_id, contact_ids, until, rows, after):
+        yield page
+        after, rows = page.last_id, _following_rows(page, rows)
+
+
+def _following_rows(page: EventPage | None, rows: int) -> int:
+    """Return how many events to read next, so that payloads of 16 KB do not fill the memory."""
+    if page is None:
+        return rows
+    payload_bytes: int = page.payloads.nbytes
+    return max(min(PAGE_BYTES * len(page) // payload_bytes, PAGE_ROWS), 1)
 
 
 class _Collected:

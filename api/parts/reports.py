@@ -25,11 +25,11 @@ import pyarrow as pa
 
 from api.clock import to_us
 from api.parts import files
-from api.parts.build import read_pages
+from api.parts.build import PAGE_ROWS, read_pages
 from api.parts.kernels import Array, Bucket, CountedPeriod, Kernel, UncountableError, kernel_of
 from api.parts.rows import (
     ContactRange,
-    EventSelection,
+    ReportedEvents,
     SortedEvents,
     Texts,
     check_path,
@@ -44,7 +44,7 @@ from api.query.gateway import Gateway
 from api.store import part_reads
 from api.store import parts as store
 from api.store.analyst import QueryTimeoutError, Snapshot, TooManyQueriesError, export_snapshot
-from api.store.database import Database, Transaction
+from api.store.database import Database, DatabaseUnavailableError, Transaction
 from workbench.language.codec import encode
 from workbench.language.reports import (
     REPORTS,
@@ -174,7 +174,7 @@ async def count(request: CountRequest) -> Counted:
             await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             await tx.execute("SET LOCAL enable_nestloop = on")
             return await _Count(request, report).run(tx)
-    except (UncountableError, MemoryError, OSError, store.MissingContactError) as error:
+    except (UncountableError, MemoryError, OSError, store.MissingContactError, DatabaseUnavailableError) as error:
         return Counted(reason=f"{type(error).__name__}: {error}")
 
 
@@ -228,7 +228,7 @@ class _Count:
     def _number(self, name: str) -> int:
         return self._names.setdefault(name.lower(), max(self._names.values(), default=0) + 1)
 
-    def _wanted(self, without: list[int]) -> EventSelection:
+    def _wanted(self, without: list[int]) -> ReportedEvents:
         report, events, start, history, ordered = self._report, None, None, False, False
         by_event = value_event = -1
         match report:
@@ -254,7 +254,7 @@ class _Count:
             case _:
                 raise UncountableError(report.name)
         source, path = report.group or (None, None)
-        return EventSelection(
+        return ReportedEvents(
             None if events is None else np.array(sorted({self._number(name) for name in events})),
             to_us(report.since),
             None if report.until is None else to_us(report.until),
@@ -279,7 +279,7 @@ class _Count:
     # The heap
 
     async def _heap(
-        self, tx: Transaction, closed: int, touched: Sequence[store.TouchedContact], wanted: EventSelection
+        self, tx: Transaction, closed: int, touched: Sequence[store.TouchedContact], wanted: ReportedEvents
     ) -> AsyncIterator[SortedEvents]:
         """Yield the rows that are not in files."""
         async for page, _ in read_pages(tx, self._org_id, closed, _BEYOND):
@@ -287,14 +287,15 @@ class _Count:
                 yield run_of_page(page, self._names, wanted, self._texts, touched=False)
         for start in range(0, len(touched), _TOUCHED_PER_PAGE):
             ids = [contact.contact_id for contact in touched[start : start + _TOUCHED_PER_PAGE]]
-            page = await store.read_contacts(tx, self._org_id, ids, _BEYOND)
-            if page is not None:
+            after = store.FIRST_ID
+            while page := await store.read_contacts(tx, self._org_id, ids, _BEYOND, PAGE_ROWS, after):
                 yield run_of_page(page, self._names, wanted, self._texts, touched=True)
+                after = page.last_id
 
     # Files
 
     def _buckets(
-        self, of_buckets: Sequence[Sequence[Path]], wanted: EventSelection, heap: Sequence[Sequence[SortedEvents]]
+        self, of_buckets: Sequence[Sequence[Path]], wanted: ReportedEvents, heap: Sequence[Sequence[SortedEvents]]
     ) -> Iterator[Bucket]:
         """Yield each bucket in pieces, and read the next piece meanwhile."""
         pieces = [
@@ -358,7 +359,7 @@ def _with_part(bucket: Bucket, part: int) -> Bucket:
     return msgspec.structs.replace(bucket, part=np.full(len(bucket.at), part, np.int64))
 
 
-def _may_have(month: str, wanted: EventSelection) -> bool:
+def _may_have(month: str, wanted: ReportedEvents) -> bool:
     """Return whether a partition, which is of a month in which events were received, may have events of the report."""
     if month == "other":
         return True

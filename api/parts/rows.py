@@ -46,7 +46,7 @@ class Texts:
         return number
 
 
-class EventSelection(NamedTuple):
+class ReportedEvents(NamedTuple):
     """What a report reads. `events`: numbers of names, None for all. `start`: the only one read before `since`.
 
     `history`: all events before `since` are read, too. `by`, `value`: paths into the payload, for events with the
@@ -81,7 +81,7 @@ class SortedEvents(NamedTuple):
 
 
 def _kept(
-    wanted: EventSelection, event: Array, at: Array, stored_in: Array | None, contact: Array, *, from_parts: bool
+    wanted: ReportedEvents, event: Array, at: Array, stored_in: Array | None, contact: Array, *, from_parts: bool
 ) -> Array:
     kept = np.ones(len(event), bool) if wanted.events is None else np.isin(event, wanted.events)
     if not wanted.history:
@@ -124,9 +124,9 @@ def divide(paths: Sequence[Path], piece_rows: int) -> list[ContactRange]:
     return [*pieces, ContactRange(first, _NO_END)]
 
 
-def run_of_file(path: Path, wanted: EventSelection, texts: Texts, contacts: ContactRange) -> SortedEvents:
+def run_of_file(path: Path, wanted: ReportedEvents, texts: Texts, contacts: ContactRange) -> SortedEvents:
     """Return the events of some contacts that a report reads from a file. Raises OSError."""
-    blocks: list[SortedEvents | None] = []
+    blocks: list[SortedEvents] = []
     with pq.ParquetFile(path) as file:
         typed = files.keys_of(file.schema_arrow)
         columns = ["contact", "event", "occurred_at"] + (["stored_in"] if wanted.as_of is not None else [])
@@ -136,26 +136,50 @@ def run_of_file(path: Path, wanted: EventSelection, texts: Texts, contacts: Cont
             group = file.metadata.row_group(number)
             bounds = group.column(0).statistics
             if bounds.max >= contacts.first and bounds.min < contacts.end:
-                blocks.append(_block(file.read_row_group(number, columns=columns), wanted, texts, contacts, seen, path))
+                table = file.read_row_group(number, columns=columns).combine_chunks()
+                batches = table.to_batches()  # one, or none for an empty group
+                blocks += [
+                    _block(_RowGroup(file, number, rows), wanted, texts, contacts, seen, path) for rows in batches
+                ]
             seen += group.num_rows
-    return _joined([block for block in blocks if block is not None])
+    return _joined(blocks)
+
+
+class _RowGroup(NamedTuple):
+    """A row group of a file, with the columns that are always needed."""
+
+    file: pq.ParquetFile
+    number: int
+    batch: pa.RecordBatch
+
+    def column(self, name: str, rows: pa.Array) -> pa.Array:
+        return self.batch.column(name).take(rows)
+
+    def has(self, path: str) -> bool:
+        """Return whether the values at a path have columns of their own."""
+        return f"number:{path}" in self.batch.schema.names
+
+    def payloads(self, rows: pa.Array) -> list[str]:
+        """Return payloads, whose column takes longer to read than all others together."""
+        payloads: list[str] = (
+            self.file.read_row_group(self.number, columns=["payload"])["payload"].take(rows).to_pylist()
+            if len(rows)
+            else []
+        )
+        return payloads
 
 
 def _block(
-    table: pa.Table, wanted: EventSelection, texts: Texts, contacts: ContactRange, seen: int, path: Path
-) -> SortedEvents | None:
-    """Return the events of a row group, which begins with event number `seen` of its file; None without events."""
-    batches = table.combine_chunks().to_batches()
-    if not batches:
-        return None
-    (batch,) = batches
-    typed = [name.removeprefix("number:") for name in batch.schema.names if name.startswith("number:")]
+    group: _RowGroup, wanted: ReportedEvents, texts: Texts, contacts: ContactRange, seen: int, path: Path
+) -> SortedEvents:
+    """Return the events of a row group, which begins with event number `seen` of its file."""
+    batch = group.batch
     contact, event, at = (_array(batch, name) for name in ("contact", "event", "occurred_at"))
     stored_in = _array(batch, "stored_in") if wanted.as_of is not None else None
     rows = _kept(wanted, event, at, stored_in, contact, from_parts=True)
     rows = rows[(contact[rows] >= contacts.first) & (contact[rows] < contacts.end)]
-    values = None if wanted.by is None else _texts_of(batch, wanted.by, typed, event, rows, wanted, texts)
-    numbers = None if wanted.value is None else _numbers_of(batch, wanted.value, typed, event, rows, wanted)
+    values = None if wanted.by is None else _texts_of(group, wanted.by, event, rows, wanted, texts)
+    numbers = None if wanted.value is None else _numbers_of(group, wanted.value, event, rows, wanted)
     return SortedEvents(contact[rows], at[rows], event[rows], values, numbers, rows + seen, None, path)
 
 
@@ -173,7 +197,7 @@ def _array(batch: pa.RecordBatch, name: str) -> Array:
 def _columns_of(path: str | None, typed: Sequence[str]) -> list[str]:
     if path is None:
         return []
-    return [f"number:{path}", f"json:{path}", "payload"] if path in typed and "." not in path else ["payload"]
+    return [f"number:{path}", f"json:{path}"] if path in typed and "." not in path else []
 
 
 def _joined(runs: list[SortedEvents]) -> SortedEvents:
@@ -219,26 +243,18 @@ def _joined_numbers(blocks: list[Numbers]) -> Numbers | None:
 # --- Values
 
 
-def _texts_of(
-    batch: pa.RecordBatch,
-    path: str,
-    typed: Sequence[str],
-    event: Array,
-    rows: Array,
-    wanted: EventSelection,
-    texts: Texts,
-) -> Array:
+def _texts_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: ReportedEvents, texts: Texts) -> Array:
     """Return the numbers of the texts at a path of the payloads, as `->>` gives them."""
     result = np.full(len(rows), -1, np.int64)
     places = np.flatnonzero(event[rows] == wanted.by_event)
     chosen = pa.array(rows[places])
-    if path in typed and "." not in path:
-        numbers = batch.column(f"number:{path}").take(chosen)
+    if group.has(path):
+        numbers = group.column(f"number:{path}", chosen)
         found = np.full(len(places), -1, np.int64)
         different, which = np.unique(numbers.fill_null(_NO_NUMBER).to_numpy(), return_inverse=True)
         codes = [-1 if value == _NO_NUMBER else texts.number(_shortest(int(value))) for value in different]
         found = np.array(codes, np.int64)[which] if len(places) else found
-        json = batch.column(f"json:{path}").take(chosen).dictionary_encode()
+        json = group.column(f"json:{path}", chosen).dictionary_encode()
         entries = json.dictionary.to_pylist()
         codes = [-1 if entry in ("{", "[") else texts.number(_text(entry.encode())) for entry in entries]
         index = json.indices.fill_null(-1).to_numpy()
@@ -246,29 +262,27 @@ def _texts_of(
         found[with_text] = np.array(codes, np.int64)[index[with_text]] if entries else -1
         containers = [number for number, entry in enumerate(entries) if entry in ("{", "[")]
         nested = np.flatnonzero(np.isin(index, containers)) if containers else np.zeros(0, np.int64)
-        payloads = batch.column("payload").take(chosen.take(pa.array(nested))).to_pylist() if len(nested) else []
+        payloads = group.payloads(chosen.take(pa.array(nested)))
         found[nested] = [texts.number(text_at(payload, path)) for payload in payloads]
     else:
-        payloads = batch.column("payload").take(chosen).to_pylist()
+        payloads = group.payloads(chosen)
         found = np.array([texts.number(text_at(payload, path)) for payload in payloads], np.int64)
     result[places] = found
     return result
 
 
-def _numbers_of(
-    batch: pa.RecordBatch, path: str, typed: Sequence[str], event: Array, rows: Array, wanted: EventSelection
-) -> Numbers:
+def _numbers_of(group: _RowGroup, path: str, event: Array, rows: Array, wanted: ReportedEvents) -> Numbers:
     places = np.flatnonzero(event[rows] == wanted.value_event)
     chosen = pa.array(rows[places])
-    if not (path in typed and "." not in path):
-        payloads = batch.column("payload").take(chosen).to_pylist()
+    if not group.has(path):
+        payloads = group.payloads(chosen)
         return numbers_of([number_at(payload, path) for payload in payloads], places, len(rows))
-    column = batch.column(f"number:{path}").take(chosen).fill_null(_NO_NUMBER).to_numpy()
+    column = group.column(f"number:{path}", chosen).fill_null(_NO_NUMBER).to_numpy()
     millionths, known = np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
     known[places] = column != _NO_NUMBER
     millionths[places] = np.where(column != _NO_NUMBER, column, 0)
     decimals, others = np.zeros(len(rows), np.int8), {}
-    json = batch.column(f"json:{path}").take(chosen).dictionary_encode()
+    json = group.column(f"json:{path}", chosen).dictionary_encode()
     of_entries = [_number(entry.encode()) for entry in json.dictionary.to_pylist()]
     index = json.indices.fill_null(-1).to_numpy()
     for place in np.flatnonzero(index >= 0).tolist():
@@ -372,7 +386,7 @@ def _way(root: dict[str, msgspec.Raw], path: Sequence[str]) -> bytes | None:
 
 
 def run_of_page(
-    page: EventPage, names: dict[str, int], wanted: EventSelection, texts: Texts, *, touched: bool
+    page: EventPage, names: dict[str, int], wanted: ReportedEvents, texts: Texts, *, touched: bool
 ) -> SortedEvents:
     """Return the events of the heap that a report reads, sorted. `names` gets the numbers of new names."""
     known = page.events.dictionary_encode()
@@ -431,7 +445,7 @@ def take(run: SortedEvents, rows: Array) -> SortedEvents:
     )
 
 
-def merged(runs: Sequence[SortedEvents], wanted: EventSelection) -> Bucket:
+def merged(runs: Sequence[SortedEvents], wanted: ReportedEvents) -> Bucket:
     """Return the events of sorted runs in one order."""
     runs = [run for run in runs if len(run.contact)]
     whole = _joined(list(runs))

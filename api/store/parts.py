@@ -8,6 +8,7 @@ would cost more than all else that a builder does.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -170,6 +171,11 @@ class EventPage(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.contacts)
 
+    @property
+    def last_id(self) -> str:
+        """The greatest id: after a join, the events of a page are in any order."""
+        return str(UUID(bytes=max(self.ids.to_pylist())))
+
 
 @query
 async def find_page_end(tx: Transaction, org_id: int, since: int, until: int, rows: int) -> int | None: ...
@@ -183,14 +189,17 @@ async def read_page(tx: Transaction, org_id: int, since: int, until: int) -> Eve
 async def read_part_of_transaction(
     tx: Transaction, org_id: int, since: int, limit: int, after: str = FIRST_ID
 ) -> EventPage | None:
-    """Return the next events of one transaction in the order of their ids."""
+    """Return the next events of one transaction; those after them have greater ids."""
     values = {"org_id": org_id, "since": since, "limit": limit, "after": after}
     return await _read(tx, "read_part_of_transaction", values)
 
 
-async def read_contacts(tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int) -> EventPage | None:
-    """Return all events of contacts from transactions with numbers below `until`."""
-    return await _read(tx, "read_contacts", {"org_id": org_id, "contact_ids": list(contact_ids), "until": until})
+async def read_contacts(
+    tx: Transaction, org_id: int, contact_ids: Sequence[str], until: int, limit: int, after: str = FIRST_ID
+) -> EventPage | None:
+    """Return the next events of contacts from transactions below `until`; those after them have greater ids."""
+    values = {"org_id": org_id, "contact_ids": list(contact_ids), "until": until, "limit": limit, "after": after}
+    return await _read(tx, "read_contacts", values)
 
 
 async def _read(tx: Transaction, statement: str, values: Mapping[str, Any]) -> EventPage | None:

@@ -42,7 +42,8 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint + :added ::bigint, 
 SELECT id FROM organizations o WHERE NOT EXISTS (SELECT FROM part_progress p WHERE p.org_id = o.id) ORDER BY id;
 
 -- find_due --
--- Organizations with work for a builder of this folder: enough new events, any that have waited long, touched contacts, files to delete.
+-- Organizations with work for a builder of this folder: enough new events, any that have waited long, touched contacts,
+-- files to delete, dropped months.
 SELECT p.org_id FROM part_progress p
 WHERE p.folder = :folder AND (
     (SELECT count(*) FROM (
@@ -50,7 +51,10 @@ WHERE p.folder = :folder AND (
         >= CASE WHEN p.built_at > :hour_ago ::timestamptz THEN :events ELSE 1 END
     OR (coalesce(p.rewritten_at, '-infinity') <= :rewritten_before ::timestamptz
         AND EXISTS (SELECT FROM touched_contacts t WHERE t.org_id = p.org_id))
-    OR EXISTS (SELECT FROM parts f WHERE f.org_id = p.org_id AND f.removed_at <= :removed_before ::timestamptz))
+    OR EXISTS (
+        SELECT FROM parts f
+        WHERE f.org_id = p.org_id AND CASE WHEN f.removed_at IS NULL THEN f.month <> 'other' AND to_regclass('workbench.events_' || f.month) IS NULL
+                                           ELSE f.removed_at <= :removed_before ::timestamptz END))
 ORDER BY p.org_id;
 
 -- count_tail --
@@ -134,14 +138,15 @@ FROM (
 ) AS v;
 
 -- read_contacts --
--- As `read_page`, of contacts: their events that parts should have.
+-- As `read_page`, of contacts: the next of their events that parts should have, after an id.
 SELECT count(*), array_agg(number), array_agg(occurred_at), array_agg(created_at), array_agg(stored_in), array_agg(id), array_agg(partition),
        string_agg(event, ''), array_agg(octet_length(event)), string_agg(payload, ''), array_agg(octet_length(payload))
 FROM (
     SELECT c.number, e.occurred_at, e.created_at, e.stored_in, e.id, e.tableoid AS partition, e.event, e.payload::text AS payload
-    FROM events e
+    FROM (SELECT *, tableoid FROM events
+          WHERE org_id = :org_id AND contact_id = ANY (:contact_ids ::uuid[]) AND stored_in < :until AND id > :after ::uuid
+          ORDER BY id LIMIT :limit) e
     LEFT JOIN contacts c ON c.org_id = e.org_id AND c.id = e.contact_id
-    WHERE e.org_id = :org_id AND e.contact_id = ANY (:contact_ids ::uuid[]) AND e.stored_in < :until
     OFFSET 0
 ) AS v;
 

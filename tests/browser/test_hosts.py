@@ -86,9 +86,8 @@ def use_outputs(page: Page, pictures: Path, host: str) -> None:
     canvas.get_by_role("button", name="Test", exact=True).click()
     expect(canvas.get_by_test_id("simulation")).to_contain_text("Steps", timeout=60_000)
 
-    forms.get_by_role("tab", name="Explore").focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
+    forms.get_by_role("tab", name="Explore").press("ArrowRight")
+    forms.get_by_role("tab", name="Build").press("ArrowRight")
     expect(forms.get_by_role("tab", name="Test")).to_be_focused()
     form = forms.get_by_role("form", name="Try an event")
     form.get_by_label("Automation").select_option("In every host")

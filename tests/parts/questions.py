@@ -188,10 +188,10 @@ class World:
         counted = await count(CountRequest(dsn, str(self.folder), self.org.id, report.name, body, snapshot, pieces))
         if counted.reason:
             return None
-        by_parts = await self._rows(report_query(report, statement, counted.counted), None, counted)
-        return by_parts, await self._rows(report_query(report, statement), report.as_of, None)
+        by_parts = await self.rows(report_query(report, statement, counted.counted), counted=counted)
+        return by_parts, await self.rows(report_query(report, statement), report.as_of)
 
-    async def _rows(self, query: ReportQuery, as_of: str | None, counted: Counted | None) -> list[Any]:
+    async def rows(self, query: ReportQuery, as_of: str | None = None, counted: Counted | None = None) -> list[Any]:
         asked = AnalystQuery(self.org.id, query.text, query.params, True, as_of)
         at = None if counted is None else counted.snapshot
         async with self.gateway.run(asked, counted_at=at) as result:
@@ -205,6 +205,7 @@ class World:
 async def opened_world(org: Org, folder: Path, seed: int) -> World:
     """Return a world with a few hundred events, most of them in parts."""
     world = World(org, Gateway(org.intake.database, org.intake.keyring), folder, seed)
+    await world.rows(ReportQuery("SELECT 1 AS one", {}))  # its role needs locks that an open transaction would hold
     await world.add_contacts(30)
     async with org.intake.database.transaction() as tx:
         await world.add_events(tx, 600)

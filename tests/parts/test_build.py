@@ -39,7 +39,7 @@ async def test_steps_and_pages_of_any_size_give_the_same_events(
 ) -> None:
     monkeypatch.setattr(build, "STEP_ROWS", rows)
     monkeypatch.setattr(build, "PAGE_ROWS", page)
-    monkeypatch.setattr(build, "MAX_PAGE_ROWS", 2 * page)
+    monkeypatch.setattr(build, "FIRST_PAGE_ROWS", page)
     monkeypatch.setattr(build, "MAX_SMALL_FILES", 100)
     await send(parts.org, 100)  # 50 events in a transaction
     assert (await parts.build()).added == 100

@@ -106,6 +106,10 @@ async def test_an_engine_builds_when_it_pays(parts: Parts, monkeypatch: pytest.M
     due.pause(parts.now)
     assert not await is_due(timedelta(minutes=9))
     assert await is_due(timedelta(minutes=1))
+    await parts.build()
+    assert not await is_due()
+    await parts.org.intake.rows("UPDATE parts SET month = '1999_01' WHERE org_id = %(id)s", id=org_id)
+    assert await is_due()  # its partition is gone
     assert org_id not in await Schedule(parts.database, parts.folder / "other").find_due(parts.now)
 
 

@@ -26,9 +26,8 @@ async def test_a_report_has_the_rows_and_the_hash_of_its_sql(acme: Org, report: 
     ("wrong", "field"),
     [
         ({"until": "2026-10-01T00:00:00Z"}, "until"),
-        ({"segments": ["a", "a"]}, "segments"),
         ({"asOf": "yesterday"}, "asOf"),
-        ({"steps": ["signup"]}, "steps"),
+        ({"steps": []}, "steps"),
         ({"by": "a..b"}, "by"),
         ({"withinSeconds": 0}, "withinSeconds"),
     ],

@@ -31,7 +31,7 @@ def test_the_examples_of_the_docs_run(running: Running, tmp_path: Path, monkeypa
     for example in examples:
         shell.run_cell(example, store_history=False).raise_error()
     names = shell.user_ns
-    assert len(examples) == 8
+    assert len(examples) == 10
     assert set(names["by_event"]["event"]) >= {"deposit", "signup"}
     names["engine"].dispose()
     assert set(names["counts"]["event"]) == {"deposit", "signup"} & set(names["frame"]["event"])

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from workbench.language.body import Body, Moment
-from workbench.language.problem import Problem
+from workbench.language.problem import Problem, Problems
 from workbench.language.sql import tokenize
 
 Every: TypeAlias = Literal["day", "week", "month"]
@@ -29,10 +29,14 @@ SPANS = [
     *("1 day", "2 days", "3 days", "7 days", "14 days", "30 days", "60 days", "90 days"),
 ]
 
-EventName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
-PayloadPath: TypeAlias = Annotated[
-    str, Meta(max_length=1_000, pattern=r"\A[^.]+(\.[^.]+)*\Z", extra_json_schema={"examples": ["asset.name"]})
-]
+
+def _read_path(value: Any, path: str) -> str | Problems:
+    is_path = isinstance(value, str) and all(value.split("."))
+    return value if is_path else (Problem(path, "must be a path: names with a dot between them"),)
+
+
+EventName: TypeAlias = Annotated[str, Meta(min_length=1)]
+PayloadPath: TypeAlias = Annotated[str, Meta(extra={"read": _read_path})]
 Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_SPAN_S)]
 Periods: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_PERIODS)]
 Steps: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_STEPS)]
@@ -51,13 +55,11 @@ class ReportBody(Body, frozen=True, kw_only=True, rename="camel"):
     since: Moment
     until: Moment | None = None
     segments: Annotated[tuple[str, ...], Meta(max_length=MAX_SEGMENTS)] = ()
-    as_of: Annotated[str, Meta(max_length=100_000)] | None = None
+    as_of: str | None = None
 
     def conflicts(self) -> Iterable[Problem]:
         if self.until is not None and self.until <= self.since:
             yield Problem("until", "must be after since")
-        if len(set(self.segments)) < len(self.segments):
-            yield Problem("segments", "must be different segments")
         if self.as_of is not None and self.until is None and _moment(self.as_of) is None:
             yield Problem("asOf", "is not the watermark of a result of this organization")
 
@@ -97,7 +99,7 @@ class Funnel(ReportBody, frozen=True, kw_only=True, rename="camel"):
 
     name: ClassVar = "funnel"
 
-    steps: Annotated[tuple[EventName, ...], Meta(min_length=2, max_length=MAX_STEPS)]
+    steps: Annotated[tuple[EventName, ...], Meta(min_length=1, max_length=MAX_STEPS)]
     within_seconds: Seconds = 7 * 86_400
     by: PayloadPath | None = None
 
