@@ -15,7 +15,7 @@ from workbench.language.decision import DELIVERY_ERRORS
 from workbench.language.responses import TestMessageView
 from workbench.simulate import checked_locale, complete_event
 
-_RECEIVERS = {channel.receiver for channel in CHANNELS.values()}
+RECEIVERS = {channel.receiver for channel in CHANNELS.values()}
 
 
 class TestMessage(TestMessageView, frozen=True, rename="camel"):
@@ -66,8 +66,8 @@ def send_test(
     Raises InvalidArgumentError without an address, and InvalidRequestError if the event does not start the automation.
     """
     # Re-entry, caps and the holdout do not apply: a test shows what a message looks like, not whether it would be sent.
-    if unknown := sorted(to.keys() - _RECEIVERS):
-        raise InvalidArgumentError(f"{unknown[0]} is no address to send to; these are {', '.join(sorted(_RECEIVERS))}")
+    if unknown := sorted(to.keys() - RECEIVERS):
+        raise InvalidArgumentError(f"{unknown[0]} is no address to send to; these are {', '.join(sorted(RECEIVERS))}")
     if not to:
         raise InvalidArgumentError(
             'add an address: to={"email": "me@example.com"}, {"walletAddress": "0x…"} or {"url": "https://…"}'

@@ -631,7 +631,7 @@ async def _add_version(
         ("send_via", "0019_connections", SendVia in graph.actions),
         ("wait_until", "0009_wait_until", WaitUntil in graph.actions),
         ("timezone", "0009_wait_until", graph.settings.timezone is not None),
-        ("frequencyCap.per", "0028_snippet_indexes", _has_daily_cap(graph)),
+        ("frequencyCap.per", "0029_parts", _has_daily_cap(graph)),
         (after.type, "0014_schedules", isinstance(after.source, StartSource)),
         ("the time zone of the organization", "0017_collect", graph.settings.organization_timezone),
         ("collect", "0017_collect", graph.collects),
