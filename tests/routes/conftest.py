@@ -157,7 +157,7 @@ async def serving(dsn: str, settings: Settings = UNLIMITED) -> AsyncIterator[Ser
     limits = httpx.Limits(max_connections=200)
     async with (
         served(app) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", limits=limits, timeout=20) as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", limits=limits, timeout=120) as client,
     ):
         yield Service(dsn, app, port, client)
 
