@@ -129,7 +129,7 @@ async def read_records(
     text = statement("backtest_events", sample=ContactSample(), selection=selection)
     rows = await read_report(bench, text, {"since": since, "until": until, **selection.params})
     records: dict[str, list[EventRecord]] = {}
-    for contact_id, at, event_id, name, payload, *sent, source_key in sorted(
+    for contact_id, at, event_id, name, payload, *sent, source_key, _ in sorted(
         rows, key=lambda row: (row[1], str(row[2]))
     ):
         record = EventRecord(str(event_id), name, at, Identifiers(*sent), payload, source_key)
