@@ -21,6 +21,19 @@ from workbench.language.responses import MergeView
 
 CONTACTS = int(os.environ.get("BROADCAST_CONTACTS", "5000"))
 
+_WITHOUT_ONE_ENTRY = (
+    "SELECT c.id::text, count(e.id) FROM contacts c"
+    " LEFT JOIN entries e ON e.org_id = c.org_id AND e.contact_id = c.id"
+    " WHERE c.org_id = %s AND c.merged_into IS NULL AND c.erased_at IS NULL AND c.id IN ("
+    "  SELECT coalesce(o.merged_into, o.id) FROM starts s JOIN contacts o"
+    "   ON o.org_id = s.org_id AND o.id = coalesce(s.merged_from, s.contact_id)"
+    "  WHERE s.org_id = %s)"
+    " AND NOT EXISTS (SELECT FROM contact_merges m WHERE m.org_id = c.org_id AND c.id IN (m.keep_id, m.absorbed_id)"
+    "  AND CASE WHEN m.undone_at IS NULL THEN m.created_at >= %s"
+    "   ELSE m.undone_at >= %s::timestamptz - interval '1 second' END)"
+    " GROUP BY c.id HAVING count(e.id) <> 1"
+)
+
 
 class Changes:
     """Changes contacts at random until the test has ended."""
@@ -121,29 +134,17 @@ async def test_starts_and_preview_differ_by_the_numbers_that_entered_and_left(
     rows = await acme.rows(
         "SELECT absorbed_id::text FROM contact_merges WHERE org_id = %s AND undone_at > %s", acme.id, watermark
     )
-    back = (started - previewed) & {contact_id for (contact_id,) in rows}
+    separated = {contact_id for (contact_id,) in rows}
+    back = (started - previewed) & separated
     entered, departed = len(started - previewed - back), len(previewed - started) - len(back)
     # A contact of the organization is dated before it is visible, so one that arrives during the preview looks older.
+    # A member that was merged and separated since the preview has left and entered.
     unseen = entered - told["entered"]
     assert told["departed"] == departed - unseen
-    assert 0 <= unseen <= (0 if segment else 1)
+    assert -len(started & previewed & separated) <= unseen <= (0 if segment else 1)
     # Every person whose contact got a start has one entry. Two may have got theirs before they were merged. An undo
     # that commits after the end may be dated before it.
     await acme.rows("ANALYZE contacts, starts, entries, contact_merges")
-    persons = await acme.rows(
-        "SELECT c.id::text, count(e.id) FROM contacts c"
-        " LEFT JOIN entries e ON e.org_id = c.org_id AND e.contact_id = c.id"
-        " WHERE c.org_id = %s AND c.merged_into IS NULL AND c.erased_at IS NULL AND c.id IN ("
-        "  SELECT coalesce(o.merged_into, o.id) FROM starts s JOIN contacts o"
-        "   ON o.org_id = s.org_id AND o.id = coalesce(s.merged_from, s.contact_id)"
-        "  WHERE s.org_id = %s)"
-        " AND NOT EXISTS (SELECT FROM contact_merges m WHERE m.org_id = c.org_id AND c.id IN (m.keep_id, m.absorbed_id)"
-        "  AND CASE WHEN m.undone_at IS NULL THEN m.created_at >= %s"
-        "   ELSE m.undone_at >= %s::timestamptz - interval '1 second' END)"
-        " GROUP BY c.id HAVING count(e.id) <> 1",
-        acme.id,
-        acme.id,
-        told["startedAt"],
-        told["endedAt"],
-    )
-    assert persons == []
+    async with Database(acme.services.database.dsn, statement_ms=120_000) as database, database.transaction() as tx:
+        persons = await tx.execute(_WITHOUT_ONE_ENTRY, [acme.id, acme.id, told["startedAt"], told["endedAt"]])
+        assert await persons.fetchall() == []
