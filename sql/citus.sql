@@ -7,6 +7,8 @@
 -- organizations, are reference tables with a copy on every node. A table is distributed after the tables that it
 -- references.
 
+DROP TRIGGER IF EXISTS touch_contacts ON workbench.events;     -- from before the server was Citus
+
 DO $citus$
 DECLARE
     item   record;

@@ -237,8 +237,8 @@ CREATE TABLE workbench.event_numbers (
     UNIQUE (org_id, event)
 );
 
--- Contacts whose events were moved or erased since the parts were written; marked in the same transaction. Their events are read from
--- `events` until their parts are rewritten.
+-- Contacts whose events were moved, changed or deleted since the parts were written. The transaction that does so marks them, by the trigger
+-- of sql/triggers.sql. Their events are read from `events` until their parts are rewritten.
 CREATE TABLE workbench.touched_contacts (
     org_id      bigint NOT NULL,
     contact_id  uuid NOT NULL,

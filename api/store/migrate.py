@@ -100,6 +100,7 @@ async def migrate(
             distribute = partial(_run_file, connection, "citus.sql")
             await _retry_locked(connection, "distributing the tables", wait, distribute)
         await _retry_locked(connection, "row-level security", wait, partial(_run_file, connection, "row_security.sql"))
+        await _retry_locked(connection, "triggers", wait, partial(_run_file, connection, "triggers.sql"))
         if not await is_distributed(connection):
             await _index_partitions(connection, wait)
         now = await _value(connection, "SELECT clock_timestamp()")

@@ -255,8 +255,8 @@ WITH live AS (
 SELECT count(*) FROM moved;
 
 -- erase_events --
--- Erase the payloads, identifiers, changes of attributes and keys of its next events, and the same keys in rejected events, and note that
--- the parts are outdated; returns where the page ends. The digest of a key is kept for ever, so a retry stays a duplicate.
+-- Erase the payloads, identifiers, changes of attributes and keys of its next events, and the same keys in rejected events; returns
+-- where the page ends. The digest of a key is kept for ever, so a retry stays a duplicate.
 WITH page AS (
     SELECT created_at, id, idempotency_key FROM events
     WHERE org_id = :org_id AND contact_id = :contact_id AND (created_at, id) > (:at ::timestamptz, :id ::uuid)
@@ -271,11 +271,6 @@ WITH page AS (
         attributes = NULL, replaced = NULL, changed_at = NULL
     FROM page p
     WHERE v.org_id = :org_id AND v.id = p.id AND v.created_at = p.created_at AND p.idempotency_key <> ''
-), touched AS (
-    INSERT INTO touched_contacts (org_id, contact_id, marked_in)
-    SELECT :org_id ::bigint, :contact_id ::uuid, (SELECT pg_current_xact_id()::text::bigint)
-    WHERE EXISTS (SELECT FROM page WHERE idempotency_key <> '')
-    ON CONFLICT (org_id, contact_id) DO UPDATE SET marked_in = excluded.marked_in
 )
 SELECT created_at AS at, id FROM page ORDER BY created_at DESC, id DESC LIMIT 1;
 

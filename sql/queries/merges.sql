@@ -174,19 +174,12 @@ UPDATE entries SET due_at = :at ::timestamptz, updated_at = :at ::timestamptz
 WHERE org_id = :org_id AND contact_id = :contact_id AND state = 'waiting' AND awaits IS NOT NULL AND due_at > :at ::timestamptz;
 
 -- move_events --
--- Move the next events of a contact to another, and note that the parts are outdated for both.
+-- Move the next events of a contact to another.
 WITH page AS (
     SELECT id, created_at FROM events
     WHERE org_id = :org_id AND contact_id = :from_id
         AND (:origins ::uuid[] IS NULL OR merged_from = ANY (:origins ::uuid[]))
     ORDER BY created_at, id LIMIT :limit
-), touched AS (
-    INSERT INTO touched_contacts (org_id, contact_id, marked_in)
-    SELECT :org_id ::bigint, contact_id, (SELECT pg_current_xact_id()::text::bigint)
-    FROM unnest(ARRAY[:from_id ::uuid, :to_id ::uuid]) AS contact_id
-    WHERE EXISTS (SELECT FROM page)
-    ORDER BY contact_id
-    ON CONFLICT (org_id, contact_id) DO UPDATE SET marked_in = excluded.marked_in
 )
 UPDATE events v
 SET contact_id = :to_id,

@@ -52,6 +52,7 @@ def test_parts_are_built_shown_verified_and_dropped(run: Here, database_url: str
         r"acme\t3 events in 1 files, 0\.0 MB\t0 not yet\tbuilt \S+\+00:00\t0 contacts outdated\tok\n", status
     )
     assert run("parts", "verify") == (0, "acme\tparts and database are equal\n", "")
+    change(database_url, "ALTER TABLE workbench.events DISABLE TRIGGER touch_contacts")
     change(database_url, "SET workbench.org = '*'; UPDATE workbench.events SET payload = '{}'")
     code, differences, _ = run("parts", "verify")
     assert (code, differences.count("has other events in parts than in the database")) == (1, 1)

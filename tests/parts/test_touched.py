@@ -53,6 +53,30 @@ async def test_an_erased_contact_leaves_the_files(parts: Parts) -> None:
     await parts.assert_exact()
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET payload = '{}' WHERE org_id = %(org_id)s AND contact_id = %(first)s",
+        "UPDATE events_{month} SET contact_id = %(second)s WHERE org_id = %(org_id)s AND contact_id = %(first)s",
+        "UPDATE events SET created_at = '2001-01-01' WHERE org_id = %(org_id)s AND contact_id = %(first)s",
+        "DELETE FROM events_{month} WHERE org_id = %(org_id)s AND contact_id = %(first)s",
+    ],
+)
+async def test_a_statement_by_hand_is_seen(parts: Parts, statement: str) -> None:
+    """So is an older process, whose statements mark nothing."""
+    await send(parts.org, 40)
+    await parts.build()
+    (part,) = await parts.listed()
+    first, second, *_ = await contact_ids(parts)
+    values = {"org_id": parts.org.id, "first": first, "second": second}
+    await parts.org.intake.rows(statement.replace("{month}", part.month), **values)
+    assert await touched(parts) == ({first, second} if "SET contact_id" in statement else {first})
+    await parts.assert_exact()
+    await parts.build(LATER)
+    assert await touched(parts) == set()
+    await parts.assert_exact()
+
+
 async def test_rewriting_waits_until_it_pays(parts: Parts) -> None:
     await send(parts.org, 40)
     await parts.build()
@@ -102,7 +126,6 @@ async def test_a_contact_that_is_touched_during_a_rewrite_stays_marked(
     def touch_again(*arguments: Any) -> bool:
         with psycopg.connect(parts.org.intake.dsn, options="-c search_path=workbench -c workbench.org=*") as connection:
             connection.execute("UPDATE events SET payload = '{\"late\": 1}' WHERE contact_id = %s", (contact_id,))
-            connection.execute("UPDATE touched_contacts SET marked_in = pg_current_xact_id()::text::bigint")
         return unpatched(*arguments)
 
     monkeypatch.setattr(files, "has_contacts", touch_again)

@@ -49,7 +49,8 @@ def test_the_migrations_build_the_schema(database_url: str) -> None:
         connection.execute("DROP SCHEMA workbench CASCADE")
         connection.execute("DROP SCHEMA IF EXISTS analyst, analyst_direct, analyst_past CASCADE")
         connection.execute((sql_folder() / "schema.sql").read_bytes())
-        connection.execute((sql_folder() / "row_security.sql").read_bytes())
+        for script in ("row_security.sql", "triggers.sql"):
+            connection.execute((sql_folder() / script).read_bytes())
     assert catalog(database_url) == migrated
 
 
