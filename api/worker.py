@@ -12,7 +12,7 @@ from api.engine.loop import Engine
 from api.metrics.collect import ProcessMetrics, collect_engine
 from api.metrics.serve import publish
 from api.page_schedules.runs import PageServices, keep_mailing
-from api.parts.schedule import keep_built
+from api.parts.builders import keep_built, keep_dropped
 from api.process import install_tracing, run
 from api.query.gateway import Gateway
 from api.query.limits import ConcurrencyLimits, QuerySlots
@@ -63,6 +63,8 @@ async def run_engine(settings: Settings, dsn: str, secret: str) -> None:
     ]
     if settings.parts:
         jobs.append(asyncio.create_task(keep_built(segment_database, settings, dsn, clock)))
+    else:
+        jobs.append(asyncio.create_task(keep_dropped(segment_database, settings.data_dir, clock)))
     databases = {"engine": database, "segments": segment_database}
     async with publish(ProcessMetrics("engine", lambda: collect_engine(engine, databases)), settings):
         await engine.run()

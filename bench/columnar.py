@@ -27,7 +27,7 @@ from api.query.reports import statement
 from api.store import parts as store
 from api.store.analyst import QueryLimits
 from api.store.database import Database
-from api.store.parts import NewPart
+from api.store.parts import PartFile
 from bench import parts, postgres
 from bench.effort import Effort, Measurement
 from bench.table import Row, at_most, ratio_at_most, row
@@ -71,7 +71,7 @@ def compare(events: int) -> list[Row]:
     return rows
 
 
-async def _list(dsn: str, folder: Path, written: list[NewPart]) -> None:
+async def _list(dsn: str, folder: Path, written: list[PartFile]) -> None:
     """List the files as the builder does. Nothing is in the heap that is not in them."""
     at = datetime.now(UTC)
     buckets = max(part.bucket for part in written) + 1

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from api.parts import files
 from api.parts.build import buckets_for
-from api.store.parts import NewPart
+from api.store.parts import PartFile
 
 EVENTS = (
     "page.view", "add_to_cart", "checkout", "search", "login", "deposit", "signup", "share", "refund", "invite",
@@ -29,7 +29,7 @@ _DAY_US = 86_400_000_000
 
 def synthesise(
     data_dir: Path, org_id: int, events: int, contacts: int, since_us: int, days: int = 84, seed: int = 1
-) -> list[NewPart]:
+) -> list[PartFile]:
     """Write parts of so many events, in runs of 28 days; return what the builder would list.
 
     Event number N is `EVENTS[N]`; contacts have the numbers from 0. All events are of transaction 1.
@@ -37,7 +37,7 @@ def synthesise(
     chance = np.random.default_rng(seed)
     buckets = buckets_for(events)
     files.folder(data_dir, org_id).mkdir(parents=True, exist_ok=True)
-    parts: list[NewPart] = []
+    parts: list[PartFile] = []
     runs = max(days // 28, 1)
     for bucket in range(buckets):
         numbers = np.arange(bucket, contacts, buckets)
@@ -57,7 +57,7 @@ def synthesise(
                 if len(chosen):
                     writer.write(_events(chance, chosen, span, days * _DAY_US // runs))
                 start = end
-            parts.append(NewPart(file, bucket, f"run_{run}", *msgspec.structs.astuple(writer.finish())))
+            parts.append(PartFile(file, bucket, f"run_{run}", *msgspec.structs.astuple(writer.finish())))
     return parts
 
 

@@ -66,6 +66,8 @@ CREATE TABLE workbench.contacts (
     number          bigint DEFAULT nextval('workbench.contact_numbers'),  -- in parts; null: an older contact of an organization without parts
     PRIMARY KEY (org_id, id)
 ) WITH (fillfactor = 80);
+-- No index begins with (org_id, number): in a database without statistics, ingest looked contacts up by it, for 89 instead of 40 µs of server
+-- CPU an event.
 CREATE INDEX contacts_unnumbered ON workbench.contacts (org_id, id) WHERE number IS NULL;
 CREATE INDEX contacts_erased ON workbench.contacts (org_id, erased_at) WHERE erased_at IS NOT NULL;
 CREATE INDEX contacts_merged ON workbench.contacts (org_id, merged_into) WHERE merged_into IS NOT NULL;
@@ -192,7 +194,7 @@ CREATE TABLE workbench.events (
 CREATE INDEX events_by_name ON workbench.events (org_id, event, created_at);
 CREATE INDEX events_by_contact ON workbench.events (org_id, contact_id, created_at);
 CREATE INDEX events_changed ON workbench.events (org_id, changed_at) WHERE changed_at IS NOT NULL;
-CREATE INDEX events_stored ON workbench.events (org_id, stored_in);
+CREATE INDEX events_stored ON workbench.events (org_id, stored_in);   -- not BRIN: new rows fill gaps in old pages
 
 -- The API and the importer attach partitions for months ahead of time; events of all other months are stored here.
 CREATE TABLE workbench.events_other PARTITION OF workbench.events DEFAULT;
@@ -206,7 +208,7 @@ CREATE TABLE workbench.part_progress (
     keys               text[] NOT NULL,         -- of payloads, with columns of their own in new files
     folder             uuid NOT NULL,           -- where the files are
     system_identifier  bigint NOT NULL,         -- the Postgres cluster; in another one, the parts are dropped and built again
-    built_at           timestamptz,
+    closed_at          timestamptz,             -- events that were stored before this moment are in parts
     rewritten_at       timestamptz,
     problem            text                     -- why the last run failed
 );
@@ -216,12 +218,11 @@ CREATE TABLE workbench.parts (
     file             uuid NOT NULL,             -- its name; never used twice
     bucket           integer NOT NULL,
     month            text NOT NULL,             -- the partition of its events: 2026_11 for events_2026_11, or other
+    partition        oid NOT NULL,              -- of that name: a month that was dropped and imported again has another
     rows             bigint NOT NULL,
     size             bigint NOT NULL,
     first_at         timestamptz NOT NULL,      -- the earliest and the latest event
     last_at          timestamptz NOT NULL,
-    first_stored_in  bigint NOT NULL,
-    last_stored_in   bigint NOT NULL,
     sha256           bytea NOT NULL,
     made_at          timestamptz NOT NULL,
     removed_at       timestamptz,               -- no longer valid; the file is deleted a while later

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MIN_PYTHON = (3, 11)
 _OLD_TRANSACTION = timedelta(minutes=15)
+_ERASURE_TIME = timedelta(minutes=30)  # docs/parts.md
 _ENGINE_SILENCE_S = 30.0  # an engine reports itself every few seconds
 
 
@@ -197,28 +198,41 @@ async def check_server(dsn: str, settings: Settings) -> list[Finding]:
 
 
 async def check_parts(settings: Settings, tx: "Transaction", now: datetime) -> list[Finding]:
-    """Check that parts are built, and that no old transaction keeps new events out of them."""
+    """Check that parts are built, that no old transaction keeps events out of them, and that erased ones leave them."""
     from api.store.database import is_distributed
-    from api.store.parts import find_oldest_transaction, list_progress
+    from api.store.parts import find_held_event, find_oldest_open, find_oldest_transaction, find_overdue, list_progress
 
     progress = await list_progress(tx)
     if await is_distributed(tx):
         return [Finding("ok", "there are no parts on Citus; reports read events from the database")]
+    findings = []
+    overdue_since = await find_overdue(tx)
+    if overdue_since is not None and now - overdue_since > _ERASURE_TIME:
+        message = f"files of parts should have been deleted or rewritten since {_seconds(overdue_since)}"
+        findings.append(Finding("warn", message, "start an engine where they are; see: workbench parts status"))
     if not settings.parts:
-        return [Finding("ok", "parts are switched off (WORKBENCH_PARTS); reports read events from the database")]
-    findings = [
+        off = "parts are switched off (WORKBENCH_PARTS); reports read events from the database"
+        return findings or [Finding("ok", off)]
+    findings += [
         Finding(
             "warn", f"parts of organization {row.org_id} were not built: {row.problem}", "see: workbench parts status"
         )
         for row in progress
         if row.problem is not None
     ]
-    opened_at = await find_oldest_transaction(tx)
-    if progress and opened_at is not None and now - opened_at > _OLD_TRANSACTION:
-        since = opened_at.isoformat(timespec="seconds")
-        message = f"a transaction has been open since {since}; no later event can be in parts"
-        findings.append(Finding("warn", message, "end it: pg_stat_activity has its process"))
+    if progress:
+        oldest, _ = await find_oldest_open(tx)
+        held_since = await find_held_event(tx, oldest)
+        if held_since is not None and now - held_since > _OLD_TRANSACTION:
+            opened_at = await find_oldest_transaction(tx)
+            reason = "a transaction is open" if opened_at is None else f"one has been open since {_seconds(opened_at)}"
+            message = f"events stored since {_seconds(held_since)} wait for older transactions to end: {reason}"
+            findings.append(Finding("warn", message, "end it: it is in pg_stat_activity or pg_prepared_xacts"))
     return findings or [Finding("ok", f"{len(progress)} organizations have parts")]
+
+
+def _seconds(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
 
 
 def _describe_server(facts: "ServerFacts") -> Iterator[Finding]:

@@ -11,14 +11,13 @@ from api.cli.database import database
 from api.cli.errors import add_action, add_actions, note, option, say
 from api.clock import Clock
 from api.parts import build as building
-from api.parts import schedule
+from api.parts import builders
 from api.parts import verify as verifying
 from api.process import install_logging
 from api.settings import Settings
 from api.store.access import list_organization_names
 from api.store.database import Database
 
-_STATEMENT_MS = 600_000
 _Result = TypeVar("_Result")
 
 
@@ -44,11 +43,13 @@ def show_status(args: argparse.Namespace, settings: Settings) -> int:
         if status is None:
             say(f"{name}\tno parts")
             continue
-        built_at = "never" if status.built_at is None else status.built_at.isoformat(timespec="seconds")
+        built_at = "never" if status.closed_at is None else status.closed_at.isoformat(timespec="seconds")
         events = f"{status.rows} events in {status.files} files, {status.size / 1e6:.1f} MB"
         waiting = f"{status.tail} not yet\tbuilt {built_at}\t{status.touched} contacts outdated"
         if status.erased_at is not None:
             waiting += f", among them erased ones since {status.erased_at.isoformat(timespec='seconds')}"
+        if status.removed:
+            waiting += f"\t{status.removed} files to delete"
         say(f"{name}\t{events}\t{waiting}\t{status.problem or 'ok'}")
     return int(any(status is not None and status.problem is not None for status in statuses.values()))
 
@@ -57,17 +58,18 @@ def build(args: argparse.Namespace, settings: Settings) -> int:
     """Build now; return 1 if that failed for an organization."""
     if args.ids is not None:
         install_logging()
-        schedule.lower_priority()
+        builders.lower_priority()
     clock = Clock()
 
     async def run(database: Database) -> int:
         await database.calibrate(clock)
         org_ids = args.ids or [org_id for org_id, _ in await _chosen(database, args)]
         if args.org is not None:
-            result = await building.build(database, settings.data_dir, org_ids[0], clock.now)
+            async with builders.of_organization(database, org_ids[0]) as own:
+                result = await building.build(own, settings.data_dir, org_ids[0], clock.now)
             note(f"{result.added} events added, {result.rewritten} files rewritten, {result.deleted} files deleted")
             return 0
-        problems = await schedule.build_all(database, settings.data_dir, org_ids, clock.now)
+        problems = await builders.build_all(database, settings.data_dir, org_ids, clock.now)
         for org_id, problem in problems.items():
             note(f"organization {org_id}: {problem}")
         return int(bool(problems))
@@ -113,12 +115,12 @@ async def _chosen(database: Database, args: argparse.Namespace) -> list[tuple[in
         if args.org is not None:
             return [(await find_org_or_fail(tx, args.org), args.org)]
         names = await list_organization_names(tx)
-    return [(org_id, names[org_id]) for org_id in await schedule.large_organizations(database)]
+    return [(org_id, names[org_id]) for org_id in await builders.large_organizations(database)]
 
 
 def _run(settings: Settings, work: Callable[[Database], Awaitable[_Result]]) -> _Result:
     async def run(dsn: str) -> _Result:
-        async with Database(dsn, size=3, statement_ms=_STATEMENT_MS) as pool:
+        async with Database(dsn, size=3, statement_ms=builders.STATEMENT_MS) as pool:
             return await work(pool)
 
     with database(settings) as urls:

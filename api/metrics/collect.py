@@ -69,7 +69,7 @@ class Lag:
         return self._parts.failing
 
     def parts_behind_s(self) -> float:
-        """Return the longest time since a build of parts among the organizations with newer events."""
+        """Return how long the first event has waited that is not in parts."""
         since = self._parts.behind_since
         return 0.0 if since is None else self.seconds_since(since)
 
@@ -161,7 +161,7 @@ def collect_api(parts: Services, lag: Lag) -> Iterator[Metric]:
     yield gauge("engine_heartbeat_age_seconds", "Time since the latest heartbeat of any engine.", lag.heartbeat_age_s())
     yield gauge("oldest_due_seconds", "How late the oldest due entry is.", lag.oldest_due_s())
     yield gauge("parts_failing", "Organizations whose parts could not be built.", lag.parts_failing())
-    yield gauge("parts_behind_seconds", "Time since the oldest build that misses newer events.", lag.parts_behind_s())
+    yield gauge("parts_behind_seconds", "Time that the first event has waited to be in parts.", lag.parts_behind_s())
     yield from chain_metrics(lag)
     databases = {
         "api": parts.database,

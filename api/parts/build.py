@@ -1,7 +1,7 @@
 """The builder: it keeps the parts of an organization in step with its events.
 
 **Exactness.** A step reads events in a REPEATABLE READ snapshot: those of transactions with numbers from `closed` up
-to the oldest transaction that was open. All transactions below that number have ended, so the step waits for nobody,
+to the oldest transaction that was open. All transactions below that number have ended, so the step waits for none,
 and no event can be added below it later. The new files and the new `closed` are committed in one transaction, so a
 reader's snapshot has both or neither. A transaction that moves or erases events of a contact marks the contact in
 `touched_contacts`. Readers take such contacts from `events`, until a rewrite has read them again and removes the
@@ -15,6 +15,7 @@ read, and the next run deletes it. The names of files are never used again. A fi
 rows of each file. One transaction at a time builds for an organization; the lock ends with its connection.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ from api.private_files import make_folder
 from api.store import parts as store
 from api.store.database import Database, Transaction, is_distributed
 from api.store.locks import BUILDING, try_turn
-from api.store.parts import EventPage, NewPart, PartFile, Progress
+from api.store.parts import EventPage, PartFile, Progress
 
 FIRST_PAGE_ROWS, PAGE_ROWS, PAGE_BYTES = 2_000, 50_000, 20_000_000
 STEP_ROWS, STEP_BYTES = 250_000, 50_000_000
@@ -44,6 +45,7 @@ REMOVED_FILE_S = 600
 REWRITE_INTERVAL = timedelta(minutes=10)  # rewriting a bucket takes seconds, so touched contacts are collected
 _SAMPLE_ROWS = 2_000
 _NUMBERED_CONTACTS = 5_000
+_LOCKED_ROWS_PAUSE_S = 0.1
 
 _log = logging.getLogger("workbench.parts")
 
@@ -80,15 +82,34 @@ async def build(database: Database, data_dir: Path, org_id: int, now: Callable[[
     async with _turn(database, org_id) as cluster:
         builder = _Builder(database, data_dir, org_id, now)
         await builder.begin(cluster)
-        added = await builder.add_events()
-        rewritten = await builder.rewrite_touched() + await builder.divide_buckets() + await builder.merge_small()
-        return BuildResult(added, rewritten, await builder.delete_files())
+        # First, because it makes room and erased payloads are in these files; adding events may fail.
+        deleted = await builder.delete_files()
+        try:
+            rewritten = await builder.rewrite_touched()
+            added = await builder.add_events()
+            rewritten += await builder.divide_buckets() + await builder.merge_small()
+        finally:
+            deleted += await builder.delete_files()
+        return BuildResult(added, rewritten, deleted)
 
 
 async def drop(database: Database, data_dir: Path, org_id: int, at: datetime) -> int:
     """Remove all parts of an organization and delete their files; return the number of files. Raises BusyError."""
     async with _turn(database, org_id):
         return await _drop(database, data_dir, org_id, at)
+
+
+async def tidy(database: Database, data_dir: Path, org_id: int) -> None:
+    """Delete what an organization without parts in this folder does not need: files, and marks if it has no parts.
+
+    Raises BusyError, or UnsupportedError.
+    """
+    async with _turn(database, org_id), database.transaction() as tx:
+        progress = next((row for row in await store.list_progress(tx) if row.org_id == org_id), None)
+        if progress is None:
+            await store.clear_all_touched(tx, org_id)
+        if progress is None or progress.folder != files.folder_id(data_dir):
+            _delete_all_files(data_dir, org_id)
 
 
 @asynccontextmanager
@@ -118,14 +139,13 @@ async def _drop(database: Database, data_dir: Path, org_id: int, at: datetime) -
         await store.delete_progress(tx, org_id)
         removed = await store.remove_all_parts(tx, org_id, at)
         await store.delete_removed(tx, org_id, [*await store.list_files(tx, org_id)])
-    for file in _files(data_dir, org_id):
-        file.unlink(missing_ok=True)
+    _delete_all_files(data_dir, org_id)
     return removed
 
 
-def _files(data_dir: Path, org_id: int) -> Iterator[Path]:
-    folder = files.folder(data_dir, org_id)
-    return (file for file in folder.iterdir() if file.is_file()) if folder.is_dir() else iter(())
+def _delete_all_files(data_dir: Path, org_id: int) -> None:
+    for file in files.list_files(data_dir, org_id):
+        file.unlink(missing_ok=True)
 
 
 class _Builder:
@@ -143,6 +163,7 @@ class _Builder:
         folder = files.folder_id(self._data_dir)
         if progress is not None:
             if progress.folder != folder and progress.system_identifier == cluster:
+                _delete_all_files(self._data_dir, self._org_id)  # of an earlier time
                 raise OtherFolderError(
                     f"the parts of organization {self._org_id} are in the data folder of another machine; "
                     "if that is gone, run here: workbench parts drop"
@@ -156,6 +177,7 @@ class _Builder:
         await self._number_contacts()
         async with self._database.transaction() as tx:
             buckets = buckets_for(await store.count_events(tx, self._org_id))
+            await store.clear_all_touched(tx, self._org_id)
             await store.begin_parts(tx, self._org_id, buckets, folder, cluster)
 
     def _is_whole(self, part: PartFile) -> bool:
@@ -169,9 +191,11 @@ class _Builder:
         unnumbered = True
         while unnumbered:
             async with self._database.transaction() as tx:
-                await store.number_contacts(tx, self._org_id, _NUMBERED_CONTACTS)
+                numbered = await store.number_contacts(tx, self._org_id, _NUMBERED_CONTACTS)
             async with self._database.transaction() as tx:
                 unnumbered = await store.has_unnumbered_contacts(tx, self._org_id)
+            if unnumbered and not numbered:  # other transactions have locked their rows
+                await asyncio.sleep(_LOCKED_ROWS_PAUSE_S)
 
     # Adding events
 
@@ -186,7 +210,8 @@ class _Builder:
 
     async def _step(self) -> tuple[int, bool]:
         """Add events up to a limit; return their number, and whether there are no more."""
-        written: list[NewPart] = []
+        written: list[PartFile] = []
+        began_at = self._now()
         async with open_snapshot(self._database) as tx:
             progress = await store.find_progress(tx, self._org_id)
             assert progress is not None, "only the holder of the turn deletes it"
@@ -208,11 +233,13 @@ class _Builder:
                     closed = end
                     if is_full:
                         break
-        async with self._database.transaction() as tx:
-            if not await store.advance_progress(tx, self._org_id, progress.closed, closed, keys, self._now()):
-                raise BusyError("another process has built these parts")
-            await store.add_event_numbers(tx, self._org_id, [*numbers.values()][known:], [*numbers][known:])
-            await store.add_parts(tx, self._org_id, written, self._now())
+            # Until this commit, the snapshot keeps months from being dropped: it has locked them.
+            async with self._database.transaction() as write:
+                at = began_at if closed == until else None
+                if not await store.advance_progress(write, self._org_id, progress.closed, closed, keys, at):
+                    raise BusyError("another process has built these parts")
+                await store.add_event_numbers(write, self._org_id, [*numbers.values()][known:], [*numbers][known:])
+                await store.add_parts(write, self._org_id, written, self._now())
         return rows, closed == until
 
     # Rewriting
@@ -252,7 +279,7 @@ class _Builder:
         buckets = buckets_for(sum(part.rows for part in parts))
         if buckets <= progress.buckets:
             return 0
-        written: list[NewPart] = []
+        written: list[PartFile] = []
         for part in parts:
             divided = (
                 ((bucket, part.month), rows)
@@ -278,7 +305,7 @@ class _Builder:
                 async with self._database.transaction() as tx:
                     await self._replace(tx, small, written)
                 merged += len(small)
-                members = [part for part in members if part not in small] + [_listed(part) for part in written]
+                members = [part for part in members if part not in small] + written
         return merged
 
     async def delete_files(self) -> int:
@@ -292,7 +319,7 @@ class _Builder:
             for file, removed_at in removed.items()
             if removed_at is None or now - removed_at < timedelta(seconds=REMOVED_FILE_S)
         }
-        deleted = [file for file in _files(self._data_dir, self._org_id) if file not in kept]
+        deleted = [file for file in files.list_files(self._data_dir, self._org_id) if file not in kept]
         for file in deleted:
             file.unlink(missing_ok=True)
         async with self._database.transaction() as tx:
@@ -304,12 +331,12 @@ class _Builder:
         assert progress is not None, "only the holder of the turn deletes it"
         return progress, await store.list_parts(tx, self._org_id)
 
-    async def _replace(self, tx: Transaction, old: Sequence[PartFile], new: list[NewPart]) -> None:
+    async def _replace(self, tx: Transaction, old: Sequence[PartFile], new: list[PartFile]) -> None:
         if await store.remove_parts(tx, self._org_id, [part.file for part in old], self._now()) != len(old):
             raise BusyError("another process has replaced these parts")
         await store.add_parts(tx, self._org_id, new, self._now())
 
-    def _write(self, tables: Iterable[tuple[Slot, pa.Table]], keys: Sequence[str]) -> list[NewPart]:
+    def _write(self, tables: Iterable[tuple[Slot, pa.Table]], keys: Sequence[str]) -> list[PartFile]:
         """Write sorted tables, in their order, to one file for each slot."""
         writers: dict[Slot, tuple[str, files.FileWriter]] = {}
         try:
@@ -318,7 +345,10 @@ class _Builder:
                     file = uuid7(to_us(self._now()))
                     writers[slot] = file, files.FileWriter(self._path(file), keys)
                 writers[slot][1].write(table)
-            written = [_new_part(file, slot, writer.finish()) for slot, (file, writer) in writers.items()]
+            written = [
+                PartFile(file, *slot, *msgspec.structs.astuple(writer.finish()))
+                for slot, (file, writer) in writers.items()
+            ]
         except BaseException:
             for _, writer in writers.values():
                 writer.abandon()
@@ -427,11 +457,3 @@ def files_to_merge(members: Sequence[PartFile]) -> list[PartFile]:
 
 def is_rewrite_due(rewritten_at: datetime | None, now: datetime) -> bool:
     return rewritten_at is None or now - rewritten_at >= REWRITE_INTERVAL
-
-
-def _listed(part: NewPart) -> PartFile:
-    return PartFile(part.file, part.bucket, part.month, part.rows, part.size, part.sha256)
-
-
-def _new_part(file: str, slot: Slot, written: files.WrittenFile) -> NewPart:
-    return NewPart(file, *slot, *msgspec.structs.astuple(written))

@@ -57,15 +57,17 @@ _NUMBER = r"^-?\d{1,12}(\.\d{1,6})?$"  # jsonb writes numbers without exponents
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """A file as written: moments in microseconds, numbers of transactions, and the digest of its content."""
+    """A file as written: moments in microseconds, and the digest of its content."""
 
     rows: int
     size: int
-    first_us: int
-    last_us: int
-    first_stored_in: int
-    last_stored_in: int
+    first_at: int
+    last_at: int
     sha256: bytes
+
+
+class DamagedFileError(Exception):
+    """A file cannot be read, although it has its size."""
 
 
 def folder(data_dir: Path, org_id: int) -> Path:
@@ -80,6 +82,12 @@ def folder_id(data_dir: Path) -> str:
 def path(data_dir: Path, org_id: int, file: str) -> Path:
     """Return the path of a file; `file` is its UUID."""
     return folder(data_dir, org_id) / f"{UUID(file).hex}.parquet"
+
+
+def list_files(data_dir: Path, org_id: int) -> list[Path]:
+    """Return all files of an organization in the folder, whether they are valid or not."""
+    own = folder(data_dir, org_id)
+    return [file for file in own.iterdir() if file.is_file()] if own.is_dir() else []
 
 
 def schema(keys: Sequence[str]) -> pa.Schema:
@@ -104,16 +112,24 @@ def common_keys(payloads: pa.StringArray, known: Sequence[str] = ()) -> tuple[st
     for payload in payloads.to_pylist():
         counts.update(msgspec.json.decode(payload, type=dict[str, msgspec.Raw]).keys())
     least = max(len(payloads) // 100, 1)
-    added = [key for key, count in counts.most_common() if count >= least and key not in known]
+    added = [key for key, count in counts.most_common() if count >= least and key not in known and _has_columns(key)]
     return (*known, *added)[:MAX_KEYS]
+
+
+def _has_columns(key: str) -> bool:
+    """Return whether the name of a key stands at its place only: what follows a closing quote is no key.
+
+    In `{"a": "x", ": ": 1, ", ": 5}` the name `", ": ` stands behind the x, too.
+    """
+    return not key.startswith((",", ":", "]"))
 
 
 def typed_columns(payloads: pa.StringArray, keys: Sequence[str]) -> list[pa.Array]:
     """Return the columns `number:K` and `json:K` of each key, in the order of `schema`.
 
     The texts are those of jsonb, with a blank after each colon and comma. Without backslashes and inner objects, the
-    text of a key with its quotes is found in no other place, so the values of a whole column are cut out at once.
-    Decoding payloads one by one takes three times as long, and is left for the others.
+    text of one of `common_keys` with its quotes is found in no other place, so the values of a whole column are cut out
+    at once. Decoding payloads one by one takes three times as long, and is left for the others.
     """
     if not keys or not len(payloads):
         return [array for key in keys for array in (pa.nulls(0, pa.int64()), pa.nulls(0, pa.string()))]
@@ -242,7 +258,7 @@ class FileWriter:
         self._target = target
         self._temporary = target.with_suffix(TEMPORARY)
         self._rows = 0
-        self._bounds: list[tuple[int, int, int, int]] = []
+        self._bounds: list[tuple[int, int]] = []
         self._writer = pq.ParquetWriter(
             self._temporary,
             schema(keys),
@@ -254,8 +270,8 @@ class FileWriter:
 
     def write(self, table: pa.Table) -> None:
         """Append sorted events, which come after all events before."""
-        moments, numbers = pc.min_max(table["occurred_at"]), pc.min_max(table["stored_in"])
-        self._bounds.append((*(value.as_py() for pair in (moments, numbers) for value in pair.values()),))
+        bounds = pc.min_max(table["occurred_at"])
+        self._bounds.append((bounds["min"].as_py(), bounds["max"].as_py()))
         self._rows += table.num_rows
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
@@ -267,14 +283,15 @@ class FileWriter:
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
         self._temporary.rename(self._target)
-        first, last, first_stored, last_stored = zip(*self._bounds, strict=True)
-        return WrittenFile(self._rows, size, min(first), max(last), min(first_stored), max(last_stored), sha256)
+        firsts, lasts = zip(*self._bounds, strict=True)
+        return WrittenFile(self._rows, size, min(firsts), max(lasts), sha256)
 
     def abandon(self) -> None:
-        """Remove what was written so far."""
+        """Remove what was written so far, also if it is finished."""
         with contextlib.suppress(OSError):
             self._writer.close()
         self._temporary.unlink(missing_ok=True)
+        self._target.unlink(missing_ok=True)
 
 
 def flush_folder(target: Path) -> None:
@@ -286,9 +303,20 @@ def flush_folder(target: Path) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def _reading(source: Path) -> Iterator[None]:
+    """Raise DamagedFileError for errors of the format; those of the system have a number."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DamagedFileError(f"{source} is damaged: {error}") from error
+
+
 def has_contacts(source: Path, numbers: np.ndarray) -> bool:
-    """Return whether a file has events of one of these contacts, whose numbers are sorted."""
-    with pq.ParquetFile(source) as file:
+    """Return whether a file has events of one of these contacts, whose numbers are sorted. Raises DamagedFileError."""
+    with _reading(source), pq.ParquetFile(source) as file:
         for group in range(file.num_row_groups):
             bounds = file.metadata.row_group(group).column(0).statistics
             first, last = np.searchsorted(numbers, bounds.min), np.searchsorted(numbers, bounds.max, "right")
@@ -304,7 +332,7 @@ def merge(sources: Sequence[Path], keys: Sequence[str], without: np.ndarray | No
     """Yield the events of sorted files in their common order, in tables of about `CHUNK_ROWS` rows.
 
     `without`: numbers of contacts whose events are left out. All events of a contact are in one table, so a contact
-    with very many events needs that much memory.
+    with very many events needs that much memory. Raises DamagedFileError.
     """
     runs = [_Run(source, keys, without) for source in sources]
     while remaining := [run for run in runs if run.fill(CHUNK_ROWS // len(runs) + 1)]:
@@ -324,7 +352,9 @@ class _Run:
     """A sorted file that is read from its beginning to its end."""
 
     def __init__(self, source: Path, keys: Sequence[str], without: np.ndarray | None) -> None:
-        self._file = pq.ParquetFile(source, pre_buffer=False)
+        self._source = source
+        with _reading(source):
+            self._file = pq.ParquetFile(source, pre_buffer=False)
         self._keys = keys
         own_keys = keys_of(self._file.schema_arrow)
         self._is_typed = own_keys == tuple(keys)
@@ -347,7 +377,7 @@ class _Run:
 
     def read_more(self) -> None:
         """Read the next rows that are not left out."""
-        for batch in self._batches:
+        while (batch := self._next_batch()) is not None:
             table = pa.Table.from_batches([batch])
             if self._without is not None:
                 kept = ~np.isin(table["contact"].to_numpy(), self._without)
@@ -360,6 +390,10 @@ class _Run:
             return
         self.is_exhausted = True
         self._file.close()
+
+    def _next_batch(self) -> pa.RecordBatch | None:
+        with _reading(self._source):
+            return next(self._batches, None)
 
     def take(self, bound: int | None) -> pa.Table:
         """Remove the rows of contacts before `bound` (None: all) from memory and return them."""

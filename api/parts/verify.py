@@ -25,16 +25,18 @@ class PartsStatus(msgspec.Struct, frozen=True):
     """The parts of an organization. `tail`: events that are not in them yet, counted up to a million.
 
     `touched` contacts are read from the database until their files are rewritten; `erased_at` is when the first erased
-    one of them was erased.
+    one of them was erased. `removed` files are no longer read, and deleted soon. All events that were stored before
+    `closed_at` are in parts.
     """
 
     files: int
     rows: int
     size: int
+    removed: int
     tail: int
     touched: int
     erased_at: datetime | None
-    built_at: datetime | None
+    closed_at: datetime | None
     problem: str | None
 
 
@@ -48,7 +50,15 @@ async def read_status(database: Database, org_id: int) -> PartsStatus | None:
         tail = await store.count_tail(tx, org_id, progress.closed, _MAX_COUNTED_TAIL)
         touched = await store.count_touched(tx, org_id)
     return PartsStatus(
-        held.files, held.rows, held.size, tail, touched.contacts, touched.erased_at, progress.built_at, progress.problem
+        files=held.files,
+        rows=held.rows,
+        size=held.size,
+        removed=held.removed,
+        tail=tail,
+        touched=touched.contacts,
+        erased_at=touched.erased_at,
+        closed_at=progress.closed_at,
+        problem=progress.problem,
     )
 
 

@@ -27,14 +27,17 @@ _ARRAY_HEADER_BYTES = 20
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far an organization's parts are built: events of transactions with numbers below `closed` are in them."""
+    """How far an organization's parts are built: events of transactions with numbers below `closed` are in them.
+
+    `closed_at`: all events that were stored before are among these.
+    """
 
     closed: int
     buckets: int
     keys: tuple[str, ...]
     folder: Uuid
     system_identifier: int
-    built_at: datetime | None
+    closed_at: datetime | None
     rewritten_at: datetime | None
     problem: str | None
 
@@ -57,7 +60,7 @@ async def begin_parts(tx: Transaction, org_id: int, buckets: int, folder: Uuid, 
 
 @query
 async def advance_progress(
-    tx: Transaction, org_id: int, previous: int, closed: int, keys: Sequence[str], at: datetime
+    tx: Transaction, org_id: int, previous: int, closed: int, keys: Sequence[str], at: datetime | None
 ) -> RowCount: ...
 
 
@@ -90,7 +93,13 @@ async def list_unbuilt(tx: Transaction) -> list[int]: ...
 
 @query
 async def find_due(
-    tx: Transaction, folder: Uuid, events: int, hour_ago: datetime, rewritten_before: datetime, removed_before: datetime
+    tx: Transaction,
+    folder: Uuid,
+    oldest: int,
+    events: int,
+    hour_ago: datetime,
+    rewritten_before: datetime,
+    removed_before: datetime,
 ) -> list[int]: ...
 
 
@@ -99,7 +108,7 @@ async def count_tail(tx: Transaction, org_id: int, closed: int, limit: int) -> i
 
 
 class ProgressSummary(msgspec.Struct, frozen=True):
-    """Organizations whose last build failed, and the earliest build among the organizations with newer events."""
+    """Organizations whose last build failed, and since when the first event waits that is not in parts."""
 
     failing: int
     behind_since: datetime | None
@@ -110,7 +119,15 @@ async def summarize_progress(tx: Transaction) -> ProgressSummary: ...
 
 
 @query
+async def find_held_event(tx: Transaction, oldest: int) -> datetime | None: ...
+
+
+@query
 async def find_oldest_transaction(tx: Transaction) -> datetime | None: ...
+
+
+@query
+async def find_overdue(tx: Transaction) -> datetime | None: ...
 
 
 class TouchedSummary(msgspec.Struct, frozen=True):
@@ -263,6 +280,14 @@ async def list_touched(tx: Transaction, org_id: int) -> list[TouchedContact]: ..
 async def _clear_touched(tx: Transaction, org_id: int, contact_ids: list[Uuid], marks: list[int]) -> None: ...
 
 
+@query
+async def clear_all_touched(tx: Transaction, org_id: int) -> None: ...
+
+
+@query
+async def list_marked_without_parts(tx: Transaction) -> list[int]: ...
+
+
 async def clear_touched(tx: Transaction, org_id: int, contacts: Collection[TouchedContact]) -> None:
     """Remove the marks of contacts that were not marked again since they were read."""
     await _clear_touched(
@@ -273,38 +298,29 @@ async def clear_touched(tx: Transaction, org_id: int, contacts: Collection[Touch
 # --- The list of files
 
 
-class NewPart(msgspec.Struct, frozen=True):
-    """A new file. Moments are microseconds since the epoch."""
-
-    file: Uuid
-    bucket: int
-    month: str
-    rows: int
-    size: int
-    first_us: int
-    last_us: int
-    first_stored_in: int
-    last_stored_in: int
-    sha256: bytes
-
-
 class PartFile(msgspec.Struct, frozen=True):
-    """A file whose events are valid. `month`: the partition of its events, like `2026_11`, or `other`."""
+    """A file of events. `month`: their partition, like `2026_11`, or `other`.
+
+    `first_at`, `last_at`: when the first and the last of them occurred, in microseconds since the epoch.
+    """
 
     file: Uuid
     bucket: int
     month: str
     rows: int
     size: int
+    first_at: int
+    last_at: int
     sha256: bytes
 
 
 class PartsSummary(msgspec.Struct, frozen=True):
-    """The number of an organization's files, their events and bytes."""
+    """The number of an organization's files, their events and bytes; `removed` files are to be deleted."""
 
     files: int
     rows: int
     size: int
+    removed: int
 
 
 @query
@@ -312,7 +328,7 @@ async def list_parts(tx: Transaction, org_id: int) -> list[PartFile]: ...
 
 
 @query
-async def add_parts(tx: Transaction, org_id: int, parts: list[NewPart], at: datetime) -> None: ...
+async def add_parts(tx: Transaction, org_id: int, parts: list[PartFile], at: datetime) -> None: ...
 
 
 @query

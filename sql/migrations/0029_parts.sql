@@ -11,7 +11,7 @@ CREATE TABLE workbench.part_progress (
     keys               text[] NOT NULL,
     folder             uuid NOT NULL,
     system_identifier  bigint NOT NULL,
-    built_at           timestamptz,
+    closed_at          timestamptz,
     rewritten_at       timestamptz,
     problem            text
 );
@@ -21,12 +21,11 @@ CREATE TABLE workbench.parts (
     file             uuid NOT NULL,
     bucket           integer NOT NULL,
     month            text NOT NULL,
+    partition        oid NOT NULL,
     rows             bigint NOT NULL,
     size             bigint NOT NULL,
     first_at         timestamptz NOT NULL,
     last_at          timestamptz NOT NULL,
-    first_stored_in  bigint NOT NULL,
-    last_stored_in   bigint NOT NULL,
     sha256           bytea NOT NULL,
     made_at          timestamptz NOT NULL,
     removed_at       timestamptz,

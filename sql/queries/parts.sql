@@ -3,8 +3,12 @@
 -- Progress ---------------------------------------------------------------------------------------------------------
 
 -- find_progress --
--- How far the parts of an organization are built.
-SELECT closed, buckets, keys, folder, system_identifier, built_at, rewritten_at, problem FROM part_progress WHERE org_id = :org_id;
+-- How far the parts of an organization are built. No row if a month was dropped and made again since: its events may be new, or the former
+-- ones from a backup, so parts begin anew.
+SELECT closed, buckets, keys, folder, system_identifier, closed_at, rewritten_at, problem FROM part_progress
+WHERE org_id = :org_id AND NOT EXISTS (
+    SELECT FROM parts
+    WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid <> partition);
 
 -- begin_parts --
 -- Begin to build parts.
@@ -12,9 +16,11 @@ INSERT INTO part_progress (org_id, closed, buckets, keys, folder, system_identif
 VALUES (:org_id, 0, :buckets, '{}', :folder, :system_identifier);
 
 -- advance_progress --
--- The events of more transactions are in parts now; no row if another builder was faster.
+-- The events of more transactions are in parts now, and all that were stored before `at` unless that is null; no row if another builder was
+-- faster. While an open transaction keeps `closed` where it is, so is the moment.
 UPDATE part_progress
-SET closed = :closed, keys = :keys, built_at = :at, problem = NULL
+SET closed = :closed, keys = :keys, problem = NULL,
+    closed_at = CASE WHEN :closed ::bigint > closed THEN coalesce(:at ::timestamptz, closed_at) ELSE closed_at END
 WHERE org_id = :org_id AND closed = :previous;
 
 -- note_rewritten --
@@ -31,7 +37,7 @@ DELETE FROM part_progress WHERE org_id = :org_id;
 
 -- list_progress --
 -- The organizations with parts, and their progress.
-SELECT org_id, closed, buckets, keys, folder, system_identifier, built_at, rewritten_at, problem FROM part_progress ORDER BY org_id;
+SELECT org_id, closed, buckets, keys, folder, system_identifier, closed_at, rewritten_at, problem FROM part_progress ORDER BY org_id;
 
 -- find_oldest_open --
 -- The number below which all transactions have ended in this snapshot, and the cluster.
@@ -42,18 +48,19 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint + :added ::bigint, 
 SELECT id FROM organizations o WHERE NOT EXISTS (SELECT FROM part_progress p WHERE p.org_id = o.id) ORDER BY id;
 
 -- find_due --
--- Organizations with work for a builder of this folder: enough new events, any that have waited long, touched contacts,
--- files to delete, dropped months.
+-- Organizations with work for a builder of this folder: enough new events below the oldest open transaction, any that have waited long,
+-- touched contacts, files to delete, dropped months.
 SELECT p.org_id FROM part_progress p
 WHERE p.folder = :folder AND (
     (SELECT count(*) FROM (
-        SELECT FROM events e WHERE e.org_id = p.org_id AND e.stored_in >= p.closed ORDER BY e.stored_in LIMIT :events) tail)
-        >= CASE WHEN p.built_at > :hour_ago ::timestamptz THEN :events ELSE 1 END
+        SELECT FROM events e
+        WHERE e.org_id = p.org_id AND e.stored_in >= p.closed AND e.stored_in < :oldest ORDER BY e.stored_in LIMIT :events) tail)
+        >= CASE WHEN p.closed_at > :hour_ago ::timestamptz THEN :events ELSE 1 END
     OR (coalesce(p.rewritten_at, '-infinity') <= :rewritten_before ::timestamptz
         AND EXISTS (SELECT FROM touched_contacts t WHERE t.org_id = p.org_id))
     OR EXISTS (
         SELECT FROM parts f
-        WHERE f.org_id = p.org_id AND CASE WHEN f.removed_at IS NULL THEN f.month <> 'other' AND to_regclass('workbench.events_' || f.month) IS NULL
+        WHERE f.org_id = p.org_id AND CASE WHEN f.removed_at IS NULL THEN to_regclass('workbench.events_' || f.month)::oid IS DISTINCT FROM f.partition
                                            ELSE f.removed_at <= :removed_before ::timestamptz END))
 ORDER BY p.org_id;
 
@@ -62,15 +69,36 @@ ORDER BY p.org_id;
 SELECT count(*) FROM (SELECT FROM events WHERE org_id = :org_id AND stored_in >= :closed ORDER BY stored_in LIMIT :limit) tail;
 
 -- summarize_progress --
--- How many organizations could not build parts, and the earliest build among those with newer events.
+-- How many organizations could not build parts, and since when the first event waits that is not in them. Imports date events back.
 SELECT count(*) FILTER (WHERE p.problem IS NOT NULL) AS failing,
-       min(p.built_at) FILTER (WHERE EXISTS (
-           SELECT FROM events e WHERE e.org_id = p.org_id AND e.stored_in >= p.closed ORDER BY e.stored_in LIMIT 1)) AS behind_since
-FROM part_progress p;
+       min(greatest(p.closed_at, tail.created_at)) FILTER (WHERE tail.created_at IS NOT NULL) AS behind_since
+FROM part_progress p
+LEFT JOIN LATERAL (
+    SELECT e.created_at FROM events e
+    WHERE e.org_id = p.org_id AND e.stored_in >= p.closed ORDER BY e.stored_in LIMIT 1) tail ON true;
+
+-- find_held_event --
+-- Since when the first event waits that no builder can add yet, because it is not below the oldest open transaction.
+SELECT min(greatest(p.closed_at, tail.created_at))
+FROM part_progress p
+CROSS JOIN LATERAL (
+    SELECT e.created_at FROM events e
+    WHERE e.org_id = p.org_id AND e.stored_in >= greatest(p.closed, :oldest ::bigint) ORDER BY e.stored_in LIMIT 1) tail;
 
 -- find_oldest_transaction --
--- Since when the oldest transaction with a number is open.
-SELECT min(xact_start) FROM pg_stat_activity WHERE backend_xid IS NOT NULL;
+-- Since when the oldest transaction with a number is open. Sessions of other roles may show nothing.
+SELECT min(began_at) FROM (
+    SELECT xact_start FROM pg_stat_activity WHERE backend_xid IS NOT NULL
+    UNION ALL
+    SELECT prepared FROM pg_prepared_xacts) AS open (began_at);
+
+-- find_overdue --
+-- Since when files are there that should be deleted, or rewritten without an erased contact.
+SELECT least(
+    (SELECT min(removed_at) FROM parts),
+    (SELECT min(c.erased_at) FROM touched_contacts t
+     JOIN part_progress p ON p.org_id = t.org_id
+     JOIN contacts c ON c.org_id = t.org_id AND c.id = t.contact_id));
 
 -- count_touched --
 -- The number of touched contacts, and since when the oldest erased one among them is erased.
@@ -167,32 +195,54 @@ ORDER BY t.contact_id;
 
 -- clear_touched --
 -- Remove marks, unless they were renewed since they were read.
-DELETE FROM touched_contacts t
-USING unnest(:contact_ids ::uuid[], :marks ::bigint[]) AS m (contact_id, marked_in)
-WHERE t.org_id = :org_id AND t.contact_id = m.contact_id AND t.marked_in = m.marked_in;
+-- Rows are locked in the order in which the trigger of `events` writes them.
+WITH locked AS (
+    SELECT t.contact_id FROM touched_contacts t
+    JOIN unnest(:contact_ids ::uuid[], :marks ::bigint[]) AS m (contact_id, marked_in) ON m.contact_id = t.contact_id AND m.marked_in = t.marked_in
+    WHERE t.org_id = :org_id
+    ORDER BY t.contact_id
+    FOR UPDATE OF t
+)
+DELETE FROM touched_contacts t USING locked l WHERE t.org_id = :org_id AND t.contact_id = l.contact_id;
+
+-- clear_all_touched --
+-- Remove the marks of an organization without parts. A transaction that is open now keeps its marks; all others have ended before the first
+-- snapshot of the next builder.
+WITH locked AS (SELECT contact_id FROM touched_contacts WHERE org_id = :org_id ORDER BY contact_id FOR UPDATE)
+DELETE FROM touched_contacts t USING locked l WHERE t.org_id = :org_id AND t.contact_id = l.contact_id;
+
+-- list_marked_without_parts --
+-- Organizations with touched contacts and without parts.
+SELECT id FROM organizations o
+WHERE NOT EXISTS (SELECT FROM part_progress p WHERE p.org_id = o.id) AND EXISTS (SELECT FROM touched_contacts t WHERE t.org_id = o.id)
+ORDER BY id;
 
 -- The list of files ------------------------------------------------------------------------------------------------
 
 -- list_parts --
 -- The files whose events are valid. The events of a month are gone with its partition.
-SELECT file, bucket, month, rows, size, sha256 FROM parts
-WHERE org_id = :org_id AND removed_at IS NULL
-    AND (month = 'other' OR to_regclass('workbench.events_' || month) IS NOT NULL)
+SELECT file, bucket, month, rows, size, (extract(epoch FROM first_at) * 1000000)::bigint AS first_at,
+       (extract(epoch FROM last_at) * 1000000)::bigint AS last_at, sha256
+FROM parts
+WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_' || month)::oid = partition
 ORDER BY month, bucket, rows, file;
 
 -- add_parts --
--- List new files; moments are microseconds since the epoch.
-INSERT INTO parts (org_id, file, bucket, month, rows, size, first_at, last_at, first_stored_in, last_stored_in, sha256, made_at)
-SELECT :org_id ::bigint, file, bucket, month, rows, size, timestamptz 'epoch' + first_us * interval '1 microsecond',
-       timestamptz 'epoch' + last_us * interval '1 microsecond', first_stored_in, last_stored_in, sha256, :at ::timestamptz
-FROM unnest(:file ::uuid[], :bucket ::integer[], :month ::text[], :rows ::bigint[], :size ::bigint[], :first_us ::bigint[],
-            :last_us ::bigint[], :first_stored_in ::bigint[], :last_stored_in ::bigint[], :sha256 ::bytea[])
-    AS p (file, bucket, month, rows, size, first_us, last_us, first_stored_in, last_stored_in, sha256)
+-- List new files.
+INSERT INTO parts (org_id, file, bucket, month, partition, rows, size, first_at, last_at, sha256, made_at)
+SELECT :org_id ::bigint, file, bucket, month, to_regclass('workbench.events_' || month)::oid, rows, size,
+       timestamptz 'epoch' + first_at * interval '1 microsecond', timestamptz 'epoch' + last_at * interval '1 microsecond', sha256,
+       :at ::timestamptz
+FROM unnest(:file ::uuid[], :bucket ::integer[], :month ::text[], :rows ::bigint[], :size ::bigint[], :first_at ::bigint[],
+            :last_at ::bigint[], :sha256 ::bytea[])
+    AS p (file, bucket, month, rows, size, first_at, last_at, sha256)
 RETURNING true;
 
 -- remove_parts --
--- Remove files from the list.
-UPDATE parts SET removed_at = :at WHERE org_id = :org_id AND file = ANY (:files ::uuid[]) AND removed_at IS NULL;
+-- Remove files from the list; fewer rows if the month of one was dropped.
+UPDATE parts SET removed_at = :at
+WHERE org_id = :org_id AND file = ANY (:files ::uuid[]) AND removed_at IS NULL
+    AND to_regclass('workbench.events_' || month)::oid = partition;
 
 -- remove_all_parts --
 -- Remove all files from the list.
@@ -201,7 +251,7 @@ UPDATE parts SET removed_at = :at WHERE org_id = :org_id AND removed_at IS NULL;
 -- remove_dropped_months --
 -- Remove the files of months whose partition was dropped.
 UPDATE parts SET removed_at = :at
-WHERE org_id = :org_id AND removed_at IS NULL AND month <> 'other' AND to_regclass('workbench.events_' || month) IS NULL;
+WHERE org_id = :org_id AND removed_at IS NULL AND to_regclass('workbench.events_' || month) IS NULL;
 
 -- list_files --
 -- All files that may be on the disk, with the moment of their removal from the list.
@@ -213,5 +263,6 @@ DELETE FROM parts WHERE org_id = :org_id AND file = ANY (:files ::uuid[]) AND re
 
 -- summarize_parts --
 -- What an organization's parts hold.
-SELECT count(*) AS files, coalesce(sum(rows), 0)::bigint AS rows, coalesce(sum(size), 0)::bigint AS size
-FROM parts WHERE org_id = :org_id AND removed_at IS NULL;
+SELECT count(*) FILTER (WHERE removed_at IS NULL) AS files, coalesce(sum(rows) FILTER (WHERE removed_at IS NULL), 0)::bigint AS rows,
+       coalesce(sum(size) FILTER (WHERE removed_at IS NULL), 0)::bigint AS size, count(removed_at) AS removed
+FROM parts WHERE org_id = :org_id;

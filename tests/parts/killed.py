@@ -19,7 +19,7 @@ from api.store.database import Database
 
 POINTS = (
     (store, "number_contacts", "begin_parts", "advance_progress", "add_event_numbers", "add_parts", "remove_parts"),
-    (store, "clear_touched", "note_rewritten", "remove_dropped_months", "delete_removed"),
+    (store, "clear_all_touched", "clear_touched", "note_rewritten", "remove_dropped_months", "delete_removed"),
     (files.FileWriter, "write", "finish"),
     (files, "flush_folder"),
     (Path, "rename", "unlink"),

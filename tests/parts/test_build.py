@@ -100,6 +100,27 @@ async def test_lost_files_and_another_cluster_begin_anew(parts: Parts) -> None:
     await parts.assert_exact()
 
 
+async def test_a_month_that_is_made_again_has_no_parts(parts: Parts) -> None:
+    await send(parts.org, 20)
+    await parts.build()
+    (part,) = await parts.listed()
+    bounds = part.month.replace("_", "-") + "-01"
+    for statement in (
+        f"ALTER TABLE events_{part.month} RENAME TO former",
+        "ALTER TABLE events DETACH PARTITION former",
+        f"CREATE TABLE events_{part.month} PARTITION OF events"
+        f" FOR VALUES FROM ('{bounds}') TO (date '{bounds}' + interval '1 month')",
+        f"INSERT INTO events_{part.month} SELECT * FROM former LIMIT 7",  # with their `stored_in`
+        "DROP TABLE former",
+    ):
+        await parts.org.intake.rows(statement)
+    assert await parts.listed() == []
+    await parts.assert_exact()
+    await parts.build()
+    assert sum(part.rows for part in await parts.listed()) == 7
+    await parts.assert_exact()
+
+
 async def test_a_dropped_month_takes_its_parts_with_it(parts: Parts) -> None:
     await send(parts.org, 10)
     await parts.build()

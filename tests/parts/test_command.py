@@ -1,8 +1,9 @@
 """`workbench parts`, and the engine that starts it."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,15 +12,15 @@ from api.cli.doctor import check_parts
 from api.clock import Clock
 from api.contacts.erase import erase
 from api.metrics.collect import Lag
-from api.parts import schedule
-from api.parts.schedule import Schedule, build_all, start_builder
+from api.parts import builders, files
+from api.parts.builders import DueBuilds, build_all, start_builder
 from api.parts.verify import read_status
 from api.settings import Settings
 from api.store import parts as store
 from api.store.database import Database
 from tests.cli.conftest import Here, run
 from tests.parts.conftest import Parts, send
-from tests.parts.test_touched import LATER, contact_ids
+from tests.parts.test_touched import LATER, contact_ids, contents, touched
 
 __all__ = ["run"]
 
@@ -75,9 +76,9 @@ def test_verify_names_a_file_that_changed_or_is_missing(run: Here, database_url:
 
 
 async def test_an_engine_builds_when_it_pays(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "MIN_EVENTS", 20)
-    monkeypatch.setattr(schedule, "NEW_EVENTS", 10)
-    org_id, due = parts.org.id, Schedule(parts.database, parts.folder)
+    monkeypatch.setattr(builders, "MIN_EVENTS", 20)
+    monkeypatch.setattr(builders, "NEW_EVENTS", 10)
+    org_id, due = parts.org.id, DueBuilds(parts.database, parts.folder)
 
     async def is_due(later: timedelta = timedelta()) -> bool:
         parts.now += later
@@ -111,7 +112,7 @@ async def test_an_engine_builds_when_it_pays(parts: Parts, monkeypatch: pytest.M
     assert not await is_due()
     await parts.org.intake.rows("UPDATE parts SET month = '1999_01' WHERE org_id = %(id)s", id=org_id)
     assert await is_due()  # its partition is gone
-    assert org_id not in await Schedule(parts.database, parts.folder / "other").find_due(parts.now)
+    assert org_id not in await DueBuilds(parts.database, parts.folder / "other").find_due(parts.now)
 
 
 async def test_a_builder_is_a_process(parts: Parts) -> None:
@@ -139,6 +140,105 @@ async def test_a_failed_build_says_why_until_one_succeeds(parts: Parts) -> None:
     status = await read_status(parts.database, parts.org.id)
     assert status is not None
     assert (status.rows, status.tail, status.problem) == (40, 0, None)
+
+
+async def test_a_damaged_file_ends_its_parts_and_no_other_build(parts: Parts) -> None:
+    await send(parts.org, 20)
+    await parts.build()
+    (path,) = files.list_files(parts.folder, parts.org.id)
+    path.write_bytes(bytes(path.stat().st_size))
+    await send(parts.org, 20, first=20)
+    other = await parts.org.intake.organization()
+    await send(other, 5)
+    problems = await build_all(parts.database, parts.folder, [parts.org.id, other.id], lambda: parts.now)
+    assert [*problems] == [parts.org.id]
+    assert "is damaged" in problems[parts.org.id]
+    assert [await read_status(parts.database, org_id) is None for org_id in (parts.org.id, other.id)] == [True, False]
+    await parts.assert_exact()
+    await parts.build()
+    await parts.assert_exact()
+
+
+async def test_within_half_an_hour_no_file_has_an_erased_contact(parts: Parts) -> None:
+    await send(parts.org, 40)
+    await parts.org.send({"event": "secret", "contact": {"externalId": "c-0"}, "payload": {"canary": "4711"}})
+    await parts.build()
+    first, second, *_ = await contact_ids(parts)
+    await erase(parts.database, parts.org.author, second)
+    await parts.build(LATER)  # the next rewrite is ten minutes away
+    await erase(parts.database, parts.org.author, first)
+    due, minutes = DueBuilds(parts.database, parts.folder), 0
+    while b"4711" in contents(parts):
+        parts.now += timedelta(minutes=1)
+        minutes += 1
+        assert minutes <= 30
+        if parts.org.id in await due.find_due(parts.now):
+            await parts.build()
+    assert minutes > 10
+
+
+async def test_doctor_counts_files_that_an_engine_should_have_deleted(parts: Parts) -> None:
+    await send(parts.org, 20)
+    parts.now = Clock().now()
+    await parts.build()
+    await send(parts.org, 20, first=20)
+    await parts.build()
+    status = await read_status(parts.database, parts.org.id)
+    assert status is not None
+    assert (status.files, status.removed) == (1, 2)
+    for minutes, verdict in ((29, "ok"), (31, "warn")):
+        async with parts.database.transaction() as tx:
+            later = parts.now + timedelta(minutes=minutes)
+            findings = await check_parts(Settings(parts=False), tx, later)
+        assert [finding.verdict for finding in findings] == [verdict]
+    await builders.drop_all(parts.database, parts.folder / "other", parts.now)
+    assert await read_status(parts.database, parts.org.id) is not None
+    await builders.drop_all(parts.database, parts.folder, parts.now)
+    assert await read_status(parts.database, parts.org.id) is None
+    assert parts.paths() == set()
+
+
+async def test_files_and_marks_without_parts_are_deleted(parts: Parts) -> None:
+    await send(parts.org, 20)
+    await parts.org.intake.rows("UPDATE events SET payload = '{}' WHERE org_id = %(id)s", id=parts.org.id)
+    assert len(await touched(parts)) == 7
+    await builders.tidy_up(parts.database, parts.folder)
+    assert await touched(parts) == set()
+    await parts.org.intake.rows("UPDATE events SET payload = '{}' WHERE org_id = %(id)s", id=parts.org.id)
+    await parts.build()
+    assert await touched(parts) == set()
+    other = Parts(parts.org, parts.folder / "other", parts.now)
+    stale = files.path(other.folder, other.org.id, "0" * 32)
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    await builders.tidy_up(other.database, other.folder)
+    await builders.tidy_up(parts.database, parts.folder)
+    assert (other.paths(), len(parts.paths())) == (set(), 1)
+    await parts.assert_exact()
+
+
+async def test_an_open_transaction_starts_no_builder_and_the_wait_grows(parts: Parts, monkeypatch: Any) -> None:
+    monkeypatch.setattr(builders, "NEW_EVENTS", 5)
+    await send(parts.org, 20)
+    await parts.build()
+    due = DueBuilds(parts.database, parts.folder)
+
+    async def behind_since() -> datetime | None:
+        async with parts.database.transaction() as tx:
+            return (await store.summarize_progress(tx)).behind_since
+
+    async with Database(parts.org.intake.dsn, size=1) as other, other.transaction() as tx:
+        await tx.execute("SELECT pg_current_xact_id()")
+        await parts.build()
+        await send(parts.org, 20, first=20)
+        since = await behind_since()
+        assert since is not None
+        await parts.build(LATER)
+        assert await behind_since() == since
+        assert parts.org.id not in await due.find_due(parts.now)
+    assert parts.org.id in await due.find_due(parts.now)
+    await parts.build()
+    assert await behind_since() is None
 
 
 async def test_another_data_folder_does_not_take_over(parts: Parts) -> None:
@@ -170,6 +270,7 @@ async def test_doctor_and_metrics_say_what_keeps_parts_back(parts: Parts) -> Non
         await lag.poll()
     assert [finding.verdict for finding in findings] == ["warn", "warn"]
     assert findings[0].message.endswith("were not built: No space left on device")
-    assert findings[1].message.startswith("a transaction has been open since")
+    assert findings[1].message.startswith("events stored since")
+    assert "one has been open since" in findings[1].message
     assert lag.parts_failing() == 1
     assert lag.parts_behind_s() > 0

@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 
 from api.contacts.erase import erase
+from api.parts import files
 from tests.parts.conftest import Parts, send
 from tests.parts.test_touched import LATER, contact_ids, touched
 
@@ -54,9 +55,13 @@ async def test_a_builder_may_be_killed_at_any_step(parts: Parts) -> None:
 
 
 async def test_a_full_disk_fails_the_build_and_nothing_else(parts: Parts) -> None:
-    await send(parts.org, 30)
-    await parts.build()
-    before = parts.paths()
+    """Files that are no longer used are deleted all the same."""
+    for first in (0, 15):
+        await send(parts.org, 15, first)
+        await parts.build()
+    before = {files.path(parts.folder, parts.org.id, part.file).name for part in await parts.listed()}
+    assert parts.paths() > before
+    parts.now += LATER
     await send(parts.org, 300, first=30)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

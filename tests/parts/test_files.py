@@ -55,6 +55,11 @@ def test_the_columns_of_payloads_are_exact(payloads: list[dict[str, Any]]) -> No
                 assert Decimal(number).scaleb(-6) == Decimal(expected)
 
 
+def test_a_key_that_may_follow_a_closing_quote_has_no_columns() -> None:
+    payloads = pa.array(['{"a": "x", ": ": 1, ", ": 5, "], ": [1]}'])
+    assert files.common_keys(payloads) == ("a",)
+
+
 def test_numbers_have_millionths_where_they_are_exact() -> None:
     texts = ["1", "12.50", "-0.000001", "0.0000001", "123456789012.5", "1234567890123", "true", '"1"', "null"]
     columns = files.typed_columns(pa.array([f'{{"n": {text}}}' for text in texts] + ["{}"]), ["n"])

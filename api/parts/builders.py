@@ -1,11 +1,13 @@
-"""When parts are built: an engine looks every minute, and starts a process if there is enough to do.
+"""Processes that build parts: an engine looks every minute, and starts one if there is enough to do.
 
 A process of its own, because building uses a core for seconds and a few hundred megabytes, and an engine has to send
 messages meanwhile. It has a low priority. Of several engines, one builds for an organization at a time; of several
-machines, the one whose data folder has the files.
+machines, the one whose data folder has the files. With `WORKBENCH_PARTS=off` an engine drops the parts in its folder
+instead, because nothing would remove erased contacts from them.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -19,7 +21,7 @@ from api.parts import build, files
 from api.settings import Settings, child_environment
 from api.store import parts as store
 from api.store.access import list_organizations
-from api.store.database import Database, is_distributed
+from api.store.database import Database, DatabaseUnavailableError, is_distributed
 
 CHECK_INTERVAL_S = 60.0
 MIN_EVENTS = 200_000  # the reports answer fewer from the database within a second
@@ -28,23 +30,65 @@ MAX_BUILD_DELAY = timedelta(hours=1)
 _UNBUILT_INTERVAL = timedelta(hours=1)
 _PAUSE_AFTER_FAILURE = timedelta(minutes=10)
 _LOWEST_PRIORITY = 19
+_CONNECTIONS = 3  # for the turn, a snapshot, and what is written meanwhile
+STATEMENT_MS = 600_000
 
 _log = logging.getLogger("workbench.parts")
 
 
 async def keep_built(database: Database, settings: Settings, dsn: str, clock: Clock) -> None:
     """Start builders until cancelled."""
-    schedule = Schedule(database, settings.data_dir)
+    due = DueBuilds(database, settings.data_dir)
 
     async def build_due() -> None:
-        org_ids = await schedule.find_due(clock.now())
+        await tidy_up(database, settings.data_dir)
+        org_ids = await due.find_due(clock.now())
         if org_ids and not await start_builder(settings, dsn, org_ids):
-            schedule.pause(clock.now())
+            due.pause(clock.now())
 
     await every(CHECK_INTERVAL_S, "build_parts", build_due)
 
 
-class Schedule:
+async def keep_dropped(database: Database, data_dir: Path, clock: Clock) -> None:
+    """Drop the parts in this folder until cancelled: they are switched off."""
+
+    async def drop_built() -> None:
+        await drop_all(database, data_dir, clock.now())
+        await tidy_up(database, data_dir)
+
+    await every(CHECK_INTERVAL_S, "drop_parts", drop_built)
+
+
+async def drop_all(database: Database, data_dir: Path, at: datetime) -> None:
+    """Drop the parts of all organizations whose files are in this folder."""
+    folder = files.folder_id(data_dir)
+    async with database.transaction() as tx:
+        if await is_distributed(tx):
+            return
+        org_ids = [row.org_id for row in await store.list_progress(tx) if row.folder == folder]
+    for org_id in org_ids:
+        with contextlib.suppress(build.BusyError):  # the next run drops them
+            await build.drop(database, data_dir, org_id, at)
+
+
+async def tidy_up(database: Database, data_dir: Path) -> None:
+    """Delete files in this folder that no parts have, and marks of contacts whose organization has no parts."""
+    folder = files.folder_id(data_dir)
+    async with database.transaction() as tx:
+        if await is_distributed(tx):
+            return
+        organizations = await list_organizations(tx)
+        folders = {row.org_id: row.folder for row in await store.list_progress(tx)}
+        org_ids = set(await store.list_marked_without_parts(tx))
+    org_ids |= {
+        org_id for org_id in organizations if folders.get(org_id) != folder and files.list_files(data_dir, org_id)
+    }
+    for org_id in sorted(org_ids):
+        with contextlib.suppress(build.BusyError):
+            await build.tidy(database, data_dir, org_id)
+
+
+class DueBuilds:
     """Decides which organizations need a builder."""
 
     def __init__(self, database: Database, data_dir: Path) -> None:
@@ -64,9 +108,11 @@ class Schedule:
         async with self._database.transaction() as tx:
             if await is_distributed(tx):
                 return []
+            oldest, _ = await store.find_oldest_open(tx)
             due = await store.find_due(
                 tx,
                 folder,
+                oldest,
                 NEW_EVENTS,
                 now - MAX_BUILD_DELAY,
                 now - build.REWRITE_INTERVAL,
@@ -94,6 +140,11 @@ async def start_builder(settings: Settings, dsn: str, org_ids: Sequence[int]) ->
             process.kill()
 
 
+def of_organization(database: Database, org_id: int) -> Database:
+    """Return a pool for a builder, which sees the rows of its organization only."""
+    return Database(database.dsn, size=_CONNECTIONS, statement_ms=STATEMENT_MS, org=str(org_id))
+
+
 async def build_all(
     database: Database, data_dir: Path, org_ids: Sequence[int], now: Callable[[], datetime]
 ) -> dict[int, str]:
@@ -101,16 +152,22 @@ async def build_all(
     problems: dict[int, str] = {}
     for org_id in org_ids:
         try:
-            result = await build.build(database, data_dir, org_id, now)
+            async with of_organization(database, org_id) as own:
+                result = await build.build(own, data_dir, org_id, now)
         except build.BusyError:
             continue
         except build.OtherFolderError as error:  # nothing is wrong where the files are
             problems[org_id] = str(error)
-        except (store.MissingContactError, OSError) as error:
-            problems[org_id] = str(error)
-            _log.error("parts_not_built", extra={"org_id": org_id, "problem": problems[org_id]})
-            async with database.transaction() as tx:
-                await store.note_problem(tx, org_id, problems[org_id])
+        except DatabaseUnavailableError:
+            raise
+        except Exception as error:  # noqa: BLE001  one organization that fails must not keep the others from parts
+            problems[org_id] = str(error) or repr(error)
+            _log.exception("parts_not_built", extra={"org_id": org_id, "problem": problems[org_id]})
+            if isinstance(error, files.DamagedFileError):  # the next run builds them again
+                await build.drop(database, data_dir, org_id, now())
+            else:
+                async with database.transaction() as tx:
+                    await store.note_problem(tx, org_id, problems[org_id])
         else:
             extra = {"org_id": org_id, "added": result.added, "rewritten": result.rewritten, "deleted": result.deleted}
             _log.info("parts_built", extra=extra)
